@@ -138,7 +138,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
   m.def("block_scores(Tensor dense, int block_rows, int block_cols, str norm) -> Tensor");
-  // The norm of each block of dW = grad_output^T input: float32 [block rows, block columns] on input's device.
+  // The norm of each block of dW = grad_output^T input: float32 [block rows, block columns] on input's
+  // device.
   m.def(
       "block_gradient_norms(Tensor grad_output, Tensor input, int block_rows, int block_cols, str norm) -> "
       "Tensor");

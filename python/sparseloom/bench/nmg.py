@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def measured(seconds: float) -> dict[str, Any]:
             for tokens in TOKENS:
                 x = torch.randn(tokens, cols, generator=torch.Generator().manual_seed(1))
                 calls: dict[str, Callable[[], object]] = {
-                    "nmg": lambda x=x, nmg=nmg, values=values: nmg.linear(x, values, None),
-                    "csr": lambda x=x, csr=csr, elements=elements: csr.linear(x, elements, None),
-                    "dense": lambda x=x, weight=weight: functional.linear(x, weight),
+                    "nmg": partial(nmg.linear, x, values, None),
+                    "csr": partial(csr.linear, x, elements, None),
+                    "dense": partial(functional.linear, x, weight),
                 }
                 samples = in_turn(list(calls.values()), seconds, None)
                 us = {name: round(min(taken), 1) for name, taken in zip(calls, samples, strict=True)}

@@ -190,6 +190,8 @@ def _require_cuttable(layer: BlockSparseLinear, mesh: DeviceMesh) -> None:
         why, remedy = "one that is cut already", "name each layer once in the plan"
     elif hasattr(layer.values, "placements"):
         why, remedy = "one that fully_shard has cut up", "call parallelize_module first, then fully_shard"
+    elif layer.capacity is not None:
+        why, remedy = "one with a capacity", "call fix_topology_ first"
     elif layer.fuse_wgrad_accumulation:
         why, remedy = "fuse_wgrad_accumulation=True", "leave it out"
     elif any(isinstance(hook, Watch) and hook.held is not None for hook in layer._forward_hooks.values()):

@@ -10,5 +10,16 @@ from .nmg import Nmg
 from .registry import get, names, register
 from .semi24 import Semi24Layout
 
-__all__ = ["Coo", "Csr", "Layout", "Nm", "Nmg", "Semi24Layout", "get", "names", "register"]
-__all__ = ["Coo", "Csr", "Dense", "Layout", "MaskedDense", "Semi24Layout", "get", "names", "register"]
+__all__ = [
+    "Coo",
+    "Csr",
+    "Dense",
+    "Layout",
+    "MaskedDense",
+    "Nm",
+    "Nmg",
+    "Semi24Layout",
+    "get",
+    "names",
+    "register",
+]

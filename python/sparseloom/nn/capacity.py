@@ -38,6 +38,9 @@ _OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
 def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Layer:
     """See BlockSparseLinear.reserve_."""
     optimizers = as_optimizers(_OP, optimizer)
+    if layer._cut is not None:
+        remedy = "leave the number of blocks as it is"
+        raise Error(_OP, "a whole layer", "a part that tensor parallelism has cut", remedy)
     pattern = layer.pattern
     slots = slots_of(_OP, pattern, capacity)
     if not layer.packed_index.is_meta:

@@ -13,7 +13,6 @@ from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
 from . import capacity as capacities
-from . import dense_copy, dense_entries, state, topology
 from . import cut_state, dense_copy, dense_entries, state, topology
 from .with_index import WithIndex
 

@@ -22,7 +22,6 @@ from .._optimizers import as_optimizers
 from ..errors import Error
 from ..pattern import Pattern
 from . import capacity, state
-from . import state
 from .cut import Cut, held
 from .parametrized import require_own_values
 
@@ -44,7 +43,12 @@ def set_topology(
     mask = _mask(layer, mask)
     if grown is not None:
         _require_grown(layer, grown)
-    return _move_to(layer, make_dynamic(layer), mask, optimizers, grown)
+    cut = None if layer._cut is None else _with_mask(layer._cut, mask)
+    index = make_dynamic(layer)
+    if cut is not None:
+        layer._cut, mask = cut, cut.own_pattern.mask.to(index.packed.device)
+        grown = None if grown is None else cut.own_of(grown.detach()).contiguous()
+    return _move_to(layer, index, mask, optimizers, grown)
 
 
 def drop_and_grow(
@@ -79,17 +83,13 @@ def _move_to(
     optimizers: Iterable[Optimizer],
     grown: Tensor | None,
 ) -> Tensor:
+    """Writes the index, then moves the values, their gradients and their state. mask, grown: of this rank's
+    part."""
     moved, requested = index.packed.new_empty(index.blocks), layer.get_buffer("requested_blocks")
     if layer.capacity is None:
         ops.set_topology(index, mask, moved, requested)
     else:
         ops.update_topology(index, mask, moved, requested, layer.get_buffer(capacity.FLAGS))
-    cut = None if layer._cut is None else _with_mask(layer._cut, mask)
-    index = make_dynamic(layer)
-    if cut is not None:
-        layer._cut, mask = cut, cut.own_pattern.mask.to(index.packed.device)
-    moved = index.packed.new_empty(index.blocks)
-    ops.set_topology(index, mask, moved, layer.get_buffer("requested_blocks"))
     layer._writes = state.writes(layer)
     with torch.no_grad():
         parameter = layer.values
@@ -100,8 +100,7 @@ def _move_to(
                 _move(held(layer, gradient), moved)
         _move_state(layer, optimizers, moved)
         if grown is not None:
-            grown = grown.detach() if cut is None else cut.own_of(grown.detach()).contiguous()
-            fresh = ops.call("pack", grown.to(values.dtype), index.crow, index.col, *layer.block)
+            fresh = ops.call("pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block)
             values.copy_(torch.where((moved < 0)[:, None, None], fresh, values))
     return moved
 
@@ -145,7 +144,7 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
     will change. Raises Error where the topology cannot change."""
     require_changeable(layer)
     if layer._digest >= 0:
-        count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.packed_index.device)
+        count = torch.full((1,), layer._blocks, dtype=torch.int32, device=layer.packed_index.device)
         layer.register_buffer("requested_blocks", count, persistent=False)
         layer._digest, layer._index = ops.UNKNOWN, None
     if layer._copy is not None:
@@ -164,13 +163,6 @@ def require_changeable(layer: IndexedModule) -> None:
         raise Error(
             _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
         )
-    if layer._digest != ops.UNKNOWN:
-        count = torch.full((1,), layer._blocks, dtype=torch.int32, device=layer.packed_index.device)
-        layer.register_buffer("requested_blocks", count, persistent=False)
-        layer._digest, layer._index = ops.UNKNOWN, None
-    if layer._copy is not None:
-        layer._copy.end()
-    return layer.index
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
