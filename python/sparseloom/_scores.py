@@ -77,3 +77,13 @@ def _strips(
         strip = torch.stack(products).sum(0)
         scores[top // bm : -(-min(top + height, rows) // bm)] = block_scores(strip, block, norm)
     return scores
+
+
+def gradient_norms(pairs: Sequence[tuple[Tensor, Tensor]], block: tuple[int, int], norm: str) -> Tensor:
+    """Returns what gradient_scores does, on the device of the pairs and without waiting for it."""
+    dys, xs = zip(*pairs, strict=True)
+    dy, x = (each[0] if len(pairs) == 1 else torch.cat(each) for each in (dys, xs))
+    if dy.dtype == torch.float64:  # of which the operator has no kernels; it is for checks alone
+        return scores_on_device(dy.t() @ x, block, norm)
+    norms: Tensor = ops.call("block_gradient_norms", dy, x, *block, norm)
+    return norms

@@ -45,7 +45,10 @@ def ranks_of(name, tmp_path):
 
 
 def test_methods_move_the_same_blocks_on_two_ranks(tmp_path):
-    checks = [f"{name} is the same on both ranks" for name in ("gradual", "supermask", "set", "rigl")]
+    checks = [
+        f"{name} is the same on both ranks"
+        for name in ("gradual", "supermask", "set", "rigl", "rigl with room")
+    ]
     checks.append("an overflow on one rank is one on both")
     assert [out.splitlines() for out, _ in ranks_of("two_ranks_methods.py", tmp_path)] == [checks, checks]
 

@@ -34,12 +34,14 @@ METHODS = {
     "supermask": methods.supermask(lr=0.1),
     "set": methods.set_(3),
     "rigl": methods.rigl(100, 3),
+    "rigl with room": methods.rigl(100, 3),
 }
 for name, method in METHODS.items():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 48))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    chosen = BlockSparse(8, 0.3, "random", seed=0, method=method)
+    capacity = 0.5 if name.endswith("room") else None
+    chosen = BlockSparse(8, 0.3, "random", seed=0, method=method, capacity=capacity)
     run = sparsify_(net, {"0": chosen}, optimizer=optimizer).method
     wrapped, before = DistributedDataParallel(prepare_ddp(net)), net[0].pattern.mask
     for step in range(10):
@@ -50,7 +52,7 @@ for name, method in METHODS.items():
         run.step()
     mask = net[0].pattern.mask
     assert not torch.equal(mask, before) and int(mask.sum()) == 29
-    weight = net[0].values if name in ("set", "rigl") else net[0].weight
+    weight = net[0].values if name[:4] in ("set", "rigl") else net[0].weight
     moment = optimizer.state[weight]["exp_avg"]
     assert all(same_everywhere(each) for each in (mask, weight.detach(), moment)), name
     print(f"{name} is the same on both ranks", flush=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._scores import NORMS
 from ..errors import Error
 from ..sparsify.grid import expanded
 from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk
+from .indexed import IndexedModule
 from .masked import MaskedLinear
-from .sparse_weight import SparseWeight
+from .sparse_weight import SparseWeight, sparse_layers
 from .topology import make_dynamic
 from .watch import Watch
 
@@ -35,6 +37,11 @@ class StoredWeight(Held):
         # From the first step on, so that a run that is resumed has the plans of one that was not.
         make_dynamic(owner)
         owner.register_forward_hook(Watch(self))
+        self.twins: list[IndexedModule] = []  # layers of copies of the model, whose blocks move along
+
+    @property
+    def moves_on_device(self) -> bool:  # type: ignore[override]
+        return getattr(self.owner, "capacity", None) is not None
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +68,45 @@ class StoredWeight(Held):
             return
         start = None if grown is None else grown.to(self.weight.values.device)
         self.owner.set_topology_(mask, optimizer=list(optimizers), grown=start)
+        for twin in self.twins:
+            twin.set_topology_(mask, grown=start)
+
+    def follow(self, copy: nn.Module) -> None:
+        found = {each.matched: each.weight.owner for each in sparse_layers(copy)}
+        twin = found.get(self.name)
+        if twin is None or twin.pattern != self.weight.pattern:
+            got = "none" if twin is None else "one with other blocks"
+            raise Error("Run.follow", f"a copy of {self.name}", got, "copy the model after sparsify_")
+        make_dynamic(twin)
+        self.twins.append(twin)
+
+    def drop_and_grow(
+        self, count: int, share: float, scores: Tensor, growth: Tensor, optimizers: Sequence[Optimizer]
+    ) -> None:
+        budget = torch.empty(2, dtype=torch.float64, device=self.device)
+        budget[0].fill_(count)
+        budget[1].fill_(share)
+        # The twins first: all choose by the same numbers, from the same blocks.
+        for owner in (*self.twins, self.owner):
+            moving = list(optimizers) if owner is self.owner else None
+            owner.drop_and_grow_(budget, growth, scores, optimizer=moving)
+
+    def block_norms(self, norm: str) -> Tensor:
+        values, order = self.weight.values.detach(), NORMS[norm]
+        return torch.linalg.vector_norm(values, order, dim=(1, 2), dtype=torch.float32)
+
+    def cells(self) -> Tensor:
+        index = self.weight.index
+        slots = torch.arange(index.blocks, dtype=torch.int32, device=index.packed.device)
+        rows = torch.searchsorted(index.crow, slots, right=True) - 1
+        return rows.clamp_(0, max(0, self.grid[0] - 1)) * self.grid[1] + index.col
+
+    def stored(self) -> Tensor:
+        index, cells = self.weight.index, self.cells()
+        live = torch.arange(len(cells), device=cells.device) < index.crow[-1]
+        mask = torch.zeros(self.grid[0] * self.grid[1] + 1, dtype=torch.float32, device=cells.device)
+        mask[torch.where(live, cells, len(mask) - 1)] = 1.0  # free slots write behind the grid
+        return mask[:-1].view(self.grid)
 
     def shrink(self, amount: float) -> None:
         values = self.weight.values.detach()

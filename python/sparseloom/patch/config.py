@@ -47,6 +47,8 @@ class BlockSparse(Recipe):
             one generator.
         method: a ``sparsify.Method``, which changes the blocks in training; ``select`` then says where they
             lie at first. A method with a dense master makes an nn.MaskedLinear of the layer.
+        capacity: share of blocks that the layer has room for (``reserve_``), for a method with
+            gradient=Stored() whose density changes, or that must not wait for the device.
 
     Raises Error for values outside these.
     """
@@ -59,8 +61,11 @@ class BlockSparse(Recipe):
     seed: int | None = None
     scope: str = "layer"
     method: Method | None = None
+    capacity: float | None = None
 
     def __post_init__(self) -> None:
+        if self.capacity is not None:
+            self._require_capacity(self.capacity)
         if self.method is not None:
             from ..sparsify.method import Method
 
@@ -68,7 +73,7 @@ class BlockSparse(Recipe):
                 raise Error(
                     _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"
                 )
-            self.method.require_target(self.aim)
+            self.method.require_target(self.aim, self.capacity is not None)
             patterns.full(0, 0, self.shape)  # C++ checks the sides
             if self.aim is None:  # a threshold or a penalty decides: the weight starts whole
                 return
@@ -94,6 +99,23 @@ class BlockSparse(Recipe):
                 "density is the share of blocks that stay: density=0.25",
             )
         patterns.full(0, 0, block_shape(_OP, self.block))  # C++ checks the sides
+
+    def _require_capacity(self, capacity: float) -> None:
+        if self.has_master:
+            remedy = "leave capacity out, or choose a method with gradient=Stored()"
+            raise Error(_OP, "a method with stored blocks", type(self.method).__name__, remedy)
+        first = self.first
+        if not 0 <= share(_OP, capacity) <= 1 or (first is not None and first > capacity):
+            expected = f"a capacity of {0 if first is None else first:.4g} to 1, from the first density on"
+            raise Error(_OP, expected, repr(capacity), "pass the most blocks that there will be, as a share")
+
+    @property
+    def first(self) -> float | None:
+        """The density before the first step: where the method has room, that which its schedule begins
+        with."""
+        if self.method is None or self.capacity is None or self.aim is None:
+            return self.aim
+        return self.method.schedule.budget(0, self.aim)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -160,7 +182,7 @@ class BlockSparse(Recipe):
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> Any:
         if self.method is None or not self.has_master:
-            return Blocks(self._first(site, generator))
+            return Blocks(self._first(site, generator), self.capacity)
         fixed = self.aim is not None and self.method.schedule.is_fixed(self.aim)
         fixed = fixed and not self.method.gradient.gated  # whose gate chooses at once
         return Master(self.method, self.shape, self._first(site, generator) if fixed else None)
@@ -181,7 +203,7 @@ class BlockSparse(Recipe):
         if isinstance(self.select, Pattern):
             found = self.select
         else:
-            context = Context(matrix, self.shape, self.density, self.scope, generator, gradient)
+            context = Context(matrix, self.shape, self.first, self.scope, generator, gradient)
             found = self.sparsifier(context)
         if not isinstance(found, Pattern) or (found.rows, found.cols) != (rows, cols):
             sized = isinstance(found, Pattern)
@@ -199,11 +221,14 @@ class Blocks(Chosen):
     """The blocks of a pattern."""
 
     pattern: Pattern
+    capacity: float | None = None
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> BlockSparseLinear:
         layer = packed_layer(site.form.layers.blocks, site.value, self.pattern)
+        if self.capacity is not None:
+            layer.reserve_(self.capacity)
         layer.values.requires_grad_(site.parameter.requires_grad)
         layer.strict, layer.dense_copy = strict, dense_copy
         return layer

@@ -79,7 +79,7 @@ def run_of(
 
     groups: dict[int, tuple[Method, list[Held]]] = {}
     for name, layer, density, method in made:
-        target = method.require_target(density)
+        target = method.require_target(density, getattr(layer, "capacity", None) is not None)
         if isinstance(layer, MaskedLinear):
             _admit(layer, method, optimizers or ())
             held: Held = MaskedWeight(name, layer, target, method.gradient.keeps_pruned)

@@ -56,7 +56,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     exchange.put()
     result.notes = exchange.settle(optimizers)
     for owner in moving:
-        _release(owner)
+        _release(owner, optimizers)
     if moving:
         result.notes.append(f"{len(moving)} with stored blocks keep the ones that they have moved to")
     result.parameters = before, parameter_count(model)
@@ -75,11 +75,14 @@ def _driven(owner: nn.Module) -> bool:
     return any(isinstance(hook, Watch) for hook in owner._forward_hooks.values())
 
 
-def _release(owner: Any) -> None:
+def _release(owner: Any, optimizers: Sequence[Optimizer]) -> None:
     for key, hook in list(owner._forward_hooks.items()):
         if isinstance(hook, Watch):
             del owner._forward_hooks[key]
-    owner.fix_topology_()
+    if getattr(owner, "capacity", None) is None:
+        owner.fix_topology_()
+    else:
+        owner.fix_topology_(optimizer=optimizers)
 
 
 def _leave(scores: list[nn.Parameter], optimizers: Sequence[Optimizer]) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._scores import gradient_scores
+from .._scores import gradient_norms, gradient_scores
+from ..errors import Error
 from .context import Context
 
 
@@ -22,6 +23,8 @@ class Held(ABC):
     shape: tuple[int, int]  # out features, in features
     block: tuple[int, int]
     target: float  # the density that was asked for
+    #: Whether the weight has room for more blocks than it stores, and changes where it is.
+    moves_on_device: bool = False
 
     def __init__(self) -> None:
         #: (dY, X) of the steps that are watched.
@@ -61,6 +64,36 @@ class Held(ABC):
     @abstractmethod
     def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
         """Makes ``mask`` the topology; values, gradient and state go with their blocks."""
+
+    def follow(self, copy: nn.Module) -> None:
+        """Lets the weight of the same name in a copy of the model move along. Raises Error where it has none,
+        or where nothing moves in a copy."""
+        raise Error(
+            "Run.follow", "stored blocks", f"{self.name}, a masked weight", "average what pack_ makes"
+        )
+
+    def drop_and_grow(
+        self, count: int, share: float, scores: Tensor, growth: Tensor, optimizers: Sequence[Optimizer]
+    ) -> None:
+        """Makes ``count`` blocks of those with the best ``scores`` [slots], ``share`` of which is dropped,
+        and of the best others by ``growth`` [block rows, block columns]; for weights that
+        ``moves_on_device``."""
+        raise NotImplementedError
+
+    def block_norms(self, norm: str) -> Tensor:
+        """Returns the norm of each slot's block where the weight is, float32 [slots]; for weights that
+        ``moves_on_device``."""
+        raise NotImplementedError
+
+    def cells(self) -> Tensor:
+        """Returns the cell of the grid, counted in row-major order, of each slot's block: int64 [slots], any
+        cell for a free slot; for weights that ``moves_on_device``."""
+        raise NotImplementedError
+
+    def stored(self) -> Tensor:
+        """Returns ``present`` as float32 where the weight is, without waiting; for weights that
+        ``moves_on_device``."""
+        raise NotImplementedError
 
     @abstractmethod
     def shrink(self, amount: float) -> None:
@@ -104,3 +137,19 @@ class Held(ABC):
         if not bool(seen):
             return self.present().float()
         return None if bool(squares.isnan().any()) else squares.sqrt()
+
+    def gradient_norms(self, norm: str) -> Tensor:
+        """Returns ``gradient_scores`` where the weight is, without waiting for it; not finite where that
+        would be None."""
+        many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if not self.pairs and not many:
+            return self.stored()
+        if self.pairs:
+            norms = gradient_norms(self.pairs, self.block, norm)
+        else:
+            norms = torch.zeros(self.grid, dtype=torch.float32, device=self.device)
+        if not many:
+            return norms
+        both = torch.cat([norms.square().flatten(), norms.new_full((1,), float(len(self.pairs) > 0))])
+        dist.all_reduce(both)
+        return torch.where(both[-1] > 0, both[:-1].view(self.grid).sqrt(), self.stored())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -50,17 +51,19 @@ class Method:
             got = 'gradients.Stored() with scope="global"'
             raise Error("Method", "stored blocks, whose number is fixed for each layer", got, "use Masked()")
 
-    def require_target(self, density: float | None) -> float:
+    def require_target(self, density: float | None, roomy: bool = False) -> float:
         """Returns the density, 1 where the method decides by itself. Raises Error for one that such a method
-        is given, for none where one is needed, and where stored blocks would have to become more or fewer."""
+        is given, for none where one is needed, and where stored blocks would have to become more or fewer,
+        unless their layer is ``roomy``: it has a capacity."""
         decides = self.gradient.decides or not self.select.takes_density
         if decides != (density is None):
             expected = "no density, because a threshold or a penalty decides" if decides else "a density"
             remedy = "leave it out" if decides else "pass density=, the share of blocks that stay"
             raise Error("Method", expected, "none" if density is None else str(density), remedy)
-        if not self.gradient.dense_master and (density is None or not self.schedule.is_fixed(density)):
+        fixed = density is not None and (roomy or self.schedule.is_fixed(density))
+        if not self.gradient.dense_master and not fixed:
             expected = "a schedule with one density, because the number of stored blocks is fixed"
-            remedy = "pass gradient=gradients.Masked(): pack_ makes blocks of it in the end"
+            remedy = "pass gradient=gradients.Masked(), or capacity= with the most blocks that there will be"
             raise Error("Method", expected, repr(self.schedule), remedy)
         return 1.0 if density is None else density
 
@@ -85,8 +88,10 @@ class Method:
             for held in weights:
                 _require_numbers(held.name, held.learned())
             return True
-        scores = [self._score(held, step) for held in weights]
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
+        if self._changed_on_device(weights, budgets, share, step, optimizers):
+            return True
+        scores = [self._score(held, step) for held in weights]
         grown: list[Tensor | None] = [None] * len(weights)
         if self.regrow is None or not share:
             masks = self.select(scores, budgets)
@@ -99,6 +104,32 @@ class Method:
             grown = [self.regrow.grown(held, step, mask) for held, mask in zip(weights, masks, strict=True)]
         for held, mask, start in zip(weights, masks, grown, strict=True):
             held.move(mask, optimizers, start)
+        return True
+
+    def _changed_on_device(
+        self,
+        weights: Sequence[Held],
+        budgets: Sequence[float],
+        share: float,
+        step: int,
+        optimizers: Sequence[Optimizer],
+    ) -> bool:
+        """Changes the weights where they are, without waiting for them. Returns False, with nothing changed,
+        where a part of the method or a weight needs the host."""
+        layerwise = isinstance(self.select, TopK) and self.select.scope == "layer"
+        if not layerwise or not all(held.moves_on_device for held in weights):
+            return False
+        scores = [self.score.of_blocks(held) for held in weights]
+        growth: list[Tensor | None]
+        if self.regrow is None or not share:  # what a larger budget adds has no order
+            growth = [torch.zeros(held.grid, dtype=torch.float32, device=held.device) for held in weights]
+        else:
+            growth = [self.regrow.growth(held, step) for held in weights]
+        known = [(a, b) for a, b in zip(scores, growth, strict=True) if a is not None and b is not None]
+        if len(known) < len(weights):
+            return False
+        for held, budget, (score, grown) in zip(weights, budgets, known, strict=True):
+            held.drop_and_grow(_count(budget, held), share, score, grown, optimizers)
         return True
 
     def _adjusted(self, weights: Sequence[Held], budgets: Sequence[float], progress: float) -> bool:
@@ -121,9 +152,7 @@ class Method:
     ) -> list[Tensor]:
         """Keeps the best of the blocks that exist, and takes the rest of the budget from all others by
         ``growth``. A block that was just dropped may come back, then with its values."""
-        counts = [
-            math.floor(b * held.present().numel() + 0.5) for b, held in zip(budgets, weights, strict=True)
-        ]
+        counts = [_count(budget, held) for budget, held in zip(budgets, weights, strict=True)]
         stays, keeps = [], []
         for held, score, count in zip(weights, scores, counts, strict=True):
             present = held.present()
@@ -141,3 +170,8 @@ def _require_numbers(name: str, scores: Tensor | None) -> None:
     if scores is not None and bool(scores.isnan().any()):
         remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
         raise Error("Method", f"scores of {name} without NaN", "a NaN", remedy)
+
+
+def _count(budget: float, held: Held) -> int:
+    """Returns how many blocks a density is."""
+    return math.floor(budget * held.grid[0] * held.grid[1] + 0.5)

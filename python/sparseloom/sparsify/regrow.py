@@ -34,6 +34,11 @@ class Regrow:
         told of this step, and the change has to wait for the next one."""
         return None
 
+    def growth(self, held: Held, step: int) -> Tensor | None:
+        """Returns ``scores`` where the weight is, without waiting for it, for a weight that
+        ``moves_on_device``; None where the host has to choose."""
+        return None
+
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
         """Returns a weight [out, in] whose blocks new ones start with; None for zeros. ``mask`` is the next
         topology."""
@@ -96,6 +101,9 @@ class Random(_Growing):
         generator = self._generator(held, step, 0)
         return torch.rand(held.grid, generator=generator, dtype=torch.float32, device="cpu")
 
+    def growth(self, held: Held, step: int) -> Tensor | None:
+        return self.scores(held, step).to(held.device, non_blocking=True) if self.init == "zeros" else None
+
 
 @dataclass(frozen=True)
 class Gradient(_Growing):
@@ -116,6 +124,9 @@ class Gradient(_Growing):
 
     def scores(self, held: Held, step: int) -> Tensor | None:
         return held.gradient_scores(self.norm)
+
+    def growth(self, held: Held, step: int) -> Tensor | None:
+        return held.gradient_norms(self.norm) if self.init == "zeros" else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
@@ -65,6 +65,14 @@ class Run:
         self._attached = found.register_step_post_hook(lambda *_: self.step())
         if all(found is not each for each in self.optimizers):
             self.optimizers = [*self.optimizers, found]
+        return self
+
+    def follow(self, copy: nn.Module) -> Run:
+        """Lets the blocks of a copy of the model, such as an average of its weights
+        (torch.optim.swa_utils.AveragedModel's ``module``), move with those of the model; returns self. The
+        copy has the model's blocks now. Raises Error where it lacks a layer that the run drives."""
+        for held in self.weights:
+            held.follow(copy)
         return self
 
     def detach(self) -> None:

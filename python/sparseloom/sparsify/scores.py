@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from ..errors import Error
 from .context import Context
 from .grid import elements
 
+if TYPE_CHECKING:
+    from .held import Held
+
 
 class Score(ABC):
     """Says what each block of a weight is worth; a method keeps the most valuable ones."""
@@ -21,6 +25,11 @@ class Score(ABC):
     @abstractmethod
     def __call__(self, context: Context) -> Tensor:
         """Returns float32 [block rows, block columns] on the CPU."""
+
+    def of_blocks(self, held: Held) -> Tensor | None:
+        """Returns float32 [slots] where the weight is, for a weight that ``moves_on_device``; None where the
+        score needs the host."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,20 @@ class Norm(Score):
         (rows, cols), (bm, bn) = context.shape, context.block
         if self.norm == "max" or not (rows % bm or cols % bn):
             return found
-        missing = bm * bn / elements(context.shape, context.block)
-        return found * (missing if self.norm == "l1" else missing.sqrt())
+        return found * self._missing(context.shape, context.block)
+
+    def of_blocks(self, held: Held) -> Tensor | None:
+        (rows, cols), (bm, bn) = held.shape, held.block
+        found = held.block_norms(self.norm)
+        if self.norm == "max" or not (rows % bm or cols % bn):
+            return found
+        factors = self._missing(held.shape, held.block).to(found.device, non_blocking=True)
+        return found * factors.flatten()[held.cells()]
+
+    def _missing(self, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
+        """Returns the factor by which the norm of each block would grow with its missing elements."""
+        missing = block[0] * block[1] / elements(shape, block)
+        return missing if self.norm == "l1" else missing.sqrt()
 
 
 @dataclass(frozen=True)
