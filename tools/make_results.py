@@ -13,6 +13,8 @@ from pathlib import Path
 import front_page
 from cpu_goals import NO_CPU_GOALS, cpu_goals_part
 from cpu_tables import captions, load, record_table
+from csr_tables import is_csr
+from csr_tables import page as csr_page
 from generated import ROOT, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
 from gpu_tables import is_gpu, merged, page, peers_table
@@ -30,6 +32,7 @@ NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes t
 #: What a part says while there is no result for it, by page and part.
 EMPTY = {
     "README.md": {"front": MISSING},
+    "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
     "docs/results_cpu.md": {"records": MISSING},
@@ -71,6 +74,12 @@ def add_cpu(parts: Parts, folder: Path) -> None:
             parts["docs/results_targets.md", "cpu-goals"].append(goals)
 
 
+def add_csr(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds the CSR products that were measured on one machine."""
+    for run in filter(is_csr, runs):
+        parts["docs/csr.md", "csr"].append(f"### {name}\n\n{csr_page(run)}")
+
+
 def add_demo(parts: Parts, runs: list[Record]) -> None:
     """Keeps the demo's newest results."""
     for run in runs:
@@ -87,6 +96,7 @@ def made(folders: list[Path]) -> Parts:
         runs = runs_of(folder)
         add_gpu(parts, folder.name, runs)
         add_cpu(parts, folder)
+        add_csr(parts, folder.name, runs)
         add_demo(parts, runs)
     parts["README.md", "front"] = [front_page.front(folders)]
     return parts

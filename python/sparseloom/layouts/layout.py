@@ -51,6 +51,7 @@ class Layout:
 
     rows: int
     cols: int
+    _names: tuple[str, ...]
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
         declared = self.fields()
@@ -131,8 +132,16 @@ class Layout:
         """Returns the same layout with other index tensors: elsewhere in memory, on another device or of
         another pattern; with what was ``derived`` of those, if it is there already."""
         other = object.__new__(type(self))  # copy.copy takes several times as long, in every call of a layer
-        other.__dict__.update(self.__dict__)
-        other.__dict__.update(tensors)
+        if torch.compiler.is_compiling():  # up to torch 2.11 dynamo traces no update() of a __dict__
+            for name in self._names:
+                setattr(other, name, getattr(self, name))
+            for name, tensor in tensors.items():
+                setattr(other, name, tensor)
+        else:
+            other.__dict__.update(self.__dict__)
+            other.__dict__.update(tensors)
+            if "_names" not in other.__dict__:  # a layer's template was made here, before anything compiles
+                other._names = tuple(other.__dict__)
         other._fields = {**self._fields, **tensors}
         other._derived = dict(derived or {})
         return other

@@ -1,4 +1,7 @@
 // The row `dense_on_device`: it unpacks W, or gathers dW, and multiplies by the GEMM that the executor lends.
+#include <algorithm>
+
+#include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/csr_linear/cuda/rows.h"
 #include "kernels/csr_linear/sm80/copies/copies.h"
 #include "kernels/generic/dense_on_device.h"
@@ -25,28 +28,28 @@ struct DeviceCopies<Csr> {
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
+// What unpacking W and gathering dW take over a stream of the bytes, as BSR's do on an H100.
+constexpr double kUnpacked = 2.1, kGathered = 4.1;
+
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   if (p.strict) return "strict forbids going dense";
   if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
-  const Device device(machine);
-  Problem shape;
-  shape.dtype = p.dtype;
-  const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols),
-               size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
-  const double gemm =
-      std::max(2 * m * weights / (kVendorShare * dense_peak(shape, device)),
-               memory_seconds(size * (weights + m * static_cast<double>(p.rows + p.cols)), device));
-  const double pass =
-      p.activation != Activation::none || p.residual
-          ? memory_seconds(size * m * static_cast<double>(p.rows) * (p.residual ? 3 : 2), device)
-          : 0;
+  // The vendor's product is BSR's, of which every block is stored.
+  Problem product;
+  product.direction = p.direction, product.dtype = p.dtype, product.m = p.m, product.device = p.device;
+  product.rows = p.rows, product.cols = p.cols, product.block = {32, 32};
+  product.blocks = (p.rows + 31) / 32 * ((p.cols + 31) / 32);
+  product.activation = p.activation, product.residual = p.residual;
+  const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols);
+  const bool dw = p.direction == Direction::dw;
+  const double moved = dw ? kGathered * stored_bytes(p)
+                          : kUnpacked * (stored_bytes(p) + weights * static_cast<double>(size_of(p.dtype)));
   // dW may be added to sums in fp32, of which a plan does not know.
-  const std::size_t element =
-      p.direction == Direction::dw ? std::max(size_of(p.dtype), sizeof(float)) : size_of(p.dtype);
+  const std::size_t element = dw ? std::max(size_of(p.dtype), sizeof(float)) : size_of(p.dtype);
   out.add({{},
-           2 * kLaunchUs + us(gemm + pass + memory_seconds(size * weights + stored_bytes(p), device)),
+           kLaunchUs + us(memory_seconds(moved, Device(machine))) + dense::product_us(product, machine),
            static_cast<std::size_t>(p.rows * p.cols) * element});
   return {};
 }

@@ -10,8 +10,12 @@
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
-// Clocks of a multiprocessor for 32 stored elements: to read and pick them, and for each token.
-constexpr double kClocks = 14, kTokenClocks = 4, kTokenFarClocks = 32, kSlotClocks = 14;
+// Clocks of a multiprocessor for 32 stored elements: to read and pick them, and for each token; for the
+// values that dX finds by their slots; and for a row.
+constexpr double kClocks = 10, kTokenClocks = 4, kTokenFarClocks = 16, kSlotClocks = 43, kRowClocks = 16;
+constexpr double kL2Tera = 5;       // bytes per second of x that come into shared memory, in 1e12, of an H200
+constexpr double kRowsAtOnce = 16;  // of a thread block with long rows
+constexpr double kChainUs = 0.35;   // of one token of dW that is not in shared memory
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   // A result of empty sums is written too, so nothing is refused for its size.
@@ -23,11 +27,18 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
                slices = dw ? 1 : std::ceil(static_cast<double>(p.m) / at_once);
   const double clocks =
       kClocks + (dx ? kSlotClocks : 0) + at_once * (staged ? kTokenClocks : kTokenFarClocks);
-  const double rows = static_cast<double>(dx ? p.cols : p.rows);
-  const double work = slices * (static_cast<double>(p.stored) / 32 * clocks + rows * 16) /
+  const double rows = static_cast<double>(dx ? p.cols : p.rows),
+               depth = static_cast<double>(dx ? p.rows : p.cols),
+               size = static_cast<double>(size_of(p.dtype));
+  const double work = slices * (static_cast<double>(p.stored) / 32 * clocks + rows * kRowClocks) /
                       std::max(device.multiprocessors, 1);
+  const double moved = staged ? slices * std::ceil(rows / kRowsAtOnce) * depth * at_once * size : 0;
+  // Lanes that pick dY and X from where they lie wait for one token after the other.
+  const double rounds = std::clamp(static_cast<double>(p.stored) / std::max(rows, 1.0) / 32, 1.0, 2.0),
+               chain = dw && !staged ? static_cast<double>(p.m) * rounds * kChainUs : 0;
   out.add({{},
-           kLaunchUs + std::max(1e6 * work / device.clock_hz, us(memory_seconds(stored_bytes(p), device))),
+           kLaunchUs + std::max({chain, 1e6 * work / device.clock_hz, rate_us(moved, kL2Tera, device),
+                                 us(memory_seconds(stored_bytes(p), device))}),
            0});
   return {};
 }

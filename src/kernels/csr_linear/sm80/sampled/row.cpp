@@ -10,8 +10,9 @@
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
-constexpr double kL2Tera = 5;         // bytes per second from L2 and L1, in 1e12, of an H200
-constexpr double kChunkClocks = 250;  // of a multiprocessor, for 32 elements to begin and be added up
+// Bytes per second of X from L2 and L1 together, in 1e12, of an H200; and clocks of a multiprocessor for an
+// element and the tokens of a warp.
+constexpr double kTera = 8.5, kElementClocks = 7;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   if (const Refusal why = refuse(p)) return why;
@@ -22,12 +23,13 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   const double padded = static_cast<double>(csr_sampled_padded(p.m)),
                size = static_cast<double>(size_of(p.dtype)), stored = static_cast<double>(p.stored),
                sms = std::max(device.multiprocessors, 1);
-  const double turned = 2 * padded * size * static_cast<double>(p.rows + p.cols);
-  const double chunks = stored / 32 + static_cast<double>(p.rows);
+  // Both operands, whose copies L2 still has.
+  const double turned = padded * size * static_cast<double>(p.rows + p.cols);
+  const double tiles = padded / (32 * csr_sampled_tokens(p.m));
+  const double clocks = (stored + 8 * static_cast<double>(p.rows)) * tiles * kElementClocks / sms;
   out.add({{},
            2 * kLaunchUs + us(memory_seconds(turned + stored_bytes(p), device)) +
-               rate_us(stored * padded * size, kL2Tera, device) +
-               1e6 * chunks * kChunkClocks / 8 / sms / device.clock_hz,
+               std::max(1e6 * clocks / device.clock_hz, rate_us(stored * padded * size, kTera, device)),
            csr_sampled_workspace(p.rows, p.cols, p.m, p.dtype)});
   return {};
 }
