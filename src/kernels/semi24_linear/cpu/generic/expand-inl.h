@@ -16,25 +16,45 @@ constexpr int kExpandRows = kTokens == 8 ? 3 : std::min(4, kRegisters / 2 / kTok
 // Bytes of values by which the loop over columns asks ahead.
 constexpr std::int64_t kAhead = 2048;
 
-template <class T, int kTokens, int kRows>
+// Where more tokens than one pass takes come, the first pass keeps what it spread of a few rows and kKept
+// vectors of each, 24 KB in all, for the passes behind it: spreading costs a third of a pass's products.
+constexpr int kKept = 128, kKeptRows = kExpandRows<kPassTokens>;
+enum class Weights { spread, spread_and_kept, kept };
+
+template <class T, int kTokens, int kRows, Weights kWeights>
 struct ExpandRows {
   using E = Expand<T>;
   const T* values[kRows];
   const std::uint8_t* positions[kRows];
   const typename E::X* x[kTokens];
   Vec acc[kRows][kTokens];
+  // Of kept weights: how far behind what was read lies what the next first pass reads. It is fetched then,
+  // since memory has nothing else to do.
+  std::int64_t values_ahead, positions_ahead;
 
-  // The groups [group, group + kExpandGroups); `from`: where x of them lies.
-  [[gnu::always_inline]] void chunk(std::int64_t group, std::int64_t from) {
+  // The groups [group, group + kExpandGroups); `from`: where x of them lies; `kept`: of row r the vectors
+  // from r kKept on.
+  [[gnu::always_inline]] void chunk(std::int64_t group, std::int64_t from, Vec* kept) {
     constexpr int kSteps = 4 * cpu::kExpandGroups / E::kElements;
     alignas(16) std::uint8_t bytes[kRows][16];
-    unroll<kRows>(SPARSELOOM_UNROLLED(r) { E::prepare(positions[r.value] + group / 2, bytes[r.value]); });
+    unroll<kRows>(SPARSELOOM_UNROLLED(r) {
+      if constexpr (kWeights == Weights::kept)
+        __builtin_prefetch(positions[r.value] + group / 2 + positions_ahead, 0, 2);
+      else
+        E::prepare(positions[r.value] + group / 2, bytes[r.value]);
+    });
     for (int s = 0; s < kSteps; ++s) {
       Vec w[kRows];
       unroll<kRows>(SPARSELOOM_UNROLLED(r) {
         const T* const stored = values[r.value] + 2 * group + s * (E::kElements / 2);
-        __builtin_prefetch(reinterpret_cast<const char*>(stored) + kAhead);
-        w[r.value] = E::weights(stored, bytes[r.value] + s * (E::kElements / 8));
+        if constexpr (kWeights == Weights::kept) {
+          __builtin_prefetch(stored + values_ahead, 0, 2);
+          w[r.value] = kept[r.value * kKept + s];
+        } else {
+          __builtin_prefetch(reinterpret_cast<const char*>(stored) + kAhead);
+          w[r.value] = E::weights(stored, bytes[r.value] + s * (E::kElements / 8));
+          if constexpr (kWeights == Weights::spread_and_kept) kept[r.value * kKept + s] = w[r.value];
+        }
       });
       unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
         const Vec token = E::load(x[t.value] + from + s * E::kElements);
@@ -46,13 +66,15 @@ struct ExpandRows {
   }
 };
 
-// Sums of the rows [row, row + kRows) of W by the tokens [token, token + kTokens), to a tile with
-// kExpandTokens of each row. Rows and tokens beyond the last repeat it; their sums are not written to y.
-template <class T, int kTokens>
-void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token, float* tile) {
-  constexpr int kRows = kExpandRows<kTokens>;
+// Adds the products of the groups [first, last) of the rows [row, row + kRows) of W by the tokens [token,
+// token + kTokens) to a tile with kExpandTokens of each row. Rows and tokens beyond the last repeat it; their
+// sums are not written to y. `first` is a multiple of kExpandGroups, and `last` too unless it is the end.
+template <class T, int kTokens, int kRows, Weights kWeights>
+void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token, std::int64_t first,
+                 std::int64_t last, Vec* kept, float* tile) {
+  constexpr std::int64_t kVectors = 4 * cpu::kExpandGroups / Expand<T>::kElements;
   const Semi24View& w = job.w;
-  ExpandRows<T, kTokens, kRows> rows;
+  ExpandRows<T, kTokens, kRows, kWeights> rows;
   unroll<kRows>(SPARSELOOM_UNROLLED(r) {
     const std::int64_t at = std::min<std::int64_t>(row + r.value, w.rows - 1);
     rows.values[r.value] = static_cast<const T*>(job.args.values) + at * w.row_values();
@@ -63,9 +85,14 @@ void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token
     rows.x[t.value] = static_cast<const typename Expand<T>::X*>(job.x) +
                       std::min<std::int64_t>(token + t.value, job.args.m - 1) * job.x_stride;
   });
-  const std::int64_t whole = w.groups() / cpu::kExpandGroups * cpu::kExpandGroups;
-  for (std::int64_t group = 0; group < whole; group += cpu::kExpandGroups) rows.chunk(group, 4 * group);
-  if (const std::int64_t rest = w.groups() - whole; rest > 0) {
+  // The next stretch of these rows, or the first one of the next rows.
+  const std::int64_t groups = last < w.groups() ? last - first : -first, down = last < w.groups() ? 0 : kRows;
+  rows.values_ahead = down * w.row_values() + 2 * groups;
+  rows.positions_ahead = down * w.position_bytes() + groups / 2;
+  const std::int64_t whole = last / cpu::kExpandGroups * cpu::kExpandGroups;
+  for (std::int64_t group = first; group < whole; group += cpu::kExpandGroups, kept += kVectors)
+    rows.chunk(group, 4 * group, kept);
+  if (const std::int64_t rest = last - whole; rest > 0) {
     // Behind a row's end lies the next row, or nothing: the rest is read from zero-padded copies. The
     // padding's positions may be any.
     alignas(64) T values[kRows][2 * cpu::kExpandGroups] = {};
@@ -76,20 +103,56 @@ void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token
       std::memcpy(positions[r], rows.positions[r] + whole / 2, static_cast<std::size_t>((rest + 1) / 2));
       rows.values[r] = values[r], rows.positions[r] = positions[r];
     }
-    rows.chunk(0, 4 * whole);
+    rows.chunk(0, 4 * whole, kept);
   }
   unroll<kRows>(SPARSELOOM_UNROLLED(r) {
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-      tile[r.value * cpu::kExpandTokens + t.value] = sum(rows.acc[r.value][t.value]);
+      tile[r.value * cpu::kExpandTokens + t.value] += sum(rows.acc[r.value][t.value]);
     });
   });
 }
 
-template <class T, int kTokens>
-void expand_tokens(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, std::int64_t token,
-                   float* tile) {
-  for (std::int64_t o = 0; o < outputs; o += kExpandRows<kTokens>)
-    expand_rows<T, kTokens>(job, output + o, token, tile + o * cpu::kExpandTokens + token);
+// Calls body(number) with the least number of tokens that has a kernel and holds `tokens`, as a constant.
+template <class Body>
+[[gnu::always_inline]] inline void of_tokens(std::int64_t tokens, const Body& body) {
+  if (tokens <= 1)
+    body(std::integral_constant<int, 1>{});
+  else if (tokens <= 2)
+    body(std::integral_constant<int, 2>{});
+  else if (tokens <= 4 || kPassTokens == 4)
+    body(std::integral_constant<int, 4>{});
+  else
+    body(std::integral_constant<int, kPassTokens>{});
+}
+
+// The outputs [output, output + outputs), all tokens of which one pass takes.
+template <class T>
+void expand_at_once(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, float* tile) {
+  of_tokens(job.args.m, [&](auto tokens) {
+    constexpr int kTokens = tokens.value, kRows = kExpandRows<kTokens>;
+    for (std::int64_t o = 0; o < outputs; o += kRows)
+      expand_rows<T, kTokens, kRows, Weights::spread>(job, output + o, 0, 0, job.w.groups(), nullptr,
+                                                      tile + o * cpu::kExpandTokens);
+  });
+}
+
+// The same in several passes.
+template <class T>
+void expand_in_passes(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, float* tile) {
+  constexpr std::int64_t kGroups = std::int64_t{kKept} * Expand<T>::kElements / 4;
+  alignas(64) Vec kept[kKeptRows * kKept];
+  for (std::int64_t o = 0; o < outputs; o += kKeptRows)
+    for (std::int64_t first = 0; first < job.w.groups(); first += kGroups) {
+      const std::int64_t last = std::min(first + kGroups, job.w.groups());
+      float* const sums = tile + o * cpu::kExpandTokens;
+      expand_rows<T, kPassTokens, kKeptRows, Weights::spread_and_kept>(job, output + o, 0, first, last, kept,
+                                                                       sums);
+      for (std::int64_t token = kPassTokens; token < job.args.m; token += kPassTokens)
+        of_tokens(job.args.m - token, [&](auto tokens) {
+          expand_rows<T, tokens.value, kKeptRows, Weights::kept>(job, output + o, token, first, last, kept,
+                                                                 sums + token);
+        });
+    }
 }
 
 template <class T>
@@ -99,18 +162,10 @@ void expand_units(const cpu::ExpandJob& job, std::int64_t begin, std::int64_t en
     const std::int64_t output = unit * cpu::kExpandOutputs,
                        outputs = std::min<std::int64_t>(cpu::kExpandOutputs, job.w.rows - output);
     alignas(64) float tile[cpu::kExpandOutputs * cpu::kExpandTokens] = {};
-    // More tokens take the rows of W again; then they come from L2.
-    for (std::int64_t token = 0; token < args.m; token += kPassTokens) {
-      const std::int64_t tokens = args.m - token;
-      if (tokens <= 1)
-        expand_tokens<T, 1>(job, output, outputs, token, tile);
-      else if (tokens <= 2)
-        expand_tokens<T, 2>(job, output, outputs, token, tile);
-      else if (tokens <= 4 || kPassTokens == 4)
-        expand_tokens<T, 4>(job, output, outputs, token, tile);
-      else if constexpr (kPassTokens == 8)
-        expand_tokens<T, 8>(job, output, outputs, token, tile);
-    }
+    if (args.m <= kPassTokens)
+      expand_at_once<T>(job, output, outputs, tile);
+    else
+      expand_in_passes<T>(job, output, outputs, tile);
     cpu::write_tile({tile, cpu::kExpandTokens, args.m, outputs, args.dtype, args.activation,
                      args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
                      static_cast<T*>(args.out) + output, args.out_stride, nullptr,
