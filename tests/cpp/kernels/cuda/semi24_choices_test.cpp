@@ -72,6 +72,16 @@ TEST(Semi24Choices, OfBf16OnAnH200) {
   }
 }
 
+// What the sweep of an H100 found: the plan took dense_on_device, 15.9 us where dense alone takes 8.3, and
+// sm90_wgmma takes less than the 14.4 us that it takes for 1797 tokens.
+TEST(Semi24Choices, OfASmallLayerOnAnH100) {
+  plan::Machine h100 = kH200;
+  h100.cuda.memory_bytes = 3.35e12;
+  h100.gpu = {2.93e12, 4.01e12, 638e12};
+  const Choice found = chosen(kernels::semi24_cuda_rows(), problem_of(DType::f16, 452, 3072, 768), h100);
+  EXPECT_EQ(found.kernel, "sm90_wgmma");
+}
+
 // Promoted e4m3 has no tile of 256 x 192: its sums take as many registers again.
 TEST(Semi24Choices, OfEightBitsOnAnH200) {
   const auto pinned = [](DType dtype, bool fast, const Pinned& each) {
