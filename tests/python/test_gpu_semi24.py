@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -238,7 +239,7 @@ def test_a_weight_on_the_gpu_that_is_not_2_4_is_refused_by_its_first_group():
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 300])
-def test_a_call_of_a_layer_allocates_its_output_alone(tokens: int):
+def test_a_call_of_a_layer_allocates_its_output_and_declared_scratch_alone(tokens: int):
     layer = layer_of(512, 1024, torch.bfloat16)
     eight = QuantizedSemi24Linear.from_sparse(layer, torch.int8)
     x = torch.randn(tokens, 1024, device="cuda").bfloat16()
@@ -246,12 +247,19 @@ def test_a_call_of_a_layer_allocates_its_output_alone(tokens: int):
     weight = eight.values, eight.positions, 1024, scale, eight.w_scale
     how = {"out_dtype": torch.bfloat16, "metadata": eight.metadata}
 
-    def allocated() -> int:
-        return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+    def made_by(call) -> int:
+        call()  # plans
+        before = int(torch.cuda.memory_stats()["allocation.all.allocated"])
+        y = call()
+        assert y.shape == (tokens, 512)
+        return int(torch.cuda.memory_stats()["allocation.all.allocated"]) - before
 
     with torch.no_grad():
-        for call in (lambda: layer(x), lambda: _semi24.scaled_linear(q, *weight, **how)):
-            call()  # plans
-            before = allocated()
-            y = call()
-            assert allocated() - before == 1 and y.shape == (tokens, 512)
+        scratch = int(layer.plan(tokens)["workspace_bytes"] > 0)
+        assert 1 <= made_by(lambda: layer(x)) <= 1 + scratch
+        own = partial(_semi24.linear, x, layer.values, layer.positions, 1024, metadata=layer.metadata)
+        able = [each["kernel"] for each in layer.plan(tokens)["candidates"] if not each["refusal"]]
+        for kernel in able:
+            if kernel != "dense_on_device":  # cuBLAS has a workspace of its own
+                assert made_by(partial(own, kernel=kernel)) == 1, kernel
+        assert made_by(lambda: _semi24.scaled_linear(q, *weight, **how)) == 1
