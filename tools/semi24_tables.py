@@ -34,9 +34,8 @@ def semi24_part(records: list[Record]) -> str:
         parts.append(table(HEAD, [product_row(record) for record in products]))
         versions = sorted({record["peer_version"] for record in products if record.get("peer_version")})
         if versions:
-            parts.append(
-                f"cuSPARSELt {', '.join(versions)}, through torch, with its search, the faster of y and y^T."
-            )
+            how = "with its search, the faster of y and y^T, or without where that alone runs"
+            parts.append(f"cuSPARSELt {', '.join(versions)}, through torch: {how}.")
     if pruned:
         parts.append(
             table(
