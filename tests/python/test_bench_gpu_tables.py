@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 gpu_goals = importlib.import_module("gpu_goals")
 gpu_tables = importlib.import_module("gpu_tables")
 make_break_even = importlib.import_module("make_break_even")
+semi24_tables = importlib.import_module("semi24_tables")
 
 GPU = {"name": "NVIDIA H200", "driver": "1", "l2_bytes": 60 << 20}
 
@@ -55,6 +56,23 @@ def test_the_tables_show_gains_losses_peers_and_failures() -> None:
     assert even(page) and even(peers)
     assert gpu_tables.peers_table(written | {"records": [failing]}) == ""
     assert len(table.row(shown[0])) == len(table.row(failing)) == len(table.HEAD)
+
+
+def test_the_tables_of_2_4_products_show_gains_peers_wrong_results_and_failures() -> None:
+    named = {"op": "semi24", "dtype": "bf16", "m": 8, "k": 64, "n": 32}
+    product = named | {"us": {"median": 100.0}, "speedup": 1.5, "over_peer": 1.25, "peer_version": "0.8.0"}
+    product |= {"tile_excess": 2.0, "goal": {"dense": 1.2, "cusparselt": 0.97}}
+    product["sustained"] = {"speedup": 1.4, "over_peer": None}
+    pruned = {"op": "semi24_prune", "method": "magnitude", "of": "W", "us": {"median": 20.0}}
+    pruned |= {"torch_us": None, "most_us": 25.0, "same_bits": False}
+    found = [product, named | {"error": "a | b"}, pruned, pruned | {"error": "c"}]
+    text = semi24_tables.semi24_part(found)
+    assert "| bf16 | 8 x 64 x 32 | 100 **wrong** | 1.50 | 1.40 | 1.25 | - | 1.2, 0.97 |" in text
+    assert "failed: a / b" in text and "cuSPARSELt 0.8.0" in text
+    assert "| magnitude | W | 20.0 **wrong** | - | 25 |" in text and "failed: c" in text
+    head, _, other = text.partition("cuSPARSELt 0.8.0")
+    assert even(head.strip()) and even(other.partition("\n\n")[2])
+    assert semi24_tables.semi24_part([]) == ""
 
 
 def test_errors_are_shown_beside_what_is_allowed() -> None:

@@ -44,7 +44,7 @@ TEST(GemmRate, OfASlowProductIsFoundWithoutRunningItWhole) {
   executor.context = &calls;
   executor.gemm = slow;
   const double rate = gemm_rate(backward_of_2048(), executor);
-  EXPECT_LT(calls.flops / kSlowRate, 0.1);  // seconds; the whole product takes 16, three times
+  EXPECT_LT(calls.flops / kSlowRate, 0.4);  // seconds; the whole product takes 16, three times
   EXPECT_LE(rate, kSlowRate);
   EXPECT_GT(rate, 0.1 * kSlowRate);  // a busy machine wakes a sleeper late
   const double before = calls.flops;
@@ -57,6 +57,22 @@ TEST(GemmRate, OfAFastProductIsThatOfTheWholeShape) {
   Executor executor;
   executor.context = &calls;
   executor.gemm = fast;
+  EXPECT_GT(gemm_rate(backward_of_2048(), executor), 1e12);
+  EXPECT_EQ(calls.largest, 2.0 * 512 * 2048 * 2048);
+}
+
+// Two of three calls wait for a thread that comes late, as beside busy processes.
+void late(void* context, const Gemm& product) {
+  static int calls = 0;
+  note(context, product);
+  if (++calls % 3 != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+TEST(GemmRate, IsThatOfTheRunsThatNobodyDisturbed) {
+  Calls calls;
+  Executor executor;
+  executor.context = &calls;
+  executor.gemm = late;
   EXPECT_GT(gemm_rate(backward_of_2048(), executor), 1e12);
   EXPECT_EQ(calls.largest, 2.0 * 512 * 2048 * 2048);
 }
