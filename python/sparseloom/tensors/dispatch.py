@@ -50,17 +50,21 @@ def implementation(
 
 
 def positional(found: Implementation, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Returns the arguments of a call in their order."""
+    """Returns the arguments of a call in their order; those by name that are the default are left out at the
+    end, since torch's own functions pass all of theirs on."""
     if not kwargs:
         return list(args)
     left, ordered = dict(kwargs), list(args)
-    for name, default in parameters(found.operator)[len(args) :]:
+    known = parameters(found.operator)
+    for name, default in known[len(args) :]:
         if not left:
             break
         ordered.append(left.pop(name, default))
     if left:
         got = ", ".join(left)
         raise Error(found.run.__name__, "arguments of the operator", got, "pass them by position")
+    while len(ordered) > len(args) and _is_default(ordered[-1], known[len(ordered) - 1][1]):
+        ordered.pop()
     return ordered
 
 
@@ -140,6 +144,12 @@ def packed(tensor: Tensor, index: Layout) -> Tensor:
             return tensor.stored
         tensor = densified(tensor)
     return index.pack(tensor.reshape(index.rows, index.cols))
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and not isinstance(value, Tensor) and value == default
+    )
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
