@@ -8,7 +8,18 @@ from typing import Any, Literal, assert_type
 import torch
 
 import sparseloom
-from sparseloom import Advice, BlockSparse, BlockSparseModelPatcher, Pattern, Report, nn, ops, pattern
+from sparseloom import (
+    Advice,
+    BlockSparse,
+    BlockSparseModelPatcher,
+    Pattern,
+    Report,
+    layouts,
+    nn,
+    ops,
+    pattern,
+    sparsify,
+)
 from sparseloom.patch import Change, Patched, Skip
 from sparseloom.quantize import Quantized, QuantizedLayer
 from sparseloom.report import LayerReport, ModelReport, Totals
@@ -70,3 +81,12 @@ assert_type(layer.to_dense(), torch.nn.Module)
 assert_type(nn.BlockSparseLinear.from_dense(torch.nn.Linear(64, 64), density=0.5), nn.BlockSparseLinear)
 assert_type(ops.linear(x, layer.values, layer.index, layer.bias, strict=True), torch.Tensor)
 assert_type(sparseloom.Error("a", "b", "c", "d").remedy, str)
+tensor = assert_type(sparseloom.SparseTensor.from_dense(x, layouts.Csr), sparseloom.SparseTensor)
+assert_type(tensor.format, type[layouts.Layout])
+assert_type(tensor.layout_index, layouts.Layout)
+add = sparseloom.sparsified_op(torch.add, [sparsify.DENSE], registry=ops.Registry(strict=True))
+with ops.strict(), ops.Registry().active():
+    add(x, x)
+builder = sparseloom.SparsityBuilder(model)
+builder.set_weight("weight", sparsify.ScalarFraction(0.9), out_format=layouts.Csr)
+assert_type(builder.get_sparse_model(), torch.nn.Module)

@@ -24,7 +24,8 @@ class Linear:
     def forward(ctx: Any, x: Tensor, weight: SparseTensor, bias: Tensor | None = None) -> Tensor:
         ctx.save_for_backward(x, weight)
         index = weight.layout_index
-        y = index.linear(x.reshape(-1, index.cols), weight.stored, bias)
+        x, stored, bias = _cast(x, weight.stored, bias)
+        y = index.linear(x.reshape(-1, index.cols), stored, bias)
         return y.reshape(*x.shape[:-1], index.rows)
 
     @staticmethod
@@ -33,9 +34,9 @@ class Linear:
         index, dy = weight.layout_index, gradient.reshape(-1, weight.shape[0])
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
-            dx = index.dx(dy, weight.stored).reshape(x.shape)
+            dx = index.dx(dy, weight.stored.to(dy.dtype)).reshape(x.shape)
         if ctx.needs_input_grad[1]:
-            stored = index.dw(dy, x.reshape(-1, index.cols))
+            stored = index.dw(dy, x.reshape(-1, index.cols).to(dy.dtype))
             dw = SparseTensor(index, stored, weight.shape, weight.registry)
         if len(ctx.needs_input_grad) == 3 and ctx.needs_input_grad[2]:
             db = dy.sum(0)
@@ -48,7 +49,8 @@ class Product:
     @staticmethod
     def forward(ctx: Any, weight: SparseTensor, x: Tensor) -> Tensor:
         ctx.save_for_backward(weight, x)
-        return weight.layout_index.linear(x.t().contiguous(), weight.stored, None).t()
+        stored, x = _cast(weight.stored, x)
+        return weight.layout_index.linear(x.t().contiguous(), stored, None).t()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -56,9 +58,10 @@ class Product:
         index, dy = weight.layout_index, gradient.t().contiguous()
         dw = dx = None
         if ctx.needs_input_grad[0]:
-            dw = SparseTensor(index, index.dw(dy, x.t().contiguous()), weight.shape, weight.registry)
+            stored = index.dw(dy, x.t().contiguous().to(dy.dtype))
+            dw = SparseTensor(index, stored, weight.shape, weight.registry)
         if ctx.needs_input_grad[1]:
-            dx = index.dx(dy, weight.stored).t()
+            dx = index.dx(dy, weight.stored.to(dy.dtype)).t()
         return dw, dx
 
 
@@ -69,6 +72,7 @@ class LinearOfSparse:
     def forward(ctx: Any, x: SparseTensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ctx.save_for_backward(x, weight)
         index, stored = _rows(x)
+        weight, stored, bias = _cast(weight, stored, bias)
         y = index.linear(weight, stored, None).t()
         y = y if bias is None else y + bias
         return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -78,6 +82,7 @@ class LinearOfSparse:
         x, weight = ctx.saved_tensors
         index, stored = _rows(x)
         dy = gradient.reshape(-1, weight.shape[0])
+        weight, stored = weight.to(dy.dtype), stored.to(dy.dtype)
         turned = dy.t().contiguous()
         dx: Tensor | None = None
         dw = db = None
@@ -92,6 +97,15 @@ class LinearOfSparse:
         if len(ctx.needs_input_grad) == 3 and ctx.needs_input_grad[2]:
             db = dy.sum(0)
         return (dx, dw, db)[: len(ctx.needs_input_grad)]
+
+
+def _cast(*operands: Any) -> Any:
+    """Returns the operands as autocast wants them."""
+    kind = operands[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind) or operands[0].dtype == torch.float64:
+        return operands
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(None if each is None else each.to(dtype) for each in operands)
 
 
 def _rows(x: SparseTensor) -> tuple[Layout, Tensor]:
