@@ -31,6 +31,7 @@ FORMATS: dict[Any, tuple[Any, ...]] = {
     S.ScalarThreshold(0.5): (L.Csr,),
     S.BlockwiseFraction(0.5, 2): (L.Csr, L.MaskedDense),
     S.PerBlockNM(2, 4): (L.Semi24Layout, L.Csr),
+    S.PerBlockNM(1, 4): (L.Semi24Layout,),  # stores places that the mask does not name
     S.SameFormat(torch.arange(48).view(6, 8) % 3 == 0): (L.Csr, L.Dense),
 }
 CASES = [(sparsifier, layout) for sparsifier, layouts in FORMATS.items() for layout in layouts]

@@ -34,6 +34,7 @@ class MaskedDense(Layout):
     sparse layout computes, without the memory or the time that one saves."""
 
     name = "masked_dense"
+    exact = True
     mask: Tensor
 
     @classmethod

@@ -25,6 +25,7 @@ class Entries(Layout):
     [stored]. What is stored stays stored when it is zero; an empty row stores nothing."""
 
     planned = True
+    exact = True
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
         for what, size in (("rows", rows), ("columns", cols)):

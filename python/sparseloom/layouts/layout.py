@@ -49,6 +49,9 @@ class Layout:
     #: Whether it stands for a tensor that is not sparse: an implementation for Layout is none for it.
     plain: ClassVar[bool] = False
 
+    #: Whether what ``from_mask`` makes stores what the mask names and nothing else.
+    exact: ClassVar[bool] = False
+
     rows: int
     cols: int
     _names: tuple[str, ...]

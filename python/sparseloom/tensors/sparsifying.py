@@ -86,32 +86,36 @@ class _Sparsified(torch.autograd.Function):
         ctx.index = ctx.mask = None
         if function is not None:
             made = function(sparsifier, context)
-        elif target is Dense:
-            ctx.mask = _mask(sparsifier, context)
-            return matrix.masked_fill(~ctx.mask, 0).view(tensor.shape)
         else:
-            made = _stored(sparsifier, context, target)
-        if target is Dense and isinstance(made, Tensor):
+            mask = _mask(sparsifier, context)
+            kept = matrix.masked_fill(~mask, 0)
+            if target is Dense:
+                ctx.mask = mask
+                return kept.view(tensor.shape)
+            index = _index(sparsifier, matrix, mask, target)
+            made = SparseTensor(index, index.pack(kept))
+            ctx.mask = None if target.exact else mask
+        if target is Dense and type(made) is Tensor:
             ctx.mask = as_matrix(made) != 0
             return made.reshape(tensor.shape).clone()
-        index = made.layout_index if is_sparse(made) else made
+        index = made.layout_index if isinstance(made, SparseTensor) else made
         if not isinstance(index, target) or (index.rows, index.cols) != tuple(matrix.shape):
             expected = f"{target.__name__} of {list(matrix.shape)}, or a SparseTensor in it"
-            raise Error(
-                type(sparsifier).__name__, expected, repr(made), "return what the function is registered for"
-            )
-        stored = made.stored.detach() if is_sparse(made) else index.pack(matrix)
+            remedy = "return what the function is registered for"
+            raise Error(type(sparsifier).__name__, expected, repr(made), remedy)
+        stored = made.stored.detach() if isinstance(made, SparseTensor) else index.pack(matrix)
         ctx.index = index
         return SparseTensor(index, stored, tensor.shape, None if registry is DEFAULT else registry)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if ctx.index is not None:
-            kept = ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape)
+            kept = ctx.index.to_dense(packed(gradient, ctx.index))
         else:
-            dense = gradient.to_dense() if is_sparse(gradient) else gradient
-            kept = dense.masked_fill(~ctx.mask.view(gradient.shape), 0)
-        return kept, None, None, None, None, None
+            kept = as_matrix(gradient.to_dense() if is_sparse(gradient) else gradient)
+        if ctx.mask is not None:
+            kept = kept.masked_fill(~ctx.mask, 0)
+        return kept.reshape(gradient.shape), None, None, None, None, None
 
 
 class Graded(torch.autograd.Function):
@@ -129,15 +133,12 @@ class Graded(torch.autograd.Function):
         return ctx.into.on(gradient, ctx.registry, step=ctx.step), None, None, None
 
 
-def _stored(sparsifier: Any, context: Context, target: type[Layout]) -> Layout:
-    mask = _mask(sparsifier, context)
+def _index(sparsifier: Any, matrix: Tensor, mask: Tensor, target: type[Layout]) -> Layout:
     try:
-        return target.from_mask(context.weight, mask)
+        return target.from_mask(matrix, mask)
     except TypeError as error:
-        remedy = "register its way with sparsify.register"
-        raise Error(
-            _OP, f"a layout that {type(sparsifier).__name__}'s mask can fill", str(error), remedy
-        ) from error
+        expected = f"a layout that {type(sparsifier).__name__}'s mask can fill"
+        raise Error(_OP, expected, str(error), "register its way with sparsify.register") from error
 
 
 def _mask(sparsifier: Any, context: Context) -> Tensor:
