@@ -408,3 +408,34 @@ def test_formats_of_outputs_pickle():
         y = pickle.loads(pickle.dumps(made))(x)
     assert y.format is L.Csr and torch.equal(y.to_dense(), made[0](x).relu())  # type: ignore[index]
     assert sl.SparsityBuilder is SparsityBuilder
+
+
+def test_blocks_become_block_sparse_layers():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32)), torch.randn(5, 64)
+    blocks = S.BlockwiseFraction(0.5, 16)
+    twin = copy.deepcopy(model)
+    builder = SparsityBuilder(model)
+    builder.set_weight("0.weight", blocks, out_format=L.Bsr)
+    builder.set_weight(
+        "2.weight", S.ScalarFraction(0.99), out_format=L.Bsr
+    )  # blocks of 32 that are mostly zero
+    builder.set_weight_grad("0.weight", external_sparsifier=HALF)
+    builder.set_interm("1", external_sparsifier=S.BlockwiseFraction(0.5, 8), out_format=L.Bsr)
+    made: Any = builder.get_sparse_model()
+    assert (
+        type(made[0]) is sl.nn.BlockSparseLinear and made[0].block == (16, 16) and made[0].pattern.blocks == 6
+    )
+    mask = masked(twin[0].weight, blocks)  # type: ignore[arg-type]
+    keep = S.ScalarFraction(0.99).select_mask(twin[2].weight)  # type: ignore[arg-type]
+    with torch.no_grad():
+        twin[2].weight.mul_(keep)  # type: ignore[operator,union-attr]
+    gelu = twin[1](twin[0](x))
+    gelu = gelu * S.BlockwiseFraction(0.5, 8).select_mask(gelu)
+    assert made[:2](x).format is L.Bsr
+    want = twin[2](gelu)
+    torch.testing.assert_close(made(x), want)
+    made(x).square().sum().backward()
+    want.square().sum().backward()
+    grad = HALF.sparsified(twin[0].weight.grad * mask)  # type: ignore[operator,arg-type]
+    torch.testing.assert_close(made[0].sparse_weights()["values"].unpacked(made[0].values.grad), grad)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import sparseloom
 from sparseloom import Error, SparseTensor, ops
-from sparseloom.layouts import Coo, Csr, Dense, Layout, Semi24Layout
+from sparseloom.layouts import Bsr, Coo, Csr, Dense, Layout, Semi24Layout
 from sparseloom.sparsify import KeepAll, RandomFraction
 from sparseloom.tensors import dispatch
 
@@ -61,7 +61,7 @@ def test_an_implementation_runs_forward_and_backward(call: Any):
 
 def test_every_layout_brings_linear_and_mm():
     x, bias = torch.randn(2, 3, 8, requires_grad=True), torch.randn(6, requires_grad=True)
-    for layout in (Csr, Coo, Ell):
+    for layout in (Csr, Coo, Ell, Bsr):
         w = SparseTensor.from_dense(ell().to_dense(), layout).requires_grad_()
         twin = w.detach().to_dense().requires_grad_()
         with ops.strict():
@@ -236,7 +236,7 @@ def test_the_public_functions_are_those_of_the_registry_in_use():
     assert not torch.allclose(ell(registry=mine) @ x, ell() @ x)
 
 
-@pytest.mark.parametrize("layout", [Csr, Coo, Ell, Semi24Layout])
+@pytest.mark.parametrize("layout", [Csr, Coo, Ell, Bsr, Semi24Layout])
 def test_linear_takes_a_sparse_input(layout: Any):
     index = layout.from_dense(torch.randn(6, 8), **({"prune": "magnitude"} if layout is Semi24Layout else {}))
     weight, bias = torch.randn(5, 8, requires_grad=True), torch.randn(5, requires_grad=True)

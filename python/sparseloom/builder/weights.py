@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 
 from .._registry import Registry
 from ..errors import Error
-from ..layouts import Dense, Layout
+from ..layouts import Bsr, Dense, Layout
+from ..nn import BlockSparseLinear
 from ..patch import InLayout, sparsify_
 from ..patch import optimizer as swapping
+from ..patch.config import Blocks
 from ..patch.forms import Site
 from ..patch.in_layout import Stored
 from ..patch.survey import survey
@@ -70,11 +72,27 @@ class Sparsified(InLayout):
     def __repr__(self) -> str:
         return f"{self.spec.initial!r} into {self.layout.name}"
 
-    def chosen(self, site: Site, generator: torch.Generator | None) -> Stored:
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Any:
         grad = site.parameter.grad
         tensor = self.spec.of(site.value, None if grad is None else site.matrix(grad))
         assert isinstance(tensor, SparseTensor)
-        return Stored(tensor.layout_index, tensor.stored)
+        index = tensor.layout_index
+        if isinstance(index, Bsr):
+            return StoredBlocks(index.pattern(), tensor.stored)
+        return Stored(index, tensor.stored)
+
+
+@dataclass(frozen=True)
+class StoredBlocks(Blocks):
+    """Blocks with values of their own: a sparsifier may have removed some of a block's elements."""
+
+    values: Tensor
+
+    def made(self, site: Site, strict: bool = False, dense_copy: Any = False) -> BlockSparseLinear:
+        layer = super().made(site, strict, dense_copy)
+        with torch.no_grad():
+            layer.values.copy_(self.values)
+        return layer
 
 
 class InFormat(nn.Module):
@@ -154,32 +172,42 @@ def _packed(index: Layout, like_weight: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class GradientHook:
-    """Makes the gradient of a Parameter sparse; of values in a layout, as the weight that they are."""
+    """Makes the gradient of a Parameter sparse; of values in a layout, as that of the weight that they are.
+
+    ``unpacked`` makes the weight's gradient of the Parameter's, ``packed`` goes back.
+    """
 
     into: Format
     registry: Registry | None
-    index: Callable[[], Layout] | None
+    unpacked: Callable[[Tensor], Tensor] | None = None
+    packed: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         self._steps = itertools.count()
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        index = None if self.index is None else self.index()
-        dense = gradient if index is None else index.to_dense(gradient)
+        dense = gradient if self.unpacked is None else self.unpacked(gradient)
         made = self.into.on(dense, self.registry, step=next(self._steps))
-        if index is None:
+        if self.packed is None:
             return made
-        return index.pack(made.to_dense() if isinstance(made, SparseTensor) else made)
+        return self.packed(made.to_dense() if isinstance(made, SparseTensor) else made)
 
 
 def hook_gradient(module: nn.Module, name: str, into: Format, registry: Registry | None) -> None:
     """Makes the gradient of a module's weight sparse from now on, whatever the weight has become."""
-    held: dict[str, Any] = getattr(module, "parametrizations", {})
+    held: Any = getattr(module, "parametrizations", {})
     if name in held:
-        steps: Any = held[name]
-        steps.original.register_hook(GradientHook(into, registry, lambda: steps[0].layout_index))
+        steps = held[name]
+        hook = GradientHook(
+            into,
+            registry,
+            lambda gradient: steps[0].layout_index.to_dense(gradient),
+            lambda dense: steps[0].layout_index.pack(dense),
+        )
+        steps.original.register_hook(hook)
     elif name in module._parameters:
-        module.get_parameter(name).register_hook(GradientHook(into, registry, None))
+        module.get_parameter(name).register_hook(GradientHook(into, registry))
     else:
         layer: Any = module
-        layer.values.register_hook(GradientHook(into, registry, lambda: layer.layout))
+        (weight,) = layer.sparse_weights().values()
+        weight.values.register_hook(GradientHook(into, registry, weight.unpacked, weight.packed))

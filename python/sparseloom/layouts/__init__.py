@@ -1,6 +1,7 @@
 """Layouts: how the stored elements of a weight lie in memory. A layout from outside registers itself here,
 and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through two."""
 
+from .bsr import Bsr
 from .coo import Coo
 from .csr import Csr
 from .dense import Dense, MaskedDense
@@ -11,6 +12,7 @@ from .registry import get, names, register
 from .semi24 import Semi24Layout
 
 __all__ = [
+    "Bsr",
     "Coo",
     "Csr",
     "Dense",

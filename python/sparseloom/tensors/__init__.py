@@ -1,5 +1,6 @@
 """SparseTensor, a tensor in any registered layout, and the operators on it: docs/programming_model.md."""
 
+from . import blocks as blocks
 from . import linear as linear
 from .sparse_tensor import SparseTensor
 from .sparsified_op import sparsified_op

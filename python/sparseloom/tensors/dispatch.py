@@ -123,6 +123,21 @@ class Made(torch.autograd.Function):
         return packed(gradient, ctx.index), None, None, None
 
 
+class FromDense(torch.autograd.Function):
+    """The SparseTensor of what a layout stores of a dense tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, index: Layout, registry: Registry | None) -> Any:
+        ctx.index = index
+        stored = index.pack(dense.detach().reshape(index.rows, index.cols))
+        stored = stored.clone() if stored.data_ptr() == dense.data_ptr() else stored
+        return sparse_tensor.SparseTensor(index, stored, dense.shape, registry)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape), None, None
+
+
 class Densified(torch.autograd.Function):
     """The dense tensor of a SparseTensor, whose gradient has its format."""
 

@@ -97,7 +97,7 @@ class SparseTensor(Tensor):
         matrix = as_matrix(dense)
         if not isinstance(layout, Layout):
             layout = format_of(layout).from_dense(matrix.detach(), **options)
-        return dispatch.Made.apply(layout.pack(matrix), layout, tuple(dense.shape), registry)
+        return dispatch.FromDense.apply(dense, layout, registry)
 
     @property
     def layout_index(self) -> Layout:

@@ -1,0 +1,96 @@
+"""Bsr: dense blocks of one size, those of BlockSparseLinear, as a layout of results and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .. import pattern as patterns
+from .._scores import scores_on_device
+from ..pattern import Block, Pattern, block_shape
+from .layout import Layout
+from .registry import register
+
+
+@register
+class Bsr(Layout):
+    """Blocks anywhere on a grid, each dense; the values are [blocks, block rows, block columns], with zeros
+    beyond the edge of W.
+
+    ``packed`` is the index by block rows and by block columns, as ``ops.make_index`` makes it; the sides of a
+    block are each one of {8, 16, 32, 64, 128}. For weights that train there is BlockSparseLinear, which has
+    files, plans and moving blocks. Its name is "blocks", since files call those layers "bsr".
+    """
+
+    name = "blocks"
+    packed: Tensor  # int32
+    blocks: int
+    block_rows: int
+    block_cols: int
+    digest: int
+
+    @classmethod
+    def of(cls, pattern: Pattern, device: torch.device | None = None) -> Bsr:
+        """Returns the layout of a pattern."""
+        rows, cols, (bm, bn) = pattern.rows, pattern.cols, pattern.block
+        index = ops.make_index(*pattern.index(), rows, cols, (bm, bn))
+        packed = index.packed.to(device)
+        sizes: dict[str, Any] = {"blocks": index.blocks, "block_rows": bm, "block_cols": bn}
+        return cls(rows, cols, packed=packed, digest=index.digest, **sizes)
+
+    @classmethod
+    def from_dense(  # type: ignore[override]
+        cls, weight: Tensor, block: Block = 32, density: float | None = None
+    ) -> Bsr:
+        """Stores the blocks of ``weight`` that hold something else than zero; with ``density`` that share of
+        all blocks, those of the largest sum of magnitudes. Raises Error as the patterns do."""
+        if density is None:
+            return cls.from_mask(weight, weight.detach() != 0, block)
+        return cls.of(patterns.from_dense(weight.detach(), block, density), weight.device)
+
+    @classmethod
+    def from_mask(cls, weight: Tensor, mask: Tensor, block: Block = 32) -> Bsr:
+        """Stores the blocks that hold an element that ``mask`` names."""
+        sides = block_shape(cls.name, block)
+        any_of_block = scores_on_device(mask.float(), sides, "max") > 0
+        rows, cols = weight.shape
+        return cls.of(patterns.from_mask(rows, cols, sides, any_of_block.cpu()), weight.device)
+
+    @property
+    def index(self) -> ops.Index:
+        """The index as the operators take it."""
+        sizes = self.blocks, self.rows, self.cols, self.block_rows, self.block_cols
+        return ops.Index(self.packed, *sizes, self.digest)
+
+    def pattern(self) -> Pattern:
+        """Returns which blocks are stored."""
+        crow, col = self.index.crow.cpu(), self.index.col.cpu()
+        return Pattern.from_index(crow, col, self.rows, self.cols, (self.block_rows, self.block_cols))
+
+    def pack(self, dense: Tensor) -> Tensor:
+        index = self.index
+        blocks: Tensor = ops.call(
+            "pack", dense.detach().contiguous(), index.crow, index.col, index.bm, index.bn
+        )
+        return blocks
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        index, whole = self.index, values.detach().contiguous()
+        dense: Tensor = ops.call("unpack", whole, index.crow, index.col, self.rows, self.cols)
+        return dense
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.linear(x, values, self.index, bias)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return ops.linear_dx(dy, values, self.index)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return ops.linear_dw(dy, x, self.index)
+
+    def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+        device = "cpu" if self.packed.is_meta else self.packed.device
+        return ops.plan(self.index.to("cpu"), direction, dtype, m, bias, device=device)
