@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -439,3 +440,15 @@ def test_blocks_become_block_sparse_layers():
     want.square().sum().backward()
     grad = HALF.sparsified(twin[0].weight.grad * mask)  # type: ignore[operator,arg-type]
     torch.testing.assert_close(made[0].sparse_weights()["values"].unpacked(made[0].values.grad), grad)
+
+
+def test_files_hold_what_is_in_any_module(tmp_path: Path):
+    builder = SparsityBuilder(net().eval())
+    builder.set_weight("(conv|head).weight", HALF)
+    one, two = builder.get_sparse_model(), builder.get_sparse_model()
+    with torch.no_grad():
+        for each in two.parameters():
+            each.zero_()
+    sl.save(one, tmp_path / "net.safetensors")
+    sl.load(tmp_path / "net.safetensors", two)
+    assert torch.equal(one(inputs()), two(inputs()))

@@ -188,3 +188,21 @@ def test_a_module_holds_one_as_a_parameter():
     other.weight = nn.Parameter(torch.zeros_like(module.weight))
     other.load_state_dict(module.state_dict())
     assert torch.equal(other.weight.detach().to_dense(), module.weight.detach().to_dense())
+
+
+def test_gradients_are_clipped_and_unscaled_where_they_are_stored():
+    parameter = nn.Parameter(made(Csr))
+    twin = nn.Parameter(parameter.detach().to_dense())
+    factor, scaler = weight(1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimizers = [torch.optim.SGD([each], 0.1) for each in (parameter, twin)]
+    mask = twin.detach() != 0
+    for each, optimizer in ((parameter, optimizers[0]), (twin, optimizers[1])):
+        dense = each.to_dense() if each is parameter else each * mask
+        scaler.scale((dense * factor).sum()).backward()
+        scaler.unscale_(optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ops.DenseFallback)  # the norm
+            torch.nn.utils.clip_grad_norm_([each], 0.5)
+        scaler.step(optimizer)
+    torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
+    torch.testing.assert_close(parameter.detach().to_dense(), twin.detach())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import warnings
 from typing import Any
 
@@ -227,3 +228,19 @@ def test_strict_reaches_the_operator():
     softmax = sl.sparsified_op(torch.softmax, [S.DENSE], strict=True)
     with pytest.raises(Error, match=r"_softmax"):
         softmax(tensor, 1)
+
+
+def test_a_backward_pass_in_another_thread_finds_the_registry_of_the_forward_pass():
+    mine = ops.Registry()
+    mine_register(mine, S.ScalarFraction, L.Dense, Ell)(
+        lambda sparsifier, context: Ell.from_dense(context.weight, width=1)
+    )
+    x, dy = operand(0), operand(1).detach()
+    with mine.active():
+        y = sl.sparsified_op(torch.mul, [S.DENSE], [(S.KeepAll(), L.Dense, S.ScalarFraction(0.5), Ell)])(x, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ops.DenseFallback)
+        thread = threading.Thread(target=y.backward, args=(dy,))
+        thread.start()
+        thread.join()
+    assert torch.equal(x.grad != 0, dy.abs() == dy.abs().amax(1, keepdim=True))

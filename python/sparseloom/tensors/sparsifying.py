@@ -125,7 +125,9 @@ class Graded(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: Tensor, into: Format, registry: Registry | None, step: int | None
     ) -> Tensor:
-        ctx.into, ctx.registry, ctx.step = into, registry, step
+        # A backward pass may run in another thread, where the registry in use is another one.
+        ctx.registry = registry_of([tensor]) if registry is None else registry
+        ctx.into, ctx.step = into, step
         return tensor.view_as(tensor)
 
     @staticmethod

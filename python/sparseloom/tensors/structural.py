@@ -105,6 +105,11 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return target
 
 
+def _unscaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch's GradScaler does with gradients, in what is stored."""
+    return func([each.stored if dispatch.is_sparse(each) else each for each in args[0]], *args[1:], **kwargs)
+
+
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The stored places with other values."""
     if kwargs.get("layout") not in (None, torch.strided):
@@ -134,5 +139,6 @@ _HANDLERS: dict[Any, Handler] = {
     aten.copy_.default: _write,
     aten.zero_.default: _write,
     aten.fill_.Scalar: _write,
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscaled,
     **{each.default: _each for each in _ZERO_STAYS},
 }
