@@ -5,12 +5,12 @@
 >>> y = layer(torch.randn(8, 1024))
 """
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from . import layouts, nn, ops, optim, pattern, sparsify
 from .advice import Advice
 from .advise import advise
-from .builder import SparsityBuilder
 from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
@@ -20,7 +20,10 @@ from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
 from .report import Report, report
-from .tensors import SparseTensor, sparsified_op
+
+if TYPE_CHECKING:
+    from .builder import SparsityBuilder
+    from .tensors import SparseTensor, sparsified_op
 
 __all__ = [
     "Advice",
@@ -54,7 +57,13 @@ __all__ = [
 ]
 
 
+#: Where names come from that are imported when they are asked for, and not by every program.
+_LATER = {"SparseTensor": "tensors", "SparsityBuilder": "builder", "sparsified_op": "tensors"}
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # there is one version number, compiled into the C++ core
         return info()["version"]
+    if name in _LATER:
+        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

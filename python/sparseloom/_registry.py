@@ -56,7 +56,7 @@ class Implementation(NamedTuple):
 
 class Registry:
     """Implementations of operators and sparsifiers. What it lacks it finds in the default one, which
-    ``ops.register`` and ``sparsify.register`` fill.
+    ``ops.register`` and ``sparsify.register`` fill, and then among those of the library.
 
     Args:
         strict: raises Error where an implementation is missing, instead of computing densely.
@@ -100,18 +100,18 @@ class Registry:
             sparsifies = not all(getattr(each[0], "keeps_all", False) for each in wanted)
             run = _function(cls, operator, sparsifies)
             with self._lock:
+                changed = {}
                 for name, matrices in _names(operator):
                     made = Implementation(inputs, wanted, operator, matrices, run, sparsifies, origin)
-                    old = [each for each in self._operators.get(name, ()) if each.matrices == matrices]
-                    twins = [each for each in old if each[:2] == made[:2] and each.origin != origin]
+                    others = self._operators.get(name, ())
+                    twins = [each for each in others if each[:4] == made[:4] and each.origin != origin]
                     if twins:
+                        expected = f"no other implementation of {name_of(operator)}"
                         got = f"{'.'.join(twins[0].origin)} for the same formats"
                         remedy = "register it in a sparseloom.ops.Registry of your own"
-                        raise Error(
-                            "ops.register", f"no other implementation of {name_of(operator)}", got, remedy
-                        )
-                    rest = [each for each in self._operators.get(name, ()) if each[:2] != made[:2]]
-                    self._operators[name] = (made, *rest)
+                        raise Error("ops.register", expected, got, remedy)
+                    changed[name] = made, *(each for each in others if each[:4] != made[:4])
+                self._operators.update(changed)
             return cls
 
         return add
@@ -146,7 +146,7 @@ class Registry:
         tensors: Sequence[torch.Tensor],
     ) -> Implementation | None:
         """Returns what takes these formats, its own before the default registry's."""
-        for registry in (self, DEFAULT):
+        for registry in (self, DEFAULT, OURS):
             for each in registry._operators.get(operator, ()):
                 if each.takes(formats, outputs, tensors):
                     return each
@@ -154,7 +154,7 @@ class Registry:
 
     def sparsifier(self, sparsifier: type, source: type, target: type) -> Callable[..., Any] | None:
         """Returns the function that was registered for a sparsifier, or for a class that it derives from."""
-        for registry in (self, DEFAULT):
+        for registry in (self, DEFAULT, OURS):
             exact = registry._sparsifiers.get((sparsifier, source, target))
             if exact is not None:
                 return exact
@@ -224,6 +224,8 @@ def name_of(operator: Any) -> str:
 
 
 DEFAULT = Registry()
+#: The library's own. They come last, whenever the module that has them is imported.
+OURS = Registry()
 _CURRENT: ContextVar[Registry | None] = ContextVar("sparseloom registry", default=None)
 _STRICT: ContextVar[bool] = ContextVar("sparseloom strict", default=False)
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from .._registry import Registry
 from ..errors import Error
-from ..tensors.sparsified_op import formatted
+from ..tensors.functions import formatted
 from ..tensors.sparsifying import Format
 
 _OP = "SparsityBuilder"

@@ -2,7 +2,7 @@
 
 from . import blocks as blocks
 from . import linear as linear
+from .functions import sparsified_op
 from .sparse_tensor import SparseTensor
-from .sparsified_op import sparsified_op
 
 __all__ = ["SparseTensor", "sparsified_op"]

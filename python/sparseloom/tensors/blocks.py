@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .._registry import DEFAULT
+from .._registry import OURS
 from ..layouts import Bsr, Dense
 from ..sparsify import BlockwiseFraction, Context
 
 
-@DEFAULT.register_sparsifier(BlockwiseFraction, Dense, Bsr)
+@OURS.register_sparsifier(BlockwiseFraction, Dense, Bsr)
 def to_blocks(sparsifier: BlockwiseFraction, context: Context) -> Bsr:
     """Returns the layout of the blocks that stay."""
     return Bsr.from_mask(context.weight, sparsifier.select(context), sparsifier.block)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .._registry import DEFAULT
+from .._registry import OURS
 from ..layouts import Dense, Layout
 from ..sparsify import KeepAll
 from .sparse_tensor import SparseTensor
@@ -118,8 +118,8 @@ def _rows(x: SparseTensor) -> tuple[Layout, Tensor]:
     return Dense.from_dense(dense), dense
 
 
-DEFAULT.register(functional.linear, inputs=(Layout, Dense), outputs=_TO_DENSE)(LinearOfSparse)
-DEFAULT.register(functional.linear, inputs=(Layout, Dense, Dense), outputs=_TO_DENSE)(LinearOfSparse)
-DEFAULT.register(functional.linear, inputs=(Dense, Layout), outputs=_TO_DENSE)(Linear)
-DEFAULT.register(functional.linear, inputs=(Dense, Layout, Dense), outputs=_TO_DENSE)(Linear)
-DEFAULT.register(torch.mm, inputs=(Layout, Dense), outputs=_TO_DENSE)(Product)
+OURS.register(functional.linear, inputs=(Layout, Dense), outputs=_TO_DENSE)(LinearOfSparse)
+OURS.register(functional.linear, inputs=(Layout, Dense, Dense), outputs=_TO_DENSE)(LinearOfSparse)
+OURS.register(functional.linear, inputs=(Dense, Layout), outputs=_TO_DENSE)(Linear)
+OURS.register(functional.linear, inputs=(Dense, Layout, Dense), outputs=_TO_DENSE)(Linear)
+OURS.register(torch.mm, inputs=(Layout, Dense), outputs=_TO_DENSE)(Product)
