@@ -452,3 +452,20 @@ def test_files_hold_what_is_in_any_module(tmp_path: Path):
     sl.save(one, tmp_path / "net.safetensors")
     sl.load(tmp_path / "net.safetensors", two)
     assert torch.equal(one(inputs()), two(inputs()))
+
+
+@pytest.mark.parametrize("layout", [L.Nm, L.Nmg])
+def test_groups_become_layers_of_their_layout(layout: Any):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(32, 64)), torch.randn(5, 32)
+    builder = SparsityBuilder(model)
+    builder.set_weight("0.weight", S.PerBlockNM(1, 4), out_format=layout)
+    made: Any = builder.get_sparse_model()
+    weight = made[0].to_dense().weight.detach()
+    assert made[0].layout.name == layout.name
+    assert torch.equal(weight.view(64, 8, 4).count_nonzero(-1), torch.ones(64, 8, dtype=torch.int64))
+    assert torch.equal(weight, model[0].weight.masked_fill(weight == 0, 0))  # type: ignore[operator]
+    torch.testing.assert_close(made(x), functional.linear(x, weight, model[0].bias))  # type: ignore[arg-type]
+    with ops.strict():
+        tensor = sl.SparseTensor(made[0].layout, made[0].values)
+        torch.testing.assert_close(functional.linear(x, tensor), functional.linear(x, weight))

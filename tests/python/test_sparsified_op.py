@@ -33,7 +33,8 @@ FORMATS: dict[Any, tuple[Any, ...]] = {
     S.BlockwiseFraction(0.5, 2): (L.Csr, L.MaskedDense),
     S.BlockwiseFraction(0.5, 8): (L.Bsr,),
     S.ScalarFraction(0.9): (L.Bsr,),
-    S.PerBlockNM(2, 4): (L.Semi24Layout, L.Csr),
+    S.PerBlockNM(2, 4): (L.Semi24Layout, L.Csr, L.Nm),
+    S.PerBlockNM(3, 5): (L.Nm,),
     S.PerBlockNM(1, 4): (L.Semi24Layout,),  # stores places that the mask does not name
     S.SameFormat(torch.arange(48).view(6, 8) % 3 == 0): (L.Csr, L.Dense),
 }
