@@ -76,6 +76,7 @@ MODULES: dict[str, list[str] | None] = {
     ],
     "sparseloom.sparsify.densities": ["erdos_renyi", "sensitivity", "proposed"],
     "sparseloom.optim": ["AdamW"],
+    "sparseloom.distributed": ["mlp_plan", "borders", "BlockColwiseParallel", "BlockRowwiseParallel"],
     "sparseloom.callbacks": ["trainer_callback", "lightning_callback"],
     "sparseloom.quantize": ["Quantized", "QuantizedLayer"],
     "sparseloom.report": ["LayerReport", "ModelReport", "Spread", "Totals"],

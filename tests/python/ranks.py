@@ -14,7 +14,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks_layers import check_copies, check_products, check_refusals, check_topology
 from ranks_model import adam, close, data, equal, error_of, expect, gradients, sparse_stack, state_of, step
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
@@ -189,6 +195,15 @@ expect(
     "a checkpoint of tensor parallel and FSDP2 loads into all ranks",
     equal(state_of(again), state_of(both)) and equal(moments(again, of_again), moments(both, of_both)),
 )
+
+whole_state = get_model_state_dict(both, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+on_first = close({name: entry.to(x.device) for name, entry in whole_state.items()}, state_of(both))
+expect("torch gathers the order of the whole weight", on_first or RANK != 0)
+into = cut(made(), mesh["tp"])
+got = error_of(
+    lambda: set_model_state_dict(into, state_of(made()), options=StateDictOptions(full_state_dict=True))
+)
+expect("and what it would load in the parts' order is refused", "in the order of the whole weight" in got)
 
 sparseloom.save(both, FOLDER / "both.safetensors")
 plain = made()

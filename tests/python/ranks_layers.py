@@ -15,6 +15,14 @@ from sparseloom.nn import BlockSparseLinear
 IN, OUT, BLOCK = 96, 64, 8
 
 
+class _Own(BlockSparseLinear):
+    """A layer with another forward, which a cut would miss."""
+
+    def forward(self, x, residual=None):
+        """Doubles x first."""
+        return super().forward(2 * x, residual)
+
+
 def layer(device, seed=4, **options):
     """Returns a layer with bias and activation, most of it in its first block row and column."""
     torch.manual_seed(seed)
@@ -91,6 +99,7 @@ def check_refusals(mesh, device):
         "one that fully_shard": lambda: cut(fully_shard(layer(device)), mesh, 0),
         "one pattern of the layer": lambda: cut(layer(device, seed=rank), mesh, 0),
         "fuse_wgrad_accumulation": lambda: cut(layer(device, fuse_wgrad_accumulation=True), mesh, 0),
+        "a BlockSparseLinear with its own forward": lambda: cut(_Own(IN, OUT, density=0.5), mesh, 0),
         "borders for Linear": lambda: cut(nn.Linear(IN, OUT, device=device), mesh, 0, borders=[0, OUT]),
         "one number of features": lambda: borders([layer(device)], [layer(device)], size),
         "parts of one width": lambda: cut(layer(device), mesh, 0, borders=[0, 8, OUT]) if size == 2 else None,

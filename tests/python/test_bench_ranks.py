@@ -52,7 +52,7 @@ def test_exposed_time_is_what_no_computation_covers():
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", "tp", "both"])
 def test_the_example_trains(way, one_rank, capsys):
-    spec = importlib.util.spec_from_file_location("several_gpus", ROOT / "examples/03_several_gpus.py")
+    spec = importlib.util.spec_from_file_location("several_gpus", ROOT / "examples/several_gpus/train.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     example.main(way)

@@ -24,6 +24,8 @@ CHECKS = [
     "all ranks' checkpoint loads into one",
     "and both train on alike",
     "a checkpoint of tensor parallel and FSDP2 loads into all ranks",
+    "torch gathers the order of the whole weight",
+    "and what it would load in the parts' order is refused",
     "a file of sharded layers is an ordinary one",
     "an ordinary file loads into cut layers",
     "an ordinary file loads into sharded layers",

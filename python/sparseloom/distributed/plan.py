@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, PrepareModuleInput
 
 from .. import ops
 from ..errors import Error
-from ..nn import BlockSparseLinear
+from ..nn.linears import can_be_cut
 from .styles import BlockColwiseParallel, BlockRowwiseParallel
 
 _OP = "borders"
@@ -37,7 +37,7 @@ def borders(columns: Sequence[nn.Module], rows: Sequence[nn.Module], parts: int)
     if len(features) != 1:
         remedy = "name the layers that share the hidden features"
         raise Error(_OP, "layers with one number of features between them", str(features), remedy)
-    if not all(isinstance(layer, BlockSparseLinear) for layer, _ in layers):
+    if not all(can_be_cut(layer) for layer, _ in layers):
         return None
     total, side = features[0], math.lcm(*(layer.block[dim] for layer, dim in layers))
     stored = torch.zeros(-(-total // side), dtype=torch.int64, device="cpu")

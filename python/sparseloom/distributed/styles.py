@@ -13,9 +13,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from .. import ops
 from ..errors import Error
-from ..nn import BlockSparseLinear
 from ..nn.cut import Cut, require_borders
 from ..nn.cut_state import cut_layers
+from ..nn.linears import can_be_cut
 from ..nn.parametrized import require_own_values
 from ..nn.sparse_weight import SparseWeight, is_sparse
 from ..nn.watch import Watch
@@ -123,10 +123,11 @@ class BlockRowwiseParallel(RowwiseParallel):
 
 def _is_block_sparse(module: Any, borders: Sequence[int] | None) -> bool:
     """Returns whether the module is cut here, and not by torch's style. Raises Error where neither can."""
-    if isinstance(module, BlockSparseLinear):
+    if can_be_cut(module):
         return True
     if is_sparse(module):
-        raise Error(_OP, "a BlockSparseLinear", type(module).__name__, "leave it out of the plan")
+        got, remedy = type(module).__name__, "leave it out of the plan"
+        raise Error(_OP, "a BlockSparseLinear with its own forward", got, remedy)
     if borders is not None:
         expected = "borders for a BlockSparseLinear alone"
         raise Error(_OP, expected, f"borders for {type(module).__name__}", "leave out borders")
@@ -180,7 +181,7 @@ def _even(features: int, side: int, parts: int) -> list[int]:
     return [features // parts * part for part in range(parts + 1)]
 
 
-def _require_cuttable(layer: BlockSparseLinear, mesh: DeviceMesh) -> None:
+def _require_cuttable(layer: Any, mesh: DeviceMesh) -> None:
     """Raises Error for a layer that is no more, or not only, an ordinary one."""
     require_own_values(_OP, layer)
     why = ""

@@ -70,6 +70,11 @@ def not_own_forward(layer: Quantizable) -> str:
     return "" if type(layer) in _KINDS[base] else OWN_CLASS
 
 
+def can_be_cut(layer: nn.Module) -> bool:
+    """Returns whether tensor parallelism can cut a layer: one that computes what BlockSparseLinear does."""
+    return isinstance(layer, BlockSparseLinear) and not_own_forward(layer) in ("", OWN_CLASS)
+
+
 def eight_bit_of(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
     """Returns the 8-bit layer with the layer's weights rounded."""
     if isinstance(layer, Semi24Linear):

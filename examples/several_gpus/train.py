@@ -1,6 +1,6 @@
 """Trains a model with sparse MLPs on several processes, and saves it as an ordinary file.
 
-    torchrun --nproc-per-node 2 examples/03_several_gpus.py tp
+    torchrun --nproc-per-node 2 examples/several_gpus/train.py tp
 
 The argument is ddp, fsdp2, tp, or both (tensor parallelism in pairs of ranks, FSDP2 across the pairs). Each
 process takes one GPU; without GPUs they compute on the CPU.
