@@ -5,6 +5,7 @@ import copy
 import torch
 from ranks_model import close, error_of, expect, gradients, state_of, whole
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import parallelize_module
@@ -123,3 +124,14 @@ def check_copies(mesh, device):
     saved = optimizer.state_dict()["state"][0]["momentum_buffer"]
     held = close(results, theirs) and len(saved) == made[0]._cut.pattern.blocks
     expect("a copy of a cut layer is one", held)
+
+
+def check_broadcast(mesh, device):
+    """torch would cut what rank 0 sends as if a part were a run of rows of the whole weight."""
+    made = nn.Sequential(cut(BlockSparseLinear(IN, OUT, density=1.0, block=BLOCK, device=device), mesh, 1))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    try:
+        set_model_state_dict(made, state_of(made), options=options)
+    except RuntimeError as error:  # load_state_dict puts ours into its own
+        held = "values in the order of the whole weight" in str(error)
+        expect("what torch would load in the parts' order is refused", held)

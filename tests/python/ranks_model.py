@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+import sparseloom
 from sparseloom import BlockSparse, sparsify_
 from sparseloom.nn.cut_state import in_order
 from sparseloom.nn.sharded import is_sharded
@@ -129,9 +130,9 @@ def expect(what, held):
 
 
 def error_of(call):
-    """Returns the text of the Error that a call raises, which load_state_dict puts into another, or nothing."""
+    """Returns the text of the Error that a call raises, or nothing."""
     try:
         call()
-    except RuntimeError as error:
+    except sparseloom.Error as error:
         return str(error)
     return ""
