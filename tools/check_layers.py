@@ -61,6 +61,7 @@ PUBLIC = dict.fromkeys(
     "semi24_scaled": "kernels",
     "channel_order": "ops",
     "gradient_norms": "ops",
+    "gates": "kernels",
     "semi24_pruning": "layout",
     "topology": "layout",
 }

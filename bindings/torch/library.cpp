@@ -167,6 +167,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "choose_blocks(Tensor index, Tensor scores, Tensor? growth, Tensor budget, Tensor(a!) mask, "
       "Tensor(b!) flags) -> ()");
 
+  // The blocks whose gate is not zero, times their gates (include/sparseloom/gates.h): an index of digest -2
+  // with room for all blocks, its values, and for each block its place there or -1.
+  m.def(
+      "gate_blocks(Tensor values, Tensor index, Tensor gates, int rows, int cols) -> (Tensor index, "
+      "Tensor values, Tensor place)");
+  // Of a gradient by those values: those by the weight's values and by the gates, empty unless needed.
+  m.def(
+      "gate_gradients(Tensor gradient, Tensor values, Tensor gates, Tensor place, bool need_values, "
+      "bool need_gates) -> (Tensor dvalues, Tensor dgates)");
+
   m.def(
       "generate_pattern(str generator, int rows, int cols, int block_rows, int block_cols, float[] "
       "arguments, "

@@ -18,6 +18,7 @@
 #include "sparseloom/activation.h"
 #include "sparseloom/bsr_linear.h"
 #include "sparseloom/executor.h"
+#include "sparseloom/gates.h"
 #include "sparseloom/gradient_norms.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/packed_index.h"

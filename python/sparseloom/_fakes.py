@@ -112,6 +112,22 @@ def _block_gradient_norms_fake(
     return input.new_empty(grid, dtype=torch.float32)
 
 
+@torch.library.register_fake("sparseloom::gate_blocks")
+def _gate_blocks_fake(
+    values: Tensor, index: Tensor, gates: Tensor, rows: int, cols: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    place = index.new_empty(values.shape[0])
+    return index.new_empty(index.shape), values.new_empty(values.shape), place
+
+
+@torch.library.register_fake("sparseloom::gate_gradients")
+def _gate_gradients_fake(
+    gradient: Tensor, values: Tensor, gates: Tensor, place: Tensor, need_values: bool, need_gates: bool
+) -> tuple[Tensor, Tensor]:
+    dvalues = values.new_empty(values.shape if need_values else (0, 0, 0))
+    return dvalues, gates.new_empty(gates.shape if need_gates else (0,))
+
+
 @torch.library.register_fake("sparseloom::bsr_scaled_linear")
 def _scaled_linear_fake(
     x: Tensor,

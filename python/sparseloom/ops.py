@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _operators, _products
+from . import _autograd, _gates, _operators, _products
 from ._autograd import activate as activate
 from ._autograd import require_residual as require_residual
 from ._operators import ACTIVATIONS as ACTIVATIONS
@@ -264,6 +264,37 @@ def linear_dw(
         )
     except _REFUSED as error:
         raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
+
+
+def gated_linear(
+    x: Tensor,
+    values: Tensor,
+    index: Index,
+    gates: Tensor,
+    bias: Tensor | None = None,
+    strict: bool = False,
+) -> Tensor:
+    """Returns x (gates * W)^T + bias with one factor for each stored block, differentiable once in x, values,
+    gates and bias. A block whose gate is zero is left out of forward, dX and dW, whose time follows the
+    blocks that are left, and the gradients of it and of its gate are zero. The gradient of any other gate is
+    the sum of dY^T X * W over its block.
+
+    gates is [blocks], in the order of values, of any floating dtype; the others are as in linear. Nothing is
+    read on the host, so the work is queued on torch's current stream, and a CUDA graph may capture it. Raises
+    Error when a shape, dtype, device or index does not fit.
+    """
+    if index.digest == MOVING:
+        remedy = "call fix_topology_() of its layer first"
+        raise Error("gated_linear", "an index without free slots", "one with a capacity", remedy)
+    try:
+        if x.shape[-1:] != (index.cols,):
+            remedy = "pass what the layer maps"
+            raise Error("gated_linear", f"x [..., {index.cols}]", str(list(x.shape)), remedy)
+        y: Tensor = _gates.Gated.apply(x, values, gates.float(), bias, (index, strict))
+        return y
+    except _REFUSED as error:
+        operands = {"x": x, "values": values, "gates": gates, "bias": bias}
+        raise _explained(error, "gated_linear", index, None, operands) from None
 
 
 def scaled_linear(

@@ -173,7 +173,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/add_a_module.md", 4),
         ("docs/add_a_layout.md", 3),
         ("docs/semi24.md", 5),
-        ("docs/methods.md", 4),
+        ("docs/methods.md", 5),
         ("docs/csr.md", 2),
         ("docs/programming_model.md", 6),
     ],

@@ -1,6 +1,7 @@
 """Layers with sparse weights."""
 
 from .attention import BlockSparseMultiheadAttention
+from .gated import GatedBlockSparseLinear
 from .linear import BlockSparseLinear
 from .masked import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
@@ -15,6 +16,7 @@ __all__ = [
     "BlockSparseConv1x1",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
+    "GatedBlockSparseLinear",
     "MaskedLinear",
     "QuantizedBlockSparseLinear",
     "QuantizedSemi24Linear",

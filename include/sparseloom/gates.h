@@ -1,0 +1,55 @@
+// Gates: factors for the stored blocks of a weight, of which a zero leaves its block out. The blocks with
+// another gate are written as a weight of their own, times their gates, and all products are those of that
+// weight: forward, dX and dW take time for live blocks alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "sparseloom/dtype.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/export.h"
+#include "sparseloom/layout.h"
+
+namespace sparseloom {
+
+/// The blocks whose gate is not zero, in the order of the weight: a packed index (packed_index.h) and values
+/// with room for all of the weight's blocks, of which the first crow[block_rows] are used. The lists of the
+/// others, the free slots, are zero; their values are zero on the CPU and undefined on CUDA. Plan its
+/// products with Facts::moving, since the host does not know how many blocks there are.
+struct GatedBlocks {
+  std::int32_t* index;  // [index_segments(..).size] for the weight's number of blocks
+  void* values;         // [blocks, bm, bn]
+  std::int32_t* place;  // [blocks]: which of them a block of the weight is; -1: its gate is zero
+};
+
+SPARSELOOM_API std::size_t gate_blocks_workspace(const IndexView& index, const Executor& executor);
+
+/// Writes the blocks times their gates, fp32 [blocks], a NaN among them included. values are f32, f16 or
+/// bf16; the product is rounded once. Everything lies on the executor's device; on CUDA the work is two
+/// launches, queued and not waited for, which a CUDA graph may capture. workspace: gate_blocks_workspace
+/// bytes, aligned to 16. Throws Error on another dtype or too little workspace.
+SPARSELOOM_API void gate_blocks(const IndexView& index, const TransposedView& transposed, DType dtype,
+                                const void* values, const float* gates, const GatedBlocks& gated,
+                                std::span<std::byte> workspace, const Executor& executor);
+
+/// What gate_gradients reads and writes, all on the executor's device.
+struct GateGradients {
+  DType dtype = DType::f32;  // of values, gradient and dvalues
+  BlockShape block;
+  std::int64_t blocks = 0;
+  const void* values = nullptr;         // [blocks, bm, bn]
+  const float* gates = nullptr;         // [blocks]
+  const std::int32_t* place = nullptr;  // [blocks], as gate_blocks wrote it
+  const void* gradient = nullptr;       // [blocks, bm, bn], by GatedBlocks::values
+  void* dvalues = nullptr;              // [blocks, bm, bn], or null
+  float* dgates = nullptr;              // [blocks], or null
+};
+
+/// dvalues = gate * gradient, rounded once, and dgates = sum(gradient * values) over each block, in fp32, in
+/// a fixed order; zero for blocks whose gate is zero, of which there is no gradient. Throws Error on a dtype
+/// that gate_blocks does not take.
+SPARSELOOM_API void gate_gradients(const GateGradients& call, const Executor& executor);
+
+}  // namespace sparseloom

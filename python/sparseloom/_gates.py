@@ -1,0 +1,60 @@
+"""Connects gates of stored blocks to autograd; ops.gated_linear says what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import _operators
+from ._autograd import in_rows
+from ._operators import PLAN_CHOOSES, tf32_of
+
+if TYPE_CHECKING:
+    from .ops import Index
+
+_MOVING = -2  # the value of ops.MOVING: the host does not know how many blocks are left
+
+
+class Gated(torch.autograd.Function):
+    """Multiplies with the blocks that gate_blocks leaves, forward and backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, gates: Tensor, bias: Tensor | None, how: tuple[Index, bool]
+    ) -> Tensor:
+        index, strict = ctx.how = how
+        left, scaled, place = _operators.gate_blocks(values, index.packed, gates, index.rows, index.cols)
+        need_x, need_values, need_gates, *_ = ctx.needs_input_grad
+        weight = need_values or need_gates
+        ctx.save_for_backward(
+            x if weight else None, values if weight else None, gates, left, scaled if need_x else None, place
+        )
+        tf32 = x.is_cuda and tf32_of(x)
+        return _operators.linear(
+            x, scaled, left, bias, index.rows, 0, _MOVING, strict, tf32, PLAN_CHOOSES, None
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, values, gates, left, scaled, place), (index, strict) = ctx.saved_tensors, ctx.how
+        need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad
+        dy = in_rows(dy)
+        dx, gradient, dbias = _operators.linear_backward(
+            dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, 0, _MOVING, strict,
+            tf32_of(dy), need_bias,
+        )  # fmt: skip
+        dvalues = dgates = None
+        if values is not None:
+            dvalues, dgates = _operators.gate_gradients(
+                gradient, values, gates, place, need_values, need_gates
+            )
+        return (
+            dx if need_x else None,
+            dvalues if need_values else None,
+            dgates if need_gates else None,
+            dbias if need_bias else None,
+            None,
+        )

@@ -1,0 +1,76 @@
+"""GatedBlockSparseLinear: stored blocks with trained gates, such as those of L0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+from ..sparsify.gates import Gate, HardConcreteGate
+from ..sparsify.scores import Learned
+from .dense_entries import packed_layer
+from .linear import BlockSparseLinear
+
+_OP = "GatedBlockSparseLinear"
+
+
+class GatedBlockSparseLinear(nn.Module):
+    """Computes y = x (gates * W)^T + bias with one factor for each stored block of ``layer``. Forward, dX and
+    dW take time for the blocks with a factor other than zero; nothing is read on the host.
+
+    Args:
+        layer: the blocks and the bias, without an activation. It is kept as the child ``layer``.
+        gate: a ``sparsify.gates.Gate``, which gets the values as a matrix [1, blocks * elements] whose blocks
+            lie side by side, and returns factors [1, blocks]. None stands for the hard-concrete gates of L0
+            (Louizos et al. 2018).
+        strength, drop: of those: the factor of their expected number in ``penalty()``, and the share of gates
+            that starts closed.
+    """
+
+    gate: Gate
+
+    def __init__(
+        self, layer: BlockSparseLinear, gate: Gate | None = None, strength: float = 1e-3, drop: float = 0.1
+    ) -> None:
+        super().__init__()
+        if layer.activation is not None:
+            raise Error(_OP, "a layer without an activation", layer.activation, "apply it behind this layer")
+        self.layer = layer
+        if gate is None:
+            blocks = layer.values.shape[0]
+            gate = HardConcreteGate(Learned("open", drop), 1, blocks, strength).to(layer.values.device)
+        self.gate = gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features]. Raises Error when x does not fit."""
+        values: Tensor = self.layer.values
+        return ops.gated_linear(x, values, self.layer.index, self._gates(), self.layer.bias)
+
+    def penalty(self) -> Tensor | None:
+        """Returns what to add to the loss; None for gates without a penalty."""
+        return self.gate.penalty()
+
+    @torch.no_grad()
+    def pack(self) -> BlockSparseLinear:
+        """Returns a BlockSparseLinear of the blocks that are open in evaluation, with their factors
+        multiplied in. The bias is the same Parameter."""
+        training, layer = self.gate.training, self.layer
+        self.gate.eval()
+        gates = self._gates()
+        self.gate.train(training)
+        index, values = layer.index, layer.values
+        scaled = (values * gates[:, None, None]).to(values.dtype)
+        dense = ops.call("unpack", scaled, index.crow, index.col, index.rows, index.cols)
+        mask = layer.pattern.mask.clone()
+        mask[mask.clone()] = (gates != 0).to(mask.device)  # blocks are stored in row-major order
+        packed = packed_layer(
+            BlockSparseLinear, dense, Pattern(index.rows, index.cols, (index.bm, index.bn), mask)
+        )
+        packed.bias = layer.bias
+        return packed.train(self.training)
+
+    def _gates(self) -> Tensor:
+        values: Tensor = self.layer.values
+        return self.gate(values.reshape(1, -1)).flatten()
