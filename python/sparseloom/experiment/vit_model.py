@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,8 +63,6 @@ class ViT(nn.Module):
         self.positions = nn.Parameter(_sines(size))
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.depth)))
         self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, CLASSES)
-        for block in self.blocks:
-            _attend_to_near_tokens(block)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [images, 3, 32, 32] to logits [images, 10]."""
@@ -75,6 +74,10 @@ class ViT(nn.Module):
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits
 
+    def hidden(self) -> list[Any]:
+        """Returns the layers that SPARSE names, as they are now."""
+        return [layer for block in self.blocks for layer in (block.proj, block.fc1, block.fc2)]
+
 
 def _sines(size: Size) -> Tensor:
     """Returns [tokens, width]: a quarter of the width each for sine and cosine of row and column."""
@@ -84,19 +87,3 @@ def _sines(size: Size) -> Tensor:
     one = torch.cat([waves.sin(), waves.cos()], 1)
     rows, columns = one[:, None].expand(-1, side, -1), one[None].expand(side, -1, -1)
     return torch.cat([rows, columns], -1).reshape(size.tokens, -1)
-
-
-@torch.no_grad()
-def _attend_to_near_tokens(block: Block) -> None:
-    """Draws W_q and W_k such that W_q^T W_k is close to noise plus the identity in each head (mimetic
-    initialisation, Trockman & Kolter 2023): tokens attend to those with a like position from the start,
-    which small data do not teach in few epochs."""
-    width, heads = block.norm1.normalized_shape[0], block.heads
-    each = width // heads
-    for head in range(heads):
-        target = 0.7 * torch.randn(width, width) / width**0.5 + 0.7 * torch.eye(width)
-        u, s, v = torch.linalg.svd(target)
-        root = s[:each].sqrt()
-        begin = head * each
-        block.qkv.weight[begin : begin + each] = (u[:, :each] * root).t()
-        block.qkv.weight[width + begin : width + begin + each] = v[:each] * root[:, None]

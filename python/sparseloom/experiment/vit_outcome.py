@@ -34,11 +34,14 @@ def read(folder: Path) -> Record:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in trials(1)}
     for path in sorted(folder.glob("*.seed*.json")):
         outcome = json.loads(path.read_text())
+        speed = folder / f"{outcome['arm']}.speed.json"
+        if speed.exists():
+            outcome["steps_per_second"] = json.loads(speed.read_text())["steps_per_second"]
         found[outcome["arm"]].append(outcome)
     if not found["dense"]:
         raise Error(_OP, "an outcome of the arm dense", f"none in {folder}", "train it with --arm dense")
     record = {name: outcomes for name, outcomes in found.items() if outcomes}
-    settings = {json.dumps(each["setting"], sort_keys=True) for each in sum(record.values(), [])}
+    settings = {json.dumps(each["setting"], sort_keys=True) for some in record.values() for each in some}
     if len(settings) > 1:
         got = " and ".join(sorted(settings))
         raise Error(
@@ -81,14 +84,14 @@ def table(record: Record) -> str:
     """Returns the means and the bars as tables in Markdown."""
     dense = record["dense"]
     setting, size = dense[0]["setting"], dense[0]["setting"]["size"]
-    devices = sorted({each["device"] for each in sum(record.values(), [])})
+    devices = sorted({each["device"] for some in record.values() for each in some})
     lines = [
         "# sparseloom experiment vit",
         "",
         f"ViT of width {size['width']}, depth {size['depth']} and patch {size['patch']} on CIFAR-10, "
         f"{setting['epochs']} epochs in batches of {setting['batch']}, on {' and '.join(devices)}. "
-        "Attention's output and both layers of each MLP are sparse. Gaps are points below dense; the speed is "
-        "the mean of a whole training, beside the other processes that ran on the GPU then.",
+        "Attention's output and both layers of each MLP are sparse. Gaps are points below dense; speeds are "
+        "those of each arm alone on the GPU.",
         "",
         "| arm | block | kept | seeds | accuracy | gap | steps/s | of dense's |",
         "|---|---|---|---|---|---|---|---|",
@@ -100,7 +103,8 @@ def table(record: Record) -> str:
         deviation = f" ± {statistics.stdev(spread):.2f}" if len(spread) > 1 else ""
         density = 100 * statistics.mean(each["density"] for each in outcomes)
         block = "" if trial.arm.dense else trial.block
-        mean, speed, whole = accuracy(outcomes), _speed(outcomes), _speed(dense)
+        mean = accuracy(outcomes)
+        speed, whole = (each[0].get("steps_per_second") for each in (outcomes, dense))
         pace = f"{speed:.1f} | {speed / whole:.2f}" if speed and whole else " | "
         lines.append(
             f"| {name} | {block} | {density:.1f} % | {len(outcomes)} | {mean:.2f}{deviation} % | "
@@ -115,8 +119,3 @@ def table(record: Record) -> str:
             met = "does not count: dense missed its bar"
         lines.append(f"| {bar.text} | {value} | {met} |")
     return "\n".join([*lines, ""])
-
-
-def _speed(outcomes: list[dict[str, Any]]) -> float | None:
-    speeds = [each["steps_per_second"] for each in outcomes if each["steps_per_second"]]
-    return statistics.mean(speeds) if speeds else None
