@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ class Sparsified(InLayout):
         assert isinstance(tensor, SparseTensor)
         index = tensor.layout_index
         if isinstance(index, Bsr):
-            return StoredBlocks(index.pattern(), tensor.stored)
+            return StoredBlocks(index.pattern(), values=tensor.stored)
         return Stored(index, tensor.stored)
 
 
@@ -86,7 +86,7 @@ class Sparsified(InLayout):
 class StoredBlocks(Blocks):
     """Blocks with values of their own: a sparsifier may have removed some of a block's elements."""
 
-    values: Tensor
+    values: Tensor = field(kw_only=True)
 
     def made(self, site: Site, strict: bool = False, dense_copy: Any = False) -> BlockSparseLinear:
         layer = super().made(site, strict, dense_copy)
