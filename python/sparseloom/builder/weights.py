@@ -108,7 +108,8 @@ class InFormat(nn.Module):
     @property
     def layout_index(self) -> Layout:
         """The layout with the module's own index, wherever that is now."""
-        return self.template.with_tensors({name: self._buffers[name] for name in self.parts})  # type: ignore[misc]
+        index: dict[str, Any] = {name: self._buffers[name] for name in self.parts}
+        return self.template.with_tensors(index)
 
     def forward(self, values: Tensor) -> Tensor:
         return Made.apply(values, self.layout_index, self.shape, self.registry)
