@@ -165,6 +165,30 @@ def test_the_plan_decides_between_blocks_and_the_dense_weight(monkeypatch):
     masked_product._faster.cache_clear()
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_dense_product_is_one_graph_that_sees_the_next_mask(gated):
+    layer = make(64, 32, 8, multiply="dense")
+    if gated:
+        rule = S.gradients.HardConcrete()
+        layer.gate = rule.gate(S.methods.l0(1e-3), 8, 4, (8, 8)).eval()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x, dy = torch.randn(5, 32), torch.randn(5, 64)
+    for seed in range(2):
+        with torch.no_grad():
+            torch.manual_seed(seed)
+            if gated:
+                layer.gate.log_alpha.normal_(0, 3)
+            else:
+                layer.set_mask_(torch.rand(8, 4) < 0.5)
+        factors = layer.gate(layer.weight).detach() if gated else layer.mask.float()
+        scale = expanded(factors, (8, 8), (64, 32))
+        y = compiled(x)
+        torch.testing.assert_close(y, F.linear(x, layer.weight * scale, layer.bias), atol=1e-5, rtol=1e-5)
+        (dw,) = torch.autograd.grad(y, [layer.weight], dy)
+        torch.testing.assert_close(dw, dy.t() @ x * scale, atol=1e-4, rtol=1e-5)
+        assert layer.mask.tolist() == (factors != 0).tolist()
+
+
 def test_autocast_casts_as_it_does_for_a_dense_layer():
     layer = make(64, 32, 8)
     with torch.autocast("cpu", torch.bfloat16):

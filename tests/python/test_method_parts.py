@@ -99,6 +99,14 @@ def test_a_threshold_keeps_what_exceeds_it_and_a_least_share():
     assert mask.tolist() == [[False, True], [False, True]]
 
 
+@pytest.mark.parametrize("count", [0, 1, 5, 17, 24, 40])
+def test_the_choice_that_leaves_the_host_out_is_the_same(count):
+    """Scores of a layer on a GPU are sorted there; what does it runs on a CPU as well."""
+    scores = torch.randint(0, 3, (4, 6), generator=torch.Generator().manual_seed(count)).float()
+    scores[1, :4] = -math.inf
+    assert torch.equal(S.select._top_there(scores, count), S.select.top(scores, count))
+
+
 @pytest.mark.parametrize(
     "select", [S.select.TopK(), S.select.TopK("row"), S.select.TopK("global"), S.select.Threshold()]
 )

@@ -90,6 +90,15 @@ def test_nan_scores_are_named_and_change_nothing(name):
     assert torch.equal(held.present(), before)
 
 
+def test_a_change_notices_the_nan_that_a_gate_on_a_gpu_does_not():
+    net, _, run = start("supermask")
+    with torch.no_grad():
+        net[0].gate.scores[0, 1] = float("nan")
+    with pytest.raises(Error, match="scores of 0 without NaN"):
+        for _ in range(100):  # the schedule's own pace
+            run.step()
+
+
 @pytest.mark.parametrize("name", ["rigl", "set", "decreasing", "supermask", "movement", "ac/dc", "spartan"])
 def test_with_no_inactive_block_left_all_stay(name):
     net = model()
