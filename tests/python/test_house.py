@@ -170,6 +170,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/quickstart.md", 5),
         ("docs/converting.md", 5),
         ("docs/training.md", 5),
+        ("docs/moving_blocks.md", 2),
         ("docs/add_a_module.md", 4),
         ("docs/add_a_layout.md", 3),
         ("docs/semi24.md", 5),

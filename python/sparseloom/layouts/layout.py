@@ -135,7 +135,9 @@ class Layout:
         """Returns the same layout with other index tensors: elsewhere in memory, on another device or of
         another pattern; with what was ``derived`` of those, if it is there already."""
         other = object.__new__(type(self))  # copy.copy takes several times as long, in every call of a layer
-        if torch.compiler.is_compiling():  # up to torch 2.11 dynamo traces no update() of a __dict__
+        # Up to torch 2.11 dynamo traces no update() of a __dict__. A layout without names was made while
+        # something is compiled, but is not traced itself.
+        if torch.compiler.is_compiling() and hasattr(self, "_names"):
             for name in self._names:
                 setattr(other, name, getattr(self, name))
             for name, tensor in tensors.items():
