@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/matrix.h"
 #include "sparseloom/gates.h"
+#include "sparseloom/generic/scalar.h"
 #include "sparseloom/packed_index.h"
 
 namespace sparseloom::testing {
@@ -36,8 +36,8 @@ struct GatesCase {
     values.resize(static_cast<std::size_t>(elements) * size_of(dtype));
     gradient = values;
     for (std::int64_t i = 0; i < elements; ++i) {
-      store(dtype, values.data(), i, (static_cast<double>(rng.below(256)) - 128) / 64);
-      store(dtype, gradient.data(), i, (static_cast<double>(rng.below(256)) - 128) / 32);
+      kernels::store(dtype, values.data(), i, (static_cast<double>(rng.below(256)) - 128) / 64);
+      kernels::store(dtype, gradient.data(), i, (static_cast<double>(rng.below(256)) - 128) / 32);
     }
     for (std::int64_t i = 0; i < view.blocks; ++i)
       gates.push_back(rng.below(10) < s.closed ? 0.0f : static_cast<float>(rng.below(64)) / 64 + 0.25f);

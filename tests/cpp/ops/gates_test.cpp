@@ -46,8 +46,9 @@ TEST_P(Gates, LeaveTheBlocksThatAreNotZeroTimesTheirGates) {
         ASSERT_EQ(gated.place[i], c.gates[i] != 0 ? live : -1);
         if (c.gates[i] == 0) continue;
         for (std::int64_t e = 0; e < c.size(); ++e)
-          store(c.dtype, wanted.data(), live * c.size() + e,
-                static_cast<double>(c.gates[i]) * load(c.dtype, c.values.data(), i * c.size() + e));
+          kernels::store(
+              c.dtype, wanted.data(), live * c.size() + e,
+              static_cast<double>(c.gates[i]) * kernels::load(c.dtype, c.values.data(), i * c.size() + e));
         ++live;
       }
       EXPECT_EQ(gated.values, wanted);
@@ -67,9 +68,9 @@ TEST_P(Gates, GiveTheirGradients) {
     for (std::int64_t i = 0; i < c.blocks(); ++i) {
       double sum = 0;
       for (std::int64_t e = 0; gated.place[i] >= 0 && e < c.size(); ++e) {
-        const double g = load(c.dtype, c.gradient.data(), gated.place[i] * c.size() + e);
-        store(c.dtype, wanted.data(), i * c.size() + e, static_cast<double>(c.gates[i]) * g);
-        sum += g * load(c.dtype, c.values.data(), i * c.size() + e);
+        const double g = kernels::load(c.dtype, c.gradient.data(), gated.place[i] * c.size() + e);
+        kernels::store(c.dtype, wanted.data(), i * c.size() + e, static_cast<double>(c.gates[i]) * g);
+        sum += g * kernels::load(c.dtype, c.values.data(), i * c.size() + e);
       }
       ASSERT_EQ(dgates[i], static_cast<float>(sum)) << i;
     }
