@@ -14,6 +14,7 @@ from sparseloom import SparseTensor, layouts
 class Ell(layouts.Layout):
     """Values [rows, width]."""
 
+    name = "ell_rows"  # that of no other test
     col: Tensor  # int64 [rows, width], ascending in each row
 
     @classmethod

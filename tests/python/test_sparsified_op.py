@@ -218,7 +218,7 @@ def test_several_results_copies_pickles_and_refusals():
             sl.sparsified_op(torch.neg, [wrong])
     with pytest.raises(Error, match=r"semi24"):
         sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, S.ScalarFraction(0.1), L.Semi24Layout)])(x)
-    with pytest.raises(Error, match=r"\[ell\] expected elements that it can store, got 43 of"):
+    with pytest.raises(Error, match=r"\[ell_rows\] expected elements that it can store, got 43 of"):
         sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, S.ScalarFraction(0.1), Ell)])(x)
     with pytest.raises(Error, match="a mask or a registered way"):
         sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, object(), L.Csr)])(x)
