@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kGatherThreads) gather_kernel(const GatherPara
     float sum[kTokens] = {};
     if (row < o.rows) {
       const std::int32_t end = o.begin[row + 1];
-#pragma unroll 4
+      constexpr int kUnroll = kStaged ? 4 : 2;  // addresses of four elements' tokens would spill
+#pragma unroll kUnroll
       for (std::int32_t at = o.begin[row] + lane; at < end; at += kLanes) {
         const std::int32_t i = o.index[at];
         const float w = T::widen(p.values[p.slot == nullptr ? at : p.slot[at]]);
