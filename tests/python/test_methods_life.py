@@ -216,7 +216,7 @@ def test_a_weight_that_torch_masks_is_refused_by_methods_with_a_master():
 def test_a_weight_that_fully_shard_cut_up_is_refused(name):
     net, optimizer, run = start(name)
     parameter = net[0].values if name == "rigl" else net[0].weight
-    parameter.placements = ()  # as a DTensor has them
+    parameter.placements = ("S(0)",)  # as a DTensor has them
     with pytest.raises(Error, match="fully_shard"):
         train(net, optimizer, run, batches(4))
 
