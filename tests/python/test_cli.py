@@ -150,8 +150,8 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     )
 
 
-def test_public_names_are_few_and_present():
-    assert len(sparseloom.__all__) <= 25 and all(hasattr(sparseloom, name) for name in sparseloom.__all__)
+def test_public_names_are_present():
+    assert all(hasattr(sparseloom, name) for name in sparseloom.__all__)  # how many: test_surface.py
     assert sparseloom.__version__.count(".") == 2
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sparseloom.nothing  # noqa: B018
