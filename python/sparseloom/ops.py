@@ -4,7 +4,7 @@ computes through this module."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,15 @@ from torch.autograd import forward_ad
 from . import _autograd, _gates, _operators, _products
 from ._autograd import activate as activate
 from ._autograd import require_residual as require_residual
+from ._indices import MOVING as MOVING
+from ._indices import UNKNOWN as UNKNOWN
+from ._indices import Index as Index
+from ._indices import choose_blocks as choose_blocks
+from ._indices import make_index as make_index
+from ._indices import move_blocks as move_blocks
+from ._indices import remember as remember
+from ._indices import set_topology as set_topology
+from ._indices import update_topology as update_topology
 from ._operators import ACTIVATIONS as ACTIVATIONS
 from ._operators import PLAN_CHOOSES, tf32_of
 from ._operators import call as call
@@ -29,8 +38,8 @@ from ._plans import info as info
 from ._plans import kernel_number as kernel_number
 from ._plans import ordinal as ordinal
 from ._plans import plan as plan
-from ._products import SEGMENT, functorch_active
 from ._products import differentiated as differentiated
+from ._products import functorch_active
 from ._registry import DenseFallback as DenseFallback
 from ._registry import Output, current
 from ._registry import Registry as Registry
@@ -38,80 +47,6 @@ from ._registry import strict as strict
 from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
-
-#: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
-#: plans depend on shape and number of blocks alone.
-UNKNOWN = -1
-#: The digest of an index with room for ``blocks``, of which the first crow[-1] are stored: update_topology
-#: rewrites it in place, and the host does not even know their number.
-MOVING = -2
-
-
-class Index(NamedTuple):
-    """Says where the blocks of a [rows, cols] weight lie, by block rows and by block columns, over one list
-    of values.
-
-    The five lists lie in one tensor, ``packed``: an operator then takes one argument where it would take
-    five, and a module moves, copies and shares one buffer.
-    """
-
-    packed: Tensor  # int32: crow, col, ccol, row, slot, each from a multiple of 16 elements on
-    blocks: int
-    rows: int  # out features
-    cols: int  # in features
-    bm: int  # rows (out features) of one block
-    bn: int  # columns (in features) of one block
-    #: What plans may know of the pattern (how uneven its block rows and columns are, and
-    #: whether it is a band), as a number that equal layers
-    #: with different blocks share; UNKNOWN if nobody knows.
-    digest: int
-
-    def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Returns crow, col, ccol, row and slot, as views of ``packed``."""
-        block_rows, block_cols, blocks = -(-self.rows // self.bm), -(-self.cols // self.bn), self.blocks
-        views, begin = [], 0
-        for length in (block_rows + 1, blocks, block_cols + 1, blocks, blocks):
-            views.append(self.packed[..., begin : begin + length])
-            begin += -(-length // SEGMENT) * SEGMENT
-        crow, col, ccol, row, slot = views
-        return crow, col, ccol, row, slot
-
-    @property
-    def crow(self) -> Tensor:
-        """[block rows + 1]: row r has the blocks crow[r] .. crow[r + 1] - 1."""
-        return self.packed[: -(-self.rows // self.bm) + 1]
-
-    @property
-    def col(self) -> Tensor:
-        """[blocks]: the block column of each block, ascending inside a block row."""
-        return self.lists()[1]
-
-    @property
-    def ccol(self) -> Tensor:
-        """[block columns + 1]: as crow, of block columns."""
-        return self.lists()[2]
-
-    @property
-    def row(self) -> Tensor:
-        """[blocks]: the block row of each block in column order, ascending inside a block column."""
-        return self.lists()[3]
-
-    @property
-    def slot(self) -> Tensor:
-        """[blocks]: the position in row order, as in the values, of each block in column order."""
-        return self.lists()[4]
-
-    def stored(self) -> tuple[Tensor, ...]:
-        """Returns the lists without free slots, which an index of digest MOVING has; waits for its device."""
-        crow, col, ccol, row, slot = self.lists()
-        count = int(crow[-1]) if self.digest == MOVING else self.blocks
-        return crow, col[:count], ccol, row[:count], slot[:count]
-
-    def to(self, device: torch.device | str | int) -> Index:
-        """Returns the same index with its tensor on ``device``."""
-        packed = self.packed.to(device)
-        remember(self, packed)
-        return self._replace(packed=packed)
 
 
 def linear(
@@ -373,73 +308,6 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
     if given:
         quotient.clamp_(-most, most)
     return (quotient.round_() if dtype is torch.int8 else quotient).to(dtype), scale
-
-
-def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
-    """Validates crow and col (int32, contiguous, on the CPU) and packs them together with the index by block
-    columns. Raises Error that names the first bad entry."""
-    digest = call("index_digest", crow, col, rows, cols, *block)
-    packed = call("pack_index", crow, col, rows, cols, *block)
-    return Index(packed, len(col), rows, cols, block[0], block[1], digest)
-
-
-def remember(index: Index, there: Tensor) -> None:
-    """Tells products on CUDA that the pattern of ``index``, which is on the CPU, lies at the address of the
-    packed index ``there``: they then multiply block rows that read the same inputs together.
-
-    It is a hint, which changes no result. Does nothing where ``there`` is not on CUDA, and for an index that
-    set_topology rewrites.
-    """
-    on_cpu = index.packed.device.type == "cpu"
-    if on_cpu and there.is_cuda and type(there) is Tensor and index.digest >= 0:
-        call("remember_index", index.packed, there, index.blocks, *index[2:6])
-
-
-def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
-    """Rewrites an index in place for another mask, on the CPU, or on CUDA, where the work is
-    queued and can be captured in a graph.
-
-    mask is bool or uint8 [block rows, block columns]. moved, int32 [blocks], receives the slot where each
-    block lay before, -1 for a new one. requested, int32 [1], receives the number of blocks that the mask
-    names. There are exactly as many blocks as before: if the mask names more, the first in row-major order
-    are taken; if it names fewer, the first other cells are added. The digest of the index has to be UNKNOWN
-    from then on. Raises Error when a shape or dtype does not fit.
-    """
-    call("set_topology", mask, index.packed, moved, requested)
-
-
-def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor, flags: Tensor) -> None:
-    """Rewrites an index of digest MOVING in place for a mask of any number of blocks up to its ``blocks``
-    slots, on the CPU, or on CUDA, where the work is queued and can be captured in a graph.
-
-    mask, moved and requested are as in set_topology; moved is -1 for free slots, too. flags is int32 [1]: if
-    the mask names more blocks than there are slots, its bit 1 is set, moved says that every block stays, and
-    nothing changes. Raises Error when a shape or dtype does not fit.
-    """
-    call("update_topology", mask, index.packed, moved, requested, flags)
-
-
-def choose_blocks(
-    index: Index, scores: Tensor, growth: Tensor | None, budget: Tensor, mask: Tensor, flags: Tensor
-) -> None:
-    """Writes the next topology to mask, bool [block rows, block columns]: of the stored blocks, those with
-    the highest scores stay, and the other cells with the highest growth come. On CUDA the work is queued and
-    can be captured in a graph.
-
-    scores is float32 [slots], of which those of stored blocks are read; growth float32 [block rows, block
-    columns], -inf where nothing may grow, None where nothing grows. budget is float64 [2]: how many blocks
-    there shall be, and the share of those kept that is dropped and grown anew. Ties go to the lowest index.
-    flags is int32 [1]: a NaN among the scores sets bit 2, growth that is not finite bit 4, and the mask is
-    then that of the stored blocks. Raises Error when a shape or dtype does not fit.
-    """
-    call("choose_blocks", index.packed, scores, growth, budget, mask, flags)
-
-
-def move_blocks(values: Tensor, moved: Tensor) -> None:
-    """Moves blocks in place after set_topology: values[slot] becomes what values[moved[slot]] was, or zero
-    where moved is -1. values is [blocks, ...], or anything else with blocks as its first dimension, of any
-    dtype and contiguous; on CUDA the work is queued. Raises Error when it does not fit."""
-    call("move_blocks", values, moved)
 
 
 Class = TypeVar("Class", bound=type)
