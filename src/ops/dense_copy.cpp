@@ -21,12 +21,12 @@ std::optional<double> dense_copy_us(const Plan& plan, const Executor& executor) 
   plan::Machine machine = known_machine(executor).machine;
   // The plan measured this rate, or its row would have refused.
   if (plan.problem.device < 0) machine.rates.gemm_flops = gemm_rate(plan.problem, executor);
-  return kernels::dense::product_us(plan.problem, machine);
+  return kernels::dense::copy_us(plan.problem, machine);
 }
 
 std::optional<double> dense_copy_us(const ScaledPlan& plan, const Executor& executor) {
   if (!dense_can_run(plan)) return std::nullopt;
-  return kernels::dense::product_us(plan.problem, known_machine(executor).machine);
+  return kernels::dense::copy_us(plan.problem, known_machine(executor).machine);
 }
 
 }  // namespace sparseloom::ops

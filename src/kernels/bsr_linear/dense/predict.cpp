@@ -38,18 +38,40 @@ constexpr Fit kFits[2][3] = {{{3.31, 0.776, 0.54, 3, 8.8, 5.2, 1.36},
                               {6.2, 0.686, 1.1, 0.14, 0.14, 34, 2.2},
                               {2.6, 0.753, 8.4, 0.5, 0.5, 0.7, 4.1}}};
 
-// The vendor's product at this share of the peak and what follows it, with W dense already; `out_size`: bytes
-// of an output.
-double product_cuda_us(const Problem& p, const plan::Machine& machine, double share, double out_size) {
+// A kept copy of W, of forward and dX: the same products where W comes from memory. Fitted to the dense
+// baselines of the sweeps of an H100 (2026-11-26), which do: of those of 16 bits 93 % and 95 % lie within 1.3
+// times. One token of fp32 is a matrix-vector product, which starts sooner.
+struct FitOfCopy {
+  double start_us, chain, l2;
+};
+constexpr FitOfCopy kCopy16[2] = {{3.4, 0.4, 1.1}, {3.0, 0.6, 1.2}},
+                    kCopy32[2] = {{7.4, 1.87, 1}, {4.8, 1.8, 1}},
+                    kCopyVector[2] = {{3.6, 0, 1.1}, {2.4, 0.4, 1.1}};
+
+Fit fit_of(const Problem& p) {
+  return kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
+}
+
+Fit fit_of_copy(const Problem& p) {
+  Fit fit = fit_of(p);
+  if (p.direction == Direction::dw) return fit;  // has no W
+  const bool f32 = p.dtype == DType::f32 && !p.tf32;
+  const FitOfCopy& copy = (!f32 ? kCopy16 : p.m == 1 ? kCopyVector : kCopy32)[p.direction == Direction::dx];
+  fit.start_us = copy.start_us, fit.chain = copy.chain, fit.l2 = copy.l2;
+  return fit;
+}
+
+// The vendor's product and what follows it, with W dense already; `out_size`: bytes of an output.
+double product_cuda_us(const Problem& p, const plan::Machine& machine, const Fit& fit, double out_size) {
   using namespace cuda;
   const Device device(machine);
   const Bytes bytes = bytes_of(p, out_size);
   const double flops =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
   const Work w = work_of(p);
-  const double product = std::max((w.ragged ? 1 + fit.ragged : 1) * flops / (share * dense_peak(p, device)),
-                                  memory_seconds(bytes.dense + bytes.tokens, device) / fit.l2);
+  const double product =
+      std::max((w.ragged ? 1 + fit.ragged : 1) * flops / (fit.share * dense_peak(p, device)),
+               memory_seconds(bytes.dense + bytes.tokens, device) / fit.l2);
   const double chain =
       (w.ragged ? 1 + fit.ragged_chain : 1) * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
   double total = fit.start_us + us(product) + chain_us(chain, device);
@@ -59,16 +81,27 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine, double sh
   return total;
 }
 
-double product_cuda_us(const Problem& p, const plan::Machine& machine) {
-  const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
-  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
-  double share = tf32_dw ? kVendorTf32DwShare : fit.share;
+double product_cuda_us(const Problem& p, const plan::Machine& machine, Fit fit) {
+  if (p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32) fit.share = kVendorTf32DwShare;
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     const double flops =
         2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-    share += (kLongDwShare - share) * std::min(flops / kLongDwFlops, 1.0);
+    fit.share += (kLongDwShare - fit.share) * std::min(flops / kLongDwFlops, 1.0);
   }
-  return product_cuda_us(p, machine, share, static_cast<double>(size_of(p.dtype)));
+  return product_cuda_us(p, machine, fit, static_cast<double>(size_of(p.dtype)));
+}
+
+// 8-bit products, which write f32 or 16 bits.
+double scaled_cuda_us(const ScaledProblem& p, const plan::Machine& machine, Fit fit) {
+  using namespace cuda;
+  const double size = static_cast<double>(size_of(p.out));
+  fit.share = kVendorF8Share;
+  const double total = product_cuda_us(forward_of(p), machine, fit, size);
+  if (p.out != DType::f32) return total;
+  // An f32 output needs an extra pass for the bias and one each for the scales of tokens and of outputs, of
+  // which the plan is not told.
+  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * size;
+  return total + (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, Device(machine))));
 }
 
 // The scatter of W, or the gather of dW's blocks, whose product L2 still has.
@@ -77,35 +110,32 @@ double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
   const Bytes bytes = bytes_of(p);
   const bool gathers = p.direction == Direction::dw;
   const double moved = gathers ? bytes.stored : bytes.stored + bytes.dense;
-  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
-  return kLaunchUs + fit.moving * us(memory_seconds(moved, Device(machine)));
+  return kLaunchUs + fit_of(p).moving * us(memory_seconds(moved, Device(machine)));
 }
 
 }  // namespace
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
-  return p.device >= 0 ? moving_cuda_us(p, machine) + product_cuda_us(p, machine)
+  return p.device >= 0 ? moving_cuda_us(p, machine) + product_cuda_us(p, machine, fit_of(p))
                        : cpu::kCallUs + generic::predict_dense_on_cpu_us(generic::dense_problem(p, machine));
 }
 
+double predict_us(const ScaledProblem& p, const plan::Machine& machine) {
+  const Problem same = forward_of(p);
+  return moving_cuda_us(same, machine) + scaled_cuda_us(p, machine, fit_of(same));
+}
+
 double product_us(const Problem& p, const plan::Machine& machine) {
-  return p.device >= 0 ? product_cuda_us(p, machine)
+  return product_cuda_us(p, machine, fit_of(p));
+}
+
+double copy_us(const Problem& p, const plan::Machine& machine) {
+  return p.device >= 0 ? product_cuda_us(p, machine, fit_of_copy(p))
                        : cpu::kCallUs + generic::predict_gemm_on_cpu_us(generic::dense_problem(p, machine));
 }
 
-double product_us(const ScaledProblem& p, const plan::Machine& machine) {
-  using namespace cuda;
-  const double size = static_cast<double>(size_of(p.out));
-  const double total = product_cuda_us(forward_of(p), machine, kVendorF8Share, size);
-  if (p.out != DType::f32) return total;
-  // An f32 output needs an extra pass for the bias and one each for the scales of tokens and of outputs, of
-  // which the plan is not told.
-  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * size;
-  return total + (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, Device(machine))));
-}
-
-double predict_us(const ScaledProblem& p, const plan::Machine& machine) {
-  return moving_cuda_us(forward_of(p), machine) + product_us(p, machine);
+double copy_us(const ScaledProblem& p, const plan::Machine& machine) {
+  return scaled_cuda_us(p, machine, fit_of_copy(forward_of(p)));
 }
 
 }  // namespace sparseloom::kernels::dense

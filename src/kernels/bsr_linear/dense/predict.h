@@ -10,8 +10,11 @@ namespace sparseloom::kernels::dense {
 double predict_us(const Problem& problem, const plan::Machine& machine);
 double predict_us(const ScaledProblem& problem, const plan::Machine& machine);
 
-/// Microseconds of that product alone, for a caller that keeps W dense.
+/// Microseconds of that product alone on a CUDA device, behind a pass that wrote W: L2 still has some of it.
 double product_us(const Problem& problem, const plan::Machine& machine);
-double product_us(const ScaledProblem& problem, const plan::Machine& machine);
+
+/// The same of a W that a caller keeps dense, and that comes from memory in each call.
+double copy_us(const Problem& problem, const plan::Machine& machine);
+double copy_us(const ScaledProblem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::dense

@@ -105,6 +105,31 @@ TEST(Predictions, OfExpandedBlocksOnAnH100) {
   }
 }
 
+// Dense baselines of the sweeps on an H100, whose W comes from memory.
+TEST(Predictions, OfADenseCopyOnAnH100) {
+  plan::Machine h100 = kH200;
+  h100.cuda.memory_bytes = 3.35e12;
+  struct Product {
+    DType dtype;
+    std::int64_t m, cols, rows;
+    double us;
+  };
+  for (const Product& each : {Product{DType::bf16, 14, 4096, 14336, 42.2},
+                              {DType::f16, 32, 13824, 5120, 55.5},
+                              {DType::f16, 1, 1024, 16384, 13.95},
+                              {DType::f16, 163, 4096, 4096, 18.8},
+                              {DType::bf16, 122, 1024, 1024, 4.42},
+                              {DType::f32, 1, 4096, 1024, 7.96},
+                              {DType::f32, 2, 3000, 5000, 29.9}}) {
+    Problem p;
+    p.direction = Direction::forward, p.dtype = each.dtype, p.m = each.m, p.device = 0, p.can_gemm = true;
+    p.rows = each.rows, p.cols = each.cols, p.block = {16, 16}, p.blocks = 100;
+    SCOPED_TRACE(to_string(p));
+    EXPECT_LE(kernels::dense::copy_us(p, h100), 1.3 * each.us);
+    EXPECT_GE(kernels::dense::copy_us(p, h100), each.us / 1.3);
+  }
+}
+
 // A topology on the device has unknown facts, and is predicted as blocks at random.
 TEST(Predictions, TakeUnknownFactsForChance) {
   for (const Record& record : kRecords) {

@@ -25,6 +25,28 @@ struct Fit {
 };
 constexpr Fit kForward{4.0, 104, 12.1, 0.3, 0.362}, kDx{4.0, 115, 11.2, 0.36, 0.343};
 
+// Bands whose K tiles fit the slots took this many times as long as blocks at random, in the sweeps of an
+// H200 and an H100: most consumer warps have nothing in a K tile, and those that have much are waited for.
+constexpr double kBand = 1.2;
+
+// The share of its places that the fullest K tile of a tile stores, without chance: neighbouring rows of a
+// band store the same block columns, each of which some `mean * rows / columns` rows have.
+double fullest(const Work& w) {
+  const double blocks = w.mean / kSide;
+  return w.banded ? std::min(1.0, blocks * w.block_rows / w.block_columns / kTileBlockRows) : w.density;
+}
+
+Ring ring_for(const Work& w) { return ring_of(fullest(w), static_cast<int>(std::ceil(w.depth / kKTile))); }
+
+// The stages of a K tile: a power of two, as table.cuh chooses it for the fullest one.
+double stages_of_k_tile(const Work& w) {
+  if (!w.banded) return 1;
+  const double most = kMostSlots * fullest(w);
+  double parts = 1;
+  for (const int slots = ring_for(w).slots; most / parts > slots && parts < kTileBlockRows / 2;) parts *= 2;
+  return parts;
+}
+
 }  // namespace
 
 Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
@@ -52,16 +74,16 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
   const double read = tiles * 2 * (k_tiles * kTileTokens * kKTile + blocks * kSide * kSide);
   const double l2 = us(read / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks()));
   const double excess = w.mean > 0 ? w.longest / w.mean - 1 : 0;
-  const double steps = rounds * (k_tiles * fit.step + blocks * fit.block * (1 + fit.longest * excess));
+  const double steps =
+      (w.banded ? kBand : 1) * rounds *
+      (k_tiles * stages_of_k_tile(w) * fit.step + blocks * fit.block * (1 + fit.longest * excess));
   return fit.start_us + std::max(l2, chain_us(steps, device)) + fit.streams * stream_us(p, device);
 }
 
 Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   const bool dx = p.direction == Direction::dx;
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  const double cells = static_cast<double>(ceil_div(p.rows, kSide) * ceil_div(p.cols, kSide));
-  const Ring ring = ring_of(std::min(1.0, static_cast<double>(p.blocks) / cells),
-                            static_cast<int>(ceil_div(dx ? p.rows : p.cols, kKTile)));
+  const Ring ring = ring_for(work_of(p));
   Schedule schedule;
   schedule.tile_m = kTileTokens, schedule.tile_n = kTileOutputs, schedule.tile_k = kKTile;
   schedule.stages = ring.stages, schedule.slots = ring.slots;
