@@ -20,6 +20,8 @@ from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, 
 from gpu_tables import is_gpu, merged, page, peers_table
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
+from ranks_tables import is_ranks
+from ranks_tables import page as ranks_page
 from result_files import Record, caption, runs_of
 from semi24_tables import semi24_part
 from speedup_svg import speedup_svg
@@ -32,6 +34,9 @@ NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes t
 #: What a part says while there is no result for it, by page and part.
 EMPTY = {
     "README.md": {"front": MISSING},
+    "docs/distributed.md": {
+        "ranks": "No result files yet: `torchrun -m sparseloom.bench.ranks` writes them."
+    },
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
@@ -57,6 +62,8 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
             parts["docs/performance.md", "headlines"].append(f"- {name}: {line}")
     if trained := [run for run in runs if is_models(run)]:
         parts["docs/results_models.md", "models"].append(f"### {name}\n\n{models_page(trained)}")
+    for run in filter(is_ranks, runs):
+        parts["docs/distributed.md", "ranks"].append(f"{name}, {ranks_page(run)}")
     for run in runs:
         if is_profile(run):
             text = f"### {name}\n\n{profile_part(run, caption(run))}"

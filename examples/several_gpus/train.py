@@ -86,7 +86,8 @@ def main(way: str) -> None:
 
     model = sparse_model(kind)
     trained = spread(model, way, mesh)
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=3e-3)  # after the model is spread
+    # After the model is spread. torch's products of lists refuse cut and whole parameters in one list.
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=3e-3, foreach=False)
 
     torch.manual_seed(mesh["dp"].get_local_rank())  # ranks that share a model take the same samples
     x = torch.randn(256, 64, device=kind)

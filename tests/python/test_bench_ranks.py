@@ -40,7 +40,7 @@ def test_every_way_is_measured(one_rank, tmp_path, capsys):
     for record in found["records"]:
         assert ("over_one_gpu" in record) == (not record["way"].endswith("alone"))
         assert ("over_dense" in record) == (record["mlp"] == "sparse")
-        assert record["tokens_per_s"] == pytest.approx(8e6 / record["us"]["median"], rel=1e-2)
+        assert record["tokens_per_s"] == pytest.approx(8e6 / record["us"]["median"], rel=1e-2, abs=0.5)
 
 
 def test_exposed_time_is_what_no_computation_covers():

@@ -16,8 +16,9 @@ from ...distributed import mlp_plan
 from ...errors import Error
 from .stack import Sizes, made
 
-#: ranks that share a model: alone, each has one for itself
-WAYS = ("alone", "ddp", "fsdp2", "mlp alone", "mlp tensor parallel")
+#: How ranks share a model: alone, each has one for itself. "fsdp2 kept" gathers parameters once in a step,
+#: and keeps them from the forward to the backward pass.
+WAYS = ("alone", "ddp", "fsdp2", "fsdp2 kept", "mlp alone", "mlp tensor parallel")
 
 
 @dataclass
@@ -46,7 +47,7 @@ def arms(ways: list[str], sizes: Sizes, mesh: DeviceMesh, dtype: torch.dtype) ->
             found.append(_arm(way, sparse, sizes, mesh, dtype))
     answers = {(arm.way, arm.sparse): arm.step() for arm in found if arm.way.startswith("mlp")}
     for sparse in (False, True):
-        one, shared = (answers.get((way, sparse)) for way in WAYS[3:])
+        one, shared = (answers.get((way, sparse)) for way in WAYS[-2:])
         if one is not None and shared is not None:
             error = float((one - shared).float().norm() / one.float().norm())
             if not error < 2e-2:
@@ -64,13 +65,12 @@ def _arm(way: str, sparse: bool, sizes: Sizes, mesh: DeviceMesh, dtype: torch.dt
     x = torch.randn(sizes.samples, sizes.tokens, sizes.width, generator=generator, device=device, dtype=dtype)
     if way == "ddp":
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    elif way == "fsdp2":
-        for block in model.get_submodule("blocks").children():
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+    elif way.startswith("fsdp2"):
+        for part in (*model.get_submodule("blocks").children(), model):
+            fully_shard(part, mesh=mesh, reshard_after_forward=way == "fsdp2")
     elif way == "mlp tensor parallel":
         parallelize_module(model, mesh, mlp_plan(model, ("gate_proj", "up_proj"), "down_proj", mesh))
-    shared = way in ("ddp", "fsdp2")
+    shared = way.startswith(("ddp", "fsdp2"))
     return Arm(way, sparse, sizes.batch * (mesh.size() if shared else 1), _step(model, x, mlp))
 
 
