@@ -130,8 +130,9 @@ SPARSELOOM_API std::size_t set_topology_workspace(const TopologyTables& tables, 
 SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables,
                                  std::span<std::byte> workspace, const Executor& executor);
 
-/// values[slot] <- values[moved[slot]], or zero where moved[slot] is not in [0, moved.size()). Call it after
-/// set_topology for values and optimizer state. `block_bytes`: bytes of one block. `workspace`: as many bytes
+/// values[slot] <- values[moved[slot]], or zero where moved[slot] is not in [0, moved.size()); where it is
+/// kSlotStaysFree, values[slot] stays. Call it after set_topology or update_topology for values and optimizer
+/// state. `block_bytes`: bytes of one block. `workspace`: as many bytes
 /// as values, aligned to 16. Device and errors as set_topology.
 SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
                                 std::span<std::byte> workspace, const Executor& executor);

@@ -20,10 +20,14 @@ enum TopologyFlag : std::int32_t {
   kTopologyNoGradient = 4,  // the scores to grow by were not finite: a step that a loss scaler skips
 };
 
+/// What update_topology says in `moved` of a slot that was free and stays so; move_blocks (ops.h) leaves it.
+inline constexpr std::int32_t kSlotStaysFree = -2;
+
 /// Rewrites the tables for mask [block_rows * block_cols], row-major; != 0: stored. `tables.requested`
 /// receives the number of cells that the mask names. If they are more than tables.capacity, nothing changes,
 /// kTopologyOverflow is set in *flags, and `moved` says that every block stays; otherwise `moved` is -1 for
-/// new blocks and for free slots, and move_blocks (ops.h) clears both.
+/// new blocks and for slots that become free, which move_blocks clears, and kSlotStaysFree for the other free
+/// slots.
 SPARSELOOM_API void update_topology(const std::uint8_t* mask, const TopologyTables& tables,
                                     std::int32_t* flags);
 

@@ -123,9 +123,10 @@ def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor
     """Rewrites an index of digest MOVING in place for a mask of any number of blocks up to its ``blocks``
     slots, on the CPU, or on CUDA, where the work is queued and can be captured in a graph.
 
-    mask, moved and requested are as in set_topology; moved is -1 for free slots, too. flags is int32 [1]: if
-    the mask names more blocks than there are slots, its bit 1 is set, moved says that every block stays, and
-    nothing changes. Raises Error when a shape or dtype does not fit.
+    mask, moved and requested are as in set_topology; moved is -1 for a slot that becomes free, too, and -2
+    for one that stays free. flags is int32 [1]: if the mask names more blocks than there are slots, its bit 1
+    is set, moved says that every block stays, and nothing changes. Raises Error when a shape or dtype does
+    not fit.
     """
     call("update_topology", mask, index.packed, moved, requested, flags)
 
@@ -148,6 +149,7 @@ def choose_blocks(
 
 def move_blocks(values: Tensor, moved: Tensor) -> None:
     """Moves blocks in place after set_topology: values[slot] becomes what values[moved[slot]] was, or zero
-    where moved is -1. values is [blocks, ...], or anything else with blocks as its first dimension, of any
-    dtype and contiguous; on CUDA the work is queued. Raises Error when it does not fit."""
+    where moved is -1; it stays where moved is -2. values is [blocks, ...], or anything else with blocks as
+    its first dimension, of any dtype and contiguous; on CUDA the work is queued. Raises Error when it does
+    not fit."""
     call("move_blocks", values, moved)

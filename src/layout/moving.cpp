@@ -60,7 +60,9 @@ void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std
   TopologyTables exact = tables;
   exact.capacity = named;
   // Its clamps would cut old offsets to the new number: find the moves here, with the old number.
-  std::vector<std::int32_t> moved(static_cast<std::size_t>(tables.capacity), -1);
+  std::vector<std::int32_t> moved(static_cast<std::size_t>(tables.capacity), kSlotStaysFree);
+  const std::int64_t live = end_of_row(tables.crow, tables.block_rows, tables.capacity);
+  std::fill_n(moved.begin(), std::max(live, named), -1);
   std::int64_t slot = 0;
   for (std::int64_t r = 0; r < tables.block_rows; ++r) {
     std::int64_t old = end_of_row(tables.crow, r, tables.capacity);

@@ -71,7 +71,7 @@ void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::in
     for (const std::int32_t from : moved) {
       if (from >= 0 && static_cast<std::size_t>(from) < moved.size())
         std::memcpy(to, workspace.data() + static_cast<std::size_t>(from) * size, size);
-      else
+      else if (from != kSlotStaysFree)
         std::memset(to, 0, size);
       to += size;
     }

@@ -142,8 +142,8 @@ class IndexedModule(WithIndex):
             grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
 
         Returns:
-            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one and for a free
-            slot. With it,
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one and for a slot that
+            becomes free, -2 for one that stays free. With it,
             ``ops.move_blocks`` moves anything else that has blocks as its first dimension (an average, a
             master copy).
         """

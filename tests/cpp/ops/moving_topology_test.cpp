@@ -37,7 +37,7 @@ TEST(UpdateTopology, EqualsAnIndexBuiltAnew) {
       now.expect_index_of(mask);
       now.expect_moved_from(before, mask);
       for (std::size_t slot = now.moved.size(); slot < tables.moved.size(); ++slot)
-        EXPECT_EQ(tables.moved[slot], -1);
+        EXPECT_EQ(tables.moved[slot], slot < before.col.size() ? -1 : kSlotStaysFree);
       EXPECT_EQ(flags, 0);
       EXPECT_EQ(tables.requested[0], now.crow.back());
     }
@@ -110,6 +110,16 @@ TEST(ChooseBlocks, TakesAnyBudget) {
                     Executor::serial());
       EXPECT_EQ(mask, std::vector<std::uint8_t>(30, count > 0 ? 1 : 0));
     }
+}
+
+TEST(MoveBlocks, LeavesSlotsThatStayFree) {
+  std::vector<float> values{1, 2, 3, 4, 5, 6};
+  std::vector<std::byte> workspace(24 + 16);
+  auto* const at =
+      reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 15) / 16 * 16);
+  const std::vector<std::int32_t> moved{2, 1, 0, -1, kSlotStaysFree, 9};
+  move_blocks(values.data(), 4, moved, {at, 24}, Executor::serial());
+  EXPECT_EQ(values, (std::vector<float>{3, 2, 1, 0, 5, 0}));
 }
 
 TEST(ClearFreeBlocks, LeavesStoredBlocksAlone) {

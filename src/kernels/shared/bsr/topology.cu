@@ -1,11 +1,12 @@
-// Launches for a change of topology: one kernel rebuilds the index tables (topology.cuh), another moves the
-// values with their blocks.
+// Launches for a change of topology: one kernel rebuilds the index tables (topology.cuh), two others move the
+// values with their blocks, out of their old slots and into the new ones.
 #include <bit>
 #include <utility>
 
 #include "kernels/shared/bsr/topology.cuh"
 #include "kernels/shared/bsr/topology.h"
 #include "runtime/cuda.h"
+#include "sparseloom/topology.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -22,40 +23,52 @@ std::size_t scratch_bytes(std::int64_t block_rows, std::int64_t block_cols) {
                                   topology::BitTable(cols, rows).bytes());
 }
 
-/// to[slot] = from[source[slot]], or zero if source[slot] names no block. grid.x * threads * kEach covers the
-/// words of `to`.
-template <class Word>
+/// Which way a move goes: the blocks that change places to the workspace, or from there to their new slots,
+/// with zeros for new blocks. Blocks that stay in place, and slots that stay free, are not touched.
+enum class Way { out, back };
+
+/// grid.x * threads * kEach covers the words of all slots.
+template <class Word, Way kWay>
 __global__ void __launch_bounds__(kMoveThreads)
-    move_kernel(const Word* __restrict__ from, Word* __restrict__ to, const std::int32_t* __restrict__ source,
-                std::int64_t blocks, std::int64_t block_words, int shift) {
+    move_kernel(Word* __restrict__ values, Word* __restrict__ workspace,
+                const std::int32_t* __restrict__ source, std::int64_t blocks, std::int64_t block_words,
+                int shift) {
   const std::int64_t words = blocks * block_words,
                      first = std::int64_t{blockIdx.x} * kMoveThreads * kEach + threadIdx.x;
   Word moved[kEach];
+  bool writes[kEach];
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
     const std::int64_t v = first + u * kMoveThreads;
     moved[u] = Word{};
+    writes[u] = false;
     if (v >= words) continue;
     const std::int64_t slot = shift >= 0 ? v >> shift : v / block_words;
     const std::int32_t old = __ldg(source + slot);
-    if (old >= 0 && old < blocks) moved[u] = from[old * block_words + (v - slot * block_words)];
+    const bool comes = old >= 0 && old < blocks;
+    writes[u] = comes ? old != slot : kWay == Way::back && old != kSlotStaysFree;
+    if (!comes || !writes[u]) continue;
+    moved[u] = kWay == Way::out ? values[old * block_words + (v - slot * block_words)] : workspace[v];
   }
 #pragma unroll
-  for (int u = 0; u < kEach; ++u) {
-    const std::int64_t v = first + u * kMoveThreads;
-    if (v < words) to[v] = moved[u];
-  }
+  for (int u = 0; u < kEach; ++u)
+    if (writes[u]) (kWay == Way::out ? workspace : values)[first + u * kMoveThreads] = moved[u];
 }
 
 template <class Word>
-cudaError_t move(const void* from, void* to, const std::int32_t* source, std::int64_t blocks,
+cudaError_t move(void* values, void* workspace, const std::int32_t* source, std::int64_t blocks,
                  std::int64_t block_bytes, cudaStream_t stream) {
   const auto block_words = block_bytes / static_cast<std::int64_t>(sizeof(Word));
   const auto unsigned_words = static_cast<std::uint64_t>(block_words);
   const int shift = std::has_single_bit(unsigned_words) ? std::countr_zero(unsigned_words) : -1;
   const std::int64_t grid = (blocks * block_words + kMoveThreads * kEach - 1) / (kMoveThreads * kEach);
-  move_kernel<<<static_cast<unsigned>(grid), kMoveThreads, 0, stream>>>(
-      static_cast<const Word*>(from), static_cast<Word*>(to), source, blocks, block_words, shift);
+  auto *const from = static_cast<Word*>(values), *const to = static_cast<Word*>(workspace);
+  // The values are not written before the second launch: should it fail, they are still there.
+  move_kernel<Word, Way::out><<<static_cast<unsigned>(grid), kMoveThreads, 0, stream>>>(
+      from, to, source, blocks, block_words, shift);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  move_kernel<Word, Way::back><<<static_cast<unsigned>(grid), kMoveThreads, 0, stream>>>(
+      from, to, source, blocks, block_words, shift);
   return cudaGetLastError();
 }
 
@@ -97,18 +110,13 @@ int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t bloc
                      std::byte* workspace, void* stream) noexcept {
   if (blocks == 0 || block_bytes == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  // The copy comes first: should the second launch fail, the values are still there.
-  const auto bytes = static_cast<std::size_t>(blocks * block_bytes);
-  if (const cudaError_t error =
-          cudaMemcpyAsync(workspace, values, bytes, cudaMemcpyDeviceToDevice, cuda_stream))
-    return error;
   switch (std::countr_zero(reinterpret_cast<std::uintptr_t>(values) |
                            static_cast<std::uintptr_t>(block_bytes) | 16u)) {
-    case 4: return move<uint4>(workspace, values, source, blocks, block_bytes, cuda_stream);
-    case 3: return move<std::uint64_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
-    case 2: return move<std::uint32_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
-    case 1: return move<std::uint16_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
-    default: return move<std::uint8_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
+    case 4: return move<uint4>(values, workspace, source, blocks, block_bytes, cuda_stream);
+    case 3: return move<std::uint64_t>(values, workspace, source, blocks, block_bytes, cuda_stream);
+    case 2: return move<std::uint32_t>(values, workspace, source, blocks, block_bytes, cuda_stream);
+    case 1: return move<std::uint16_t>(values, workspace, source, blocks, block_bytes, cuda_stream);
+    default: return move<std::uint8_t>(values, workspace, source, blocks, block_bytes, cuda_stream);
   }
 }
 

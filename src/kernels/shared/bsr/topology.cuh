@@ -250,8 +250,11 @@ __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constan
   __syncthreads();
   const std::int32_t named = count_before(table, warp_sums);
   const bool moving = params.flags != nullptr, overflow = moving && named > capacity;
+  // Slots behind these stay free.
+  const std::int32_t touched =
+      moving ? max(min(max(tables.crow[tables.block_rows], 0), capacity), named) : capacity;
   for (std::int32_t slot = threadIdx.x; slot < capacity; slot += kThreads)
-    tables.moved[slot] = overflow ? slot : -1;
+    tables.moved[slot] = overflow ? slot : slot < touched ? -1 : kSlotStaysFree;
   if (threadIdx.x == 0) {
     *tables.requested = named;
     if (overflow) *params.flags |= kTopologyOverflow;

@@ -18,7 +18,8 @@ std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t bl
 int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::int32_t* flags,
                       std::byte* workspace, int device, void* stream) noexcept;
 
-/// values[slot] <- values[source[slot]], or zero if source names no block. A block is block_bytes long.
+/// values[slot] <- values[source[slot]], or zero if source names no block, in two launches; slots of which
+/// source says kSlotStaysFree are left alone. A block is block_bytes long.
 /// workspace: as long as values.
 int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t blocks, std::int64_t block_bytes,
                      std::byte* workspace, void* stream) noexcept;

@@ -17,6 +17,7 @@
 #include "kernels/cuda/device_call.h"
 #include "layout/topology_tables.h"
 #include "runtime/cuda.h"
+#include "sparseloom/topology.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -166,11 +167,14 @@ TEST_P(CudaSmallTopology, BlocksMoveAsOnTheHost) {
       const auto size = static_cast<std::size_t>(block_bytes);
       std::vector<std::int32_t> moved(77);
       for (std::int32_t& from : moved)
-        from = static_cast<std::int32_t>(rng.below(79)) - 1;  // 77: no block either
+        from = static_cast<std::int32_t>(rng.below(80)) - 2;  // 77: no block either
+      moved[5] = 5;
       std::vector<std::uint8_t> values(moved.size() * size), expected(values.size()), found(values.size());
       for (std::uint8_t& b : values) b = static_cast<std::uint8_t>(rng.below(255) + 1);
       for (std::size_t slot = 0; slot < moved.size(); ++slot)
-        if (moved[slot] >= 0 && moved[slot] < 77)
+        if (moved[slot] == kSlotStaysFree)
+          std::memcpy(expected.data() + slot * size, values.data() + slot * size, size);
+        else if (moved[slot] >= 0 && moved[slot] < 77)
           std::memcpy(expected.data() + slot * size,
                       values.data() + static_cast<std::size_t>(moved[slot]) * size, size);
       const Stream stream;
