@@ -29,6 +29,8 @@ class There {
   explicit There(const std::vector<T>& from) : size_(from.size()) {
     EXPECT_CUDA(cudaMalloc(&data_, (size_ + 1) * sizeof(T)));
     EXPECT_CUDA(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+    // The copy returns once the host's memory lies in a buffer, and Stream does not wait for the default one.
+    EXPECT_CUDA(cudaDeviceSynchronize());
   }
   ~There() { cudaFree(data_); }
   There(const There&) = delete;
