@@ -64,6 +64,7 @@ PUBLIC = dict.fromkeys(
     "gates": "kernels",
     "semi24_pruning": "layout",
     "topology": "layout",
+    "pattern_graph": "pattern",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

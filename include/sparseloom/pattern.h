@@ -102,22 +102,67 @@ SPARSELOOM_API BlockPattern biregular(std::int64_t rows, std::int64_t cols, Bloc
 SPARSELOOM_API BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block,
                                    std::int64_t bandwidth);
 /// `groups` dense diagonal boxes, as even as the grid allows. 1 <= groups <= min(block_rows, block_cols),
-/// else Error.
+/// else Error. With `shuffle` each box takes its columns from all groups in turn: the weight of a layer
+/// behind a channel shuffle (Zhang et al. 2018, ShuffleNet), which mixes what a layer without it kept apart.
 SPARSELOOM_API BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape block,
-                                           std::int64_t groups);
-/// A small world (Watts & Strogatz 1998): block rows and block columns are the n nodes of one graph, and a
-/// block is present where an edge joins its two nodes, and on the diagonal. The nodes form a ring, each
-/// joined to its k nearest ones; then each edge moves its far end with probability p to a node drawn
-/// uniformly among those it does not join yet. n (k + 1) blocks. Throws Error when the grid is not square, k
-/// is odd, negative or not below n (0 where n is 0), or p lies outside [0, 1].
+                                           std::int64_t groups, bool shuffle = false);
+
+// Graphs: the block rows and block columns of a square grid are the n nodes of one graph, and a block is
+// present where an edge joins its two nodes, and on the diagonal. A grid that is not square has the nodes of
+// its shorter side; along the longer side neighbouring lines stand for one node, as evenly as possible, so
+// that its shares and paths are those of the graph.
+
+/// A small world (Watts & Strogatz 1998): the nodes form a ring, each joined to its k nearest ones; then each
+/// edge moves its far end with probability p to a node drawn uniformly among those it does not join yet. On
+/// a square grid n (k + 1) blocks. Throws Error when k is odd, negative or not below n (0 where n is 0), or p
+/// lies outside [0, 1].
 SPARSELOOM_API BlockPattern watts_strogatz(std::int64_t rows, std::int64_t cols, BlockShape block,
                                            std::int64_t k, double p, std::uint64_t seed);
-/// Preferential attachment (Barabasi & Albert 1999): a graph as above that grows from m nodes; each further
-/// node joins m different ones, chosen with a probability proportional to their edges so far. The first m
-/// nodes form a dense core. 2 m (n - m) + n + m (m - 1) blocks, n the block rows; a few rows have many times
-/// the mean. Throws Error when the grid is not square or m is not in [1, n - 1].
+/// The same on a torus of height x width = n nodes, numbered line by line: the k nearest ones are those of
+/// the smallest distance in the plane (k = 4: above, below, left, right; 8: the corners too; at equal
+/// distances in a fixed order). `height` 0 takes the squarest torus. n (k + 1) blocks. Throws Error also when
+/// the height does not divide n, a side is below 3, or k exceeds the nodes that lie less than half a side
+/// away.
+SPARSELOOM_API BlockPattern watts_strogatz_2d(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                              std::int64_t k, double p, std::uint64_t seed,
+                                              std::int64_t height = 0);
+/// Preferential attachment (Barabasi & Albert 1999): a graph that grows from m nodes; each further node joins
+/// m different ones, chosen with a probability proportional to their edges so far. The first m nodes form a
+/// dense core. On a square grid 2 m (n - m) + n + m (m - 1) blocks; a few rows have many times the mean.
+/// Throws Error when m is not in [1, n - 1].
 SPARSELOOM_API BlockPattern barabasi_albert(std::int64_t rows, std::int64_t cols, BlockShape block,
                                             std::int64_t m, std::uint64_t seed);
+/// The pattern and `edges` more edges, one after the other: each joins a node that has the fewest (equally
+/// probable ones at a tie) to one drawn uniformly among those it does not join. Of a symmetric pattern the
+/// nodes are the lines of the square grid, an edge is two blocks, and no node is joined to itself; of any
+/// other the block rows are joined to the block columns, an edge is one block, and what counts is the share
+/// of a line's blocks, so that empty lines are served first. Throws Error for more edges than are absent.
+SPARSELOOM_API BlockPattern extra_edges(const BlockPattern& pattern, std::int64_t edges, std::uint64_t seed);
+/// The strided pattern of sparse transformers (Child et al. 2019, both heads together): block (q, k) is
+/// present where q and k are less than `stride` apart or a multiple of it; with `causal` where also k <= q.
+/// Throws Error when stride < 1.
+SPARSELOOM_API BlockPattern strided(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                    std::int64_t stride, bool causal = false);
+/// Their fixed pattern: block (q, k) is present where q and k lie in one box of `stride` lines, or k is among
+/// the last `summary` lines of its box; with `causal` where also k <= q. Throws Error when stride < 1 or
+/// summary is not in [1, stride].
+SPARSELOOM_API BlockPattern fixed(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t stride,
+                                  std::int64_t summary = 1, bool causal = false);
+/// The flat butterfly (Chen et al. 2022, "Pixelated Butterfly"): the union of the first `factors` factors of
+/// a fast Fourier transform, where node i is joined to those whose number differs in one of the lowest
+/// `factors` bits. n is the largest power of two that the grid's shorter side holds; `factors` 0 takes all
+/// log2 n of them. On a square grid of n lines n (factors + 1) blocks. Throws Error for more factors than
+/// that.
+SPARSELOOM_API BlockPattern butterfly(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                      std::int64_t factors = 0);
+/// A sparse graph of which every part is joined to the rest by about its even share of edges: a biregular
+/// pattern, drawn again until its second singular value is at most 1.05 (sqrt(a - 1) + sqrt(b - 1)), near the
+/// least that lines of a and b blocks allow (Lubotzky, Phillips & Sarnak 1988; Brito, Dumitriu & Harris
+/// 2021). `degree` is a, the blocks of each line of the longer side; the shorter side has b = degree longer /
+/// shorter, or its floor and ceiling. Unlike the graphs above it is not symmetric and has no diagonal. Throws
+/// Error when the degree is not in [3, shorter side], or a hundred patterns have no such spectrum.
+SPARSELOOM_API BlockPattern expander(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                     std::int64_t degree, std::uint64_t seed);
 /// Every block present.
 SPARSELOOM_API BlockPattern full(std::int64_t rows, std::int64_t cols, BlockShape block);
 /// Block (r, c) is present where mask[r * block_cols + c] != 0. Throws Error when mask.size() is not the
@@ -134,9 +179,12 @@ SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, B
                                          std::span<const float> scores, std::int64_t count);
 
 /// A generator by its name, with its numbers in the order of its parameters: "random", "balanced" and
-/// "biregular" take a density, "banded" a bandwidth, "block_diagonal" a number of groups, "watts_strogatz" k
-/// and p, "barabasi_albert" m. A generator that draws nothing ignores the seed. Throws Error on an unknown
-/// name, another count of numbers or a count that is no whole number, and what the generator throws.
+/// "biregular" take a density, "banded" a bandwidth, "block_diagonal" a number of groups (and shuffle),
+/// "watts_strogatz" k and p, "watts_strogatz_2d" k and p (and height), "barabasi_albert" m, "strided" a
+/// stride (and causal), "fixed" a stride (and summary, causal), "butterfly" nothing (or factors), "expander"
+/// a degree. Those in brackets may be left out from the last on; truth is 1 and its contrary 0. A generator
+/// that draws nothing ignores the seed. Throws Error on an unknown name, another count of numbers or a count
+/// that is no whole number, and what the generator throws.
 SPARSELOOM_API BlockPattern generate(std::string_view name, std::int64_t rows, std::int64_t cols,
                                      BlockShape block, std::span<const double> arguments, std::uint64_t seed);
 

@@ -13,6 +13,7 @@
 // Which blocks exist, and how they lie in memory.
 #include "sparseloom/layout.h"
 #include "sparseloom/pattern.h"
+#include "sparseloom/pattern_graph.h"
 #include "sparseloom/topology.h"
 // Decide once, run many.
 #include "sparseloom/activation.h"

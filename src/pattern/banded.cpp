@@ -18,10 +18,7 @@ BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block, std:
   if (shorter == 0) return result;
   const std::int64_t reach = std::min(bandwidth, shorter);
   for (std::int64_t i = 0; i < longer; ++i) {
-    // The block of the shorter side whose span holds the centre of block i. It moves from the first block to
-    // the last in steps of at most one, so every block of the shorter side is met. Sides are below 2^31, so
-    // the product fits.
-    const std::int64_t centre = (2 * i + 1) * shorter / (2 * longer);
+    const std::int64_t centre = stretched_line(i, longer, shorter);
     for (std::int64_t j = std::max<std::int64_t>(0, centre - reach);
          j <= std::min(shorter - 1, centre + reach); ++j) {
       tall ? result.set(i, j) : result.set(j, i);

@@ -8,12 +8,12 @@ namespace sparseloom::pattern {
 BlockPattern barabasi_albert(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t m,
                              std::uint64_t seed) {
   const char* op = "pattern.barabasi_albert";
-  const std::int64_t n = require_square(op, rows, cols, block);
+  const std::int64_t n = require_nodes(op, rows, cols, block);
   if (m < 1 || m >= n) {
-    core::fail(op, "m from 1 to less than the grid's " + std::to_string(n) + " block rows", std::to_string(m),
-               "m is the number of edges that a new node brings: pass m=4");
+    core::fail(op, "m from 1 to less than the " + std::to_string(n) + " nodes, the grid's shorter side",
+               std::to_string(m), "m is the number of edges that a new node brings: pass m=4");
   }
-  BlockPattern graph(rows, cols, block);
+  BlockPattern graph = no_edges(n);
   // A node stands here once for each of its edges, so that a uniform choice prefers nodes of many edges.
   std::vector<std::int64_t> ends;
   ends.reserve(static_cast<std::size_t>(2 * m * (n - m)));
@@ -43,7 +43,7 @@ BlockPattern barabasi_albert(std::int64_t rows, std::int64_t cols, BlockShape bl
   for (std::int64_t r = 0; r < m; ++r) {
     for (std::int64_t c = 0; c < m; ++c) graph.set(r, c);
   }
-  return graph;
+  return stretched(graph, rows, cols, block);
 }
 
 }  // namespace sparseloom::pattern

@@ -35,14 +35,38 @@ Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockSha
   return grid;
 }
 
-std::int64_t require_square(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block) {
+std::int64_t require_nodes(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block) {
   const Grid grid = require_grid(op, rows, cols, block);
-  if (grid.rows != grid.cols) {
-    core::fail(op, "as many block rows as block columns: both are the nodes of one graph",
-               core::shape(grid.rows, grid.cols) + " blocks of " + to_string(block),
-               "use pattern.balanced for a matrix that is not square");
+  return std::min(grid.rows, grid.cols);
+}
+
+std::int64_t require_graph(const char* op, const BlockPattern& pattern) {
+  if (pattern.block_rows() != pattern.block_cols()) {
+    core::fail(
+        op, "as many block rows as block columns: both are the nodes of one graph",
+        core::shape(pattern.block_rows(), pattern.block_cols()) + " blocks of " + to_string(pattern.block()),
+        "ask pattern.mixing how signals spread through other grids");
   }
-  return grid.rows;
+  return pattern.block_rows();
+}
+
+BlockPattern no_edges(std::int64_t nodes) {
+  constexpr BlockShape kAnyBlock{8, 8};
+  return BlockPattern(nodes * kAnyBlock.rows, nodes * kAnyBlock.cols, kAnyBlock);
+}
+
+BlockPattern stretched(const BlockPattern& graph, std::int64_t rows, std::int64_t cols, BlockShape block) {
+  BlockPattern result(rows, cols, block);
+  const std::int64_t nodes = graph.block_rows();
+  std::vector<std::int64_t> node_of(static_cast<std::size_t>(result.block_cols()));
+  for (std::int64_t c = 0; c < result.block_cols(); ++c)
+    node_of[c] = stretched_line(c, result.block_cols(), nodes);
+  for (std::int64_t r = 0; r < result.block_rows(); ++r) {
+    const std::int64_t node = stretched_line(r, result.block_rows(), nodes);
+    for (std::int64_t c = 0; c < result.block_cols(); ++c)
+      if (graph.test(node, node_of[c])) result.set(r, c);
+  }
+  return result;
 }
 
 std::int64_t require_total(const char* op, Grid grid, double density) {

@@ -23,9 +23,26 @@ struct Grid {
 /// pass here can be multiplied without a further overflow check.
 Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block);
 
-/// The number of block rows of a grid that has as many block columns: the nodes of a graph. Throws Error as
-/// require_grid, and on any other grid.
-std::int64_t require_square(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block);
+/// The line of a side of `shorter` lines whose span holds the centre of line i of `longer` ones: 0 for the
+/// first and shorter - 1 for the last, in steps of at most one where shorter <= longer, so that no line is
+/// left out. Sides are below 2^31, so the product fits.
+constexpr std::int64_t stretched_line(std::int64_t i, std::int64_t longer, std::int64_t shorter) noexcept {
+  return (2 * i + 1) * shorter / (2 * longer);
+}
+
+/// The number of nodes of a graph that a grid can hold: its shorter side. Throws Error as require_grid.
+std::int64_t require_nodes(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block);
+
+/// The nodes of a pattern that is one graph: as many block rows as block columns. Throws Error on any other.
+std::int64_t require_graph(const char* op, const BlockPattern& pattern);
+
+/// A graph of that many nodes without edges: a pattern of nodes x nodes blocks, for stretched().
+BlockPattern no_edges(std::int64_t nodes);
+
+/// The pattern of a rows x cols matrix whose block (r, c) is present where the graph joins the two nodes that
+/// r and c stand for (stretched_line). On a square grid of as many lines as nodes that is the graph itself;
+/// along a longer side, neighbouring lines stand for one node.
+BlockPattern stretched(const BlockPattern& graph, std::int64_t rows, std::int64_t cols, BlockShape block);
 
 /// llround(density * cells): the number of blocks. Throws Error on a density outside [0, 1], NaN included.
 std::int64_t require_total(const char* op, Grid grid, double density);

@@ -95,17 +95,39 @@ TEST(GraphPatterns, AreDrawnFromTheSeed) {
   EXPECT_NE(barabasi_albert(64, 3, 5), barabasi_albert(64, 3, 6));
 }
 
+// Nodes of the shorter side; along the longer one lines 0 and 1 stand for node 0, and so on.
+TEST(GraphPatterns, StretchAlongTheLongerSide) {
+  EXPECT_EQ(pattern::watts_strogatz(32, 64, kBlock, 2, 0, 1),
+            from_picture({"####..##", "######..", "..######", "##..####"}));
+  EXPECT_EQ(pattern::watts_strogatz(40, 24, kBlock, 0, 0, 1),
+            from_picture({"#..", "#..", ".#.", "..#", "..#"}));
+  for (const std::int64_t longer : {17, 30, 64, 100}) {
+    const BlockPattern graph = pattern::barabasi_albert(17 * 8, 17 * 8, kBlock, 3, 4);
+    const BlockPattern wide = pattern::barabasi_albert(17 * 8, longer * 8, kBlock, 3, 4);
+    EXPECT_EQ(wide, pattern::barabasi_albert(longer * 8, 17 * 8, kBlock, 3, 4).transposed());
+    std::vector<bool> met(17, false);
+    for (std::int64_t c = 0; c < longer; ++c) {
+      // The node that a column stands for is the one in whose span its centre lies.
+      const auto node =
+          static_cast<std::int64_t>((static_cast<double>(c) + 0.5) * 17 / static_cast<double>(longer));
+      met[static_cast<std::size_t>(node)] = true;
+      for (std::int64_t r = 0; r < 17; ++r) ASSERT_EQ(wide.test(r, c), graph.test(r, node)) << r << ", " << c;
+    }
+    EXPECT_EQ(std::count(met.begin(), met.end(), true), 17);
+  }
+}
+
 TEST(GraphPatterns, RefuseWhatIsNoGraph) {
-  expect_error("pattern.watts_strogatz", {"as many block rows", "[8, 4]"},
-               [] { pattern::watts_strogatz(64, 32, kBlock, 2, 0.1, 0); });
   expect_error("pattern.watts_strogatz", {"k even", "3"}, [] { watts_strogatz(8, 3, 0.1, 0); });
-  expect_error("pattern.watts_strogatz", {"8 block rows", "8"}, [] { watts_strogatz(8, 8, 0.1, 0); });
+  expect_error("pattern.watts_strogatz", {"8 nodes", "8"}, [] { watts_strogatz(8, 8, 0.1, 0); });
+  expect_error("pattern.watts_strogatz", {"4 nodes", "got 4"},
+               [] { pattern::watts_strogatz(64, 32, kBlock, 4, 0.1, 0); });
   expect_error("pattern.watts_strogatz", {"k even", "-2"}, [] { watts_strogatz(8, -2, 0.1, 0); });
   expect_error("pattern.watts_strogatz", {"p in [0, 1]", "1.5"}, [] { watts_strogatz(8, 2, 1.5, 0); });
-  expect_error("pattern.barabasi_albert", {"as many block rows", "[4, 8]"},
-               [] { pattern::barabasi_albert(32, 64, kBlock, 1, 0); });
   expect_error("pattern.barabasi_albert", {"m from 1", "0"}, [] { barabasi_albert(8, 0, 0); });
   expect_error("pattern.barabasi_albert", {"m from 1", "8"}, [] { barabasi_albert(8, 8, 0); });
+  expect_error("pattern.barabasi_albert", {"4 nodes", "got 4"},
+               [] { pattern::barabasi_albert(32, 64, kBlock, 4, 0); });
 }
 
 TEST(GraphPatterns, EveryGeneratorHasItsName) {
@@ -119,10 +141,21 @@ TEST(GraphPatterns, EveryGeneratorHasItsName) {
   EXPECT_EQ(by_name("block_diagonal", {3}), pattern::block_diagonal(64, 64, kBlock, 3));
   EXPECT_EQ(by_name("watts_strogatz", {4, 0.2}), pattern::watts_strogatz(64, 64, kBlock, 4, 0.2, 9));
   EXPECT_EQ(by_name("barabasi_albert", {2}), pattern::barabasi_albert(64, 64, kBlock, 2, 9));
+  EXPECT_EQ(by_name("block_diagonal", {3, 1}), pattern::block_diagonal(64, 64, kBlock, 3, true));
+  EXPECT_EQ(pattern::generate("watts_strogatz_2d", 96, 96, kBlock, std::vector<double>{4, 0.2, 3}, 9),
+            pattern::watts_strogatz_2d(96, 96, kBlock, 4, 0.2, 9, 3));
+  EXPECT_EQ(by_name("strided", {3}), pattern::strided(64, 64, kBlock, 3));
+  EXPECT_EQ(by_name("strided", {3, 1}), pattern::strided(64, 64, kBlock, 3, true));
+  EXPECT_EQ(by_name("fixed", {3}), pattern::fixed(64, 64, kBlock, 3));
+  EXPECT_EQ(by_name("fixed", {3, 2, 1}), pattern::fixed(64, 64, kBlock, 3, 2, true));
+  EXPECT_EQ(by_name("butterfly", {}), pattern::butterfly(64, 64, kBlock));
+  EXPECT_EQ(by_name("butterfly", {2}), pattern::butterfly(64, 64, kBlock, 2));
+  EXPECT_EQ(by_name("expander", {4}), pattern::expander(64, 64, kBlock, 4, 9));
   expect_error("pattern.generate", {"barabasi_albert", "spiral"}, [&] { by_name("spiral", {1}); });
   for (const double wrong : {1.5, std::nan(""), 1e300})
     expect_error("pattern.generate", {"a whole number"}, [&] { by_name("banded", {wrong}); });
   expect_error("pattern.generate", {"k, p", "1 numbers"}, [&] { by_name("watts_strogatz", {1}); });
+  expect_error("pattern.generate", {"factors", "2 numbers"}, [&] { by_name("butterfly", {1, 2}); });
 }
 
 }  // namespace

@@ -93,6 +93,39 @@ TEST(BlockDiagonal, IsEvenCoversAllAndOverlapsNowhere) {
   }
 }
 
+TEST(BlockDiagonal, ShuffledTakesColumnsFromAllGroupsInTurn) {
+  EXPECT_EQ(pattern::block_diagonal(32, 48, {8, 8}, 2, true),
+            from_picture({"##.#..", "##.#..", "..#.##", "..#.##"}));
+  EXPECT_EQ(pattern::block_diagonal(24, 40, {8, 8}, 2, true), from_picture({"#.#..", ".#.##", ".#.##"}));
+  for (int grid_rows = 1; grid_rows <= 13; ++grid_rows) {
+    for (int grid_cols = 1; grid_cols <= 13; ++grid_cols) {
+      for (int groups = 1; groups <= std::min(grid_rows, grid_cols); ++groups) {
+        const BlockPattern plain = pattern::block_diagonal(grid_rows * 8, grid_cols * 8, {8, 8}, groups);
+        const BlockPattern made = pattern::block_diagonal(grid_rows * 8, grid_cols * 8, {8, 8}, groups, true);
+        ASSERT_EQ(row_counts(made), row_counts(plain));
+        std::vector<std::int64_t> columns = row_counts(made.transposed());
+        std::vector<std::int64_t> plain_columns = row_counts(plain.transposed());
+        std::sort(columns.begin(), columns.end());
+        std::sort(plain_columns.begin(), plain_columns.end());
+        ASSERT_EQ(columns, plain_columns);
+      }
+    }
+  }
+}
+
+// As the group convolutions of ShuffleNet have it: channel b * (C / g) + a goes to place a * g + b.
+TEST(BlockDiagonal, ShuffleIsReshapeAndTranspose) {
+  const int cols = 24, groups = 4;
+  const BlockPattern made = pattern::block_diagonal(64, cols * 8, {8, 8}, groups, true);
+  const BlockPattern plain = pattern::block_diagonal(64, cols * 8, {8, 8}, groups);
+  for (int r = 0; r < 8; ++r) {
+    for (int a = 0; a < cols / groups; ++a) {
+      for (int b = 0; b < groups; ++b)
+        ASSERT_EQ(made.test(r, b * (cols / groups) + a), plain.test(r, a * groups + b));
+    }
+  }
+}
+
 TEST(BlockDiagonal, RefusesGroupsThatDoNotFit) {
   expect_error("pattern.block_diagonal", {"1 <= groups <= 3", "got 4"}, [] {
     pattern::block_diagonal(24, 40, {8, 8}, 4);
