@@ -189,6 +189,17 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "Tensor");
   // int64 [parts + 1]: where lines of that many stored blocks are cut between devices.
   m.def("cut_lines(int[] stored, int parts) -> Tensor");
+  m.def(
+      "pattern_extra_edges(Tensor mask, int rows, int cols, int block_rows, int block_cols, int edges, "
+      "int seed) -> Tensor");
+  // sizes: rows, cols, block_rows and block_cols of each pattern. float64 [steps]; steps 0 as pattern_graph.h
+  // has it.
+  m.def("pattern_mixing(Tensor[] masks, int[] sizes, int steps) -> Tensor");
+  // int64 [block rows]; -1 where no path leads.
+  m.def(
+      "pattern_distances(Tensor mask, int rows, int cols, int block_rows, int block_cols, int start) -> "
+      "Tensor");
+  m.def("pattern_small_world(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> str");
   m.def("pattern_stats(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> str");
   m.def(
       "pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");

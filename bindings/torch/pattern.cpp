@@ -8,7 +8,9 @@
 
 #include "convert.h"
 #include "core/check.h"
+#include "core/json.h"
 #include "pattern/cut.h"
+#include "sparseloom/pattern_graph.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -58,11 +60,62 @@ Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std:
       choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
 }
 
-Tensor cut_lines(const std::vector<std::int64_t>& stored, std::int64_t parts) {
-  const std::vector<std::int64_t> borders = pattern::cut_lines(stored, parts);
-  Tensor result = new_cpu({static_cast<std::int64_t>(borders.size())}, ScalarType::Long);
-  std::copy(borders.begin(), borders.end(), static_cast<std::int64_t*>(result.mutable_data_ptr()));
+template <class Number>
+Tensor tensor_of(const std::vector<Number>& numbers, ScalarType type) {
+  Tensor result = new_cpu({static_cast<std::int64_t>(numbers.size())}, type);
+  std::copy(numbers.begin(), numbers.end(), static_cast<Number*>(result.mutable_data_ptr()));
   return result;
+}
+
+Tensor cut_lines(const std::vector<std::int64_t>& stored, std::int64_t parts) {
+  return tensor_of(pattern::cut_lines(stored, parts), ScalarType::Long);
+}
+
+Tensor extra_edges(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                   std::int64_t edges, std::int64_t seed) {
+  return mask_of(pattern::extra_edges(from_mask("pattern_extra_edges", mask, rows, cols, bm, bn), edges,
+                                      static_cast<std::uint64_t>(seed)));
+}
+
+Tensor mixing(const std::vector<Tensor>& masks, const std::vector<std::int64_t>& sizes, std::int64_t steps) {
+  const char* op = "pattern_mixing";
+  if (sizes.size() != 4 * masks.size())
+    core::fail(op, "four sizes for each mask", std::to_string(sizes.size()), "pass rows, cols and the block");
+  std::vector<BlockPattern> patterns;
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    const std::int64_t* size = &sizes[4 * i];
+    patterns.push_back(from_mask(op, masks[i], size[0], size[1], size[2], size[3]));
+  }
+  return tensor_of(pattern::mixing(patterns, steps), ScalarType::Double);
+}
+
+Tensor distances(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                 std::int64_t start) {
+  return tensor_of(pattern::distances(from_mask("pattern_distances", mask, rows, cols, bm, bn), start),
+                   ScalarType::Long);
+}
+
+std::string small_world(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                        std::int64_t bn) {
+  const pattern::SmallWorld found =
+      pattern::small_world(from_mask("pattern_small_world", mask, rows, cols, bm, bn));
+  std::string text = "{";
+  const auto add = [&](const char* name, double value) {
+    text += (text.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + core::json_number(value);
+  };
+  add("degree_mean", found.degree_mean);
+  add("path_length", found.path_length);
+  add("diameter", found.diameter);
+  add("clustering", found.clustering);
+  add("figure", found.figure);
+  const auto count = [&](const char* name, std::int64_t value) {
+    text += ", \"" + std::string(name) + "\": " + std::to_string(value);
+  };
+  count("nodes", found.nodes);
+  count("edges", found.edges);
+  count("degree_min", found.degree_min);
+  count("degree_max", found.degree_max);
+  return text + "}";
 }
 
 std::string stats(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
@@ -127,6 +180,10 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl(kTopK, TORCH_BOX((&by_scores<kTopK, pattern::top_k>)));
   m.impl(kTopKByRow, TORCH_BOX((&by_scores<kTopKByRow, pattern::top_k_by_row>)));
   m.impl("cut_lines", TORCH_BOX(&cut_lines));
+  m.impl("pattern_extra_edges", TORCH_BOX(&extra_edges));
+  m.impl("pattern_mixing", TORCH_BOX(&mixing));
+  m.impl("pattern_distances", TORCH_BOX(&distances));
+  m.impl("pattern_small_world", TORCH_BOX(&small_world));
   m.impl("pattern_stats", TORCH_BOX(&stats));
   m.impl("pattern_ascii", TORCH_BOX(&ascii));
   m.impl("pattern_svg", TORCH_BOX(&svg));

@@ -1,26 +1,20 @@
-"""Pattern, which says which blocks of a weight exist, and the generators of patterns. A pattern is bits only:
-it has no values and no dtype."""
+"""Pattern, which says which blocks of a weight exist. It is bits only: it has no values and no dtype."""
 
 from __future__ import annotations
 
 import html
 import json
-import math
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
 
-from . import ops
-from ._numbers import share, whole
-from ._scores import block_scores
-from .errors import Error
+from .. import ops
+from .._numbers import whole
+from ..errors import Error
 
 Block: TypeAlias = int | tuple[int, int]
-Seed: TypeAlias = int | torch.Generator | None
-#: scope -> the operator that compares scores within that scope.
-_SCOPES = {"layer": "pattern_top_k", "row": "pattern_top_k_by_row"}
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
@@ -220,158 +214,7 @@ def _from_bytes(rows: int, cols: int, block: tuple[int, int], bits: bytes) -> Pa
     return Pattern(rows, cols, block, mask.reshape(-(-rows // block[0]), -(-cols // block[1])))
 
 
-def draw_seed(seed: Seed) -> int:
-    """Returns an int as it is; a generator, or torch's default one for None, gives its next 62 bits."""
-    if seed is not None and not isinstance(seed, torch.Generator):
-        return whole("pattern", "seed", seed, None)
-    return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
-
-
-def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: int) -> Pattern:
-    """Returns the pattern that an operator makes from scores."""
-    shape = block_shape(op, block)
-    return Pattern(rows, cols, shape, ops.call(op, scores, rows, cols, *shape, count))
-
-
-def _generated(name: str, rows: int, cols: int, block: Block, *numbers: float, seed: int = 0) -> Pattern:
-    """Returns the pattern of a generator; its name and numbers are as ``pattern::generate`` in C++ takes
-    them."""
-    shape = block_shape(f"pattern_{name}", block)
-    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
-    return Pattern(rows, cols, shape, made)
-
-
-def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """Draws round(density * grid) blocks uniformly without replacement; grid is the number of blocks in the
-    weight. The same seed gives the same pattern on every machine."""
-    return _generated("random", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
-
-
-def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """Draws exactly as many blocks as random; every block row gets the floor or ceiling of its share."""
-    return _generated("balanced", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
-
-
-def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """Draws exactly as many blocks as random; every block row and every block column gets the floor or
-    ceiling of its share."""
-    return _generated("biregular", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
-
-
-def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
-    """Takes the blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 gives the
-    diagonal alone."""
-    return _generated("banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
-
-
-def block_diagonal(rows: int, cols: int, block: Block, groups: int) -> Pattern:
-    """Takes ``groups`` dense boxes along the diagonal, as even as the grid allows; ``groups`` is 1 to the
-    shorter side of the grid."""
-    return _generated("block_diagonal", rows, cols, block, whole("pattern", "groups", groups))
-
-
-def watts_strogatz(rows: int, cols: int, block: Block, k: int, p: float, seed: Seed = None) -> Pattern:
-    """Draws a small world (Watts & Strogatz 1998) of n = block rows = block columns nodes, plus the diagonal.
-
-    The nodes form a ring, each joined to its ``k`` nearest ones (k even, below n); then each edge moves its
-    far end with probability ``p`` in [0, 1] to a node drawn uniformly. The pattern has n (k + 1) blocks and
-    is symmetric; a few steps join any two nodes. Raises Error for a grid that is not square.
-    """
-    numbers = whole("pattern", "k", k, None), share("pattern", p, "p")
-    return _generated("watts_strogatz", rows, cols, block, *numbers, seed=draw_seed(seed))
-
-
-def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = None) -> Pattern:
-    """Draws a graph by preferential attachment (Barabasi & Albert 1999) with n = block rows = block columns
-    nodes. It grows from ``m`` nodes, and each further node is joined to m others in proportion to the edges
-    that they have.
-
-    With the diagonal, and the first m nodes all joined to each other, the pattern has 2 m (n - m) + n + m (m
-    - 1) blocks. It is symmetric, and a few block rows have many times the mean. Raises Error for a grid that
-    is not square, or m outside [1, n - 1].
-    """
-    return _generated(
-        "barabasi_albert", rows, cols, block, whole("pattern", "m", m, None), seed=draw_seed(seed)
-    )
-
-
-def full(rows: int, cols: int, block: Block) -> Pattern:
-    """Takes every block."""
-    bm, bn = block_shape("pattern_full", block)
-    rows, cols = whole("pattern_full", "rows", rows), whole("pattern_full", "cols", cols)
-    _require_sides("pattern_full", bm, bn)
-    return Pattern(
-        rows, cols, (bm, bn), torch.ones(-(-rows // bm), -(-cols // bn), dtype=torch.bool, device="cpu")
-    )
-
-
-def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
-    """Takes the blocks where ``mask`` (bool [block rows, block columns]) is true."""
-    return Pattern(rows, cols, block, mask)
-
-
-def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope: str = "layer") -> Pattern:
-    """Takes the blocks with the ``count`` highest scores [block rows, block columns]; ties go to the lowest
-    index, and NaN raises Error.
-
-    ``scope``: "layer" compares all scores with each other; "row" gives every block row the floor or ceiling
-    of its share of the count, so that block rows with small scores keep blocks too.
-    """
-    scores = _strided("pattern_top_k", "scores", scores).detach().to("cpu", torch.float32).contiguous()
-    count = whole("pattern_top_k", "count", count)
-    return _chosen(require_scope("pattern_top_k", scope), rows, cols, block, scores, count)
-
-
-def from_dense(
-    weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer"
-) -> Pattern:
-    """Takes the round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum
-    of |w|), "l2" or "max". ``scope`` and ties are as in top_k.
-
-    The blocks of a weight on a GPU are scored there: only the scores are copied to the host.
-    """
-    bm, bn = block_shape("pattern_from_dense", block)
-    if _strided("pattern_from_dense", "weight", weight).dim() != 2:
-        raise Error(
-            "pattern_from_dense",
-            "a weight [rows, cols]",
-            str(list(weight.shape)),
-            "flatten it to a matrix first",
-        )
-    rows, cols = weight.shape
-    _require_sides("pattern_from_dense", bm, bn)
-    count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
-    op = require_scope("pattern_from_dense", scope)
-    return _chosen(op, rows, cols, (bm, bn), block_scores(weight, (bm, bn), norm), count)
-
-
-def _strided(op: str, name: str, tensor: Any) -> Tensor:
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_nested:
-        got = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise Error(op, f"{name} as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
-    return tensor
-
-
-def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
-    """Returns the number of blocks at that density of the grid, with halves rounded away from zero as in C++.
-    Raises Error for a density outside [0, 1]."""
-    density = share(op, density)
-    if not 0 <= density <= 1:
-        raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
-    return math.floor(density * (-(-rows // block[0]) * -(-cols // block[1])) + 0.5)
-
-
-def require_scope(op: str, scope: str) -> str:
-    """Returns the operator that compares scores within a scope. Raises Error for an unknown scope."""
-    if scope not in tuple(_SCOPES):
-        listed = " or ".join(repr(name) for name in _SCOPES)
-        raise Error(
-            op, f"scope to be {listed}", repr(scope), 'pass scope="row" for the same share in every block row'
-        )
-    return _SCOPES[scope]
-
-
-def _require_sides(op: str, bm: int, bn: int) -> None:
+def require_sides(op: str, bm: int, bn: int) -> None:
     """Raises Error before anything is divided by the sides; the full rule is in C++ and is applied when the
     Pattern is made."""
     if bm < 1 or bn < 1:
