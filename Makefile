@@ -137,6 +137,7 @@ docs-tables: build
 	$(BIN)/python tools/make_break_even.py
 	$(BIN)/python tools/make_results.py
 	$(BIN)/python tools/make_sweep.py
+	$(BIN)/python tools/make_patterns.py
 
 $(VENV)/.sparseloom-setup:
 	@PYTHON=$(PYTHON) tools/setup.sh demo

@@ -81,7 +81,7 @@ FRONT_ARROWS = (
     {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
     {"advice", "permute"},
     {"advise"},
-    {"bench", "demo", "experiment", "cli"},
+    {"bench", "demo", "experiment", "gallery", "cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(FRONT_ARROWS) for room in rooms}
 BASE = {"errors", "ops", "pattern"}

@@ -1,5 +1,5 @@
-"""The command line. info and plan need nothing but torch; demo and bench need the cli extra, and are imported
-when they are used."""
+"""The command line. info, plan and patterns need nothing but torch; demo and bench need the cli extra, and
+are imported when they are used."""
 
 from __future__ import annotations
 
@@ -103,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--strict", action="store_true", help="forbid the dense and reference kernels")
     plan.add_argument("--json", action="store_true", help="print JSON")
     plan.set_defaults(run=_plan)
+    patterns = commands.add_parser(
+        "patterns", help="a gallery of patterns, and a signal that spreads through a small world"
+    )
+    patterns.add_argument("--out", type=Path, default=Path("patterns-out"), help="folder (patterns-out)")
+    patterns.add_argument("--seed", type=int, default=1, help="of the patterns that are drawn (default 1)")
+    patterns.set_defaults(run=_patterns)
     for name, (_, _, text) in TYPER_COMMANDS.items():
         commands.add_parser(name, help=text)
     return parser
@@ -185,6 +191,17 @@ def _plan(parsed: argparse.Namespace) -> int:
     asked = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
     plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **asked)
     print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
+    return 0
+
+
+def _patterns(parsed: argparse.Namespace) -> int:
+    from . import gallery
+
+    try:
+        written = gallery.write(parsed.out, parsed.seed)
+    except OSError as error:
+        raise Error("patterns", "a folder that can be written", str(error), "pass --out FOLDER") from error
+    print("\n".join(str(path) for path in written))
     return 0
 
 

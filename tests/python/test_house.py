@@ -67,7 +67,15 @@ def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", ["make_support_table.py", "make_results.py", "make_api.py", "make_break_even.py", "make_sweep.py"]
+    "tool",
+    [
+        "make_support_table.py",
+        "make_results.py",
+        "make_api.py",
+        "make_break_even.py",
+        "make_sweep.py",
+        "make_patterns.py",
+    ],
 )
 def test_generated_pages_are_up_to_date(tool: str) -> None:
     done = run_tool(f"tools/{tool}", "--check")
@@ -178,6 +186,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/csr.md", 2),
         ("docs/nmg.md", 2),
         ("docs/programming_model.md", 6),
+        ("docs/patterns.md", 3),
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:

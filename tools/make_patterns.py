@@ -1,0 +1,54 @@
+"""Makes the pictures in docs/patterns/ and the table of docs/patterns.md.
+
+Usage: python tools/make_patterns.py [--check]. With --check the exit status is 1 when anything is not up to
+date.
+"""
+
+import sys
+
+from generated import ROOT, table, update
+
+from sparseloom import gallery
+
+PAGE, FOLDER = ROOT / "docs" / "patterns.md", ROOT / "docs" / "patterns"
+
+
+def files(drawn: list[gallery.Picture]) -> dict[str, str]:
+    """Returns what the folder holds: file name -> text."""
+    made = {f"{picture.name}.svg": picture.made.svg(160) for picture in drawn}
+    return made | {"spreading.svg": gallery.spreading()}
+
+
+def figures(drawn: list[gallery.Picture]) -> str:
+    """Returns the table of pictures and figures."""
+    rows = [
+        [
+            f"![{picture.name}](patterns/{picture.name}.svg)",
+            f"`{picture.call}`",
+            *gallery.figures(picture.made),
+        ]
+        for picture in drawn
+    ]
+    return table(["", "pattern", *gallery.HEAD], rows)
+
+
+def main(check: bool) -> int:
+    drawn = gallery.pictures()
+    wanted = files(drawn)
+    FOLDER.mkdir(exist_ok=True)
+    found = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    current = found == wanted
+    if not check:
+        for name in found.keys() - wanted.keys():
+            (FOLDER / name).unlink()
+        for name, text in wanted.items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+    current &= update(PAGE, {"figures": figures(drawn)}, check)
+    print(
+        f"{PAGE.relative_to(ROOT)} is {'up to date' if current else 'not up to date' if check else 'written'}"
+    )
+    return int(check and not current)
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
