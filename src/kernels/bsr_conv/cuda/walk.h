@@ -1,0 +1,81 @@
+// How a kernel of bsr_conv walks the pixels of one tensor and gathers pixels of the other under them, one
+// axis of space at a time, and in plain integers.
+//
+//   forward  walks out, gathers x:     gathered = walked stride - padding + tap dilation
+//   dW       the same: walks dy, gathers x
+//   dx       walks dx, gathers dy:     gathered = (walked + padding - tap dilation) / stride, where it
+//   divides
+//
+// With a stride above 1, dx is cut into classes by the remainder of `walked`: in a class the same taps divide
+// for every pixel, so that it is a convolution of stride 1 with some of the taps.
+#pragma once
+
+#ifdef __CUDACC__
+#define SPARSELOOM_BOTH __host__ __device__
+#else
+#define SPARSELOOM_BOTH
+#endif
+
+namespace sparseloom::kernels::conv {
+
+/// One axis of space of a convolution. `in` and `out` are the extents of x and of its output.
+struct Axis {
+  int in = 1, out = 1, kernel = 1, stride = 1, padding = 0, dilation = 1;
+};
+
+/// A convolution in space. Axes are depth, height, width; those that a convolution lacks have extents of 1.
+struct Shape {
+  Axis axis[3];
+  int images = 0;
+
+  SPARSELOOM_BOTH int taps() const { return axis[0].kernel * axis[1].kernel * axis[2].kernel; }
+  SPARSELOOM_BOTH int strides() const { return axis[0].stride * axis[1].stride * axis[2].stride; }
+};
+
+/// An axis of a walk. Under walked pixel p and tap t the gathered pixel is first + p step + t tap_step; it is
+/// zero outside [0, gathered). Walked pixel p is pixel own_first + p own_step of its tensor, and tap t is tap
+/// tap_first + t tap_each of the kernel.
+struct Walk {
+  int walked, gathered, first, step;
+  int taps, tap_step, tap_first, tap_each;
+  int own_first, own_step;
+};
+
+SPARSELOOM_BOTH inline int greatest_divisor(int a, int b) {
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+SPARSELOOM_BOTH inline Walk walk_forward(const Axis& axis) {
+  return {axis.out, axis.in, -axis.padding, axis.stride, axis.kernel, axis.dilation, 0, 1, 0, 1};
+}
+
+/// The class of dx's pixels whose remainder by the stride is `rest`. It has no taps where none divides.
+SPARSELOOM_BOTH inline Walk walk_dx(const Axis& axis, int rest) {
+  const int each = axis.stride / greatest_divisor(axis.stride, axis.dilation);
+  Walk walk{axis.in > rest ? (axis.in - rest - 1) / axis.stride + 1 : 0,
+            axis.out,
+            0,
+            1,
+            0,
+            -(axis.dilation * each / axis.stride),
+            0,
+            each,
+            rest,
+            axis.stride};
+  for (int tap = 0; tap < each && tap < axis.kernel; ++tap) {
+    const int at = rest + axis.padding - tap * axis.dilation;
+    if (at % axis.stride != 0) continue;
+    walk.first = at / axis.stride;
+    walk.tap_first = tap;
+    walk.taps = (axis.kernel - 1 - tap) / each + 1;
+    break;
+  }
+  return walk;
+}
+
+}  // namespace sparseloom::kernels::conv
