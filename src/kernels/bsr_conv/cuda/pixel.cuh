@@ -1,0 +1,79 @@
+// Places of pixels as the kernels that gather them keep them: the number of a pixel in its tensor [images,
+// .., pixels], and its place along the three axes of space, which says whether it is inside.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/bsr_conv/cuda/walk.h"
+
+namespace sparseloom::kernels::cuda {
+
+using conv::Axis, conv::Walk;
+
+/// A pixel, or what a tap adds to it. kNowhere along an axis stays outside whatever a tap adds.
+struct alignas(16) Pixel {
+  std::int32_t number, place[3];
+};
+inline constexpr std::int32_t kNowhere = -(1 << 30);
+inline constexpr Pixel kNoPixel{0, {kNowhere, kNowhere, kNowhere}};
+
+/// The gathered pixel under walked pixel `walked`, which exists, for the walk's first tap. at(axis, place) is
+/// told the walked pixel's place along each axis, the innermost first, and then image(number) its image.
+template <class At, class Image>
+__device__ __forceinline__ Pixel pixel_under(const Walk (&walk)[3], unsigned walked, At at, Image image) {
+  int place[3];
+#pragma unroll
+  for (int i = 2; i >= 0; --i) {
+    const auto extent = static_cast<unsigned>(walk[i].walked);
+    const unsigned left = walked / extent;
+    place[i] = static_cast<int>(walked - left * extent);
+    walked = left;
+  }
+  Pixel pixel;
+  pixel.number = static_cast<int>(walked);
+  image(pixel.number);
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    at(i, place[i]);
+    pixel.place[i] = walk[i].first + place[i] * walk[i].step;
+    pixel.number = pixel.number * walk[i].gathered + pixel.place[i];
+  }
+  return pixel;
+}
+
+/// What tap `number` of the walk adds to a pixel, and which of the kernel's taps it is.
+struct Tap {
+  Pixel adds;
+  std::int32_t of_kernel;
+};
+__device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[3], unsigned number) {
+  int tap[3];
+#pragma unroll
+  for (int i = 2; i >= 0; --i) {
+    const auto taps = static_cast<unsigned>(walk[i].taps);
+    const unsigned left = number / taps;
+    tap[i] = static_cast<int>(number - left * taps);
+    number = left;
+  }
+  Tap found{};
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    found.adds.place[i] = tap[i] * walk[i].tap_step;
+    found.adds.number = found.adds.number * walk[i].gathered + found.adds.place[i];
+    found.of_kernel = found.of_kernel * axis[i].kernel + walk[i].tap_first + tap[i] * walk[i].tap_each;
+  }
+  return found;
+}
+
+/// The number of the pixel that a tap brings `pixel` to; -1 outside the tensor.
+__device__ __forceinline__ std::int32_t moved(const Pixel& pixel, const Pixel& tap, const Walk (&walk)[3]) {
+  const bool inside =
+      static_cast<unsigned>(pixel.place[0] + tap.place[0]) < static_cast<unsigned>(walk[0].gathered) &&
+      static_cast<unsigned>(pixel.place[1] + tap.place[1]) < static_cast<unsigned>(walk[1].gathered) &&
+      static_cast<unsigned>(pixel.place[2] + tap.place[2]) < static_cast<unsigned>(walk[2].gathered);
+  return inside ? pixel.number + tap.number : -1;
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,139 @@
+// Convolution with block-sparse channels on tensor cores, fp32 sums; out and x are channels-last:
+//
+//   forward  out[p, o] = act(sum over taps t and stored blocks (o, i) of W[t][o, i] x[under(p, t), i] +
+//   bias[o]) dx       dx[p, i]  = sum over taps t and stored blocks (o, i) of W[t][o, i] dy[under(p, t), o]
+//
+// A thread block computes kTokens pixels of one block row (dx: block column). Under each tap the pixels of a
+// tile lie under pixels of the other tensor, or outside it, where they are zero:
+//
+//   pixels  x  . # . . # .    channels under the stored blocks, once for each tap, every row from its own
+//   place
+//                |     |
+//                v     v      gathered into a ring of kStages chunks in shared memory
+//              A [pixels][chunk], B [block row][chunk] (dx: [chunk][block row]); sums += A B by mma.sync
+//
+// Taps of one block follow each other, so that what they share of x comes from L2. The order of summation is
+// fixed: blocks of a block row in list order, the taps of each in theirs.
+//
+// grid.x: tiles of pixels, and block rows, which vary fastest; grid.y: classes of pixels (cuda/walk.h)
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bsr_conv/sm80/forward_mma/gather.cuh"
+#include "kernels/bsr_conv/sm80/forward_mma/params.cuh"
+#include "kernels/bsr_linear/sm80/forward_mma/kernel.cuh"
+
+namespace sparseloom::kernels::cuda::conv_dds {
+
+/// Rounds and stores the tile's sums by way of the ring, which must be free.
+template <class T>
+__device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T>& shared, unsigned block_row,
+                                           const dds::Sums<T>& sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float* const strip = reinterpret_cast<float*>(shared.ring[0]) + warp * 16 * T::kSumsStride;
+  const dds::Columns<T> columns(params, block_row);
+  // Rolled, so that the activations exist once; the inner loop selects registers by constant indices.
+#pragma unroll 1
+  for (int turn = 0; turn < T::kFragmentsM; ++turn) {
+#pragma unroll
+    for (int i = 0; i < T::kFragmentsM; ++i) {
+      if (i == turn) dds::spread<T>(strip, sums[i]);
+    }
+    __syncwarp();
+    const int first = warp / T::kWarpsN * T::kWarpTokens + turn * 16;
+    if (columns.exist > 0) {
+#pragma unroll 2
+      for (int row = lane / dds::Columns<T>::kLanes; row < 16; row += dds::Columns<T>::kRows) {
+        const std::int64_t own = shared.own[first + row];
+        if (own < 0) break;  // so are those behind it
+        const float4 sum = *reinterpret_cast<const float4*>(strip + row * T::kSumsStride +
+                                                            lane % dds::Columns<T>::kLanes * 4);
+        float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2],
+                      sum.w + columns.bias[3]};
+        epilogue::activate(params.activation, y);
+        if (params.residual != nullptr) {
+          const auto* more = static_cast<const typename T::Bits*>(params.residual) +
+                             own * params.residual_stride + columns.column;
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (e < columns.exist) y[e] += T::Element::to_f32(more[e]);
+          }
+        }
+        dds::store_four<T>(
+            static_cast<typename T::Bits*>(params.out) + own * params.out_stride + columns.column, y,
+            columns.exist, params.store_vectors);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+template <class Direction, class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    conv_dds_kernel(const __grid_constant__ Params params) {
+  extern __shared__ __align__(128) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
+  const unsigned block_row = blockIdx.x % params.block_rows, tile = blockIdx.x / params.block_rows;
+  if (!find_pixels<Direction, T>(params, shared, tile, blockIdx.y)) return;
+  const Stream<Direction, T> stream(params, shared.walk, block_row);
+  const int chunks = stream.chunks(params);
+  const bool finds = threadIdx.x < SharedStorage<T>::kPieces;
+  const auto find = [&](int chunk) {
+    return stream.find(params, shared.walk, chunk, static_cast<int>(threadIdx.x));
+  };
+  const auto fetch = [&](int chunk, int stage) {
+    const std::uint32_t to = ptx::shared_address(shared.ring[stage]);
+    fetch_a<T>(params, shared, shared.pieces[chunk % 2], to);
+    fetch_b<T>(Direction{}, params, shared.pieces[chunk % 2], to + T::kABytes);
+  };
+
+  // Prologue: fill all stages but one, and find the pieces of the next chunk. Pieces of a chunk are written
+  // over once those of the next one were read, which the barrier between tells.
+#pragma unroll 1
+  for (int chunk = 0; chunk < T::kStages - 1; ++chunk) {
+    if (finds) shared.pieces[chunk % 2][threadIdx.x] = find(chunk);
+    __syncthreads();
+    if (chunk < chunks) fetch(chunk, chunk);
+    ptx::cp_async_commit();
+  }
+  if (finds) shared.pieces[(T::kStages - 1) % 2][threadIdx.x] = find(T::kStages - 1);
+
+  dds::Sums<T> sums = {};
+  int stage = 0;
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    // Wait for the stage. After the barrier, all warps are also done with the stage that is filled next.
+    ptx::cp_async_wait<T::kStages - 2>();
+    __syncthreads();
+    const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
+    dds::Fragments<T> fragments[2];
+    dds::load_a<T>(fragments[0], a, 0);
+    dds::load_b<T>(Direction{}, fragments[0], b, 0);
+    // Begin to find the pieces of a later chunk: the index arrives while this chunk is multiplied.
+    Piece piece;
+    if (finds) piece = find(chunk + T::kStages);
+    // Issue the copies of the chunk before that one.
+    if (chunk + T::kStages - 1 < chunks)
+      fetch(chunk + T::kStages - 1, stage == 0 ? T::kStages - 1 : stage - 1);
+    ptx::cp_async_commit();
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      if (step + 1 < T::kSteps) {
+        dds::load_a<T>(fragments[(step + 1) % 2], a, step + 1);
+        dds::load_b<T>(Direction{}, fragments[(step + 1) % 2], b, step + 1);
+      }
+      dds::multiply<T>(sums, fragments[step % 2]);
+    }
+    if (finds) shared.pieces[(chunk + T::kStages) % 2][threadIdx.x] = piece;
+    stage = stage + 1 == T::kStages ? 0 : stage + 1;
+  }
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  store_tile<T>(params, shared, block_row, sums);
+}
+
+}  // namespace sparseloom::kernels::cuda::conv_dds

@@ -1,0 +1,80 @@
+// What the kernel of forward_mma gets, and where a thread block of it works. "Output" and "block row" are
+// those of the product: in dx, dx's channels and the block columns of W.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bsr_conv/cuda/pixel.cuh"
+#include "kernels/bsr_linear/sm80/forward_mma/dds_epilogue.cuh"
+
+namespace sparseloom::kernels::cuda::conv_dds {
+
+using dds::Dx, dds::Forward, dds::kIsDx;
+
+/// Of the base, a is what is gathered: x [pixels, a_width], in dx dy. values is [blocks][taps][bm, bn].
+struct Params : dds::Params {
+  Axis axis[3];  // the outermost first
+  int images;
+  int kernel_taps;
+};
+
+/// What a block contributes to a chunk of the reduction under one tap.
+struct alignas(16) Piece {
+  Pixel tap;
+  std::int32_t column;  // of the gathered tensor, where the piece begins
+  std::int32_t block;   // stored block and tap, as they lie in values
+  std::int32_t offset;  // in the block, along the reduction
+};
+
+template <class T>
+struct SharedStorage {
+  alignas(
+      128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; the epilogue's sums
+  static constexpr int kPieces = T::kChunk / 8;         // of a chunk, at most: blocks have a side of 8
+  Piece pieces[2][kPieces];
+  Pixel pixels[T::kTokens];      // under each walked pixel, for the walk's first tap
+  std::int32_t own[T::kTokens];  // the pixel of out; negative behind the last
+  Walk walk[3];
+};
+
+/// Fills in the walk of the thread block's class, and its pixels. Returns false if it has none. All threads
+/// call it, and may read the pixels after the next barrier.
+template <class Direction, class T>
+__device__ __forceinline__ bool find_pixels(const Params& params, SharedStorage<T>& shared, unsigned tile,
+                                            unsigned of_class) {
+  if (threadIdx.x < 3) {
+    const Axis& axis = params.axis[threadIdx.x];
+    if constexpr (kIsDx<Direction>) {
+      for (unsigned i = 2; i > threadIdx.x; --i) of_class /= static_cast<unsigned>(params.axis[i].stride);
+      shared.walk[threadIdx.x] =
+          conv::walk_dx(axis, static_cast<int>(of_class % static_cast<unsigned>(axis.stride)));
+    } else {
+      shared.walk[threadIdx.x] = conv::walk_forward(axis);
+    }
+  }
+  __syncthreads();
+  const Walk(&walk)[3] = shared.walk;
+  const std::int64_t pixels = std::int64_t{params.images} * walk[0].walked * walk[1].walked * walk[2].walked;
+  const std::int64_t first = std::int64_t{tile} * T::kTokens;
+  if (first >= pixels) return false;
+  for (int token = threadIdx.x; token < T::kTokens; token += T::kThreads) {
+    std::int32_t own = -1;
+    shared.pixels[token] = first + token >= pixels
+                               ? kNoPixel
+                               : pixel_under(
+                                     walk, static_cast<unsigned>(first + token),
+                                     [&](int i, int place) {
+                                       own =
+                                           own * (kIsDx<Direction> ? params.axis[i].in : params.axis[i].out) +
+                                           walk[i].own_first + place * walk[i].own_step;
+                                     },
+                                     [&](int image) { own = image; });
+    shared.own[token] = own;
+  }
+  return true;
+}
+
+}  // namespace sparseloom::kernels::cuda::conv_dds
