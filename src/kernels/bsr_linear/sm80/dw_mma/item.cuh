@@ -14,15 +14,26 @@ struct Item {
   int blocks;          // 0: nothing to do
 };
 
+// What the functions below ask of their Params beside its members. A convolution has overloads of its own,
+// whose blocks are those of W under one tap each (bsr_conv/sm80/dw_mma).
+__device__ __forceinline__ std::int64_t list_begin(const MmaSddParams& params, std::int64_t row) {
+  return params.crow[row];
+}
+__device__ __forceinline__ std::int32_t block_column(const MmaSddParams& params, std::int64_t block) {
+  return params.col[block];
+}
+
 /// First item id of block row r. It rises with r. Since each block row adds one id to crow[r] / group, every
 /// block row has at least ceil(length / group) ids whatever its length, and at most two too many.
-__device__ __forceinline__ std::int64_t first_id(const MmaSddParams& params, std::int64_t row) {
-  return mma_sdd_items(params.crow[row], row, params.log2_group);
+template <class Params>
+__device__ __forceinline__ std::int64_t first_id(const Params& params, std::int64_t row) {
+  return mma_sdd_items(list_begin(params, row), row, params.log2_group);
 }
 
 /// The block row with first_id(row) <= id < first_id(row + 1). The whole warp searches, 32 probes at a time:
 /// two L2 latencies up to 1024 block rows, where bisection would take ten.
-__device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, std::int64_t id, int lane) {
+template <class Params>
+__device__ __forceinline__ std::int64_t row_of_id(const Params& params, std::int64_t id, int lane) {
   std::int64_t low = 0, high = params.block_rows;
   while (high - low > 1) {
     const std::int64_t step = (high - low + 31) / 32;
@@ -36,9 +47,10 @@ __device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, st
 
 /// A block row's blocks are dealt evenly to as few items as can hold them, so that no thread block gets a
 /// short remainder.
-__device__ __forceinline__ Item find_item(const MmaSddParams& params, std::int64_t id, int lane) {
+template <class Params>
+__device__ __forceinline__ Item find_item(const Params& params, std::int64_t id, int lane) {
   const std::int64_t row = row_of_id(params, id, lane);
-  const std::int64_t first = params.crow[row], length = params.crow[row + 1] - first;
+  const std::int64_t first = list_begin(params, row), length = list_begin(params, row + 1) - first;
   const std::int64_t share = id - first_id(params, row);
   const std::int64_t shares = (length + (std::int64_t{1} << params.log2_group) - 1) >> params.log2_group;
   if (share >= shares) return {row, first, 0};

@@ -93,10 +93,9 @@ __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Co
 
 /// Writes the warp's sums to their blocks, or adds them there. Padding gets zero instead of what was summed:
 /// 0 * NaN is NaN.
-template <class Config>
-__device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item,
-                                             const Sums<Config>& sums, int lane, int warp_column,
-                                             int warp_row) {
+template <class Config, class Params>
+__device__ __forceinline__ void store_blocks(const Params& params, const Item& item, const Sums<Config>& sums,
+                                             int lane, int warp_column, int warp_row) {
   const int bn = 1 << params.log2_bn;
   const int first_row = (warp_row * Config::kSlices) * 8 + 2 * (lane % 4);
   auto* out = static_cast<typename Config::Word*>(params.out);
@@ -112,7 +111,8 @@ __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const I
       if (gathered >> params.log2_bn >= item.blocks) continue;
       const std::int64_t block = item.first + (gathered >> params.log2_bn);
       const int c = gathered & (bn - 1);
-      const bool column_exists = (std::int64_t{params.col[block]} << params.log2_bn) + c < params.cols;
+      const bool column_exists =
+          (std::int64_t{block_column(params, block)} << params.log2_bn) + c < params.cols;
       const std::int64_t rows_left = column_exists ? params.rows - item.row * Config::kRows : 0;
       const std::int64_t corner = block * (Config::kRows << params.log2_bn) + c;
       const auto place = [&](int k) { return corner + (first_row + 8 * (k / 2) + k % 2) * bn; };

@@ -1,0 +1,22 @@
+// Interface between the launcher of conv_sdd and its instances.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
+
+namespace sparseloom::kernels::cuda::conv_sdd {
+
+/// Of the base, m counts the pixels of dy; elements are blocks * taps * bm * bn.
+struct Params : MmaSddParams {
+  conv::Axis axis[3];  // the outermost first
+  unsigned taps;
+};
+
+/// grid.x: items, grid.y: pieces of the pixels.
+cudaError_t conv_sdd_bf16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t conv_sdd_f16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t conv_sdd_tf32(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+
+}  // namespace sparseloom::kernels::cuda::conv_sdd
