@@ -1,6 +1,7 @@
 // Makes tensor maps through the driver's cuTensorMapEncodeTiled.
 #include <cuda_runtime.h>
 
+#include "kernels/bsr_linear/sm90/operands/driver_function.h"
 #include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda {
@@ -9,26 +10,6 @@ namespace {
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                             const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                             CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// Gets the driver's function from the CUDA runtime. Linking libcuda would keep the library from loading where
-// there is no driver.
-Encode find_encode() noexcept {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-#else
-  const cudaError_t status =
-      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
-#endif
-  if (status != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return nullptr;
-  }
-  return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found) : nullptr;
-}
-
 CUtensorMapDataType type_of(const TensorMapMatrix& matrix) noexcept {
   switch (matrix.dtype) {
     case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -40,6 +21,22 @@ CUtensorMapDataType type_of(const TensorMapMatrix& matrix) noexcept {
 
 }  // namespace
 
+void* find_in_driver(const char* name) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  return result == cudaDriverEntryPointSuccess ? found : nullptr;
+}
+
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept {
   constexpr std::int64_t kCoordinates = std::int64_t{1} << 31, kStrideBytes = std::int64_t{1} << 40;
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && matrix.stride_bytes % 16 == 0 &&
@@ -48,7 +45,7 @@ bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept {
 }
 
 bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept {
-  static const Encode encode = find_encode();
+  static const auto encode = reinterpret_cast<Encode>(find_in_driver("cuTensorMapEncodeTiled"));
   if (encode == nullptr) return false;
   const cuuint64_t size[2] = {static_cast<cuuint64_t>(matrix.width), static_cast<cuuint64_t>(matrix.height)};
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(matrix.stride_bytes)};
