@@ -84,8 +84,8 @@ __device__ __forceinline__ Record read_record(std::uint32_t record) {
 }
 
 /// The loop of one of the two warpgroups.
-template <class T>
-__device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
+template <class T, class P>
+__device__ __forceinline__ void consume(const P& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32;
   const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t ring = ptx::wgmma_address(ptx::shared_address(shared.ring));

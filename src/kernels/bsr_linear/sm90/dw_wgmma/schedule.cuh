@@ -30,12 +30,13 @@ __device__ __forceinline__ std::int32_t items_of_row(const Params& params, std::
                                    static_cast<unsigned>(params.most_blocks));
 }
 
-__device__ __forceinline__ Window load_window(const Params& params, std::int32_t first_row) {
+template <class P>
+__device__ __forceinline__ Window load_window(const P& params, std::int32_t first_row) {
   const int lane = threadIdx.x % 32;
   Window window;
 #pragma unroll
   for (int i = 0; i <= kLaneRows; ++i) {  // rows after the last are empty
-    window.edge[i] = __ldg(params.crow + min(first_row + lane * kLaneRows + i, params.block_rows));
+    window.edge[i] = list_begin(params, min(first_row + lane * kLaneRows + i, params.block_rows));
   }
   window.own = 0;
 #pragma unroll
@@ -52,7 +53,8 @@ __device__ __forceinline__ Window load_window(const Params& params, std::int32_t
 }
 
 /// The number of items. Like all functions here, it is called by a whole warp.
-__device__ __forceinline__ std::int32_t count_items(const Params& params) {
+template <class P>
+__device__ __forceinline__ std::int32_t count_items(const P& params) {
   std::int32_t items = 0;
 #pragma unroll 1
   for (std::int32_t row = 0; row < params.block_rows; row += kWindowRows)
@@ -71,7 +73,8 @@ struct Item {
 };
 
 /// Finds item `index` of those that count_items() counts.
-__device__ __forceinline__ Item find_item(const Params& params, std::int32_t index, Cursor& cursor) {
+template <class P>
+__device__ __forceinline__ Item find_item(const P& params, std::int32_t index, Cursor& cursor) {
   Window window = load_window(params, cursor.row);
 #pragma unroll 1
   while (index - cursor.before >= window.all) {

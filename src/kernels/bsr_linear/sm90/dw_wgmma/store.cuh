@@ -61,8 +61,8 @@ __device__ __forceinline__ std::uint32_t staging_offset(int row, int chunk) {
   return row * 32 + ((chunk ^ row / 4 % 2) * 16);
 }
 
-template <class T>
-__device__ __forceinline__ void store_chunk(const Params& params, const Record& record, std::uint32_t staging,
+template <class T, class P>
+__device__ __forceinline__ void store_chunk(const P& params, const Record& record, std::uint32_t staging,
                                             int strip, int strip_chunk, const float (&sums)[16]) {
   const Destination to = destination_of(params, strip, strip_chunk);
   if (to.block >= record.blocks) return;  // the strip is not full
@@ -71,8 +71,8 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
 #pragma unroll
   for (int i = 0; i < 16; ++i) y[i] = sums[i];
   if (params.ragged) {
-    const std::int32_t block_column = __ldg(params.col + record.first + to.block) << params.bn_log2;
-    clear_padding(y, params.cols - block_column - to.column - lane / 4,
+    const std::int32_t column = block_column(params, record.first + to.block) << params.bn_log2;
+    clear_padding(y, params.cols - column - to.column - lane / 4,
                   params.rows - record.row * T::kRows - to.row - 2 * (lane % 4));
   }
   const std::int64_t place =

@@ -104,4 +104,13 @@ struct Params {
   bool ragged;  // some blocks reach beyond the last row or column
 };
 
+// What finding and storing a block ask of their Params beside its members. A convolution has overloads of its
+// own, whose blocks are those of W under one tap each (bsr_conv/sm90/dw_wgmma).
+__device__ __forceinline__ std::int32_t list_begin(const Params& params, std::int32_t row) {
+  return __ldg(params.crow + row);
+}
+__device__ __forceinline__ std::int32_t block_column(const Params& params, std::int32_t block) {
+  return __ldg(params.col + block);
+}
+
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,0 +1,26 @@
+// What the Hopper kernel of a convolution's dW gets beside what that of a product gets.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/bsr_conv/sm90/forward_wgmma/pixels.cuh"
+#include "kernels/bsr_linear/sm90/dw_wgmma/schedule.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_conv_dw {
+
+/// Of the base, x is an im2col map. To the kernel a block under a tap is a block: block b is stored block b /
+/// taps, and block row r has blocks crow[r] taps .. crow[r + 1] taps - 1.
+struct Params : wgmma_sdd::Params {
+  wgmma_conv::PixelWalk walk;
+};
+
+__device__ __forceinline__ std::int32_t list_begin(const Params& params, std::int32_t row) {
+  return __ldg(params.crow + row) * static_cast<std::int32_t>(params.walk.taps);
+}
+__device__ __forceinline__ std::int32_t block_column(const Params& params, std::int32_t block) {
+  return __ldg(params.col + static_cast<unsigned>(block) / params.walk.taps);
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_conv_dw
