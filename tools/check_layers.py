@@ -32,6 +32,8 @@ PUBLIC = dict.fromkeys(
 ) | {
     "executor": "runtime",
     "bsr_linear": "kernels",
+    "bsr_conv": "kernels",
+    "conv_shape": "layout",
     "extension": "kernels",
     "matmul_args": "layout",
     "refusal": "plan",

@@ -17,6 +17,7 @@
 #include "sparseloom/topology.h"
 // Decide once, run many.
 #include "sparseloom/activation.h"
+#include "sparseloom/bsr_conv.h"
 #include "sparseloom/bsr_linear.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/gates.h"
@@ -39,6 +40,7 @@
 #include "sparseloom/nmg_linear.h"
 #include "sparseloom/sparsifiers.h"
 // CSR weights, which hold single elements.
+#include "sparseloom/conv_shape.h"
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"

@@ -10,6 +10,8 @@
 // for every pixel, so that it is a convolution of stride 1 with some of the taps.
 #pragma once
 
+#include "sparseloom/conv_shape.h"
+
 #ifdef __CUDACC__
 #define SPARSELOOM_BOTH __host__ __device__
 #else
@@ -18,19 +20,8 @@
 
 namespace sparseloom::kernels::conv {
 
-/// One axis of space of a convolution. `in` and `out` are the extents of x and of its output.
-struct Axis {
-  int in = 1, out = 1, kernel = 1, stride = 1, padding = 0, dilation = 1;
-};
-
-/// A convolution in space. Axes are depth, height, width; those that a convolution lacks have extents of 1.
-struct Shape {
-  Axis axis[3];
-  int images = 0;
-
-  SPARSELOOM_BOTH int taps() const { return axis[0].kernel * axis[1].kernel * axis[2].kernel; }
-  SPARSELOOM_BOTH int strides() const { return axis[0].stride * axis[1].stride * axis[2].stride; }
-};
+using Axis = ConvAxis;
+using Shape = ConvShape;
 
 /// An axis of a walk. Under walked pixel p and tap t the gathered pixel is first + p step + t tap_step; it is
 /// zero outside [0, gathered). Walked pixel p is pixel own_first + p own_step of its tensor, and tap t is tap

@@ -35,7 +35,7 @@ int launch_tile(const Params& params, const MatmulArgs& args, const conv::Shape&
       status != cudaSuccess)
     return status;
   const std::int64_t tiles = dds::ceil_div(most_pixels<Direction>(shape), T::kTokens) * params.block_rows;
-  const int classes = kIsDx<Direction> ? shape.strides() : 1;
+  const std::int64_t classes = kIsDx<Direction> ? shape.strides() : 1;
   if (tiles >= std::int64_t{1} << 31 || classes > 65535) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(classes));
   conv_dds_kernel<Direction, T>
@@ -86,7 +86,7 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   params.store_vectors = dds::aligned(args.out, args.out_stride * kBytes, 4 * kBytes);
   for (int i = 0; i < 3; ++i) params.axis[i] = shape.axis[i];
   params.images = shape.images;
-  params.kernel_taps = shape.taps();
+  params.kernel_taps = static_cast<int>(shape.taps());
   if (most_pixels<Direction>(shape) == 0 || params.block_rows == 0) return cudaSuccess;
   // Blocks of another side would be read wrongly.
   if (schedule.tile_n != (dx ? index.block.cols : index.block.rows)) return cudaErrorInvalidValue;

@@ -1,0 +1,16 @@
+// The product of a linear layer that does a convolution's work: W [rows, taps cols] with a block for each
+// stored block and tap, and the pixels under all taps laid side by side as X. The rows predict by it.
+#pragma once
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "sparseloom/bsr_conv.h"
+
+namespace sparseloom::kernels::cuda::conv_rows {
+
+/// dX: W [taps rows, cols].
+sparseloom::Problem product_of(const bsr_conv::Problem& problem);
+
+/// Bytes of X (dX: of dY) that the product would read from memory beyond what the convolution reads.
+double repeated_bytes(const bsr_conv::Problem& problem);
+
+}  // namespace sparseloom::kernels::cuda::conv_rows

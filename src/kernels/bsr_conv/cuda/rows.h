@@ -1,0 +1,26 @@
+// The registry rows of this family's CUDA kernels. bsr_linear/cuda/rows.h says what their launches promise.
+#pragma once
+
+#include <span>
+
+#include "plan/machine.h"
+#include "sparseloom/bsr_conv.h"
+
+namespace sparseloom::kernels {
+
+using ConvRow = Row<bsr_conv::Conv>;
+
+/// In order of preference at equal predictions. Empty in a build without CUDA.
+std::span<const ConvRow> conv_cuda_rows();
+
+namespace cuda::conv_rows {
+
+/// What every row here begins with: pixels and channels to multiply, and fewer pixels than 31 bits count.
+Refusal refuse(const bsr_conv::Problem& problem);
+
+ConvRow sm90_wgmma();
+ConvRow sm90_wgmma_narrow();
+ConvRow sm80_mma();
+
+}  // namespace cuda::conv_rows
+}  // namespace sparseloom::kernels

@@ -1,0 +1,84 @@
+// The rows of sm90_conv and sm90_conv_narrow: forward and dX by forward_wgmma, dW by dw_wgmma.
+#include <algorithm>
+
+#include "kernels/bsr_conv/cuda/product.h"
+#include "kernels/bsr_conv/cuda/rows.h"
+#include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
+#include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda::conv_rows {
+namespace {
+
+// What bsr_linear's prediction of the product counts for reading a byte from memory, beside its other terms
+// (Fit::streams of forward_wgmma/row.cpp): the product's X lies in memory once for each tap, the
+// convolution's once.
+constexpr double kStreams = 0.45;
+// By how much im2col copies and block rows that are not ordered take longer than bsr_linear's prediction of
+// the product: the mean of 36 convolutions on an H100 (3 x 3, 64 images, 512 channels of 28 x 28 and 1024 of
+// 14 x 14, blocks of 32 and 64, densities .1 to .52). Wide tiles, then narrow ones; dW.
+constexpr double kLonger[] = {1.22, 1.12}, kDwLonger = 1.18;
+
+template <bool kNarrow>
+Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Proposals<bsr_conv::Conv>& out) {
+  const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
+  if (const Refusal why = refuse(p)) return why;
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
+  if (const Refusal why = refuse_other_than_16_bits(p)) return why;
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
+  if (p.m == 0) return "has no pixels to copy by TMA";
+  const int side = p.block.rows;
+  if (side != p.block.cols || side < 32 || side > 128)
+    return {"needs square blocks of 32, 64 or 128, the block is {}x{}", p.block.rows, p.block.cols};
+  if (!p.aligned || (!p.out_aligned && !dw))
+    return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
+  if (dx && p.shape.strides() != 1) return "does dx of stride 1 only";
+  if (!wgmma_conv_possible(p.shape, dx))
+    return "needs strides of 8 at most and taps and padding within 128 pixels, or within 16 with three axes";
+  if (p.residual) return "adds no residual";
+  if (dx && p.activation != Activation::none) return "applies no activation in dx";
+  sparseloom::Problem product = product_of(p);
+  const Device device(machine);
+  if (dw) {
+    if (p.accumulate ? false : !p.out_aligned)
+      return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
+    const int multiprocessors = machine.cuda.multiprocessors;
+    const wgmma_sdd::Size size = wgmma_sdd::size_of_problem(product, wgmma_sdd::kStep16, multiprocessors);
+    wgmma_sdd::Way way;
+    way.deal = wgmma_sdd::deal(size, kNarrow);
+    if (way.deal.most_blocks == 0) return "has items of half the size, which hold no block";
+    const double memory = us(memory_seconds(
+        std::max(0.0, bytes_of(product).tokens - repeated_bytes(p)) + bytes_of(product).stored, device));
+    out.add({wgmma_sdd::schedule_of(product, wgmma_sdd::kStep16, way),
+             kLaunchUs + 2 + kDwLonger * std::max(us(way.deal.clocks / device.clock_hz), memory),
+             wgmma_sdd::workspace_bytes(size, way)});
+    return {};
+  }
+  const wgmma_dds::TileShape& tile = kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  if (const Refusal why = wgmma_dds::refuse_tiles(product, tile)) return why;
+  Schedule schedule = wgmma_dds::schedule_of(product, machine, tile);
+  schedule.tile_k = 64;  // K tiles of half a line measured in products only
+  schedule.groups = {0};
+  const double us_of_product = wgmma_dds::predict_us(product, machine, kNarrow),
+               repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));
+  out.add({schedule, kLonger[kNarrow] * std::max(kLaunchUs, us_of_product - repeated), 0});
+  return {};
+}
+
+int launch(const bsr_conv::Args& args, const Schedule& schedule, const Executor&) {
+  return args.product.direction == Direction::dw ? sm90_wgmma_conv_dw(args.product, args.shape, schedule)
+                                                 : sm90_wgmma_conv(args.product, args.shape, schedule);
+}
+
+}  // namespace
+
+ConvRow sm90_wgmma() { return {"sm90_conv", Placement::cuda, propose<false>, launch}; }
+ConvRow sm90_wgmma_narrow() { return {"sm90_conv_narrow", Placement::cuda, propose<true>, launch}; }
+
+}  // namespace sparseloom::kernels::cuda::conv_rows
+
+#endif

@@ -1,0 +1,100 @@
+// What bsr_conv's CUDA rows refuse, choose and predict on a Hopper GPU. They need no GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/bsr_conv/cuda/rows.h"
+
+namespace sparseloom::testing {
+namespace {
+
+const plan::Machine kHopper{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 1.98e9, 3.35e12}};
+
+struct Answer {
+  std::string refusal;
+  plan::Offer offer;
+};
+
+Answer ask(const std::string& name, const bsr_conv::Problem& p) {
+  for (const kernels::ConvRow& row : kernels::conv_cuda_rows()) {
+    if (name != row.name) continue;
+    Answer answer;
+    Proposals<bsr_conv::Conv> out(answer.offer);
+    if (const Refusal why = row.propose(p, kHopper, out)) answer.refusal = why.text();
+    return answer;
+  }
+  ADD_FAILURE() << "no row " << name;
+  return {};
+}
+
+/// 3 x 3, 64 images, stride 1.
+bsr_conv::Problem problem_of(Direction direction, int channels, int extent, int side, std::int64_t blocks) {
+  bsr_conv::Problem p;
+  p.direction = direction, p.dtype = DType::bf16, p.device = 0;
+  p.rows = p.cols = channels, p.block = {side, side}, p.blocks = blocks;
+  p.shape.images = 64;
+  for (int i = 1; i < 3; ++i) p.shape.axis[i] = {extent, extent, 3, 1, 1, 1};
+  p.m = p.shape.out_pixels();
+  return p;
+}
+
+// Microseconds of sm90_conv on an H100.
+TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
+  const struct {
+    Direction direction;
+    int channels, extent, side, blocks;
+    double us;
+  } measured[] = {
+      {Direction::forward, 512, 28, 64, 21, 167},   {Direction::dx, 512, 28, 64, 21, 193},
+      {Direction::dw, 512, 28, 64, 21, 197},        {Direction::forward, 1024, 14, 64, 66, 158},
+      {Direction::dx, 1024, 14, 64, 66, 135},       {Direction::dw, 1024, 14, 64, 66, 140},
+      {Direction::forward, 1024, 14, 32, 246, 209}, {Direction::dx, 1024, 14, 32, 246, 217},
+  };
+  for (const auto& m : measured) {
+    const Answer answer = ask("sm90_conv", problem_of(m.direction, m.channels, m.extent, m.side, m.blocks));
+    ASSERT_EQ(answer.refusal, "");
+    EXPECT_LT(answer.offer.predicted_us, 1.33 * m.us) << m.channels << " " << m.side;
+    EXPECT_GT(answer.offer.predicted_us, m.us / 1.33) << m.channels << " " << m.side;
+    EXPECT_LT(
+        answer.offer.predicted_us,
+        ask("sm80_conv", problem_of(m.direction, m.channels, m.extent, m.side, m.blocks)).offer.predicted_us);
+  }
+}
+
+TEST(CudaConvRows, RefuseInWords) {
+  bsr_conv::Problem p = problem_of(Direction::dx, 512, 28, 64, 21);
+  for (int i = 1; i < 3; ++i) p.shape.axis[i] = {28, 14, 3, 2, 1, 1};
+  EXPECT_EQ(ask("sm90_conv", p).refusal, "does dx of stride 1 only");
+  EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+  p.direction = Direction::forward, p.m = p.shape.out_pixels();
+  EXPECT_EQ(ask("sm90_conv", p).refusal, "");
+  p.block = {16, 16};
+  EXPECT_EQ(ask("sm90_conv", p).refusal, "needs square blocks of 32, 64 or 128, the block is 16x16");
+  EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+  p.block = {64, 64}, p.residual = true;
+  EXPECT_EQ(ask("sm90_conv_narrow", p).refusal, "adds no residual");
+  p.residual = false, p.aligned = false;
+  EXPECT_NE(ask("sm90_conv", p).refusal, "");
+  EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+  p.aligned = true, p.dtype = DType::f32;
+  EXPECT_NE(ask("sm90_conv", p).refusal, "");
+  EXPECT_NE(ask("sm80_conv", p).refusal, "");  // f32 is not rounded unasked
+  p.tf32 = true;
+  EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+}
+
+TEST(CudaConvRows, ProblemsDifferByTheirShape) {
+  bsr_conv::Problem p = problem_of(Direction::forward, 512, 28, 64, 21), other = p;
+  EXPECT_EQ(bsr_conv::Conv::key(p), bsr_conv::Conv::key(other));
+  other.shape.axis[2].dilation = 2;
+  EXPECT_NE(bsr_conv::Conv::key(p), bsr_conv::Conv::key(other));
+  other = p, other.shape.axis[0].padding = 1;
+  EXPECT_NE(bsr_conv::Conv::key(p), bsr_conv::Conv::key(other));
+  other = p, other.residual = true;
+  EXPECT_NE(bsr_conv::Conv::key(p), bsr_conv::Conv::key(other));
+  EXPECT_NE(bsr_conv::Conv::print(p).find("kernel=1x3x3"), std::string::npos) << bsr_conv::Conv::print(p);
+}
+
+}  // namespace
+}  // namespace sparseloom::testing
