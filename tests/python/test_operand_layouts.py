@@ -6,7 +6,7 @@ import torch
 
 import sparseloom
 from sparseloom import ops
-from sparseloom.nn import BlockSparseConv1D, BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom.nn import BlockSparseLinear, BlockSparseTransformersConv1D, QuantizedBlockSparseLinear
 
 LAYOUTS = {
     "coo": lambda t: t.to_sparse(),
@@ -90,7 +90,7 @@ def test_a_sparse_gradient_is_refused_in_the_backward_pass(activation):
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsc", "mkldnn"])
-@pytest.mark.parametrize("cls", [BlockSparseLinear, BlockSparseConv1D])
+@pytest.mark.parametrize("cls", [BlockSparseLinear, BlockSparseTransformersConv1D])
 def test_a_checkpoint_s_weight_of_another_layout_is_refused_by_name_with_the_remedy(layout, cls):
     layer = cls(64, 96, density=0.5, block=16)
     weight = torch.randn(96, 64) if cls is BlockSparseLinear else torch.randn(64, 96)

@@ -9,7 +9,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse, BlockSparseModelPatcher, densify_, sparsify_
-from sparseloom.nn import BlockSparseConv1D, BlockSparseLinear
+from sparseloom.nn import BlockSparseLinear, BlockSparseTransformersConv1D
 
 transformers = pytest.importorskip("transformers")
 
@@ -140,7 +140,7 @@ def test_gpt2_conv1d_becomes_sparse_gives_the_same_and_goes_back():
     tokens = torch.randint(0, 100, (2, 9))
     expected = model(tokens).logits
     sparsify_(model, {r".*c_attn|.*c_fc|.*c_proj": BlockSparse(16, 1.0)})
-    assert isinstance(model.transformer.h[0].attn.c_attn, BlockSparseConv1D)
+    assert isinstance(model.transformer.h[0].attn.c_attn, BlockSparseTransformersConv1D)
     torch.testing.assert_close(model(tokens).logits, expected, atol=1e-4, rtol=1e-4)
     for parameter in model.parameters():
         parameter.data.mul_(0.5)

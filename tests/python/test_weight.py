@@ -11,7 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparseloom
-from sparseloom.nn import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom.nn import (
+    BlockSparseConv1x1,
+    BlockSparseLinear,
+    BlockSparseTransformersConv1D,
+    QuantizedBlockSparseLinear,
+)
 from sparseloom.nn.state import require_zero_padding
 
 HINT = (
@@ -44,7 +49,7 @@ def test_weight_answers_dtype_device_and_shape_without_a_dense_tensor():
     with torch._C.DisableTorchFunctionSubclass():
         assert w.untyped_storage().nbytes() == 2  # one element
     assert BlockSparseLinear(64, 96, density=0.5, device="meta").weight.is_meta
-    assert ragged(BlockSparseConv1D).weight.shape == (700, 500)
+    assert ragged(BlockSparseTransformersConv1D).weight.shape == (700, 500)
     conv = BlockSparseConv1x1(BlockSparseLinear(64, 96, density=0.5), 2, (1, 1))
     assert conv.weight.shape == (96, 64, 1, 1) and conv.bias is conv.linear.bias
     assert QuantizedBlockSparseLinear.from_sparse(ragged()).weight.dtype == torch.int8
@@ -195,3 +200,14 @@ def test_a_compiled_model_that_reads_weight_has_one_graph():
     net, x = Cast(), torch.randn(3, 64, dtype=torch.float64)
     torch.testing.assert_close(torch.compile(net, backend="aot_eager", fullgraph=True)(x), net(x))
     torch._dynamo.reset()
+
+
+def test_the_old_name_of_the_layer_for_transformers_conv1d_still_loads():
+    assert sparseloom.nn.BlockSparseConv1D is BlockSparseTransformersConv1D
+    layer = ragged(BlockSparseTransformersConv1D)
+    new = pickle.dumps(layer, protocol=0)  # names stand without their lengths there
+    old = new.replace(b"BlockSparseTransformersConv1D", b"BlockSparseConv1D")
+    made = pickle.loads(old)
+    assert (
+        old != new and type(made) is BlockSparseTransformersConv1D and torch.equal(made.values, layer.values)
+    )

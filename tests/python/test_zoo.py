@@ -14,10 +14,10 @@ from torch import nn
 import sparseloom
 from sparseloom import BlockSparse, densify_, report, sparsify_
 from sparseloom.nn import (
-    BlockSparseConv1D,
     BlockSparseConv1x1,
     BlockSparseLinear,
     BlockSparseMultiheadAttention,
+    BlockSparseTransformersConv1D,
 )
 
 SMALL = BlockSparse(8, 0.5)
@@ -245,7 +245,12 @@ def test_zoo(name, tmp_path):
     told = report(model, arguments(model, x), seconds=0.002)
     assert sum(layer.times is not None for layer in told.layers) == len(before) and told.model is not None
     densify_(model)
-    kinds = (BlockSparseLinear, BlockSparseConv1D, BlockSparseConv1x1, BlockSparseMultiheadAttention)
+    kinds = (
+        BlockSparseLinear,
+        BlockSparseTransformersConv1D,
+        BlockSparseConv1x1,
+        BlockSparseMultiheadAttention,
+    )
     assert not any(isinstance(module, kinds) for module in model.modules())
     with torch.no_grad():
         close(call(model, x), trained)
@@ -258,4 +263,9 @@ def test_the_zoo_has_every_kind_of_layer():
         model = make()
         sparsify_(model, {regex: SMALL})
         kinds |= {type(module) for module in model.modules()}
-    assert kinds >= {BlockSparseLinear, BlockSparseConv1D, BlockSparseConv1x1, BlockSparseMultiheadAttention}
+    assert kinds >= {
+        BlockSparseLinear,
+        BlockSparseTransformersConv1D,
+        BlockSparseConv1x1,
+        BlockSparseMultiheadAttention,
+    }

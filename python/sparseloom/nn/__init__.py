@@ -9,13 +9,14 @@ from .quantized_semi24 import QuantizedSemi24Linear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
-from .variants import BlockSparseConv1D, BlockSparseConv1x1
+from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D
 
 __all__ = [
     "BlockSparseConv1D",
     "BlockSparseConv1x1",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
+    "BlockSparseTransformersConv1D",
     "GatedBlockSparseLinear",
     "MaskedLinear",
     "QuantizedBlockSparseLinear",

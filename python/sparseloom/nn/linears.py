@@ -14,7 +14,7 @@ from .quantized_semi24 import QuantizedSemi24Linear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
-from .variants import BlockSparseConv1D, Semi24Conv1D
+from .variants import BlockSparseTransformersConv1D, Semi24Conv1D
 
 if TYPE_CHECKING:
     from ..layouts.semi24 import Semi24Layout
@@ -25,7 +25,7 @@ EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
 OWN_CLASS = "it is of a class of its own"
 #: The classes that can be quantized, by the layer whose forward they have.
 _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
-    BlockSparseLinear: (BlockSparseLinear, BlockSparseConv1D),
+    BlockSparseLinear: (BlockSparseLinear, BlockSparseTransformersConv1D),
     Semi24Linear: (Semi24Linear, Semi24Conv1D),
 }
 

@@ -14,7 +14,7 @@ from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight
 
 
-class BlockSparseConv1D(BlockSparseLinear):
+class BlockSparseTransformersConv1D(BlockSparseLinear):
     """Replaces transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored as [in, out].
 
     It differs from BlockSparseLinear in the dense form that it converts to and reads from checkpoints.
@@ -34,8 +34,13 @@ class BlockSparseConv1D(BlockSparseLinear):
         return _conv1d(super().to_dense())
 
 
+#: The name of old, in programs and pickles; it is too near to that of nn.Conv1d, a convolution.
+BlockSparseConv1D = BlockSparseTransformersConv1D
+
+
 class Semi24Conv1D(Semi24Linear):
-    """Replaces transformers.pytorch_utils.Conv1D by a 2:4 layer, in the way of BlockSparseConv1D."""
+    """Replaces transformers.pytorch_utils.Conv1D by a 2:4 layer, as BlockSparseTransformersConv1D does by
+    a block-sparse one."""
 
     def dense_matrix(self, weight: Tensor) -> Tensor:
         """Returns the stored form [in, out] as [out, in]."""

@@ -1,5 +1,5 @@
 """transformers' Conv1D, a linear layer that stores its weight as [in, out], becomes a
-BlockSparseConv1D or Semi24Conv1D."""
+BlockSparseTransformersConv1D or Semi24Conv1D."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 from torch import Tensor, nn
 
-from ...nn.variants import BlockSparseConv1D, Semi24Conv1D
+from ...nn.variants import BlockSparseTransformersConv1D, Semi24Conv1D
 from .form import Form, Layers
 
 
 class Conv1DForm(Form):
     """transformers.pytorch_utils.Conv1D."""
 
-    layers = Layers(BlockSparseConv1D, Semi24Conv1D)
+    layers = Layers(BlockSparseTransformersConv1D, Semi24Conv1D)
 
     def matches(self, module: nn.Module) -> bool:
         # a Conv1D exists only where its module was imported
