@@ -139,3 +139,43 @@ def test_transformers_models_go_round(tmp_path: Path):
     torch.testing.assert_close(again(tokens)[0], model(tokens)[0], rtol=0, atol=0)
     values = again.encoder.layer[0].intermediate.dense.values
     assert values.requires_grad and values.numel() == round(0.3 * 32 * 64)
+
+
+@BOTH
+def test_a_conv1d_of_transformers_becomes_sparse_and_dense_again(name: str):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = nn.Sequential(transformers.Conv1D(48, 32), nn.GELU(), nn.Linear(48, 8))
+    conv, x = model[0], torch.randn(5, 32)
+    with torch.no_grad():
+        conv.bias.normal_()
+        weight = masked(conv.weight.t().contiguous(), 0.25)  # [out, in], as the layout has it
+    bias = conv.bias.detach().clone()
+    sparsify_(model, {"0": InLayout(name, density=0.25)})
+    layer = model[0]
+    assert isinstance(layer, SparseLinear) and (layer.in_features, layer.out_features) == (32, 48)
+    weight.requires_grad_()
+    expected = torch.nn.functional.linear(x, weight, bias)
+    got = layer(x)
+    torch.testing.assert_close(got, expected)
+    got.square().sum().backward()
+    expected.square().sum().backward()
+    stored = layer.layout.to_dense(layer.values.grad)
+    torch.testing.assert_close(stored, weight.grad * (weight != 0), rtol=1e-4, atol=1e-4)
+    densify_(model)
+    assert type(model[0]) is transformers.pytorch_utils.Conv1D
+    assert torch.equal(model[0].weight, weight.detach().t()) and torch.equal(model[0].bias, bias)
+
+
+@BOTH
+def test_conv1d_in_a_file_is_read_back(name: str, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    model = nn.Sequential(transformers.Conv1D(48, 32))
+    sparsify_(model, {"0": InLayout(name, density=0.25)})
+    sparseloom.save(model, tmp_path / "m.safetensors")
+    other = nn.Sequential(transformers.Conv1D(48, 32))
+    sparseloom.load(tmp_path / "m.safetensors", other, sparsify=True)
+    x = torch.randn(3, 32)
+    assert torch.equal(other(x), model(x))
+    densify_(other)
+    assert type(other[0]) is transformers.pytorch_utils.Conv1D

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .linear import BlockSparseLinear
 from .semi24 import Semi24Linear
+from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight
 
@@ -50,6 +51,15 @@ class Semi24Conv1D(Semi24Linear):
     def dense_shape(self) -> tuple[int, int]:
         """The shape of the stored form, [in, out]."""
         return self.in_features, self.out_features
+
+    def to_dense(self) -> nn.Module:
+        """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""
+        return _conv1d(super().to_dense())
+
+
+class SparseConv1D(SparseLinear):
+    """Replaces transformers.pytorch_utils.Conv1D by a layer of any layout. The layout's matrix is [out
+    features, in features], as in SparseLinear; only the dense form that it converts to is [in, out]."""
 
     def to_dense(self) -> nn.Module:
         """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""

@@ -28,7 +28,8 @@ class InLayout(Recipe):
             that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``, bool of the
             weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them.
 
-    nn.Linear alone becomes one. Raises Error for a layout that is not registered.
+    nn.Linear becomes one, and transformers' Conv1D, whose weight is stored as [in, out]: its options,
+    such as ``mask``, are of [out features, in features]. Raises Error for a layout that is not registered.
     """
 
     layer: ClassVar[str] = "SparseLinear"
@@ -80,7 +81,7 @@ class Stored(Recipe, Chosen):
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> SparseLinear:
         parameter = site.parameter
-        layer = SparseLinear.holding(self.layout, self.values.to(parameter.device, parameter.dtype))
+        layer = _kind(site).holding(self.layout, self.values.to(parameter.device, parameter.dtype))
         layer.values.requires_grad_(parameter.requires_grad)
         return layer
 
@@ -98,4 +99,8 @@ class Anywhere(Chosen):
     ) -> SparseLinear:
         parameter = site.parameter
         layout: Layout = self.layout.anywhere(*site.shape, device=parameter.device, **self.options)
-        return SparseLinear.holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))
+        return _kind(site).holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))
+
+
+def _kind(site: Site) -> type[SparseLinear]:
+    return site.form.in_any_layout or SparseLinear

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear
+from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
 from ...nn.sparse_weight import joined
 from ..recipe import Chosen
 
@@ -40,8 +40,8 @@ class Form(ABC):
     layers = Layers()
     #: The name of a sparse layer after what a regex matches; "" where both are the same.
     inside = ""
-    #: Whether an nn.SparseLinear can take the module's place.
-    in_any_layout = False
+    #: The nn.SparseLinear that can take the module's place; None where none can.
+    in_any_layout: type[SparseLinear] | None = None
 
     @abstractmethod
     def matches(self, module: nn.Module) -> bool:

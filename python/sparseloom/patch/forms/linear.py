@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...nn import MaskedLinear
+from ...nn import MaskedLinear, SparseLinear
 from .form import Form, Layers
 
 
 class LinearForm(Form):
     """nn.Linear, and subclasses that keep its forward."""
 
-    in_any_layout = True
+    in_any_layout = SparseLinear
     layers = Layers(masked=MaskedLinear)
 
     def matches(self, module: nn.Module) -> bool:
