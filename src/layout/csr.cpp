@@ -1,34 +1,16 @@
 // CSR as a layout: copies to dense rows, which copy bytes whatever the dtype, and checks.
 #include "sparseloom/csr.h"
 
-#include <algorithm>
 #include <string>
 
 #include "core/check.h"
+#include "layout/word.h"
 
 namespace sparseloom {
-namespace {
-
-template <class W>
-void unpack_words(const CsrView& w, const W* values, const MatrixView& dense, std::int64_t begin,
-                  std::int64_t end) {
-  for (std::int64_t row = begin; row < end; ++row) {
-    W* const to = static_cast<W*>(dense.data) + row * dense.stride;
-    std::fill_n(to, w.cols, W{0});
-    Csr::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = values[slot]; });
-  }
-}
-
-}  // namespace
 
 void Csr::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                  std::int64_t end) {
-  switch (size_of(dense.dtype)) {
-    case 1: return unpack_words(w, static_cast<const std::uint8_t*>(values), dense, begin, end);
-    case 2: return unpack_words(w, static_cast<const std::uint16_t*>(values), dense, begin, end);
-    case 4: return unpack_words(w, static_cast<const std::uint32_t*>(values), dense, begin, end);
-    default: return unpack_words(w, static_cast<const std::uint64_t*>(values), dense, begin, end);
-  }
+  layout::unpack_rows<Csr>(w, values, dense, begin, end);
 }
 
 void Csr::validate(const char* op, const View& w) {

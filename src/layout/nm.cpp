@@ -1,7 +1,6 @@
 // n:m as a layout: what a view means, and its checks.
 #include "sparseloom/nm.h"
 
-#include <algorithm>
 #include <string>
 
 #include "core/check.h"
@@ -11,15 +10,7 @@ namespace sparseloom {
 
 void Nm::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                 std::int64_t end) {
-  layout::with_word(dense.dtype, [&](auto word) {
-    using W = decltype(word);
-    const W* const from = static_cast<const W*>(values);
-    for (std::int64_t row = begin; row < end; ++row) {
-      W* const to = static_cast<W*>(dense.data) + row * dense.stride;
-      std::fill_n(to, w.cols, W{0});
-      for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
-    }
-  });
+  layout::unpack_rows<Nm>(w, values, dense, begin, end);
 }
 
 void Nm::validate(const char* op, const View& w) {

@@ -77,15 +77,7 @@ layout::Semi24Excess layout::pack_rows(const ConstMatrixView& dense, void* value
 
 void Semi24::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                     std::int64_t end) {
-  with_word(dense.dtype, [&](auto word) {
-    using W = decltype(word);
-    const W* const from = static_cast<const W*>(values);
-    for (std::int64_t row = begin; row < end; ++row) {
-      W* const to = static_cast<W*>(dense.data) + row * dense.stride;
-      std::fill_n(to, w.cols, W{0});
-      for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
-    }
-  });
+  layout::unpack_rows<Semi24>(w, values, dense, begin, end);
 }
 
 void Semi24::validate(const char* op, const View& w) {

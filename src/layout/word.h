@@ -1,10 +1,12 @@
 // Copies of elements whose dtype does not matter but for its size, and sizes of weights.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "sparseloom/dtype.h"
+#include "sparseloom/matrix_view.h"
 
 namespace sparseloom::layout {
 
@@ -22,6 +24,21 @@ auto with_word(DType dtype, F&& f) {
     case 4: return f(std::uint32_t{});
     default: return f(std::uint64_t{});
   }
+}
+
+/// Layout's unpack (layout_concept.h) for layouts that name the stored elements of a row one by one.
+template <class L>
+void unpack_rows(const typename L::View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                 std::int64_t end) {
+  with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    const W* const from = static_cast<const W*>(values);
+    for (std::int64_t row = begin; row < end; ++row) {
+      W* const to = static_cast<W*>(dense.data) + row * dense.stride;
+      std::fill_n(to, L::cols(w), W{0});
+      L::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
+    }
+  });
 }
 
 }  // namespace sparseloom::layout
