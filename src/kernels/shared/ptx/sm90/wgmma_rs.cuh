@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
+#include "kernels/shared/ptx/sm90/wgmma_lists.cuh"
 
 namespace sparseloom::kernels::cuda::ptx {
 
@@ -23,33 +24,20 @@ namespace sparseloom::kernels::cuda::ptx {
       ", " a3 "}, " b_name ", add, 1, 1, " b_transposed ";\n}"                                             \
       : sums                                                                                               \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kMnMajorB ? 1 : 0))
-#define SPARSELOOM_SUMS_8(i)                                                                  \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define SPARSELOOM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SPARSELOOM_NAMES_16 SPARSELOOM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define SPARSELOOM_SUMS_16 SPARSELOOM_SUMS_8(0), SPARSELOOM_SUMS_8(8)
+#define SPARSELOOM_WGMMA_RS_SIZE(name, type, n, count, a0, a1, a2, a3, b_name, transposed)              \
+  template <bool kMnMajorB>                                                                             \
+  __device__ __forceinline__ void name(float(&d)[count], const std::uint32_t(&a)[4], std::uint64_t b) { \
+    SPARSELOOM_WGMMA_RS(n, type, SPARSELOOM_LIST_NAMES_##count, a0, a1, a2, a3, b_name, transposed,     \
+                        SPARSELOOM_LIST_SUMS_##count("+f", 0));                                         \
+  }
+#define SPARSELOOM_WGMMA_RS_OF(name, type)                                               \
+  SPARSELOOM_WGMMA_RS_SIZE(name, type, 16, 8, "%8", "%9", "%10", "%11", "%12", "%13")    \
+  SPARSELOOM_WGMMA_RS_SIZE(name, type, 32, 16, "%16", "%17", "%18", "%19", "%20", "%21") \
+  SPARSELOOM_WGMMA_RS_SIZE(name, type, 64, 32, "%32", "%33", "%34", "%35", "%36", "%37") \
+  SPARSELOOM_WGMMA_RS_SIZE(name, type, 128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
 
-template <bool kMnMajorB>
-__device__ __forceinline__ void wgmma_rs_bf16(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  SPARSELOOM_WGMMA_RS(16, "bf16", SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13",
-                      SPARSELOOM_SUMS_8(0));
-}
-template <bool kMnMajorB>
-__device__ __forceinline__ void wgmma_rs_bf16(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
-  SPARSELOOM_WGMMA_RS(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21",
-                      SPARSELOOM_SUMS_16);
-}
-template <bool kMnMajorB>
-__device__ __forceinline__ void wgmma_rs_f16(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
-  SPARSELOOM_WGMMA_RS(16, "f16", SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13",
-                      SPARSELOOM_SUMS_8(0));
-}
-template <bool kMnMajorB>
-__device__ __forceinline__ void wgmma_rs_f16(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
-  SPARSELOOM_WGMMA_RS(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21",
-                      SPARSELOOM_SUMS_16);
-}
+SPARSELOOM_WGMMA_RS_OF(wgmma_rs_bf16, "bf16")
+SPARSELOOM_WGMMA_RS_OF(wgmma_rs_f16, "f16")
 
 /// Call this after the wait for the wgmma that read a from these registers. Until then nothing else may be
 /// put into them, which ptxas does not ensure by itself.
@@ -63,10 +51,8 @@ __device__ __forceinline__ void keep(Registers& registers) {
   }
 }
 
+#undef SPARSELOOM_WGMMA_RS_OF
+#undef SPARSELOOM_WGMMA_RS_SIZE
 #undef SPARSELOOM_WGMMA_RS
-#undef SPARSELOOM_SUMS_16
-#undef SPARSELOOM_NAMES_16
-#undef SPARSELOOM_NAMES_8
-#undef SPARSELOOM_SUMS_8
 
 }  // namespace sparseloom::kernels::cuda::ptx

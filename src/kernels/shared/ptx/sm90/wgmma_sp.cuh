@@ -17,27 +17,10 @@
 
 #include <cstdint>
 
+#include "kernels/shared/ptx/sm90/wgmma_lists.cuh"
+
 namespace sparseloom::kernels::cuda::ptx {
 
-// r: the constraint of a sum, "+f" or "+r".
-#define SPARSELOOM_SUMS_8(r, i) \
-  r(d[i]), r(d[i + 1]), r(d[i + 2]), r(d[i + 3]), r(d[i + 4]), r(d[i + 5]), r(d[i + 6]), r(d[i + 7])
-#define SPARSELOOM_SUMS_16(r, i) SPARSELOOM_SUMS_8(r, i), SPARSELOOM_SUMS_8(r, i + 8)
-#define SPARSELOOM_SUMS_32(r, i) SPARSELOOM_SUMS_16(r, i), SPARSELOOM_SUMS_16(r, i + 16)
-#define SPARSELOOM_SUMS_64(r, i) SPARSELOOM_SUMS_32(r, i), SPARSELOOM_SUMS_32(r, i + 32)
-#define SPARSELOOM_SUMS_96(r, i) SPARSELOOM_SUMS_64(r, i), SPARSELOOM_SUMS_32(r, i + 64)
-#define SPARSELOOM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SPARSELOOM_NAMES_16 SPARSELOOM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define SPARSELOOM_NAMES_32 \
-  SPARSELOOM_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SPARSELOOM_NAMES_64                                                                                \
-  SPARSELOOM_NAMES_32                                                                                      \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SPARSELOOM_NAMES_96                                                                                \
-  SPARSELOOM_NAMES_64                                                                                      \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 // types: k and the types of sums, a and b; signs: the operands after the predicate "add to d".
 #define SPARSELOOM_WGMMA_SP(n, types, signs, names, a_name, b_name, meta_name, select_name, add_name, sums) \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                             \
@@ -46,37 +29,20 @@ namespace sparseloom::kernels::cuda::ptx {
                ", " meta_name ", " select_name ", add" signs ";\n}"                                         \
                : sums                                                                                       \
                : "l"(a), "l"(b), "r"(metadata), "n"(kSelector), "r"(add ? 1 : 0))
-#define SPARSELOOM_WGMMA_SP_OF(name, Sum, types, r, signs)                                                   \
-  template <int kSelector>                                                                                   \
-  __device__ __forceinline__ void name(Sum(&d)[8], std::uint64_t a, std::uint64_t b, std::uint32_t metadata, \
-                                       bool add) {                                                           \
-    SPARSELOOM_WGMMA_SP(16, types, signs, SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12",               \
-                        SPARSELOOM_SUMS_8(r, 0));                                                            \
-  }                                                                                                          \
-  template <int kSelector>                                                                                   \
-  __device__ __forceinline__ void name(Sum(&d)[16], std::uint64_t a, std::uint64_t b,                        \
-                                       std::uint32_t metadata, bool add) {                                   \
-    SPARSELOOM_WGMMA_SP(32, types, signs, SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20",            \
-                        SPARSELOOM_SUMS_16(r, 0));                                                           \
-  }                                                                                                          \
-  template <int kSelector>                                                                                   \
-  __device__ __forceinline__ void name(Sum(&d)[32], std::uint64_t a, std::uint64_t b,                        \
-                                       std::uint32_t metadata, bool add) {                                   \
-    SPARSELOOM_WGMMA_SP(64, types, signs, SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36",            \
-                        SPARSELOOM_SUMS_32(r, 0));                                                           \
-  }                                                                                                          \
-  template <int kSelector>                                                                                   \
-  __device__ __forceinline__ void name(Sum(&d)[64], std::uint64_t a, std::uint64_t b,                        \
-                                       std::uint32_t metadata, bool add) {                                   \
-    SPARSELOOM_WGMMA_SP(128, types, signs, SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",           \
-                        SPARSELOOM_SUMS_64(r, 0));                                                           \
-  }                                                                                                          \
-  template <int kSelector>                                                                                   \
-  __device__ __forceinline__ void name(Sum(&d)[96], std::uint64_t a, std::uint64_t b,                        \
-                                       std::uint32_t metadata, bool add) {                                   \
-    SPARSELOOM_WGMMA_SP(192, types, signs, SPARSELOOM_NAMES_96, "%96", "%97", "%98", "%99", "%100",          \
-                        SPARSELOOM_SUMS_96(r, 0));                                                           \
+#define SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, n, count, a_name, b_name, meta_name, select,  \
+                                 add_)                                                                     \
+  template <int kSelector>                                                                                 \
+  __device__ __forceinline__ void name(Sum(&d)[count], std::uint64_t a, std::uint64_t b,                   \
+                                       std::uint32_t metadata, bool add) {                                 \
+    SPARSELOOM_WGMMA_SP(n, types, signs, SPARSELOOM_LIST_NAMES_##count, a_name, b_name, meta_name, select, \
+                        add_, SPARSELOOM_LIST_SUMS_##count(r, 0));                                         \
   }
+#define SPARSELOOM_WGMMA_SP_OF(name, Sum, types, r, signs)                                         \
+  SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, 16, 8, "%8", "%9", "%10", "%11", "%12")     \
+  SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, 32, 16, "%16", "%17", "%18", "%19", "%20")  \
+  SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, 64, 32, "%32", "%33", "%34", "%35", "%36")  \
+  SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, 128, 64, "%64", "%65", "%66", "%67", "%68") \
+  SPARSELOOM_WGMMA_SP_SIZE(name, Sum, types, r, signs, 192, 96, "%96", "%97", "%98", "%99", "%100")
 
 // 16-bit operands have signs and may be transposed, e4m3 has signs, and int8 has neither.
 SPARSELOOM_WGMMA_SP_OF(wgmma_sp_bf16, float, "k32.f32.bf16.bf16", "+f", ", 1, 1, 0, 0")
@@ -92,16 +58,7 @@ __device__ __forceinline__ void pin(std::int32_t (&sums)[kCount]) {
 }
 
 #undef SPARSELOOM_WGMMA_SP_OF
+#undef SPARSELOOM_WGMMA_SP_SIZE
 #undef SPARSELOOM_WGMMA_SP
-#undef SPARSELOOM_NAMES_96
-#undef SPARSELOOM_NAMES_64
-#undef SPARSELOOM_NAMES_32
-#undef SPARSELOOM_NAMES_16
-#undef SPARSELOOM_NAMES_8
-#undef SPARSELOOM_SUMS_96
-#undef SPARSELOOM_SUMS_64
-#undef SPARSELOOM_SUMS_32
-#undef SPARSELOOM_SUMS_16
-#undef SPARSELOOM_SUMS_8
 
 }  // namespace sparseloom::kernels::cuda::ptx
