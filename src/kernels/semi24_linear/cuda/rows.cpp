@@ -6,7 +6,8 @@ namespace sparseloom::kernels {
 
 std::span<const Row<Semi24Linear>> semi24_cuda_rows() {
   using namespace cuda::semi24_rows;
-  static const Row<Semi24Linear> rows[] = {sm90_decode(), sm90_wgmma(), sm80_mma(), dense()};
+  static const Row<Semi24Linear> rows[] = {sm90_decode(), sm90_wgmma(), sm90_dx(),
+                                           sm80_mma(),    sm80_ffma(),  dense()};
   return rows;
 }
 

@@ -48,7 +48,9 @@ int launch_on_device(const Semi24Linear::Args& args, Entry entry) {
 
 Row<Semi24Linear> sm90_wgmma();
 Row<Semi24Linear> sm90_decode();
+Row<Semi24Linear> sm90_dx();
 Row<Semi24Linear> sm80_mma();
+Row<Semi24Linear> sm80_ffma();
 Row<Semi24Linear> dense();
 Row<Semi24Scaled> sm90_scaled_wgmma();
 Row<Semi24Scaled> sm90_scaled_decode();

@@ -107,7 +107,7 @@ TEST(Semi24Choices, OfEightBitsOnAnH200) {
   }
 }
 
-// What Hopper's kernels refuse: other GPUs, sizes that TMA cannot read, fp32 and dX.
+// What Hopper's kernels refuse: other GPUs, sizes that TMA cannot read, and many tokens in fp32.
 TEST(Semi24Choices, WhereHoppersKernelsDoNotRun) {
   const auto kernel = [](const LinearProblem& p, const plan::Machine& machine) {
     return chosen(kernels::semi24_cuda_rows(), p, machine).kernel;
@@ -116,11 +116,31 @@ TEST(Semi24Choices, WhereHoppersKernelsDoNotRun) {
   EXPECT_EQ(kernel(problem_of(DType::f16, 16, 4100, 4096), kH200), "dense_on_device");
   EXPECT_EQ(kernel(problem_of(DType::f16, 8192, 4096, 4096), kA100), "dense_on_device");
   EXPECT_EQ(kernel(problem_of(DType::f32, 512, 4096, 4096), kH200), "dense_on_device");
-  LinearProblem dx = problem_of(DType::bf16, 512, 4096, 4096);
-  dx.direction = Direction::dx;
-  EXPECT_EQ(kernel(dx, kH200), "dense_on_device");
-  dx.can_gemm = false;
-  EXPECT_EQ(kernel(dx, kH200), "none");
+}
+
+TEST(Semi24Choices, OfDxAndFp32) {
+  const auto dx_of = [](DType dtype, std::int64_t m, std::int64_t cols, std::int64_t rows) {
+    LinearProblem p = problem_of(dtype, m, cols, rows);
+    p.direction = Direction::dx;
+    return p;
+  };
+  const auto kernel = [](const LinearProblem& p, const plan::Machine& machine) {
+    return chosen(kernels::semi24_cuda_rows(), p, machine).kernel;
+  };
+  EXPECT_EQ(kernel(dx_of(DType::bf16, 4, 768, 3072), kH200), "sm90_dx");
+  EXPECT_EQ(kernel(dx_of(DType::f16, 64, 4096, 4096), kH200), "sm90_dx");
+  EXPECT_EQ(kernel(dx_of(DType::bf16, 16384, 8192, 8192), kH200), "dense_on_device");
+  EXPECT_EQ(kernel(dx_of(DType::bf16, 64, 4096, 4096), kA100), "dense_on_device");
+  EXPECT_EQ(kernel(dx_of(DType::f32, 1, 5120, 5120), kH200), "sm80_ffma");
+  EXPECT_EQ(kernel(dx_of(DType::f32, 249, 5120, 5120), kH200), "dense_on_device");
+  EXPECT_EQ(kernel(problem_of(DType::f32, 1, 14336, 4096), kH200), "sm80_ffma");
+  EXPECT_EQ(kernel(problem_of(DType::f32, 1, 14336, 4096), kA100), "sm80_ffma");
+  // In features that are no multiple of 32, and out features that are none of 8.
+  EXPECT_EQ(kernel(dx_of(DType::bf16, 16, 4112, 4096), kH200), "dense_on_device");
+  LinearProblem alone = dx_of(DType::bf16, 16, 4096, 4100);
+  EXPECT_EQ(kernel(alone, kH200), "dense_on_device");
+  alone.can_gemm = false;
+  EXPECT_EQ(kernel(alone, kH200), "none");
 }
 
 }  // namespace
