@@ -200,7 +200,8 @@ TEST_P(CudaSmallSemi24, NanAndInfReachWhatIsStored) {
 }
 
 TEST_P(CudaSmallSemi24, CopiesMatchTheLayout) {
-  for (const Shape& shape : {Shape{1, 1, 1}, {1, 37, 5}, {1, 128, 64}, {1, 66, 130}}) {
+  for (const Shape& shape :
+       {Shape{1, 1, 1}, {1, 37, 5}, {1, 128, 64}, {1, 66, 130}, {1, 1032, 70}, {1, 300, 9}}) {
     const Operands o(GetParam(), shape, 0);
     const Stream stream;
     const OnGpu positions(as_bytes(o.positions)), values(o.values);
