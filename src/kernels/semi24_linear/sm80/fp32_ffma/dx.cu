@@ -38,6 +38,13 @@ struct Cut {
   }
 };
 
+/// sum += a b if `there`: by a predicate, where the compiler would branch.
+__device__ __forceinline__ void add_if(bool there, float& sum, float a, float b) {
+  asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p fma.rn.f32 %0, %1, %2, %0;\n}"
+      : "+f"(sum)
+      : "f"(a), "f"(b), "r"(static_cast<int>(there)));
+}
+
 /// sums += dY W of the warp's rows, for the lane's group, which is within W.
 template <int kMany>
 __device__ __forceinline__ void multiply(const Params& params, float (&sums)[kMany][4], std::int32_t group,
@@ -67,9 +74,9 @@ __device__ __forceinline__ void multiply(const Params& params, float (&sums)[kMa
 #pragma unroll
       for (unsigned c = 0; c < 4; ++c) {
         const float w = __uint_as_float(c == first ? stored[i].x : stored[i].y);
-        if (c != first && c != second) continue;
+        const bool there = c == first || c == second;
 #pragma unroll
-        for (int t = 0; t < kMany; ++t) sums[t][c] = fmaf(w, dy[t][i], sums[t][c]);
+        for (int t = 0; t < kMany; ++t) add_if(there, sums[t][c], w, dy[t][i]);
       }
     }
   }
