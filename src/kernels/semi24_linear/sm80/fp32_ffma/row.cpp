@@ -11,7 +11,7 @@ namespace {
 
 // Instructions for two groups of W, forward and dX: those of the group, those of each token, and how many a
 // multiprocessor of an H100 ran in a clock. Then of the memory's rate, what one token reached there.
-constexpr double kGroupSlots[2] = {12, 20}, kTokenSlots[2] = {17, 5}, kSlotsPerClock[2] = {1.3, 0.45},
+constexpr double kGroupSlots[2] = {12, 20}, kTokenSlots[2] = {17, 5}, kSlotsPerClock[2] = {1.3, 0.74},
                  kMemoryShare[2] = {0.95, 0.85};
 constexpr double kClusterUs = 0.8;
 
