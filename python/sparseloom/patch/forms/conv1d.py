@@ -1,6 +1,5 @@
 """transformers' Conv1D, a linear layer that stores its weight as [in, out], becomes a
-BlockSparseTransformersConv1D or Semi24Conv1D."""
-BlockSparseConv1D, Semi24Conv1D or SparseConv1D."""
+BlockSparseTransformersConv1D, Semi24Conv1D or SparseConv1D."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ import sys
 
 from torch import Tensor, nn
 
-from ...nn.variants import BlockSparseTransformersConv1D, Semi24Conv1D
-from ...nn.variants import BlockSparseConv1D, Semi24Conv1D, SparseConv1D
+from ...nn.variants import BlockSparseTransformersConv1D, Semi24Conv1D, SparseConv1D
 from .form import Form, Layers
 
 
@@ -17,7 +15,6 @@ class Conv1DForm(Form):
     """transformers.pytorch_utils.Conv1D."""
 
     layers = Layers(BlockSparseTransformersConv1D, Semi24Conv1D)
-    layers = Layers(BlockSparseConv1D, Semi24Conv1D)
     in_any_layout = SparseConv1D
 
     def matches(self, module: nn.Module) -> bool:
