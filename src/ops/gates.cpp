@@ -1,4 +1,4 @@
-// gate_blocks and gate_gradients, on the CPU.
+// gate_blocks and gate_gradients: checks, the work on the CPU, and the launches on CUDA.
 #include "sparseloom/gates.h"
 
 #include <algorithm>
@@ -6,7 +6,9 @@
 #include <string>
 
 #include "core/check.h"
+#include "kernels/shared/bsr/gates.h"
 #include "ops/checks.h"
+#include "runtime/cuda.h"
 #include "sparseloom/generic/half.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/packed_index.h"
@@ -105,15 +107,10 @@ void write_gradients(const GateGradients& call, const Executor& executor) {
   });
 }
 
-void require_cpu(const char* op, const Executor& executor) {
-  if (executor.device >= 0)
-    core::fail(op, "an executor on the CPU", ops::place(executor.device), "gate the blocks on the CPU");
-}
-
 }  // namespace
 
 std::size_t gate_blocks_workspace(const IndexView&, const Executor& executor) {
-  require_cpu("gate_blocks", executor);
+  if (executor.device >= 0) ops::require_gpu("gate_blocks", executor);
   return 0;
 }
 
@@ -126,15 +123,30 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   with_element(op, dtype, [&]<class T>(T) {
+    if (executor.device >= 0) return;
     write_index(index, transposed, gates, gated);
     write_values(index, static_cast<const T*>(values), gates, gated, executor);
   });
+#ifdef SPARSELOOM_HAVE_CUDA
+  if (executor.device < 0) return;
+  const runtime::CudaDeviceScope scope(executor.device);
+  ops::require_queued(
+      op, kernels::cuda::sm80_gate_blocks(index, transposed, dtype, values, gates, gated, executor.stream),
+      executor);
+#endif
 }
 
 void gate_gradients(const GateGradients& call, const Executor& executor) {
   constexpr const char* op = "gate_gradients";
-  require_cpu(op, executor);
-  with_element(op, call.dtype, [&]<class T>(T) { write_gradients<T>(call, executor); });
+  if (executor.device >= 0) ops::require_gpu(op, executor);
+  with_element(op, call.dtype, [&]<class T>(T) {
+    if (executor.device < 0) write_gradients<T>(call, executor);
+  });
+#ifdef SPARSELOOM_HAVE_CUDA
+  if (executor.device < 0) return;
+  const runtime::CudaDeviceScope scope(executor.device);
+  ops::require_queued(op, kernels::cuda::sm80_gate_gradients(call, executor.stream), executor);
+#endif
 }
 
 }  // namespace sparseloom

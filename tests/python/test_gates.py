@@ -55,7 +55,8 @@ def compare(shape, kind, dtype, device="cpu"):
     wanted = twin(layer, index, leaves, dy)
     for got, want in zip((y, *(leaf.grad for leaf in leaves)), wanted, strict=True):
         size = want.abs().max().item() or 1.0
-        torch.testing.assert_close(got.double().cpu(), want, rtol=0, atol=TOLERANCE[dtype] * size)
+        slack = 1 if device == "cpu" else 3  # fp32 on a GPU may be three products of 16 bits
+        torch.testing.assert_close(got.double().cpu(), want, rtol=0, atol=slack * TOLERANCE[dtype] * size)
 
 
 @pytest.mark.parametrize("kind", KINDS)
