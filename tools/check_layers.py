@@ -64,6 +64,7 @@ PUBLIC = dict.fromkeys(
     "channel_order": "ops",
     "gradient_norms": "ops",
     "gates": "kernels",
+    "recurrent": "kernels",
     "semi24_pruning": "layout",
     "topology": "layout",
     "pattern_graph": "pattern",

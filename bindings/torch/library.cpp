@@ -177,6 +177,19 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "gate_gradients(Tensor gradient, Tensor values, Tensor gates, Tensor place, bool need_values, "
       "bool need_gates) -> (Tensor dvalues, Tensor dgates)");
 
+  // The pointwise half of a recurrent step (include/sparseloom/recurrent.h). z, gates: [sequences, 4 units];
+  // x, g, dx, dg of a GRU: three thirds; the rest [sequences, units]. c_before, c and dc are float32, or
+  // float64 beside float64. dy, dh, more: summands of the gradient of h.
+  m.def(
+      "lstm_cell_pointwise(Tensor z, Tensor c_before, Tensor(a!)? gates, Tensor(b!) c, Tensor(c!) h) -> ()");
+  m.def(
+      "lstm_cell_pointwise_backward(Tensor gates, Tensor c_before, Tensor c, Tensor? dy, Tensor? dh, "
+      "Tensor(a!) dc, Tensor(b!) dz) -> ()");
+  m.def("gru_cell_pointwise(Tensor x, Tensor g, Tensor h_before, Tensor(a!)? gates, Tensor(b!) h) -> ()");
+  m.def(
+      "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "
+      "Tensor(a!) dx, Tensor(b!) dg, Tensor(c!) dh_before) -> ()");
+
   m.def(
       "generate_pattern(str generator, int rows, int cols, int block_rows, int block_cols, float[] "
       "arguments, "

@@ -25,6 +25,7 @@
 #include "sparseloom/ops.h"
 #include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/recurrent.h"
 #include "sparseloom/schedule.h"
 // 2:4 weights, which hold half of each group of four.
 #include "sparseloom/channel_order.h"

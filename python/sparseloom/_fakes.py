@@ -232,3 +232,11 @@ def _scaled_linear_of_pair_fake(
     bias: Tensor | None, out_features: int, out_dtype: torch.dtype, *rest: Any,
 ) -> Tensor:  # fmt: skip
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
+
+
+@torch.library.register_fake("sparseloom::lstm_cell_pointwise")
+@torch.library.register_fake("sparseloom::lstm_cell_pointwise_backward")
+@torch.library.register_fake("sparseloom::gru_cell_pointwise")
+@torch.library.register_fake("sparseloom::gru_cell_pointwise_backward")
+def _cell_fake(*operands: Any) -> None:
+    return None

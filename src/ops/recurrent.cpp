@@ -1,0 +1,74 @@
+// The pointwise half of recurrent steps, on the executor's device.
+#include "sparseloom/recurrent.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/check.h"
+#include "kernels/recurrent/cpu/cells.h"
+#include "ops/checks.h"
+#include "runtime/cpu.h"
+#include "sparseloom/generic/parallel.h"
+
+namespace sparseloom {
+namespace {
+
+constexpr std::int64_t kUnits = 512;  // of one task: a few us of work, and whole vectors
+
+// What an instruction set has for the dtype.
+const kernels::cpu::CellOps& cpu_ops([[maybe_unused]] DType dtype) {
+#if defined(__x86_64__)
+  if (dtype != DType::f64 && runtime::active_isa().has(runtime::Isa::avx2)) return kernels::cpu::kCellsAvx2;
+#endif
+  return kernels::cpu::kCellsScalar;
+}
+
+template <class Cell>
+void check(const char* op, const Cell& cell, const Executor& executor) {
+  if (cell.n < 0 || cell.hidden < 0)
+    core::fail(op, "sizes of 0 or more", core::shape(cell.n, cell.hidden), "pass sequences x units");
+  const bool known = cell.dtype == DType::f32 || cell.dtype == DType::f16 || cell.dtype == DType::bf16;
+  if (!known && (cell.dtype != DType::f64 || executor.device >= 0))
+    core::fail(op, executor.device < 0 ? "f64, f32, f16 or bf16" : "f32, f16 or bf16", name_of(cell.dtype),
+               "convert the module and its inputs with .float()");
+}
+
+// Runs the cell on all units, on this thread alone where others come later than they save.
+template <class Cell>
+void run(const char* op, const Cell& cell,
+         void (*units)(const Cell&, std::int64_t, std::int64_t, std::int64_t), const Executor& executor) {
+  check(op, cell, executor);
+  if (executor.device >= 0)
+    core::fail(op, "an executor on the CPU", ops::place(executor.device), "copy the tensors to the CPU");
+  if (cell.n == 0 || cell.hidden == 0) return;
+  // Of one thread and unit: some five exponentials on eight lanes (an estimate: only the order of magnitude
+  // counts, as the products take most of a step). A fork takes some 5 us.
+  constexpr double kUnitUs = 5e-3, kForkUs = 5;
+  const std::int64_t parts = core::ceil_div(cell.hidden, kUnits), tasks = cell.n * parts;
+  const double saved_us = static_cast<double>(cell.n * cell.hidden) * kUnitUs / 2;
+  const Executor threads = saved_us > kForkUs + executor.late_us ? executor : Executor::serial();
+  runtime::parallel_tasks(threads, tasks, [&](std::int64_t task) {
+    const std::int64_t begin = task % parts * kUnits;
+    units(cell, task / parts, begin, std::min(begin + kUnits, cell.hidden));
+  });
+}
+
+}  // namespace
+
+void lstm_cell(const LstmCell& cell, const Executor& executor) {
+  run("lstm_cell", cell, cpu_ops(cell.dtype).lstm, executor);
+}
+
+void lstm_cell_gradient(const LstmCellGradient& cell, const Executor& executor) {
+  run("lstm_cell_gradient", cell, cpu_ops(cell.dtype).lstm_gradient, executor);
+}
+
+void gru_cell(const GruCell& cell, const Executor& executor) {
+  run("gru_cell", cell, cpu_ops(cell.dtype).gru, executor);
+}
+
+void gru_cell_gradient(const GruCellGradient& cell, const Executor& executor) {
+  run("gru_cell_gradient", cell, cpu_ops(cell.dtype).gru_gradient, executor);
+}
+
+}  // namespace sparseloom
