@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "core/check.h"
 #include "kernels/recurrent/cpu/cells.h"
+#include "kernels/recurrent/sm80/cells.h"
 #include "ops/checks.h"
 #include "runtime/cpu.h"
+#include "runtime/cuda.h"
 #include "sparseloom/generic/parallel.h"
 
 namespace sparseloom {
@@ -33,14 +36,22 @@ void check(const char* op, const Cell& cell, const Executor& executor) {
                "convert the module and its inputs with .float()");
 }
 
-// Runs the cell on all units, on this thread alone where others come later than they save.
+// Runs the cell on all units, on the device or the CPU; there on this thread alone where others come later
+// than they save.
 template <class Cell>
 void run(const char* op, const Cell& cell,
+         [[maybe_unused]] int (*on_device)(const std::type_identity_t<Cell>&, void*) noexcept,
          void (*units)(const Cell&, std::int64_t, std::int64_t, std::int64_t), const Executor& executor) {
   check(op, cell, executor);
-  if (executor.device >= 0)
-    core::fail(op, "an executor on the CPU", ops::place(executor.device), "copy the tensors to the CPU");
+  if (executor.device >= 0) ops::require_gpu(op, executor);
   if (cell.n == 0 || cell.hidden == 0) return;
+  if (executor.device >= 0) {
+#ifdef SPARSELOOM_HAVE_CUDA
+    const runtime::CudaDeviceScope scope(executor.device);
+    ops::require_queued(op, on_device(cell, executor.stream), executor);
+#endif
+    return;
+  }
   // Of one thread and unit: some five exponentials on eight lanes (an estimate: only the order of magnitude
   // counts, as the products take most of a step). A fork takes some 5 us.
   constexpr double kUnitUs = 5e-3, kForkUs = 5;
@@ -53,22 +64,30 @@ void run(const char* op, const Cell& cell,
   });
 }
 
+#ifdef SPARSELOOM_HAVE_CUDA
+#define SPARSELOOM_ON_DEVICE(name) kernels::cuda::name
+#else
+#define SPARSELOOM_ON_DEVICE(name) nullptr
+#endif
+
 }  // namespace
 
 void lstm_cell(const LstmCell& cell, const Executor& executor) {
-  run("lstm_cell", cell, cpu_ops(cell.dtype).lstm, executor);
+  run("lstm_cell", cell, SPARSELOOM_ON_DEVICE(sm80_lstm_cell), cpu_ops(cell.dtype).lstm, executor);
 }
 
 void lstm_cell_gradient(const LstmCellGradient& cell, const Executor& executor) {
-  run("lstm_cell_gradient", cell, cpu_ops(cell.dtype).lstm_gradient, executor);
+  run("lstm_cell_gradient", cell, SPARSELOOM_ON_DEVICE(sm80_lstm_cell_gradient),
+      cpu_ops(cell.dtype).lstm_gradient, executor);
 }
 
 void gru_cell(const GruCell& cell, const Executor& executor) {
-  run("gru_cell", cell, cpu_ops(cell.dtype).gru, executor);
+  run("gru_cell", cell, SPARSELOOM_ON_DEVICE(sm80_gru_cell), cpu_ops(cell.dtype).gru, executor);
 }
 
 void gru_cell_gradient(const GruCellGradient& cell, const Executor& executor) {
-  run("gru_cell_gradient", cell, cpu_ops(cell.dtype).gru_gradient, executor);
+  run("gru_cell_gradient", cell, SPARSELOOM_ON_DEVICE(sm80_gru_cell_gradient),
+      cpu_ops(cell.dtype).gru_gradient, executor);
 }
 
 }  // namespace sparseloom
