@@ -6,6 +6,7 @@ from .linear import BlockSparseLinear
 from .masked import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear
+from .recurrent import BlockSparseGRU, BlockSparseLSTM
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
@@ -14,6 +15,8 @@ from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransfor
 __all__ = [
     "BlockSparseConv1D",
     "BlockSparseConv1x1",
+    "BlockSparseGRU",
+    "BlockSparseLSTM",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
     "BlockSparseTransformersConv1D",

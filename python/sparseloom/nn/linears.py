@@ -11,6 +11,7 @@ from torch import nn
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear
+from .recurrent_weights import BlockSparseGates
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
@@ -23,6 +24,7 @@ Quantizable = BlockSparseLinear | Semi24Linear
 EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
 #: Why layers of a user's own class stay as they are.
 OWN_CLASS = "it is of a class of its own"
+_GATES = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
 #: The classes that can be quantized, by the layer whose forward they have.
 _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     BlockSparseLinear: (BlockSparseLinear, BlockSparseTransformersConv1D),
@@ -63,6 +65,8 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
 
 def not_own_forward(layer: Quantizable) -> str:
     """Returns why an 8-bit layer would not do what this one does, by its class; "" if it would."""
+    if isinstance(layer, BlockSparseGates):
+        return _GATES
     base = next(base for base in _KINDS if isinstance(layer, base))
     if type(layer).forward is not base.forward or "forward" in vars(layer):
         return f"its forward is not {base.__name__}'s own"

@@ -39,6 +39,8 @@ class Semi24(Recipe):
         _semi24.require_method("Semi24", self.prune)
 
     def refusal(self, site: Site) -> str:
+        if site.form.layers.semi24 is None:
+            return f"a {site.kind} has no 2:4 layer"
         if site.parameter.is_meta:
             remedy = "give the model its values first"
             raise Error("sparsify_", f"values of {site.name} to pack", "a weight on the meta device", remedy)
@@ -64,6 +66,7 @@ class TwoOfFour(Chosen):
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> Semi24Linear:
+        assert site.form.layers.semi24 is not None  # refused
         return site.form.layers.semi24.holding(self.layout, self.values)
 
 
@@ -74,7 +77,7 @@ class ReadLater(Recipe, Chosen):
     layer: ClassVar[str] = "Semi24Linear"
 
     def refusal(self, site: Site) -> str:
-        return ""
+        return "" if site.form.layers.semi24 is not None else f"a {site.kind} has no 2:4 layer"
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> ReadLater:
         return self
@@ -84,4 +87,5 @@ class ReadLater(Recipe, Chosen):
     ) -> Semi24Linear:
         weight = site.parameter
         layout = Semi24Layout.anywhere(*site.shape, weight.device)
+        assert site.form.layers.semi24 is not None  # refused
         return site.form.layers.semi24.holding(layout, weight.new_zeros(layout.values_shape))

@@ -13,9 +13,10 @@ from .conv1d import Conv1DForm
 from .conv1x1 import Conv1x1Form
 from .form import Form, Site
 from .linear import LinearForm
+from .recurrent import RecurrentForm
 
 #: The first form that matches a module counts.
-FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), Conv1DForm()]
+FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), Conv1DForm(), RecurrentForm()]
 
 
 def form_of(module: nn.Module) -> Form | None:

@@ -24,7 +24,7 @@ class Layers(NamedTuple):
     """What a weight becomes, by what is stored of it."""
 
     blocks: type[BlockSparseLinear] = BlockSparseLinear
-    semi24: type[Semi24Linear] = Semi24Linear
+    semi24: type[Semi24Linear] | None = Semi24Linear  # None: this kind has no 2:4 layer
     masked: type[MaskedLinear] | None = None  # None: of this kind only stored blocks can train
 
 
@@ -55,6 +55,10 @@ class Form(ABC):
         """Returns {name of a weight's Parameter in the module: what a regex matches after the module's name},
         "" for an only weight."""
         return {"weight": ""}
+
+    def part(self, weight: str) -> str:
+        """Returns what a regex matches after the module's name for a weight."""
+        return self.parts()[weight]
 
     def matrix(self, like_weight: Tensor) -> Tensor:
         """Returns a tensor of a weight's shape as [out features, in features] (a view)."""
@@ -185,7 +189,7 @@ class Site:
 
     def matched(self, module_name: str) -> str:
         """Returns what a regex is matched with, where the module has that name."""
-        return joined(module_name, self.form.parts()[self.weight])
+        return joined(module_name, self.form.part(self.weight))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,0 +1,85 @@
+"""The weights of a recurrent layer: their names, how they are made, and their way to the loop over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from .. import pattern as patterns
+from .._recurrent import Weight
+from ..errors import Error
+from ..pattern import Block, Pattern, block_shape
+from .linear import BlockSparseLinear
+
+#: A pattern, of one gate or of all stacked, or what makes the one of a gate from (out, in features).
+GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None
+
+
+class BlockSparseGates(BlockSparseLinear):
+    """A weight of a recurrent layer, [gates x hidden, in features]: the matrices of the gates one below the
+    other. The recurrent layer multiplies with its values in every step."""
+
+
+def names_of(layers: int, bidirectional: bool, projected: bool) -> list[str]:
+    """Returns what follows ``weight_`` in the names of torch's Parameters, layer by layer: ih_l0, ..."""
+    kinds = ("ih", "hh", "hr") if projected else ("ih", "hh")
+    ends = ("", "_reverse") if bidirectional else ("",)
+    return [f"{kind}_l{layer}{end}" for layer in range(layers) for end in ends for kind in kinds]
+
+
+def stacked(pattern: Pattern, gates: int) -> Pattern:
+    """Returns the pattern [gates x hidden, in] whose gates all have ``pattern`` [hidden, in]. Raises Error
+    where a block would reach into two gates."""
+    side = pattern.block[0]
+    if pattern.rows % side:
+        expected = f"a hidden size that blocks of {side} rows divide, for gates of one pattern"
+        remedy = "choose a block that divides it, or pass a pattern of all gates"
+        raise Error("stacked", expected, str(pattern.rows), remedy)
+    mask = pattern.mask.repeat(gates, 1)
+    return Pattern(gates * pattern.rows, pattern.cols, pattern.block, mask)
+
+
+def made_of(
+    op: str, shape: tuple[int, int], gates: int, density: float | None, block: Block, pattern: GatePattern,
+    generator: torch.Generator | None, **how: Any,
+) -> nn.Module:  # fmt: skip
+    """Returns the weight of all gates, each of ``shape``, with a bias where ``how`` says so: a dense one
+    for density 1 without a pattern. Raises Error for a pattern of another size."""
+    rows, cols = shape
+    if pattern is None:
+        if density == 1:
+            return nn.Linear(cols, gates * rows, **how)
+        side = block_shape(op, block)[0]
+        if density is None or rows % side:  # blocks at the seam of two gates belong to both
+            found = patterns.balanced(gates * rows, cols, block, density or 0.0, generator)
+        else:
+            found = stacked(patterns.balanced(rows, cols, block, density, generator), gates)
+    else:
+        found = pattern if isinstance(pattern, Pattern) else pattern(rows, cols)
+        if (found.rows, found.cols) == (rows, cols):
+            found = stacked(found, gates)
+        elif (found.rows, found.cols) != (gates * rows, cols):
+            expected = f"a pattern of {rows} x {cols}, of one gate, or of {gates * rows} x {cols}"
+            remedy = "pass a function of (rows, cols) where layers differ"
+            raise Error(op, expected, f"{found.rows} x {found.cols}", remedy)
+    return BlockSparseGates(cols, gates * rows, pattern=found, generator=generator, **how)
+
+
+def weight_of(module: nn.Module, dtype: torch.dtype) -> tuple[Weight, Tensor | None]:
+    """Returns a child's weight and bias for the loop, in the dtype of the steps. Raises Error for a weight
+    that the loop cannot use as it is."""
+    bias: Tensor | None = module.bias  # type: ignore[assignment]
+    bias = None if bias is None else bias.to(dtype)
+    if not isinstance(module, BlockSparseLinear):
+        values: Tensor = module.weight  # type: ignore[assignment]
+        return Weight(values.to(dtype)), bias
+    if module._cut is not None or module.fuse_wgrad_accumulation:
+        got = "a part of one" if module._cut is not None else "fuse_wgrad_accumulation"
+        remedy = "leave recurrent weights whole, and their gradients in grad"
+        raise Error("recurrent", "a whole weight whose gradient is returned", got, remedy)
+    index = module.index
+    numbers = index.blocks, index.rows, index.cols, index.bm, index.bn, index.digest, int(module.strict)
+    return Weight(module.values.to(dtype), index.packed, numbers), bias
