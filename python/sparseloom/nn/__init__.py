@@ -8,6 +8,7 @@ from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear
 from .recurrent import BlockSparseGRU, BlockSparseLSTM
 from .semi24 import Semi24Linear
+from .small_world import SmallWorldLSTM
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D
@@ -25,6 +26,7 @@ __all__ = [
     "QuantizedBlockSparseLinear",
     "QuantizedSemi24Linear",
     "Semi24Linear",
+    "SmallWorldLSTM",
     "SparseLinear",
     "SparseModule",
     "SparseWeight",

@@ -1,0 +1,235 @@
+"""SmallWorldLSTM: an LSTM that is wide and sparse, with several steps inside each step of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from .._numbers import whole
+from .._recurrent import state_dtype
+from .._steps import Products, lstm_cell
+from ..errors import Error
+from ..pattern import Pattern
+from .linear import BlockSparseLinear
+from .recurrent_weights import BlockSparseGates, stacked, weight_of
+
+_OP = "SmallWorldLSTM"
+
+
+class SmallWorldLSTM(nn.Module):
+    """The LSTM of "GPU Kernels for Block-Sparse Weights" (Gray, Radford, Kingma 2017).
+
+    In each step of time, with lin a product with a sparse matrix and a LayerNorm: h = lin(h) * lin(x), h =
+    relu(lin(h) + lin(x)), then ``steps`` - 2 times h = relu(lin(h)); i, f, u and o are lin(h) of one pattern,
+    c = sigmoid(f) c + sigmoid(i) tanh(u), h = sigmoid(o) tanh(c). Inputs reach every so many-th unit, outputs
+    are read from every so many-th; after ``steps`` + 1 matrices a small world has mixed all units.
+
+    Args:
+        input_size: features of x; the width of the embedding, with ``tokens``.
+        hidden_size: units.
+        pattern: step -> its Pattern [hidden_size, hidden_size], for 0 .. steps; the last is that of the four
+            gates. They should differ. None: all matrices are dense.
+        steps: matrices before the gates, two or more.
+        inputs, outputs: units that the input reaches and that are read, divisors of hidden_size; all of them
+            by default.
+        tokens: size of the vocabulary, where x are tokens: rows of an embedding, normalised, times a gain.
+        classes: outputs of a weight-normed linear layer behind the units that are read; None: these are the
+            result.
+        dropout: of u, in training.
+        init: "normal", with variance 1 / fan-in, or "identity" (the diagonal blocks are the identity and all
+            others zero, as the paper has it).
+        device, dtype: as in nn.LSTM. generator: a CPU torch.Generator for the initial values.
+
+    Children: ``steps`` and ``gates`` (nn.Linear, or sparse), their LayerNorms, ``multiply`` and ``add`` for
+    the inputs, and ``embedding`` and ``head`` where they were asked for. Raises Error for sizes that do not
+    fit.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        pattern: Callable[[int], Pattern] | None,
+        steps: int = 5,
+        inputs: int | None = None,
+        outputs: int | None = None,
+        tokens: int | None = None,
+        classes: int | None = None,
+        dropout: float = 0.2,
+        init: str = "normal",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size = (
+            whole(_OP, "input_size", input_size),
+            whole(_OP, "hidden_size", hidden_size),
+        )
+        self.dropout, steps = float(dropout), whole(_OP, "steps", steps)
+        if steps < 2:
+            raise Error(_OP, "2 steps or more", str(steps), "one multiplies with the input, and one adds it")
+        self.inputs, self.outputs = (self._share(count) for count in (inputs, outputs))
+        how: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.steps = nn.ModuleList(self._matrix(pattern, step, 1, generator, how) for step in range(steps))
+        self.gates = self._matrix(pattern, steps, 4, generator, how)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_size, **how) for _ in range(steps))
+        self.gate_scale = nn.Parameter(torch.ones(4, hidden_size, **how))
+        self.gate_bias = nn.Parameter(torch.zeros(4, hidden_size, **how))
+        self.multiply, self.add = (nn.Linear(input_size, self.inputs, bias=False, **how) for _ in range(2))
+        self.multiply_norm, self.add_norm = (nn.LayerNorm(self.inputs, **how) for _ in range(2))
+        self.embedding = None if tokens is None else nn.Embedding(tokens, input_size, **how)
+        self.gain = None if tokens is None else nn.Parameter(torch.ones((), **how))
+        self.head = None if classes is None else weight_norm(nn.Linear(self.outputs, classes, **how))
+        self.reset_parameters(init, generator)
+
+    def _share(self, count: int | None) -> int:
+        if count is None:
+            return self.hidden_size
+        if not 0 < count <= self.hidden_size or self.hidden_size % count:
+            expected = f"a divisor of hidden_size {self.hidden_size} for inputs and outputs"
+            raise Error(_OP, expected, str(count), "they lie evenly among the units")
+        return count
+
+    def _matrix(
+        self,
+        pattern: Callable[[int], Pattern] | None,
+        step: int,
+        gates: int,
+        generator: Any,
+        how: dict[str, Any],
+    ) -> nn.Module:
+        size = self.hidden_size
+        if pattern is None:
+            return nn.Linear(size, gates * size, bias=False, **how)
+        found = pattern(step)
+        if not isinstance(found, Pattern) or (found.rows, found.cols) != (size, size):
+            got = f"{found.rows} x {found.cols}" if isinstance(found, Pattern) else type(found).__name__
+            raise Error(_OP, f"a pattern of {size} x {size} for step {step}", got, "make it of hidden_size")
+        found = found if gates == 1 else stacked(found, gates)
+        return BlockSparseGates(size, gates * size, bias=False, pattern=found, generator=generator, **how)
+
+    @torch.no_grad()
+    def reset_parameters(self, init: str = "normal", generator: torch.Generator | None = None) -> None:
+        """Draws the initial values; see ``init``. Raises Error for another one, and for the identity where
+        blocks are not square."""
+        if init not in ("normal", "identity"):
+            raise Error(_OP, "init 'normal' or 'identity'", repr(init), "normal mixes units from the start")
+        for matrix in [*self.steps, self.gates]:
+            weight = matrix.values if isinstance(matrix, BlockSparseLinear) else matrix.weight
+            if not cast(Tensor, weight).is_meta:
+                _identity_(matrix, self.hidden_size) if init == "identity" else _normal_(matrix, generator)
+        self.gate_bias[1] = 1.0  # of the forget gate: the state is kept at first
+
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Maps x [steps of time, batch, input_size], or tokens [steps of time, batch], to [.., outputs or
+        classes], and returns the state (h, c) [batch, hidden_size] after the last step, to be passed to the
+        next call (detach it to end the gradient there). Differentiable once. Raises Error when x or the state
+        does not fit."""
+        if self.embedding is not None and self.gain is not None:
+            x = F.normalize(self.embedding(x), dim=-1) * self.gain
+        if x.dim() != 3 or x.shape[-1] != self.input_size or not len(x):
+            expected = f"x [steps, batch, {self.input_size}] of one step or more"
+            raise Error(_OP, expected, str(list(x.shape)), "time comes first")
+        factor, summand = self.multiply_norm(self.multiply(x)), self.add_norm(self.add(x))
+        h, c = self._state(state, x, factor.dtype)
+        products = [self._products(matrix) for matrix in [*self.steps, self.gates]]
+        read, outputs = self.hidden_size // self.outputs, []
+        for each_factor, each_summand in zip(factor, summand, strict=True):
+            h, c = self._step(h, c, each_factor, each_summand, products)
+            outputs.append(h[:, ::read])
+        y = torch.stack(outputs)
+        return y if self.head is None else self.head(y), (h, c)
+
+    def _step(
+        self,
+        h: Tensor,
+        c: Tensor,
+        factor: Tensor,
+        summand: Tensor,
+        products: list[Callable[[Tensor], Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        for step, norm in enumerate(self.norms):
+            h = norm(products[step](h))
+            if step == 0:
+                h = self._reached(h, lambda units: units * factor)
+                continue
+            if step == 1:
+                h = self._reached(h, lambda units: units + summand)
+            h = F.relu(h)
+        z = F.layer_norm(products[-1](h).unflatten(-1, (4, self.hidden_size)), (self.hidden_size,))
+        z = torch.addcmul(self.gate_bias.to(z.dtype), z, self.gate_scale.to(z.dtype))
+        if self.dropout and self.training:
+            i, f, u, o = z.unbind(1)
+            z = torch.stack([i, f, F.dropout(u, self.dropout), o], 1)
+        return lstm_cell(z.flatten(1), c)
+
+    def _reached(self, h: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns h with the units changed that the input reaches."""
+        stride = self.hidden_size // self.inputs
+        if stride == 1:
+            return change(h)
+        return h.slice_scatter(change(h[:, ::stride]).to(h.dtype), 1, 0, None, stride)
+
+    def _products(self, matrix: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Returns what multiplies with a matrix in each step, in the dtype of autocast."""
+        plain = isinstance(matrix, (BlockSparseLinear, nn.Linear)) and matrix.bias is None
+        if not plain or matrix._forward_hooks or torch.compiler.is_compiling():
+            return matrix
+        values: Any = matrix.values if isinstance(matrix, BlockSparseLinear) else matrix.weight
+        kind, dtype = values.device.type, values.dtype
+        if torch.is_autocast_enabled(kind) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+        products = Products(weight_of(matrix, dtype)[0])
+        return lambda h: products(h.to(dtype))
+
+    def _state(self, state: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        shape, wide = (x.shape[1], self.hidden_size), state_dtype(dtype)
+        if state is None:
+            return x.new_zeros(shape, dtype=dtype), x.new_zeros(shape, dtype=wide)
+        fits = isinstance(state, (tuple, list)) and len(state) == 2
+        if not fits or any(not isinstance(each, Tensor) or tuple(each.shape) != shape for each in state):
+            raise Error(
+                _OP, f"h and c of {list(shape)}", repr(state)[:80], "pass the state of the call before"
+            )
+        return state[0], state[1].to(wide)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, inputs={self.inputs}, outputs={self.outputs}"
+
+
+def _normal_(matrix: nn.Module, generator: torch.Generator | None) -> None:
+    """Draws with variance 1 / fan-in, the number of stored inputs."""
+    if isinstance(matrix, BlockSparseLinear):
+        matrix.reset_parameters(
+            generator
+        )  # uniform in 1 / sqrt(fan-in): a third of its square is the variance
+        matrix.values.mul_(math.sqrt(3))
+    else:
+        weight = cast(Tensor, matrix.weight)
+        drawn = torch.randn(weight.shape, dtype=torch.float32, device="cpu", generator=generator)
+        weight.copy_(drawn / math.sqrt(weight.shape[1]))
+
+
+def _identity_(matrix: nn.Module, size: int) -> None:
+    """Writes the identity into the square of each gate, where it is stored."""
+    if not isinstance(matrix, BlockSparseLinear):
+        weight = cast(Tensor, matrix.weight)
+        weight.copy_(torch.eye(size).repeat(len(weight) // size, 1))
+        return
+    bm, bn = matrix.block
+    if bm != bn:
+        raise Error(_OP, "square blocks for init='identity'", f"{bm} x {bn}", "choose init='normal'")
+    crow, col = matrix.pattern.index()
+    row = torch.repeat_interleave(torch.arange(len(crow) - 1), crow.diff().long()) % -(-size // bm)
+    matrix.values.zero_()
+    matrix.values[(row == col).to(matrix.values.device)] = torch.eye(bm).to(matrix.values)

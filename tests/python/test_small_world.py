@@ -1,0 +1,184 @@
+"""SmallWorldLSTM beside its equations, written out with dense matrices; and the products whose weight's
+gradient waits for all steps."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sparseloom
+from sparseloom import Error, pattern, quantize_
+from sparseloom._recurrent import Weight
+from sparseloom._steps import Products
+from sparseloom.nn import BlockSparseLinear, SmallWorldLSTM
+
+HIDDEN, OPTIONS = 96, {"steps": 4, "inputs": 24, "outputs": 48, "dropout": 0.0}
+
+
+def small_world(step):
+    return pattern.watts_strogatz(HIDDEN, HIDDEN, 16, 2, 0.3, seed=step)
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return SmallWorldLSTM(20, HIDDEN, **({"pattern": small_world} | OPTIONS | options))
+
+
+def dense_of(matrix):
+    return (
+        matrix.to_dense().weight.detach() if isinstance(matrix, BlockSparseLinear) else matrix.weight.detach()
+    )
+
+
+def equations(layer, x, h, c, weights):
+    """The cell as the paper has it, in torch's own operators."""
+    norm = lambda y, of: F.layer_norm(y, y.shape[-1:], of.weight, of.bias)  # noqa: E731
+    mx, ax = norm(layer.multiply(x), layer.multiply_norm), norm(layer.add(x), layer.add_norm)
+    at, outputs = torch.arange(0, HIDDEN, HIDDEN // layer.inputs), []
+    for t in range(len(x)):
+        h = norm(h @ weights[0].t(), layer.norms[0])
+        h = h * torch.ones_like(h).index_copy(1, at, mx[t])
+        h = norm(h @ weights[1].t(), layer.norms[1])
+        h = F.relu(h + torch.zeros_like(h).index_copy(1, at, ax[t]))
+        for step in range(2, len(layer.norms)):
+            h = F.relu(norm(h @ weights[step].t(), layer.norms[step]))
+        gates = [
+            F.layer_norm(h @ w.t(), (HIDDEN,)) * g + b
+            for w, g, b in zip(weights[-1].split(HIDDEN), layer.gate_scale, layer.gate_bias, strict=True)
+        ]
+        c = torch.sigmoid(gates[1]) * c + torch.sigmoid(gates[0]) * torch.tanh(gates[2])
+        h = torch.sigmoid(gates[3]) * torch.tanh(c)
+        outputs.append(h[:, :: HIDDEN // layer.outputs])
+    return torch.stack(outputs), h, c
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_results_and_gradients_are_those_of_the_equations(sparse):
+    layer = make(**({} if sparse else {"pattern": None}))
+    twin = copy.deepcopy(layer)
+    matrices = [*layer.steps, layer.gates]
+    weights = [dense_of(m).clone().requires_grad_() for m in matrices]
+    x = torch.randn(5, 3, 20, requires_grad=True)
+    state = [torch.randn(3, HIDDEN, requires_grad=True) for _ in range(2)]
+    leaves = [each.detach().clone().requires_grad_() for each in (x, *state)]
+    y, (h, c) = layer(x, tuple(state))
+    wanted = equations(twin, *leaves, weights)
+    for mine, theirs in zip((y, h, c), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+    for results in ((y, h, c), wanted):
+        sum(
+            (each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in results
+        ).backward()
+    for mine, theirs in zip((x, *state), leaves, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-3)
+    for matrix, weight in zip(matrices, weights, strict=True):
+        mine = matrix.values.grad if sparse else matrix.weight.grad
+        theirs = matrix.sparse_weights()["values"].packed(weight.grad) if sparse else weight.grad
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+    for (name, mine), theirs in zip(layer.named_parameters(), twin.parameters(), strict=True):
+        if name.endswith("norm.weight") or name.startswith(("gate_", "multiply", "add")):
+            torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_the_weights_gradient_is_one_product_over_all_steps():
+    layer = BlockSparseLinear(64, 64, False, density=0.5, block=16)
+    index = layer.index
+    numbers = index.blocks, 64, 64, 16, 16, index.digest, 0
+    calls = []
+
+    class Counted(Weight):
+        def dw(self, dy, x):
+            calls.append(tuple(dy.shape))
+            return super().dw(dy, x)
+
+    h = torch.randn(3, 64, requires_grad=True)
+    products = Products(Counted(layer.values, index.packed, numbers))
+    y = h
+    for _ in range(4):
+        y = torch.tanh(products(y))
+    y.square().sum().backward(retain_graph=True)
+    assert calls == [(12, 64)]
+    mine, dh = layer.values.grad.clone(), h.grad.clone()
+    layer.values.grad, h.grad, z = None, None, h
+    for _ in range(4):
+        z = torch.tanh(layer(z))
+    z.square().sum().backward()
+    torch.testing.assert_close(mine, layer.values.grad)
+    torch.testing.assert_close(dh, h.grad)
+    y.square().sum().backward()  # again, of the kept graph
+    torch.testing.assert_close(layer.values.grad, 2 * mine)
+
+
+def test_tokens_classes_and_a_carried_state():
+    layer = make(tokens=30, classes=30)
+    tokens = torch.randint(30, (7, 4))
+    whole, end = layer(tokens)
+    assert whole.shape == (7, 4, 30)
+    first, state = layer(tokens[:2])
+    second, state = layer(tokens[2:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    torch.testing.assert_close(state, end)
+    F.cross_entropy(whole.flatten(0, 1), tokens.flatten()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(tokens)[0], whole)
+
+
+def test_every_step_has_a_pattern_of_its_own_and_the_gates_share_one():
+    layer = make()
+    assert len({step.pattern for step in layer.steps}) == 4
+    mask = layer.gates.pattern.mask
+    assert torch.equal(mask, small_world(4).mask.repeat(4, 1)) and layer.gate_bias[1].eq(1).all()
+
+
+def test_initial_values():
+    wide = SmallWorldLSTM(8, 512, pattern=lambda s: pattern.balanced(512, 512, 16, 0.25, seed=s), steps=2)
+    for matrix in [*wide.steps, wide.gates]:
+        assert abs(matrix.values.std().item() * 128**0.5 - 1) < 0.02
+    same = make(init="identity")
+    assert all(torch.equal(dense_of(step), torch.eye(HIDDEN)) for step in same.steps)
+    assert torch.equal(dense_of(same.gates), torch.eye(HIDDEN).repeat(4, 1))
+    assert torch.equal(dense_of(make(init="identity", pattern=None).steps[0]), torch.eye(HIDDEN))
+
+
+def test_dropout_is_of_training_alone():
+    layer, x = make(dropout=0.5), torch.randn(3, 2, 20)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    assert torch.equal(layer.eval()(x)[0], layer(x)[0])
+
+
+def test_autocast_16_bits_and_files(tmp_path):
+    layer, x = make(), torch.randn(4, 3, 20)
+    wanted = layer(x)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)[0]
+    y.float().sum().backward()
+    torch.testing.assert_close(y.float(), wanted, atol=6e-2, rtol=6e-2)
+    assert layer.gates.values.grad.dtype == torch.float32
+    sparseloom.save(layer, tmp_path / "layer.safetensors")
+    again = make()
+    sparseloom.load(tmp_path / "layer.safetensors", again)
+    assert torch.equal(again(x)[0], wanted)
+    with pytest.raises(Error, match="a recurrent layer"):
+        quantize_(layer)
+    found = {each.name: each for each in sparseloom.report(layer, x, seconds=0.01).layers}
+    assert found["gates"].tokens == 3 and found["steps.0"].tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 1}, "2 steps"),
+        ({"inputs": 36}, "divisor"),
+        ({"init": "zeros"}, "identity"),
+        ({"pattern": lambda step: pattern.full(64, 64, 16)}, "96 x 96"),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(Error, match=words):
+        make(**options)
+    with pytest.raises(Error, match="20"):
+        make()(torch.randn(2, 3, 19))
+    with pytest.raises(Error, match="h and c"):
+        make()(torch.randn(2, 3, 20), torch.randn(3, HIDDEN))
