@@ -51,13 +51,13 @@ def trials(steps: int) -> dict[str, Trial]:
 
     every = max(1, at(1 / 97))
     static = Arm("static", select="random", redraw=True)
-    rigl = Arm("RigL", methods.rigl(at(0.75), every), "random", True)
+    rigl = Arm("RigL", methods.rigl(at(0.75), every, share=0.1), "random", True)
     gradual = Arm("gradual", methods.gradual(at(0.1), at(0.7), every))
     return {
         "dense": Trial(Arm("dense", dense=True)),
         "static-80": Trial(static, 80),
         "rigl-80": Trial(rigl, 80),
-        "supermask-80": Trial(Arm("supermask", methods.supermask(lr=5 * LR)), 80),
+        "supermask-80": Trial(Arm("supermask", methods.supermask(lr=LR)), 80),
         "gradual-80": Trial(gradual, 80),
         "spartan-80": Trial(Arm("Spartan", methods.spartan(at(0.8), at(0.2))), 80),
         "gradual-80-block32": Trial(gradual, 80, 32),

@@ -26,8 +26,8 @@ struct DeviceCopies<Semi24> {
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Of the memory's rate, what unpacking reached on an H100: 2.6 to 2.8 TB/s in fp32; in 16 bits 2.0 to 2.3, and
-// 1.1 to 1.7 for weights of a few MB.
+// Of the memory's rate, what unpacking reached on an H100: 2.6 to 2.8 TB/s in fp32; in 16 bits 2.0 to 2.3,
+// and 1.1 to 1.7 for weights of a few MB.
 constexpr double kUnpackShare[2] = {0.9, 0.65};
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
