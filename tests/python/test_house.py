@@ -187,6 +187,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/nmg.md", 2),
         ("docs/programming_model.md", 6),
         ("docs/patterns.md", 3),
+        ("docs/recurrent.md", 3),
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
