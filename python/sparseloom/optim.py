@@ -16,8 +16,9 @@ class AdamW(Optimizer):
     """torch.optim.AdamW, but each block of a block-sparse layer counts its own steps.
 
     The first steps of a new block are then corrected for the bias of its own moments, which are young. With
-    the count of the whole Parameter, as torch's optimizers keep it, they would be up to three times as large
-    (at the usual betas): the correction is long over, while the second moment starts at zero. A 3-dimensional
+    the count of the whole Parameter, as torch's optimizers keep it, they would be up to 6.6 times as large
+    (at the usual betas, in the twelfth step of a steady gradient; 3.2 times in the first and the hundredth):
+    the correction is long over, while the second moment starts at zero. A 3-dimensional
     Parameter [blocks, bm, bn] has ``step`` [blocks] in its state, which ``set_topology_`` moves with the
     blocks; any other has one count and gets torch's update.
 

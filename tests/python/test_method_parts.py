@@ -322,6 +322,7 @@ def test_the_distillation_loss_is_its_formula():
         (lambda: S.scores.Learned("ones"), "init"),
         (lambda: S.select.TopK("column"), "scope"),
         (lambda: S.regrow.Gradient(share=2), "share"),
+        (lambda: S.regrow.Gradient(steps=0), "steps"),
         (lambda: S.regrow.Random(init="normal"), "init"),
         (lambda: S.Method(regrow=S.gradients.Masked()), "regrow to be a Regrow"),
     ],

@@ -176,6 +176,39 @@ def test_rigl_finds_the_support_of_a_sparse_weight_and_set_does_not():
     assert found["rigl"] == 12 > found["set"], found
 
 
+def test_rigl_sums_the_gradient_of_the_steps_that_it_is_given():
+    net = nn.Sequential(nn.Linear(64, 64, bias=False))
+    optimizer = torch.optim.SGD(net.parameters(), 0.0)
+    options = {"select": "random", "seed": 0, "method": M.rigl(100, 5, share=0.5, steps=3)}
+    run = sparsify_(net, {"0": BlockSparse(8, 0.25, **options)}, optimizer=optimizer).method
+    (held,) = run.weights
+    torch.manual_seed(0)
+    for change in range(2):
+        total, watched, norms = torch.zeros(64, 64), [], net[0].values.detach().flatten(1).norm(dim=1)
+        mask = net[0].pattern.mask
+        for step in range(1, 6):
+            x, dy = torch.randn(16, 64), torch.randn(16, 64)
+            optimizer.zero_grad()
+            watched.append(held.watching)
+            net(x).backward(dy)
+            total += dy.t() @ x if step > 2 else 0
+            run.step()
+        assert watched == [False, False, True, True, True] and not held.pairs
+        strength = torch.full((64,), -math.inf).masked_scatter(mask.flatten(), norms)
+        kept = torch.zeros(64, dtype=torch.bool)
+        share = held_share(run, 5 * (change + 1))
+        kept[strength.topk(16 - int(share * 16)).indices] = True
+        scores = total.view(8, 8, 8, 8).square().sum((1, 3)).sqrt().flatten().masked_fill(kept, -math.inf)
+        kept[scores.topk(16 - int(kept.sum())).indices] = True
+        assert torch.equal(net[0].pattern.mask.flatten(), kept)
+
+
+def held_share(run, step):
+    """What a run's only method drops after that step."""
+    ((method, _),) = run._groups
+    return method.regrow.share_at(method.schedule.progress(step))
+
+
 def test_without_a_gradient_outside_rigl_grows_the_lowest_indices():
     net, optimizer, run = start("rigl")
     run.step()

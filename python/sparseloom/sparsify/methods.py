@@ -29,11 +29,13 @@ def set_(every: int = 100, share: float = 0.3, end_step: int | None = None, seed
     return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Random(share, seed=seed))
 
 
-def rigl(end_step: int, every: int = 100, share: float = 0.3) -> Method:
+def rigl(end_step: int, every: int = 100, share: float = 0.3, steps: int = 1) -> Method:
     """RigL (Evci et al. 2020): as SET, but the blocks with the largest gradient grow, and the share falls
     along a cosine to ``end_step``, three quarters of the training. The optimizer's step is made as well,
-    where the paper skips it."""
-    return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Gradient(share))
+    where the paper skips it. ``steps``: the gradient is summed over so many steps before a change, the
+    paper's is of one. With Adam, take ``optim.AdamW``: torch's has no correction for the moments of new
+    blocks, whose first hundred steps are several times too large."""
+    return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Gradient(share, steps=steps))
 
 
 def decreasing(begin: int, end: int, every: int = 100, share: float = 0.3) -> Method:

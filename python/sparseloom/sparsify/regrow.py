@@ -24,6 +24,8 @@ class Regrow:
 
     #: Whether ``scores`` reads the gradient of all blocks, which the layer then watches in such steps.
     needs_gradient: ClassVar[bool] = False
+    #: How many steps it watches for that, up to the one before the change.
+    steps: int = 1
 
     def share_at(self, progress: float) -> float:
         """Returns the share of the kept blocks that is dropped and regrown, at that progress."""
@@ -111,16 +113,22 @@ class Gradient(_Growing):
     before the change. The arguments are as in ``Random``.
 
     With micro-batches it is the norm of their sum; on several ranks the sum of squared norms decides.
+    With ``steps`` above 1 it is the norm of the sum over that many steps before the change, since most of
+    one batch's gradient is noise; the operands of all of them are kept until then, and a run that is resumed
+    in between has those that follow alone.
     """
 
     needs_gradient: ClassVar[bool] = True
     norm: str = "l2"
+    steps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.norm not in NORMS:
             expected = f"norm to be one of {', '.join(NORMS)}"
             raise Error("regrow.Gradient", expected, repr(self.norm), "pass one of them")
+        if self.steps < 1:
+            raise Error("regrow.Gradient", "steps of at least 1", repr(self.steps), "1 is RigL's")
 
     def scores(self, held: Held, step: int) -> Tensor | None:
         return held.gradient_scores(self.norm)

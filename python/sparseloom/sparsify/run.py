@@ -125,9 +125,13 @@ class Run:
         self._watch()
 
     def _watch(self) -> None:
-        """Lets layers keep the operands of the next step where a change after it needs them."""
+        """Lets layers keep the operands of the next step where a change after it, or soon, needs them."""
         for waiting, (method, weights) in zip(self._waiting, self._groups, strict=True):
-            needs = method.regrow is not None and method.regrow.needs_gradient
+            ahead = method.regrow.steps if method.regrow is not None and method.regrow.needs_gradient else 0
+            due = method.schedule.due
+            wanted = ahead > 0 and (waiting or any(due(self.steps + 1 + i) for i in range(ahead)))
+            goes_on = wanted and not waiting and not due(self.steps)
             for held in weights:
-                held.pairs.clear()
-                held.watching = needs and (waiting or method.schedule.due(self.steps + 1))
+                if not goes_on:
+                    held.pairs.clear()
+                held.watching = wanted
