@@ -56,6 +56,7 @@ PUBLIC = dict.fromkeys(
     "linear_of": "kernels",
     "csr": "layout",
     "csr_linear": "kernels",
+    "conv_ops": "ops",
     "csr_ops": "ops",
     "semi24": "layout",
     "semi24_linear": "kernels",

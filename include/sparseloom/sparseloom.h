@@ -40,8 +40,10 @@
 #include "sparseloom/nmg.h"
 #include "sparseloom/nmg_linear.h"
 #include "sparseloom/sparsifiers.h"
-// CSR weights, which hold single elements.
+// Convolutions.
+#include "sparseloom/conv_ops.h"
 #include "sparseloom/conv_shape.h"
+// CSR weights, which hold single elements.
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"

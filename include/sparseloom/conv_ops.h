@@ -1,0 +1,59 @@
+// Products of block-sparse convolutions: check, plan and launch over the rows of bsr_conv.h.
+//
+//   const ConvShape shape = conv_shape("conv", images, axes);          // fills in what comes out
+//   const auto plan = plan_conv(describe_conv(index, shape, DType::bf16, Direction::forward), index,
+//   executor); conv(*plan, x, index, values, bias, y, workspace, executor);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "sparseloom/bsr_conv.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/layout.h"
+
+namespace sparseloom {
+
+/// One axis as a caller gives it; checked by conv_shape.
+struct ConvWindow {
+  std::int64_t in = 1, kernel = 1, stride = 1, padding = 0, dilation = 1;
+};
+
+/// The shape of a convolution over `axes`: one to three, the last of them width. Throws Error unless extents
+/// lie in [1, 2^30), kernels, strides and dilations in [1, 2^16), paddings in [0, 2^16), images in [0, 2^31),
+/// and the taps fit into the padded extent.
+SPARSELOOM_API ConvShape conv_shape(const char* op, std::int64_t images, std::span<const ConvWindow> axes);
+
+/// A problem whose operands are aligned, without bias. The index's arrays are not read. Throws Error for a
+/// dtype other than f32, f16 and bf16.
+SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, DType dtype,
+                                               Direction direction);
+
+/// Chooses a row, or returns the cached plan; `kernel` names a row. Throws Error listing every refusal when
+/// no row can run: there is none for the CPU.
+SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,
+                                                         const Executor& executor,
+                                                         const std::string& kernel = {});
+
+/// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of
+/// the plan's dtype. workspace: plan.workspace_bytes, aligned to 256 bytes. Throws Error where a shape,
+/// dtype, stride or alignment is not the plan's, or the kernel could not be queued.
+SPARSELOOM_API void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index,
+                         const void* values, const void* bias, const MatrixView& y,
+                         std::span<std::byte> workspace, const Executor& executor);
+
+/// dx [in pixels, cols] of dy [out pixels, rows]. Workspace and errors as conv.
+SPARSELOOM_API void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
+                            const TransposedView& transposed, const void* values, const MatrixView& dx,
+                            std::span<std::byte> workspace, const Executor& executor);
+
+/// dvalues [blocks][taps][bm, bn] of dy [out pixels, rows] and x [in pixels, cols]; padding becomes zero.
+/// Workspace and errors as conv.
+SPARSELOOM_API void conv_dw(const ConvPlan& plan, const ConstMatrixView& dy, const ConstMatrixView& x,
+                            const IndexView& index, void* dvalues, std::span<std::byte> workspace,
+                            const Executor& executor);
+
+}  // namespace sparseloom

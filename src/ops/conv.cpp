@@ -1,0 +1,167 @@
+// The products of block-sparse convolutions: checks the arguments once at the boundary, fills the kernel's
+// arguments and launches it.
+#include <limits>
+#include <string>
+
+#include "core/check.h"
+#include "ops/call.h"
+#include "ops/problem.h"
+#include "ops/rows.h"
+#include "sparseloom/conv_ops.h"
+
+namespace sparseloom {
+namespace {
+
+using bsr_conv::Conv;
+using ops::check_matrix, ops::row_distance;
+
+// Plans are kept under 16 bits of each (bsr_conv/verb.cpp).
+constexpr std::int64_t kTapsLimit = 1 << 16;
+// Pixels along an axis, padding included, are counted in 32 bits.
+constexpr std::int64_t kExtentLimit = 1 << 30;
+
+void check_within(const char* op, const char* name, std::int64_t got, std::int64_t least,
+                  std::int64_t limit) {
+  if (got < least || got >= limit)
+    core::fail(op, std::string(name) + " in " + std::to_string(least) + ".." + std::to_string(limit - 1),
+               std::to_string(got), "pass one number for each axis of space, within these bounds");
+}
+
+ConvAxis axis_of(const char* op, const ConvWindow& w) {
+  check_within(op, "the extent of x", w.in, 1, kExtentLimit);
+  check_within(op, "kernel", w.kernel, 1, kTapsLimit);
+  check_within(op, "stride", w.stride, 1, kTapsLimit);
+  check_within(op, "padding", w.padding, 0, kTapsLimit);
+  check_within(op, "dilation", w.dilation, 1, kTapsLimit);
+  const std::int64_t padded = w.in + 2 * w.padding, reach = w.dilation * (w.kernel - 1) + 1;
+  if (reach > padded)
+    core::fail(op, "taps that reach over at most the padded extent of " + std::to_string(padded),
+               std::to_string(reach), "pad x, or pass a smaller kernel or dilation");
+  const auto narrow = [](std::int64_t number) { return static_cast<std::int32_t>(number); };
+  return {narrow(w.in),      narrow((padded - reach) / w.stride + 1),
+          narrow(w.kernel),  narrow(w.stride),
+          narrow(w.padding), narrow(w.dilation)};
+}
+
+void check_planned(const char* op, Direction direction, const ConvPlan& plan, const IndexView& index,
+                   std::span<std::byte> workspace, const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  if (p.direction != direction)
+    core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
+               "make one plan for each direction");
+  ops::check_call(op, p, plan, index, workspace, executor);
+}
+
+// No row of this verb says what it needs: it is asked with what the problem says of the operands.
+void check_aligned(const char* op, const ConvPlan& plan, const void* values,
+                   std::initializer_list<ConstMatrixView> read,
+                   std::initializer_list<ConstMatrixView> written) {
+  using bsr_linear::Aligned;
+  const bsr_conv::Problem& p = plan.problem;
+  ops::check_aligned(op, plan,
+                     !p.aligned      ? Aligned::none
+                     : p.out_aligned ? Aligned::all
+                                     : Aligned::inputs,
+                     values, read, written);
+}
+
+bsr_conv::Args arguments(const ConvPlan& plan, const IndexView& index, const ConstMatrixView& a,
+                         std::span<std::byte> workspace, const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  bsr_conv::Args args{ops::arguments(p, index, a, workspace, executor), p.shape};
+  args.product.direction = p.direction;
+  args.product.out_dtype = p.dtype;
+  args.product.tf32 = p.tf32;
+  return args;
+}
+
+void launch(const char* op, const ConvPlan& plan, const bsr_conv::Args& args, const Executor& executor) {
+  const runtime::CudaDeviceScope scope(executor.device);
+  ops::require_queued(op, plan.launch(args, executor), executor, plan.kernel_name);
+}
+
+}  // namespace
+
+ConvShape conv_shape(const char* op, std::int64_t images, std::span<const ConvWindow> axes) {
+  check_within(op, "images", images, 0, std::numeric_limits<std::int32_t>::max());
+  if (axes.empty() || axes.size() > 3)
+    core::fail(op, "one to three axes of space", std::to_string(axes.size()),
+               "pass x as [images, channels, *space]");
+  ConvShape shape;
+  shape.images = static_cast<std::int32_t>(images);
+  for (std::size_t i = 0; i < axes.size(); ++i) shape.axis[3 - axes.size() + i] = axis_of(op, axes[i]);
+  return shape;
+}
+
+bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, DType dtype,
+                                Direction direction) {
+  if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)
+    core::fail("conv", "f32, f16 or bf16", name_of(dtype), "convert it, or multiply with the dense weight");
+  bsr_conv::Problem problem;
+  problem.direction = direction;
+  problem.shape = shape;
+  ops::describe_index(index, dtype, direction == Direction::dx ? shape.in_pixels() : shape.out_pixels(),
+                      problem);
+  return problem;
+}
+
+std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,
+                                          const Executor& executor, const std::string& kernel) {
+  ops::enter_own_rows();
+  if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
+  ops::complete(problem, index, executor);
+  ops::require_valid(problem, index);
+  return plan_for<Conv>(problem, executor, kernel);
+}
+
+void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+          const void* bias, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  check_planned("conv", Direction::forward, plan, index, workspace, executor);
+  check_matrix("conv", "x", x, p.shape.in_pixels(), p.cols, p.dtype);
+  check_matrix("conv", "y", y, p.m, p.rows, p.dtype);
+  if (p.m == 0 || p.rows == 0) return;
+  ops::check_bias(p, bias);
+  check_aligned("conv", plan, values, {x}, {y});
+  bsr_conv::Args args = arguments(plan, index, x, workspace, executor);
+  args.product.values = values;
+  args.product.bias = bias;
+  args.product.out = y.data;
+  args.product.out_stride = row_distance(y);
+  launch("conv", plan, args, executor);
+}
+
+void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
+             const TransposedView& transposed, const void* values, const MatrixView& dx,
+             std::span<std::byte> workspace, const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  check_planned("conv_dx", Direction::dx, plan, index, workspace, executor);
+  check_matrix("conv_dx", "dy", dy, p.shape.out_pixels(), p.rows, p.dtype);
+  check_matrix("conv_dx", "dx", dx, p.m, p.cols, p.dtype);
+  if (p.m == 0 || p.cols == 0) return;
+  check_aligned("conv_dx", plan, values, {dy}, {dx});
+  bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
+  args.product.transposed = transposed;
+  args.product.values = values;
+  args.product.out = dx.data;
+  args.product.out_stride = row_distance(dx);
+  launch("conv_dx", plan, args, executor);
+}
+
+void conv_dw(const ConvPlan& plan, const ConstMatrixView& dy, const ConstMatrixView& x,
+             const IndexView& index, void* dvalues, std::span<std::byte> workspace,
+             const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  check_planned("conv_dw", Direction::dw, plan, index, workspace, executor);
+  check_matrix("conv_dw", "dy", dy, p.m, p.rows, p.dtype);
+  check_matrix("conv_dw", "x", x, p.shape.in_pixels(), p.cols, p.dtype);
+  if (p.blocks == 0) return;
+  check_aligned("conv_dw", plan, dvalues, {dy, x}, {});
+  bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
+  args.product.b = x.data;
+  args.product.b_stride = row_distance(x);
+  args.product.out = dvalues;
+  launch("conv_dw", plan, args, executor);
+}
+
+}  // namespace sparseloom
