@@ -106,6 +106,19 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "
       "bool strict=False, int device=-1, str kernel=\"\") -> str");
 
+  // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
+  // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
+  // and width: the extents of x; those of axes that it lacks are not read. `row`: as in semi24_linear.
+  m.def(
+      "bsr_conv(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_channels, int[] kernel, "
+      "int[] stride, int[] padding, int[] dilation, str row=\"\") -> Tensor");
+  m.def(
+      "bsr_conv_dx(Tensor dy, Tensor values, Tensor index, SymInt in_channels, SymInt depth, SymInt height, "
+      "SymInt width, int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\") -> Tensor");
+  m.def(
+      "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
+      "int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\") -> Tensor");
+
   // n:m weights (include/sparseloom/nm.h): uint8 positions and values [rows, groups, n].
   m.def("nm_positions(Tensor mask, int n, int m) -> Tensor");
   m.def("nm_pack(Tensor dense, Tensor positions, int m) -> Tensor");

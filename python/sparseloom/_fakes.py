@@ -1,6 +1,7 @@
 """Gives torch.compile and torch.export the shapes and dtypes of the operators' results (fake kernels).
 Imported once the library is loaded."""
 
+import math
 from typing import Any
 
 import torch
@@ -217,6 +218,36 @@ def _csr_dx_fake(
 @torch.library.register_fake("sparseloom::csr_dw")
 def _csr_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, *rest: Any, **named: Any) -> Tensor:
     return dy.new_empty(col.shape)
+
+
+@torch.library.register_fake("sparseloom::bsr_conv")
+def _conv_fake(
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_channels: int, *window: Any,
+    **named: Any,
+) -> Tensor:  # fmt: skip
+    axes = zip(x.shape[1:-1], *window[:4], strict=True)
+    space = [
+        (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        for extent, kernel, stride, padding, dilation in axes
+    ]
+    return x.new_empty((x.shape[0], *space, out_channels))
+
+
+@torch.library.register_fake("sparseloom::bsr_conv_dx")
+def _conv_dx_fake(
+    dy: Tensor, values: Tensor, index: Tensor, in_channels: int, depth: int, height: int, width: int,
+    *window: Any, **named: Any,
+) -> Tensor:  # fmt: skip
+    space = (depth, height, width)[5 - dy.dim() :]
+    return dy.new_empty((dy.shape[0], *space, in_channels))
+
+
+@torch.library.register_fake("sparseloom::bsr_conv_dw")
+def _conv_dw_fake(
+    dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, kernel: list[int],
+    *window: Any, **named: Any,
+) -> Tensor:  # fmt: skip
+    return x.new_empty((blocks, math.prod(kernel), block_rows, block_cols))
 
 
 @torch.library.register_fake("sparseloom::linear")

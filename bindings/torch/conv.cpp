@@ -1,0 +1,158 @@
+// The operators of block-sparse convolutions. Space and channels come as the kernels read them: [images,
+// *space, channels]; python/sparseloom/_conv.py turns torch's order into that one without a copy.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "operands.h"
+#include "scratch.h"
+#include "sparseloom/conv_ops.h"
+
+namespace sparseloom::binding {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+/// `extents`: those of x along the axes of space.
+ConvShape shape_of_call(const char* op, std::int64_t images, const Numbers& extents, const Numbers& kernel,
+                        const Numbers& stride, const Numbers& padding, const Numbers& dilation) {
+  std::vector<ConvWindow> axes;
+  for (const Numbers* list : {&kernel, &stride, &padding, &dilation})
+    if (list->size() != extents.size())
+      core::fail(op, "kernel, stride, padding and dilation of " + std::to_string(extents.size()) + " numbers",
+                 std::to_string(list->size()), "pass one number for each axis of space");
+  for (std::size_t i = 0; i < extents.size(); ++i)
+    axes.push_back({extents[i], kernel[i], stride[i], padding[i], dilation[i]});
+  return conv_shape(op, images, axes);
+}
+
+/// The sizes of `like` between images and channels.
+Numbers space_of(const char* op, const char* name, const Tensor& like) {
+  if (like.dim() < 3 || like.dim() > 5)
+    core::fail(op, std::string(name) + " [images, *space, channels] with one to three axes of space",
+               shape_of(like), "add an axis of images, or of space");
+  const Numbers sizes = sizes_of(like);
+  return {sizes.begin() + 1, sizes.end() - 1};
+}
+
+/// [images, *space, channels] with other extents and channels.
+Numbers sizes_with(const ConvShape& shape, std::size_t axes, bool of_x, std::int64_t channels) {
+  Numbers sizes{shape.images};
+  for (std::size_t i = 3 - axes; i < 3; ++i) sizes.push_back(of_x ? shape.axis[i].in : shape.axis[i].out);
+  sizes.push_back(channels);
+  return sizes;
+}
+
+void require_output(const char* op, const Tensor& dy, const Numbers& expected) {
+  if (sizes_of(dy) == expected) return;
+  std::string text;
+  for (const std::int64_t size : expected) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+  core::fail(op, "dy " + text + "]", shape_of(dy), "pass the gradient of this convolution's output");
+}
+
+/// Values [blocks, taps, bm, bn], contiguous, and their block.
+Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, DType dtype, int device,
+                  const char* first) {
+  require_device(op, "values", values, device, first);
+  require_same_dtype(op, dtype, "values", values);
+  if (values.dim() != 4 || values.size(1) != shape.taps())
+    core::fail(op, "values [blocks, " + std::to_string(shape.taps()) + ", bm, bn]", shape_of(values),
+               "pass the blocks of every tap of the kernel");
+  return as_contiguous(values);
+}
+
+Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::optional<Tensor> bias,
+               std::int64_t rows, Numbers kernel, Numbers stride, Numbers padding, Numbers dilation,
+               std::string row) {
+  constexpr const char* op = "conv";
+  const int device = device_of(op, "x", x);
+  const Numbers space = space_of(op, "x", x);
+  const ConvShape shape = shape_of_call(op, x.size(0), space, kernel, stride, padding, dilation);
+  const Matrix input = matrix_of(op, "x", x);
+  const DType dtype = input.view.dtype;
+  const Tensor values = values_for(op, given, shape, dtype, device, "x");
+  const BlockShape block = block_of(op, rows, input.view.cols, values.size(2), values.size(3));
+  const IndexView index = index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x");
+  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, device);
+  const Executor executor = torch_executor(device);
+  bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
+  problem.bias = bias.has_value();
+  problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr());
+  problem.out_aligned = is_aligned({nullptr, dtype, problem.m, rows, rows});
+  const auto plan = plan_conv(problem, index, executor, row);
+  const Tensor y = new_like(op, x, sizes_with(shape, space.size(), false, rows));
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  conv(*plan, input.view, index, values.const_data_ptr(), dense_bias ? dense_bias->const_data_ptr() : nullptr,
+       writable(y, dtype, problem.m, rows), workspace.span(), executor);
+  return y;
+}
+
+Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int64_t cols, std::int64_t depth,
+          std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride, Numbers padding,
+          Numbers dilation, std::string row) {
+  constexpr const char* op = "conv_dx";
+  const int device = device_of(op, "dy", dy);
+  const std::size_t axes = space_of(op, "dy", dy).size();
+  const Numbers whole{depth, height, width};
+  const Numbers space(whole.end() - static_cast<std::ptrdiff_t>(axes), whole.end());
+  const ConvShape shape = shape_of_call(op, dy.size(0), space, kernel, stride, padding, dilation);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  const DType dtype = grad.view.dtype;
+  require_output(op, dy, sizes_with(shape, axes, false, grad.view.cols));
+  const Tensor values = values_for(op, given, shape, dtype, device, "dy");
+  const BlockShape block = block_of(op, grad.view.cols, cols, values.size(2), values.size(3));
+  const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy");
+  const Executor executor = torch_executor(device);
+  bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
+  problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr());
+  problem.out_aligned = is_aligned({nullptr, dtype, problem.m, cols, cols});
+  const auto plan = plan_conv(problem, index, executor, row);
+  const Tensor out = new_like(op, dy, sizes_with(shape, axes, true, cols));
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  conv_dx(*plan, grad.view, index, column_index(index), values.const_data_ptr(),
+          writable(out, dtype, problem.m, cols), workspace.span(), executor);
+  return out;
+}
+
+Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t blocks,
+          std::int64_t block_rows, std::int64_t block_cols, Numbers kernel, Numbers stride, Numbers padding,
+          Numbers dilation, std::string row) {
+  constexpr const char* op = "conv_dw";
+  const int device = device_of(op, "x", x);
+  require_device(op, "dy", dy, device, "x");
+  const Numbers space = space_of(op, "x", x);
+  const ConvShape shape = shape_of_call(op, x.size(0), space, kernel, stride, padding, dilation);
+  const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
+  const DType dtype = input.view.dtype;
+  require_same_dtype(op, dtype, "dy", dy);
+  require_output(op, dy, sizes_with(shape, space.size(), false, grad.view.cols));
+  const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
+  const IndexView index = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
+  const Executor executor = torch_executor(device);
+  bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dw);
+  problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
+  const auto plan = plan_conv(problem, index, executor, row);
+  const Tensor out = new_like(op, x, {blocks, shape.taps(), block_rows, block_cols});
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  conv_dw(*plan, grad.view, input.view, index, out.mutable_data_ptr(), workspace.span(), executor);
+  return out;
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  using namespace sparseloom::binding;
+  m.impl("bsr_conv", TORCH_BOX(&forward));
+  m.impl("bsr_conv_dx", TORCH_BOX(&dx));
+  m.impl("bsr_conv_dw", TORCH_BOX(&dw));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  using namespace sparseloom::binding;
+  m.impl("bsr_conv", TORCH_BOX(&forward));
+  m.impl("bsr_conv_dx", TORCH_BOX(&dx));
+  m.impl("bsr_conv_dw", TORCH_BOX(&dw));
+}

@@ -1,0 +1,152 @@
+"""Block-sparse convolutions as a function: by the rows of bsr_conv on CUDA in 16 bits, by torch's convolution
+with the dense weight everywhere else.
+
+W [rows, cols, *kernel] is given by ``values`` [blocks, taps, bm, bn] and an ops.Index over the channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import _operators
+from ._indices import Index
+from ._plans import has_kernels_for
+from .errors import Error, translated
+
+_TORCHS = (F.conv1d, F.conv2d, F.conv3d)
+_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+
+class Window(NamedTuple):
+    """Where the taps lie: a number for each axis of space, in each of them. ``padding`` is of zeros."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    def out(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """Returns the extents of the result of x with these. Raises Error where the taps do not fit."""
+        found = []
+        for extent, kernel, stride, padding, dilation in zip(extents, *self, strict=True):
+            free = extent + 2 * padding - dilation * (kernel - 1) - 1
+            if free < 0 or extent < 1:
+                expected = f"taps that reach over at most the padded extent of {extent + 2 * padding}"
+                remedy = "pad x, or pass a smaller kernel or dilation"
+                raise Error("conv", expected, str(dilation * (kernel - 1) + 1), remedy)
+            found.append(free // stride + 1)
+        return tuple(found)
+
+
+def conv(
+    x: Tensor, values: Tensor, index: Index, bias: Tensor | None, window: Window, strict: bool = False
+) -> Tensor:
+    """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
+
+    The rows of bsr_conv run it where x is bf16 or fp16 on a GPU: x in channels-last memory is not copied, and
+    the result lies in channels-last memory. They are differentiable once. Everywhere else (CPU, fp32, no
+    images) torch's convolution runs with a dense copy of W, which is differentiable to any order. Raises
+    Error where ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
+    """
+    window.out(x.shape[2:])
+    if not _by_rows(x):
+        if strict:
+            got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
+            raise Error("conv", "x of bf16 or fp16 on a GPU, with images", got, remedy)
+        torchs: Any = _TORCHS[len(window.kernel) - 1]
+        return torchs(x, dense(values, index, window.kernel), bias, *window[1:])  # type: ignore[no-any-return]
+    y: Tensor
+    pixels, needed = x.movedim(1, -1), (x, values, bias)
+    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in needed):
+        y = _Conv.apply(pixels, values, bias, index, window)
+    else:
+        y = _forward(pixels, values, bias, index, window)
+    return y.movedim(-1, 1)
+
+
+def _by_rows(x: Tensor) -> bool:
+    """Returns whether a row of bsr_conv takes x; they all want something to multiply."""
+    return x.is_cuda and x.dtype in _SIXTEEN_BITS and x.numel() > 0 and has_kernels_for(x.device)
+
+
+class _Conv(torch.autograd.Function):
+    """The rows' three products; x and dy are [images, *space, channels]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window
+    ) -> Tensor:
+        ctx.how, ctx.extents = (index, window), x.shape[1:-1]
+        need_x, need_values, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(x if need_values else None, values if need_x else None)
+        return _forward(x, values, bias, index, window)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, values), (index, window) = ctx.saved_tensors, ctx.how
+        need_x, need_values, need_bias, *_ = ctx.needs_input_grad
+        dx = dvalues = dbias = None
+        if need_x:
+            extents = (*(1,) * (3 - len(ctx.extents)), *ctx.extents)
+            dx = _called(_operators.conv_dx, dy, values, index.packed, index.cols, *extents, *window)
+        if need_values:
+            how = index.packed, index.blocks, index.bm, index.bn
+            dvalues = _called(_operators.conv_dw, dy, x, *how, *window)
+        if need_bias:
+            dbias = dy.sum(tuple(range(dy.dim() - 1)))
+        return dx, dvalues, dbias, None, None
+
+
+def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
+    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window)
+
+
+def _called(operator: Any, *arguments: Any) -> Tensor:
+    try:
+        result: Tensor = operator(*arguments)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return result
+
+
+def dense(values: Tensor, index: Index, kernel: Sequence[int]) -> Tensor:
+    """Returns W [rows, cols, *kernel], zero where there is no block; differentiable."""
+    block_rows, block_cols = _grid(index)
+    grid = values.new_zeros(block_rows * block_cols, math.prod(kernel), index.bm, index.bn)
+    grid = grid.index_copy(0, _cells(index, values.device), values)
+    whole = grid.unflatten(0, (block_rows, block_cols)).permute(0, 3, 1, 4, 2)
+    whole = whole.reshape(block_rows * index.bm, block_cols * index.bn, -1)
+    return whole[: index.rows, : index.cols].unflatten(2, tuple(kernel))
+
+
+def blocks_of(weight: Tensor, index: Index) -> Tensor:
+    """Returns the values [blocks, taps, bm, bn] of W [rows, cols, *kernel]: undoes ``dense``."""
+    block_rows, block_cols = _grid(index)
+    taps = weight.flatten(2)
+    taps = F.pad(taps, (0, 0, 0, block_cols * index.bn - index.cols, 0, block_rows * index.bm - index.rows))
+    grid = taps.reshape(block_rows, index.bm, block_cols, index.bn, -1).permute(0, 2, 4, 1, 3).flatten(0, 1)
+    return grid[_cells(index, weight.device)].contiguous()
+
+
+def _grid(index: Index) -> tuple[int, int]:
+    return -(-index.rows // index.bm), -(-index.cols // index.bn)
+
+
+def _cells(index: Index, device: torch.device) -> Tensor:
+    """Returns the number of each block's cell in the grid, row by row: int64 [blocks]."""
+    crow, col = index.crow.to(device), index.col.to(device)
+    order = torch.arange(index.blocks, dtype=torch.int32, device=device)
+    row = torch.searchsorted(crow[1:].contiguous(), order, right=True)
+    return row * _grid(index)[1] + col
