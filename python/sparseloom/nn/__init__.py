@@ -1,6 +1,7 @@
 """Layers with sparse weights."""
 
 from .attention import BlockSparseMultiheadAttention
+from .conv import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
 from .gated import GatedBlockSparseLinear
 from .linear import BlockSparseLinear
 from .masked import MaskedLinear
@@ -15,9 +16,12 @@ from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransfor
 
 __all__ = [
     "BlockSparseConv1D",
+    "BlockSparseConv1d",
     "BlockSparseConv1x1",
     "BlockSparseGRU",
     "BlockSparseLSTM",
+    "BlockSparseConv2d",
+    "BlockSparseConv3d",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
     "BlockSparseTransformersConv1D",

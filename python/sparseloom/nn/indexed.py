@@ -245,7 +245,7 @@ class IndexedModule(WithIndex):
                 if self._capacity is None and pattern.blocks != self._pattern.blocks:
                     # Assigned through .data, so that the Parameter stays the one that an earlier optimizer
                     # holds.
-                    self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
+                    self.values.data = self.values.data.new_zeros((pattern.blocks, *self.stored_shape))
                     self.values.grad = None
                 self._set_index(pattern, self.packed_index.device)
             super()._load_from_state_dict(

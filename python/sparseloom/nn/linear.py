@@ -126,12 +126,12 @@ class BlockSparseLinear(IndexedModule):
             bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
             stored = self.values[: len(per_block)]  # all of them, unless the layer has a capacity
-            _uniform_(stored, generator).mul_(per_block.to(stored))
+            uniform_(stored, generator).mul_(per_block.to(stored))
             state.zero_padding_(stored, self.pattern)
             self.values[len(per_block) :].zero_()
             if self.bias is not None:
                 per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
-                _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
+                uniform_(self.bias, generator).mul_(per_output.to(self.bias))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
@@ -356,7 +356,7 @@ class BlockSparseLinear(IndexedModule):
         return ", ".join(parts)
 
 
-def _uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
+def uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
     """Fills the tensor uniformly in [-1, 1), in place. A generator draws on its own device, so that a seed
     gives the same layer on every device."""
     if generator is None or generator.device == tensor.device:

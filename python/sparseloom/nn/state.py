@@ -140,16 +140,16 @@ def fan_in(pattern: Pattern) -> Tensor:
 
 
 def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
-    """Returns the parts of values [blocks, bm, bn] that lie outside of the matrix, as views: those below the
-    last row and those right of the last column."""
+    """Returns the parts of values [blocks, ..., bm, bn] that lie outside of the matrix, as views: those below
+    the last row and those right of the last column."""
     (bm, bn), (rows, cols) = pattern.block, (pattern.rows, pattern.cols)
     crow, col = pattern.index()
     pieces = []
     if rows % bm:
-        pieces.append(values[int(crow[-2]) :, rows % bm :, :])
+        pieces.append(values[int(crow[-2]) :, ..., rows % bm :, :])
     if cols % bn:
         last = (col == pattern.mask.shape[1] - 1).nonzero().flatten()
-        pieces += [values[i, :, cols % bn :] for i in last.tolist()]
+        pieces += [values[i, ..., cols % bn :] for i in last.tolist()]
     return pieces
 
 
@@ -210,7 +210,8 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
 def read_pattern(layer: WithIndex, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
     """Returns the pattern of a layer's entries; see read_entries."""
     computed = layer.values if values_are_computed(layer) else None
-    return read_entries((layer.out_features, layer.in_features), layer.block, computed, tensors, prefix)
+    shape = layer.out_features, layer.in_features
+    return read_entries(shape, layer.block, computed, tensors, prefix, layer.stored_shape)
 
 
 def require_room(layer: WithIndex, pattern: Pattern | None) -> None:
@@ -226,9 +227,11 @@ def read_entries(
     computed: Tensor | None,
     tensors: Mapping[str, Any],
     prefix: str,
+    stored_shape: tuple[int, ...] | None = None,
 ) -> Pattern | None:
     """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
-    of them. ``computed`` are values that are computed and thus no entry.
+    of them. ``computed`` are values that are computed and thus no entry; ``stored_shape`` is that of a
+    block's values, where it is not ``block``.
 
     Raises Error when some of them are missing (values alone do not say where they go), do not fit a weight
     of that shape and block, or do not describe a pattern.
@@ -248,8 +251,9 @@ def read_entries(
     values = tensors[prefix + "values"] if computed is None else computed
     crow, col = (tensors[prefix + name] for name in ("crow", "col"))
     crow, col = int32_index("load", "crow", crow), int32_index("load", "col", col)
-    expected = f"values [{len(col)}, {block[0]}, {block[1]}] (blocks of this layer)"
-    if not isinstance(values, Tensor) or tuple(values.shape) != (len(col), *block):
+    stored = (len(col), *(stored_shape or block))
+    expected = f"values {list(stored)} (blocks of this layer)"
+    if not isinstance(values, Tensor) or tuple(values.shape) != stored:
         got = str(list(values.shape)) if isinstance(values, Tensor) else type(values).__name__
         remedy = "make the layer with the block shape that was saved"
         if computed is not None:

@@ -68,6 +68,11 @@ class WithIndex(nn.Module):
         """The number of present blocks over that of all blocks of the grid."""
         return self._pattern.density
 
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the values of one block."""
+        return self.block
+
     def _index_of(self, pattern: Pattern) -> ops.Index:
         """Returns the index that the layer has with a pattern, on the CPU."""
         return state.build_index(pattern)

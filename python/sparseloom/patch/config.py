@@ -12,7 +12,6 @@ from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
-from ..nn.dense_entries import packed_layer
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
@@ -189,7 +188,9 @@ class BlockSparse(Recipe):
 
     def _first(self, site: Site, generator: torch.Generator | None) -> Pattern:
         matrix, gradient = site.value, site.parameter.grad
-        found = self.pattern_of(matrix, generator, None if gradient is None else site.matrix(gradient))
+        ranked = site.form.ranked
+        by_gradient = None if gradient is None else ranked(site.matrix(gradient))
+        found = self.pattern_of(ranked(matrix), generator, by_gradient)
         if not isinstance(self.select, Pattern):
             warn_of_empty_rows(found, f"sparsify_: {site.name}")
         return found
@@ -226,7 +227,7 @@ class Blocks(Chosen):
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> BlockSparseLinear:
-        layer = packed_layer(site.form.layers.blocks, site.value, self.pattern)
+        layer = site.form.packed(site, self.pattern)
         if self.capacity is not None:
             layer.reserve_(self.capacity)
         layer.values.requires_grad_(site.parameter.requires_grad)

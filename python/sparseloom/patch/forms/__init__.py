@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from .attention import AttentionForm
+from .conv import ConvForm
 from .conv1d import Conv1DForm
 from .conv1x1 import Conv1x1Form
 from .form import Form, Site
@@ -17,6 +18,7 @@ from .recurrent import RecurrentForm
 
 #: The first form that matches a module counts.
 FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), Conv1DForm(), RecurrentForm()]
+FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), ConvForm(), Conv1DForm()]
 
 
 def form_of(module: nn.Module) -> Form | None:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
+from ...nn.dense_entries import packed_layer
 from ...nn.sparse_weight import joined
+from ...pattern import Pattern
 from ..recipe import Chosen
 
 #: Where torch.ao.pruning has its parametrization, which multiplies a weight with a mask.
@@ -25,6 +27,7 @@ class Layers(NamedTuple):
 
     blocks: type[BlockSparseLinear] = BlockSparseLinear
     semi24: type[Semi24Linear] | None = Semi24Linear  # None: this kind has no 2:4 layer
+    semi24: type[Semi24Linear] | None = Semi24Linear  # None: no 2:4 layer
     masked: type[MaskedLinear] | None = None  # None: of this kind only stored blocks can train
 
 
@@ -67,6 +70,14 @@ class Form(ABC):
     def stored(self, matrix: Tensor, weight: Tensor) -> Tensor:
         """Returns [out features, in features] in the shape of ``weight``: undoes ``matrix``."""
         return matrix.reshape(weight.shape)
+
+    def ranked(self, matrix: Tensor) -> Tensor:
+        """Returns [out features, in features] to rank blocks by, of what ``matrix`` returned."""
+        return matrix
+
+    def packed(self, site: Site, pattern: Pattern) -> Any:
+        """Returns the layer without bias that holds the pattern's blocks of a weight."""
+        return packed_layer(self.layers.blocks, site.value, pattern)
 
     def bias(self, weight: str) -> str:
         """Returns the name of the bias that belongs to a weight."""
@@ -194,7 +205,7 @@ class Site:
     @property
     def shape(self) -> tuple[int, int]:
         """(out features, in features)."""
-        rows, cols = self.matrix(self.parameter).shape
+        rows, cols, *_ = self.matrix(self.parameter).shape
         return rows, cols
 
 

@@ -1,0 +1,249 @@
+"""Block-sparse convolutions against dense twins whose weight is masked, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sparsify_
+from sparseloom import pattern as patterns
+from sparseloom.nn import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
+from sparseloom.nn.conv import BLOCK_SPARSE
+
+LAYERS = {1: BlockSparseConv1d, 2: BlockSparseConv2d, 3: BlockSparseConv3d}
+DENSE = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def made(dimensions: int, channels: tuple[int, int] = (24, 20), **how: Any) -> Any:
+    """Returns a layer in blocks of 8, of ragged channels by default, in which one block row is empty."""
+    (cols, rows), generator = channels, torch.Generator().manual_seed(3)
+    mask = torch.rand(-(-rows // 8), -(-cols // 8), generator=generator) < 0.5
+    mask[1:2], mask[0, 0], mask[-1, -1] = False, True, True
+    found = patterns.from_mask(rows, cols, 8, mask)
+    how.setdefault("kernel_size", 3)
+    layer: Any = LAYERS[dimensions](cols, rows, pattern=found, generator=generator, **how)
+    return layer
+
+
+def require_equal_to_dense(layer: Any, x: Tensor) -> None:
+    """Compares values and gradients with those of a dense convolution that was made by hand."""
+    twin = layer.to_dense()
+    assert type(twin) is DENSE[layer.dimensions]
+    mask = torch.zeros_like(twin.weight)
+    bm, bn = layer.block
+    for row, col in layer.pattern.mask.nonzero().tolist():
+        mask[row * bm : (row + 1) * bm, col * bn : (col + 1) * bn] = 1
+    assert bool((twin.weight[mask == 0] == 0).all()) and bool((twin.weight[mask == 1] != 0).all())
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, expected = layer(ours), twin(theirs)
+    torch.testing.assert_close(y, expected)
+    dy = torch.randn_like(expected)
+    y.backward(dy), expected.backward(dy)
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    weight = layer.sparse_weights()["values"]
+    unpacked = weight.unpacked(layer.values.grad).reshape(twin.weight.shape)
+    torch.testing.assert_close(unpacked, twin.weight.grad * mask, rtol=1e-4, atol=1e-4)
+    if layer.bias is not None:
+        torch.testing.assert_close(layer.bias.grad, twin.bias.grad)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"bias": False},
+    {"kernel_size": 1},
+    {"kernel_size": 2, "stride": 2},
+    {"padding": 1},
+    {"padding": "valid"},
+    {"padding": "same", "dilation": 2},
+    {"padding": "same", "kernel_size": 4},
+    {"padding": 2, "stride": 3, "dilation": 2},
+    {"padding": 1, "padding_mode": "reflect"},
+    {"padding": 2, "padding_mode": "replicate", "stride": 2},
+    {"padding": "same", "padding_mode": "circular"},
+]
+
+
+@pytest.mark.parametrize("how", OPTIONS, ids=str)
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_every_option_is_that_of_the_dense_twin(dimensions: int, how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 24, *(7, 6, 5)[:dimensions])
+    require_equal_to_dense(made(dimensions, **how), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_tuples_and_dtypes(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = made(2, kernel_size=(3, 1), stride=(1, 2), padding=(2, 0), dilation=(2, 1), dtype=dtype)
+    require_equal_to_dense(layer, torch.randn(2, 24, 6, 7, dtype=dtype))
+
+
+def test_channels_last_unbatched_and_no_images() -> None:
+    torch.manual_seed(0)
+    layer, x = made(2, padding=1), torch.randn(2, 24, 6, 7)
+    last = layer(x.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(last, layer(x))
+    torch.testing.assert_close(layer(x[0]), layer(x)[0])
+    empty = torch.zeros(0, 24, 6, 7, requires_grad=True)
+    y = layer(empty)
+    assert y.shape == (0, 20, 6, 7)
+    y.sum().backward()
+    assert empty.grad is not None and empty.grad.shape == empty.shape
+    assert not bool(layer.values.grad.any())
+
+
+def test_gradients_of_both_orders() -> None:
+    torch.manual_seed(0)
+    layer = made(1, (16, 8), dtype=torch.float64, padding=1, kernel_size=2)
+    x = torch.randn(1, 16, 3, dtype=torch.float64, requires_grad=True)
+
+    def call(x: Tensor, values: Tensor, bias: Tensor) -> Any:
+        return torch.func.functional_call(layer, {"values": values, "bias": bias}, (x,))
+
+    operands = (x, layer.values, layer.bias)
+    assert torch.autograd.gradcheck(call, operands)
+    assert torch.autograd.gradgradcheck(call, operands, atol=1e-4)
+
+
+def test_autocast_and_compile() -> None:
+    torch.manual_seed(0)
+    layer, x = made(2), torch.randn(2, 24, 6, 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"groups": 2}, "groups of 1"),
+        ({"stride": 0}, "stride to be an int >= 1"),
+        ({"padding": -1}, "padding to be an int >= 0"),
+        ({"kernel_size": 1 << 16}, "kernel_size as an int"),
+        ({"dilation": (1, 2, 3)}, "dilation as an int, or 2 of them"),
+        ({"padding": "same", "stride": 2}, "a stride of 1"),
+        ({"padding": "full"}, "'same' or 'valid'"),
+        ({"padding_mode": "mirror"}, "padding_mode of zeros"),
+    ],
+    ids=str,
+)
+def test_arguments_are_refused(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(Error, match=said):
+        made(2, **how)
+
+
+def test_operands_are_refused() -> None:
+    layer = made(2)
+    for x in (torch.zeros(2, 23, 6, 7), torch.zeros(2, 24, 6), torch.zeros(2, 24, 6, 7).double()):
+        with pytest.raises(Error, match=r"\[conv\] expected x"):
+            layer(x)
+    with pytest.raises(Error, match="taps that reach over at most the padded extent of 2"):
+        layer(torch.zeros(2, 24, 6, 2))
+    layer.strict = True
+    with pytest.raises(Error, match="bf16 or fp16 on a GPU"):
+        layer(torch.zeros(2, 24, 6, 7))
+    with pytest.raises(Error, match="blocks that stay"):
+        layer.reserve_(1.0)
+
+
+def model(groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(16, 32, 3, padding=1, padding_mode="reflect"),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 1),
+        nn.Conv2d(32, 16, (3, 2), stride=2, groups=groups),
+    )
+
+
+def test_a_model_goes_there_and_back() -> None:
+    torch.manual_seed(0)
+    net, x = model(), torch.randn(2, 16, 8, 8)
+    weight = net[0].weight.detach().clone()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    net(x).sum().backward(), optimizer.step()
+    weight, before = net[0].weight.detach().clone(), net[0]
+    result = sparsify_(net, {".*": BlockSparse(block=8, density=0.5)}, optimizer=optimizer)
+    assert [type(net[i]).__name__ for i in (0, 2, 3)] == [
+        "BlockSparseConv2d",
+        "BlockSparseConv1x1",
+        "BlockSparseConv2d",
+    ]
+    assert len(result.changed) == 3 and net[0].padding_mode == "reflect" and net[0].bias is before.bias
+    # the blocks with the most of |w| over all taps
+    sums = weight.abs().sum((2, 3)).unflatten(0, (-1, 8)).unflatten(2, (-1, 8)).sum((1, 3))
+    best = torch.zeros(8, dtype=torch.bool).scatter(0, sums.flatten().topk(4).indices, True)
+    assert torch.equal(net[0].pattern.mask.flatten().bool(), best)
+    momentum = optimizer.state[net[0].values]["momentum_buffer"]
+    assert momentum.shape == net[0].values.shape
+    y = net(x)
+    y.sum().backward(), optimizer.step()
+    y = net(x)
+    densify_(net, optimizer=optimizer)
+    assert type(net[0]) is nn.Conv2d and optimizer.state[net[0].weight]["momentum_buffer"].dim() == 4
+    torch.testing.assert_close(net(x), y)
+
+
+def test_what_stays_dense_says_why() -> None:
+    net = model(groups=4)
+    result = sparsify_(net, {".*": BlockSparse(block=8, density=0.5)})
+    assert any("4 groups" in skip.reason for skip in result.skipped) and type(net[3]) is nn.Conv2d
+    with pytest.raises(Error, match="no 2:4 layer"):
+        sparsify_(nn.Sequential(nn.Conv2d(16, 16, 3)), {".*": Semi24()})
+
+
+def test_files(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    net, x = model(), torch.randn(2, 16, 8, 8)
+    sparsify_(net, {".*": BlockSparse(block=8, density=0.5)})
+    save(net, tmp_path / "net.safetensors")
+    dense = model()
+    load(tmp_path / "net.safetensors", dense, sparsify=True)
+    assert torch.equal(dense(x), net(x))
+    other = model()
+    sparsify_(other, {".*": BlockSparse(block=8, density=0.5, select="random", seed=1)})
+    load(tmp_path / "net.safetensors", other)
+    assert torch.equal(other(x), net(x))
+
+
+def test_a_dense_checkpoint_is_packed() -> None:
+    torch.manual_seed(0)
+    dense = nn.Conv2d(16, 20, 3)
+    layer = BlockSparseConv2d.from_dense(dense, density=0.5, block=8)
+    again = BlockSparseConv2d(16, 20, 3, pattern=layer.pattern)
+    again.load_state_dict(dense.state_dict(), strict=False)
+    assert torch.equal(again.values, layer.values) and torch.equal(again.bias, layer.bias)
+    with pytest.raises(Error, match=r"an nn.Conv2d"):
+        BlockSparseConv2d.from_dense(nn.Conv1d(16, 20, 3), density=0.5)
+    assert set(BLOCK_SPARSE.values()) == set(LAYERS.values())
+
+
+def test_initial_values_are_those_of_the_true_fan_in() -> None:
+    layer = BlockSparseConv2d(64, 64, 3, density=0.25, block=8, generator=torch.Generator().manual_seed(0))
+    bound = (64 * 0.25 * 9) ** -0.5
+    assert 0.95 * bound < float(layer.values.detach().abs().max()) <= bound
+    assert float(layer.values.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.03)
+    nn.init.constant_(layer.weight, 2.0)
+    assert bool((layer.values == 2).all()) and layer.weight.shape == (64, 64, 3, 3)
+
+
+def test_the_operator_refuses_what_plans_would_confuse() -> None:
+    layer, x = made(2, (32, 32), dtype=torch.bfloat16), torch.zeros(2, 5, 5, 32, dtype=torch.bfloat16)
+
+    def refusal(kernel: list[int], stride: int = 1, padding: int = 0, dilation: int = 1) -> str:
+        window = kernel, [stride] * 2, [padding] * 2, [dilation] * 2
+        with pytest.raises(Error) as refused:
+            ops.call("bsr_conv", x, layer.values, layer.index.packed, None, 32, *window)
+        return str(refused.value)
+
+    assert "expected kernel in 1..65535, got 65536" in refusal([1 << 16, 3])
+    assert "expected stride in 1..65535, got 0" in refusal([3, 3], stride=0)
+    assert "expected padding in 0..65535, got -1" in refusal([3, 3], padding=-1)
+    assert "expected dilation in 1..65535, got 65536" in refusal([3, 3], dilation=1 << 16)
+    assert "padded extent of 5, got 9" in refusal([3, 3], dilation=4)
+    assert "of 2 numbers, got 1" in refusal([3])
+    assert "values [blocks, 4, bm, bn]" in refusal([2, 2])
+    assert "the operands are on the CPU" in refusal([3, 3])
