@@ -27,7 +27,6 @@ class Layers(NamedTuple):
 
     blocks: type[BlockSparseLinear] = BlockSparseLinear
     semi24: type[Semi24Linear] | None = Semi24Linear  # None: this kind has no 2:4 layer
-    semi24: type[Semi24Linear] | None = Semi24Linear  # None: no 2:4 layer
     masked: type[MaskedLinear] | None = None  # None: of this kind only stored blocks can train
 
 
