@@ -67,7 +67,6 @@ class TwoOfFour(Chosen):
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> Semi24Linear:
         assert site.form.layers.semi24 is not None  # refused
-        assert site.form.layers.semi24 is not None
         return site.form.layers.semi24.holding(self.layout, self.values)
 
 
@@ -79,7 +78,6 @@ class ReadLater(Recipe, Chosen):
 
     def refusal(self, site: Site) -> str:
         return "" if site.form.layers.semi24 is not None else f"a {site.kind} has no 2:4 layer"
-        return f"a {site.kind} has no 2:4 layer" if site.form.layers.semi24 is None else ""
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> ReadLater:
         return self
@@ -90,5 +88,4 @@ class ReadLater(Recipe, Chosen):
         weight = site.parameter
         layout = Semi24Layout.anywhere(*site.shape, weight.device)
         assert site.form.layers.semi24 is not None  # refused
-        assert site.form.layers.semi24 is not None
         return site.form.layers.semi24.holding(layout, weight.new_zeros(layout.values_shape))

@@ -17,8 +17,14 @@ from .linear import LinearForm
 from .recurrent import RecurrentForm
 
 #: The first form that matches a module counts.
-FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), Conv1DForm(), RecurrentForm()]
-FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), ConvForm(), Conv1DForm()]
+FORMS: list[Form] = [
+    AttentionForm(),
+    LinearForm(),
+    Conv1x1Form(),
+    ConvForm(),
+    Conv1DForm(),
+    RecurrentForm(),
+]
 
 
 def form_of(module: nn.Module) -> Form | None:
