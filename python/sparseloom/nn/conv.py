@@ -160,10 +160,12 @@ class BlockSparseConv(IndexedModule):
 
     @property
     def in_channels(self) -> int:
+        """in_features, as nn.Conv2d calls it."""
         return self.in_features
 
     @property
     def out_channels(self) -> int:
+        """out_features, as nn.Conv2d calls it."""
         return self.out_features
 
     @property
@@ -298,6 +300,7 @@ class BlockSparseConv(IndexedModule):
         return {"values": described(self.pattern, None)}
 
     def _refuse_to_move(self, *arguments: Any, **named: Any) -> Any:
+        """Raises Error: the blocks of a convolution stay."""
         remedy = "densify_, and sparsify_ with another pattern"
         raise Error(type(self).__name__, "blocks that stay", "a change of the topology", remedy)
 
