@@ -77,7 +77,15 @@ def conv(
 
 def _by_rows(x: Tensor) -> bool:
     """Returns whether a row of bsr_conv takes x; they all want something to multiply."""
-    return x.is_cuda and x.dtype in _SIXTEEN_BITS and x.numel() > 0 and has_kernels_for(x.device)
+    return x.is_cuda and x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
+
+
+def _built_for_cuda() -> bool:
+    return has_kernels_for(torch.device("cuda"))
+
+
+# As in _operators: a build has kernels for a device or not, and Dynamo need not look how it is found out.
+_built_for_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Conv(torch.autograd.Function):
