@@ -233,6 +233,7 @@ def test_one_place_asks_for_the_class_of_a_sparse_module() -> None:
         if (hits := asks.findall(path.read_text()))
     }
     recurrent = {"nn/recurrent.py": 1, "nn/recurrent_weights.py": 1, "nn/small_world.py": 5}
+    recurrent["patch/forms/recurrent.py"] = 1
     assert found == {"nn/linears.py": 4, "nn/sparse_weight.py": 1, **recurrent}
 
 
