@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -246,4 +247,5 @@ def test_the_operator_refuses_what_plans_would_confuse() -> None:
     assert "padded extent of 5, got 9" in refusal([3, 3], dilation=4)
     assert "of 2 numbers, got 1" in refusal([3])
     assert "values [blocks, 4, bm, bn]" in refusal([2, 2])
-    assert "the operands are on the CPU" in refusal([3, 3])
+    # A build without CUDA has no row that could say why it refuses.
+    assert re.search("the operands are on the CPU|no such candidate", refusal([3, 3]))

@@ -100,7 +100,7 @@ ZOO = {
         16,
         "aot_eager",
     ),
-    "resnet": (lambda: made("ResNetModel", "resnet"), r".*convolution", image, 6, "aot_eager"),
+    "resnet": (lambda: made("ResNetModel", "resnet"), r".*convolution", image, 8, "aot_eager"),
     "whisper": (
         lambda: made("WhisperForConditionalGeneration", "whisper"),
         rf"{ATTENTION}|.*fc[12]",
