@@ -1,5 +1,5 @@
 // The row `dense_on_device`: it unpacks W and multiplies by the GEMM that the executor lends. It has all
-// three directions, and is the only row of dX and dW on a CUDA device.
+// three directions, and is the only row of dW on a CUDA device.
 #include "kernels/generic/dense_on_device.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/sm80/copies/copies.h"
@@ -26,9 +26,10 @@ struct DeviceCopies<Semi24> {
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Of the memory's rate, what unpacking reached on an H100: 2.6 to 2.8 TB/s in fp32; in 16 bits 2.0 to 2.3,
-// and 1.1 to 1.7 for weights of a few MB.
-constexpr double kUnpackShare[2] = {0.9, 0.65};
+// Of the memory's rate, what unpacking reached on an H100: 2.6 to 2.8 TB/s in fp32; in 16 bits 2.0 to 2.3.
+constexpr double kUnpackShare[2] = {0.9, 0.7};
+// Weights of a few MB were unpacked at 1.1 to 1.7 TB/s: the grid fills and drains once, whatever their size.
+constexpr double kUnpackStartUs = 2;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (p.strict) return "strict forbids going dense";
@@ -49,7 +50,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
           : 0;
   const double unpack = memory_seconds(size * 1.6 * weights, device) / kUnpackShare[size_of(p.dtype) == 2];
   out.add({{},
-           2 * kLaunchUs + us(gemm + pass + unpack),
+           2 * kLaunchUs + kUnpackStartUs + us(gemm + pass + unpack),
            static_cast<std::size_t>(p.rows * p.cols) * size_of(p.dtype)});
   return {};
 }

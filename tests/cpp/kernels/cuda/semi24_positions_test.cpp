@@ -212,22 +212,24 @@ INSTANTIATE_TEST_SUITE_P(, CudaSmallSemi24Dx, ::testing::ValuesIn(on_hopper()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallSemi24Dx);
 
-TEST(CudaSmallSemi24Ffma, WritesTheExactSums) {
+class CudaSmallSemi24Ffma : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CudaSmallSemi24Ffma, WritesTheExactSums) {
   for (const Shape& shape :
        {Shape{1, 8, 4}, {1, 1032, 20}, {7, 264, 136}, {8, 512, 1028}, {41, 136, 300}, {64, 2056, 72}})
     for (const std::int64_t gap : {0, 4}) {
-      expect_exact(Operands(DType::f32, Direction::dx, shape, gap), false);
-      expect_exact(Operands(DType::f32, Direction::forward, shape, gap), false);
-      expect_exact(Operands(DType::f32, Direction::forward, shape, gap), true);
+      expect_exact(Operands(GetParam(), Direction::dx, shape, gap), false);
+      expect_exact(Operands(GetParam(), Direction::forward, shape, gap), false);
+      expect_exact(Operands(GetParam(), Direction::forward, shape, gap), true);
       if (HasFailure()) return;
     }
 }
 
 // Only what is stored is multiplied: every other output keeps its number.
-TEST(CudaSmallSemi24Ffma, NanReachesWhatIsStored) {
+TEST_P(CudaSmallSemi24Ffma, NanReachesWhatIsStored) {
   const Shape shape{9, 264, 132};
   for (const Direction direction : {Direction::forward, Direction::dx}) {
-    Operands o(DType::f32, direction, shape, 0);
+    Operands o(GetParam(), direction, shape, 0);
     store(o.dtype, o.a.data(), 4 * o.a_stride + 3, std::numeric_limits<double>::quiet_NaN());
     const std::vector<std::byte> expected = o.answer(false);
     for (const Ran& ran : run_all(o)) {
@@ -240,6 +242,15 @@ TEST(CudaSmallSemi24Ffma, NanReachesWhatIsStored) {
     }
   }
 }
+
+std::vector<DType> on_any_gpu() {
+  if (runtime::cuda_device(0).sm < 80) return {};
+  return {DType::f32};
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaSmallSemi24Ffma, ::testing::ValuesIn(on_any_gpu()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallSemi24Ffma);
 
 }  // namespace
 }  // namespace sparseloom::testing
