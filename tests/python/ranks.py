@@ -47,7 +47,7 @@ dist.init_process_group(
     init_method=f"file://{FOLDER / 'store'}",
     rank=RANK,
     world_size=WORLD,
-    timeout=timedelta(seconds=60),
+    timeout=timedelta(seconds=300),  # four ranks beside a busy machine's builds missed 60
 )
 mesh = init_device_mesh(KIND, (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
 everyone = init_device_mesh(KIND, (WORLD,), mesh_dim_names=("all",))
@@ -239,7 +239,6 @@ if RANK == WORLD - 1:
 try:
     wider(x)
 except (RuntimeError, dist.DistBackendError) as error:
-    expect(
-        "a rank that fails leaves no hang", "connection" in str(error).lower() or "peer" in str(error).lower()
-    )
+    assert any(word in str(error).lower() for word in ("connection", "peer")), error
+    expect("a rank that fails leaves no hang", True)
 os._exit(0)
