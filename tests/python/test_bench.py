@@ -250,7 +250,7 @@ def test_gradients_are_timed_beside_their_forward(direction: str) -> None:
 
 def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ROTATED_BYTES", 1 << 20)
-    found = measure.measure_choice(Cell("forward", "f32", 2, 64, 96, (16, 16), 0.5, rotated=True), 0)
+    found = measure.measure_choice(Cell("forward", "f32", 2, 512, 768, (16, 16), 0.5, rotated=True), 0)
     assert (
         found["rotated"]
         and cells.cell_of(found).rotated
