@@ -206,13 +206,14 @@ struct LinearOf {
     if (p.strict) return "strict forbids the reference kernel";
     if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
     const double madds = static_cast<double>(p.m) * static_cast<double>(p.stored);
+    const int busy = static_cast<int>(std::clamp<std::int64_t>(p.m, 1, p.threads));  // each takes tokens
     double searched_us = 0;
     if constexpr (requires { L::visit_ns(p.shape); })
-      searched_us = madds * 1e-3 * L::visit_ns(p.shape) /
-                    static_cast<double>(std::clamp<std::int64_t>(p.m, 1, p.threads));
+      searched_us = madds * 1e-3 * L::visit_ns(p.shape) / busy;
     const bool sums = p.direction == Direction::dx;
+    const int threads = p.direction == Direction::dw ? p.threads : busy;
     out.add({{},
-             searched_us + kernels::generic::predict_reference_us(madds, p.threads),
+             searched_us + kernels::generic::predict_reference_us(madds, threads),
              sums ? kernels::generic::dx_workspace_bytes(p.m, p.cols, p.threads) : 0});
     return {};
   }

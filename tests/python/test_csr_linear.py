@@ -94,9 +94,11 @@ def test_every_kernel_is_right(dtype: torch.dtype, shape: tuple[int, int], densi
                 assert bool(((got.double() - exact).abs() <= bound).all()), (kernel, direction, tokens)
 
 
-@pytest.mark.parametrize("tokens", [1, 64])
-def test_the_bits_depend_on_no_number_of_threads(tokens: int):
-    products, threads = Products(weight_of(600, 700, 0.2), tokens), torch.get_num_threads()
+@pytest.mark.parametrize(("tokens", "cols", "density"), [(1, 700, 0.2), (64, 700, 0.2), (1, 2000, 0.01)])
+def test_the_bits_depend_on_no_number_of_threads(tokens: int, cols: int, density: float):
+    """Of long rows and of short ones, whose products come before their sums."""
+    rows = int(120000 / (cols * density))
+    products, threads = Products(weight_of(rows, cols, density), tokens), torch.get_num_threads()
     try:
         for direction in ("forward", "dx", "dw"):
             for kernel in products.kernels(direction):
@@ -128,6 +130,43 @@ def test_nan_reaches_the_outputs_that_store_its_column_alone():
     values[layout.crow[4]] = NAN
     y = layout.linear(normal(3, 12), values, None)
     assert torch.equal(y.isnan(), (torch.arange(20) == 4).expand(3, 20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_nan_stays_in_its_element_in_every_product_of_every_kernel(tokens: int, dtype: torch.dtype):
+    """Rows of all lengths from 0 to 30, whose neighbours a kernel may read along."""
+    weight = torch.tril(weight_of(61, 61, 0.7, dtype))
+    products = Products(weight, tokens)
+    kept, last = weight != 0, tokens - 1
+    products.values[products.layout.crow[40]] = NAN
+    for direction in ("forward", "dx", "dw"):
+        for kernel in products.kernels(direction):
+            if kernel == "dense":
+                continue
+            got = products.run(direction, kernel).isnan()
+            wanted = torch.zeros_like(got)
+            if direction == "forward":
+                wanted[:, 40] = True
+            elif direction == "dx":
+                wanted[:, products.layout.col[products.layout.crow[40]]] = True
+            assert torch.equal(got, wanted), (kernel, direction)
+    products = Products(weight, tokens)
+    products.x[last, 7], products.dy[last, 50] = NAN, float("inf")
+    for direction in ("forward", "dx", "dw"):
+        for kernel in products.kernels(direction):
+            if kernel == "dense":
+                continue
+            got = ~products.run(direction, kernel).isfinite()
+            wanted = torch.zeros_like(got)
+            if direction == "forward":
+                wanted[last] = kept[:, 7]
+            elif direction == "dx":
+                wanted[last] = kept[50]
+            else:
+                row, col = products.layout.places()
+                wanted = (row == 50) | (col == 7)
+            assert torch.equal(got, wanted), (kernel, direction)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 5)])

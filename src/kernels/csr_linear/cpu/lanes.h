@@ -12,7 +12,7 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Rows of W whose outputs are written together, which is the unit of forward's work items.
+/// Rows of W whose outputs lie in one cache line of fp32, which is the unit of forward's work items.
 inline constexpr int kCsrOutputs = 16;
 
 /// A matrix [m, depth] of the caller's and the same in panels: [panel][depth][tokens] fp32, zero beyond m.

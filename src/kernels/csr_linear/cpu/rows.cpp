@@ -75,7 +75,7 @@ double lanes_cycles(const cpu::LanesOps& ops, const LinearProblem& p, int vector
 
 double single_us(const LinearProblem& p, const MachineRates& rates) {
   const double element = p.direction == Direction::dx ? 1.8 : 0.9;
-  const double cycles = static_cast<double>(p.stored) * element + static_cast<double>(p.rows) * 8 +
+  const double cycles = static_cast<double>(p.stored) * element + static_cast<double>(p.rows) * 6 +
                         0.3 * static_cast<double>(p.cols);
   return on_threads(cycle_us(rates) * cycles, p.threads);
 }
@@ -94,7 +94,7 @@ CsrRow row() {
                           Proposals<CsrLinear>& out) -> Refusal {
     if (const Refusal why = refuse(method, p, machine)) return why;
     if (method.single != nullptr) {
-      out.add({{}, single_us(p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction)});
+      out.add({{}, single_us(p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction, p.dtype)});
       return {};
     }
     // One thread's time decides on the vectors of a panel: sums are in an order that depends on them, and

@@ -3,6 +3,8 @@
 
 #include "kernels/csr_linear/cpu/single.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "kernels/csr_linear/cpu/tasks.h"
 
@@ -14,20 +16,25 @@ std::int64_t padded(std::int64_t size) { return core::round_up(size, kLineCells)
 template <class Body>
 void for_rows(const CsrView& w, std::int64_t tasks, std::int64_t multiple, const Executor& executor,
               const Body& body) {
+  tasks = std::min<std::int64_t>(tasks, Parts::kMost / kPartsOfTask);
   const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
-  for_items(executor, tasks, parts, [&](std::int64_t part) {
-    const Range rows = rows_of_part(w, part, parts, multiple);
-    if (rows.begin < rows.end) body(rows);
+  Parts shared(parts, tasks);
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    shared.work(task, [&](std::int64_t part) {
+      const Range rows = rows_of_part(w, part, parts, multiple);
+      if (rows.begin < rows.end) body(rows);
+    });
   });
 }
 
 }  // namespace
 
-std::size_t single_workspace(const CsrView& w, Direction direction) {
-  const std::int64_t floats = direction == Direction::forward ? padded(w.cols)
-                              : direction == Direction::dw
-                                  ? padded(w.rows) + padded(w.cols)
-                                  : padded(w.rows) + dx_chunks(w, 1) * padded(w.cols);
+std::size_t single_workspace(const CsrView& w, Direction direction, DType dtype) {
+  const bool widens = dtype != DType::f32;
+  const std::int64_t of_rows = widens ? padded(w.rows) : 0, of_cols = widens ? padded(w.cols) : 0;
+  const std::int64_t floats = direction == Direction::forward ? of_cols
+                              : direction == Direction::dw    ? of_rows + of_cols
+                                                              : of_rows + dx_chunks(w, 1) * padded(w.cols);
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -36,7 +43,7 @@ void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, 
   const Direction direction = args.direction;
   const std::int64_t depth = direction == Direction::forward ? w.cols : w.rows;
   float* const a = reinterpret_cast<float*>(args.workspace);
-  float* const b = a + padded(depth);
+  float* const b = args.dtype == DType::f32 ? a : a + padded(depth);
   const auto in_f32 = [&](const void* from, std::int64_t n, float* room) -> const float* {
     if (args.dtype == DType::f32) return static_cast<const float*>(from);
     ops.widen(args.dtype, from, n, room);

@@ -31,7 +31,7 @@ struct SingleOps {
   void (*dw)(const SingleJob& job, std::int64_t begin, std::int64_t end);
 };
 
-std::size_t single_workspace(const CsrView& w, Direction direction);
+std::size_t single_workspace(const CsrView& w, Direction direction, DType dtype);
 void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, const Executor& executor);
 
 }  // namespace sparseloom::kernels::cpu

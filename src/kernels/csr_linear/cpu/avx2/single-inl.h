@@ -50,6 +50,19 @@ void widen_single(DType dtype, const void* from, std::int64_t n, float* to) {
   }
 }
 
+// All bits of the first n lanes; none of them where n is 0 or less.
+[[gnu::always_inline]] inline Vec first_lanes(std::int64_t n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<std::int32_t>(n)), lanes));
+}
+// acc + x * values at the eight elements from `at` on, of which the first n count. All of them are stored.
+template <class T>
+[[gnu::always_inline]] inline Vec add_first(Vec acc, const CsrView& w, const T* values, const float* x,
+                                            std::int64_t at, std::int64_t n) {
+  const Vec inside = first_lanes(n);  // what lies behind may be NaN, in x and in W
+  return fma(acc, _mm256_and_ps(picked(x, w.col + at), inside), _mm256_and_ps(widen(values + at), inside));
+}
+
 // The sum of a row, before its lanes are added.
 template <class T>
 [[gnu::always_inline]] inline Vec single_row(const CsrView& w, const T* values, const float* x,
@@ -58,7 +71,8 @@ template <class T>
   std::int64_t i = w.crow[row];
   Vec acc = zero();
   for (; i + kLanes <= end; i += kLanes) acc = fma(acc, picked(x, w.col + i), widen(values + i));
-  // Rows are often shorter than a vector, so their ends stay in registers too.
+  // A loop over what is left would end elsewhere in each row, which the machine cannot foresee.
+  if (i + kLanes <= w.stored) return add_first(acc, w, values, x, i, end - i);
   __m128 rest = _mm_setzero_ps(), last = rest;
   if (i + 4 <= end) {
     rest = _mm_mul_ps(picked4(x, w.col + i), widen4(values + i));
@@ -68,18 +82,81 @@ template <class T>
   return acc + _mm256_zextps128_ps256(_mm_add_ps(rest, last));
 }
 
+// Rows whose products may come before their sums: where these are short, a branch that depends on the length
+// of one costs more than its elements.
+constexpr std::int64_t kBatch = 16, kShort = 48, kMean = 28;
+static_assert(cpu::kLineCells % kBatch == 0, "how rows are cut into tasks may not change their sums");
+struct Products {
+  alignas(64) float of[kBatch * kMean + kLanes + kShort];
+};
+// From kShort - n on, the bits of the first n lanes.
+struct Inside {
+  std::int32_t bits[2 * kShort] = {};
+  constexpr Inside() {
+    for (int i = 0; i < kShort; ++i) bits[i] = -1;
+  }
+};
+alignas(64) constexpr Inside kInside;
+
+// x * values at all elements of the rows [row, row + kBatch), one behind the other as they are stored.
+// Returns false where those are many, and at W's end.
+template <class T>
+[[gnu::always_inline]] inline bool multiply(const CsrView& w, const T* values, const float* x,
+                                            std::int64_t row, Products& products) {
+  const std::int64_t first = w.crow[row], total = w.crow[row + kBatch] - first;
+  if (total > kBatch * kMean || first + core::round_up(total, kLanes) > w.stored) return false;
+  std::int64_t i = 0;
+  for (; i < total; i += kLanes)
+    store(products.of + i, _mm256_mul_ps(picked(x, w.col + first + i), widen(values + first + i)));
+  for (std::int64_t behind = 0; behind < kShort; behind += kLanes) store(products.of + i + behind, zero());
+  return true;
+}
+
+// The sums of eight rows of `products`, of the elements from `first` on; false where one is longer than
+// kShort.
+[[gnu::always_inline]] inline bool short_rows(const std::int32_t* crow, std::int64_t first,
+                                              const Products& products, Vec (&sums)[kLanes]) {
+  const __m256i begin = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(crow)),
+                end = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(crow + 1));
+  const __m256i length = _mm256_sub_epi32(end, begin);
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(length), _mm256_extracti128_si256(length, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  const std::int64_t longest = _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+  if (longest > kShort) return false;
+  const auto add = [&](std::int64_t i, bool begins) __attribute__((always_inline)) {
+    unroll<kLanes>(SPARSELOOM_UNROLLED(r) {
+      const std::int64_t at = crow[r.value] - first + i;
+      const std::int32_t* const inside = kInside.bits + kShort - (crow[r.value + 1] - crow[r.value]) + i;
+      // What lies behind the row may be NaN.
+      const Vec own = _mm256_and_ps(load(products.of + at), load(reinterpret_cast<const float*>(inside)));
+      sums[r.value] = begins ? own : sums[r.value] + own;
+    });
+  };
+  add(0, true);
+  for (std::int64_t i = kLanes; i < longest; i += kLanes) add(i, false);
+  return true;
+}
+
 template <class T>
 void forward_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
   const T* const values = static_cast<const T*>(args.values);
+  Products products;
+  bool multiplied = false;
   for (std::int64_t row = begin; row < end; row += kLanes) {
     const std::int64_t rows = std::min<std::int64_t>(kLanes, end - row);
+    if ((row - begin) % kBatch == 0)
+      multiplied = end - row >= kBatch && multiply(job.w, values, job.a, row, products);
     alignas(64) float lanes[kLanes * kLanes];
-    for (std::int64_t r = 0; r < rows; ++r)
-      store(lanes + r * kLanes, single_row(job.w, values, job.a, row + r));
     Vec sums[kLanes];
-    unroll<kLanes>(
-        SPARSELOOM_UNROLLED(r) { sums[r.value] = r.value < rows ? load(lanes + r.value * kLanes) : zero(); });
+    const std::int64_t first = job.w.crow[row - (row - begin) % kBatch];
+    if (!multiplied || !short_rows(job.w.crow + row, first, products, sums)) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        store(lanes + r * kLanes, single_row(job.w, values, job.a, row + r));
+      unroll<kLanes>(SPARSELOOM_UNROLLED(r) {
+        sums[r.value] = r.value < rows ? load(lanes + r.value * kLanes) : zero();
+      });
+    }
     Vec sum = sum_lanes(sums);
     if (args.activation != Activation::none) {  // a tile whose first token alone is valid
       unroll<kLanes>(SPARSELOOM_UNROLLED(r) { store(lanes + r.value * kLanes, sum); });
