@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .errors import Error
-from .patch import BlockSparse, Semi24
+from .patch import BlockSparse, InLayout, Semi24
 from .patch.result import aligned
 from .timing.busy import loud
 from .timing.rounds import Spread
@@ -71,6 +71,9 @@ class LayerAdvice:
     # by block: the predicted density above which dense is faster
     break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)
     semi24: Option | None = None  # as a 2:4 layer, of groups of 1 x 4 and density .5; where advise was asked
+    # as a CSR layer, of blocks of 1 x 1, by density, and which of the names can become one; where asked
+    csr: list[Option] = field(default_factory=list)
+    csr_names: list[str] = field(default_factory=list)
 
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
@@ -95,10 +98,7 @@ class Advice:
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
         """Returns what to pass to sparsify_: every layer that gains at that density, with its fastest block.
         Raises Error for a density that advise was not asked about."""
-        if not any(math.isclose(density, each) for each in self.densities):
-            known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
-            remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
-            raise Error("Advice.patterns", f"a density that advise looked at: {known}", repr(density), remedy)
+        self._require_known("Advice.patterns", density)
         found = {}
         for layer in self.layers:
             if best := layer.best(density):
@@ -115,6 +115,32 @@ class Advice:
         gaining = [each for each in self.layers if each.semi24 and each.semi24.gains(each.dense_us)]
         return {re.escape(name): Semi24("magnitude") for layer in gaining for name in layer.names}
 
+    def csr_patterns(self, density: float = 0.1) -> dict[str, InLayout]:
+        """Returns what to pass to sparsify_ to put every layer into CSR that gains by it at that density: its
+        largest magnitudes. Raises Error where advise was not asked for CSR, or not about that density."""
+        if all(not layer.csr for layer in self.layers):
+            remedy = "call advise(..., csr=True)"
+            raise Error("Advice.csr_patterns", "CSR layers that advise looked at", "none", remedy)
+        self._require_known("Advice.csr_patterns", density)
+        gaining = [
+            (layer, option)
+            for layer in self.layers
+            for option in layer.csr
+            if math.isclose(option.density, density) and option.gains(layer.dense_us)
+        ]
+        return {
+            re.escape(name): InLayout("csr", density=option.density)
+            for layer, option in gaining
+            for name in layer.csr_names
+        }
+
+    def _require_known(self, op: str, density: float) -> None:
+        if any(math.isclose(density, each) for each in self.densities):
+            return
+        known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
+        remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
+        raise Error(op, f"a density that advise looked at: {known}", repr(density), remedy)
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         layers = []
@@ -122,7 +148,10 @@ class Advice:
             even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
             options = [_plain(option, layer) for option in layer.options]
             semi24 = None if layer.semi24 is None else _plain(layer.semi24, layer)
-            layers.append(asdict(layer) | {"options": options, "break_even": even, "semi24": semi24})
+            csr = [_plain(option, layer) for option in layer.csr]
+            layers.append(
+                asdict(layer) | {"options": options, "break_even": even, "semi24": semi24, "csr": csr}
+            )
         told = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
         return {"directions": list(self.directions), **told, "layers": layers, "skipped": self.skipped}
 
@@ -135,7 +164,7 @@ class Advice:
                 f"{layer.names[0]}{more}: {rows} x {cols}, {layer.tokens} "
                 f"tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
             )
-            options = [*layer.options, *([layer.semi24] if layer.semi24 else [])]
+            options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
             lines += aligned([_row(option, layer) for option in options])
         lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
         lines.append(
@@ -152,13 +181,16 @@ def _plain(option: Option, layer: LayerAdvice) -> dict[str, Any]:
 
 
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
-    of_blocks = option is not layer.semi24
+    of_blocks = any(option is each for each in layer.options)
     even = layer.break_even[option.block] if of_blocks else None
+    layout = f"block {option.block[0]} x {option.block[1]}" if of_blocks else "csr"
+    if option is layer.semi24:
+        layout = "2:4"
     words = "predicted" if option.measured_us is None else "measured"
     speedup = option.speedup(layer.dense_us)
     shown = option.ratio is None or not option.ratio.shows_none
     return [
-        f"block {option.block[0]} x {option.block[1]}" if of_blocks else "2:4",
+        layout,
         f"density {option.density:.3g}",
         "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
         f"{speedup:.2f}x" + ("" if option.ratio is None else option.ratio.words),

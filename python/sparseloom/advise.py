@@ -13,7 +13,7 @@ from torch import nn
 from . import ops
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
-from .nn import Semi24Linear
+from .nn import Semi24Linear, SparseLinear
 from .nn.arguments import require_module
 from .patch.survey import survey
 from .pattern import Block, block_shape
@@ -38,6 +38,7 @@ def advise(
     seconds: float = 0.2,
     strict: bool = False,
     semi24: bool = False,
+    csr: bool = False,
 ) -> Advice:
     """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords) and returns
     the advice; changes nothing.
@@ -54,7 +55,9 @@ def advise(
     layer and the kernels that it would run.
 
     With ``semi24``, each size is also called as a 2:4 layer, which does not train: Advice.semi24_patterns()
-    has those that gain.
+    has those that gain. With ``csr``, each size that is an nn.Linear is also called as a CSR layer of a
+    random pattern at every one of ``densities``, which trains: Advice.csr_patterns(density) has those that
+    gain.
 
     Raises Error for a model on the meta device, for ``semi24`` with ``training``, and for densities outside
     of (0, 1], and passes on what the model itself raises.
@@ -74,7 +77,7 @@ def advise(
         raise Error("advise", "training of layers that train", "semi24=True with training=True", remedy)
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
-    groups, skipped = _groups(model, example_input)
+    groups, skipped, linears = _groups(model, example_input)
     if strict:
         _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
@@ -85,6 +88,9 @@ def advise(
             advice.layers.append(_advised(size, names, fitting, densities, directions, measure, seconds))
             if semi24:
                 advice.layers[-1].semi24 = _two_of_four(size, seconds)
+            if csr and (fit := [name for name in names if name in linears]):
+                advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
+                advice.layers[-1].csr_names = fit
             watch.look()
         advice.lost = watch.lost
     return advice
@@ -165,17 +171,42 @@ def _advised(
 
 def _two_of_four(size: Size, seconds: float) -> Option:
     """Returns what all layers of one size would take as 2:4 layers, called in turn with dense."""
+    (rows, cols), _, dtype, device, bias = size
+    layer = Semi24Linear(cols, rows, bias, device=device, dtype=dtype)
+    return _called(size, layer, (1, 4), 0.5, {"forward": layer.plan(size.tokens)}, seconds)
+
+
+def _in_csr(
+    size: Size, densities: Sequence[float], directions: Sequence[str], seconds: float
+) -> list[Option]:
+    """Returns what all layers of one size would take in CSR at each density, called in turn with dense."""
+    (rows, cols), tokens, dtype, device, bias = size
+    found = []
+    for density in densities:
+        layer = SparseLinear(cols, rows, bias, layout="csr", density=density, device=device, dtype=dtype)
+        plans = {direction: layer.plan(tokens, direction) for direction in directions}
+        found.append(_called(size, layer, (1, 1), density, plans, seconds))
+    return found
+
+
+def _called(
+    size: Size,
+    layer: nn.Module,
+    group: tuple[int, int],
+    density: float,
+    plans: dict[str, dict[str, Any]],
+    seconds: float,
+) -> Option:
+    """Returns the option that a layer is, called in turn with a dense one; ``plans`` by direction."""
     (rows, cols), tokens, dtype, device, bias = size
     linear = nn.utils.skip_init(nn.Linear, cols, rows, bias=bias, device=device, dtype=dtype)
-    layer = Semi24Linear(cols, rows, bias, device=device, dtype=dtype)
-    plan = layer.plan(tokens)
-    dense, sparse = (Trial(each, tokens, False) for each in (linear, layer))
-    gpu = device if device.type == "cuda" else None
-    dense_us, ours = in_turn([dense.call, sparse.call], seconds, gpu)
-    kernels = {"forward": plan["kernel"]}
-    fallback = ("forward",) if plan["kernel"] in FALLBACKS else ()
-    times = plan["predicted_us"], Spread.of(ours).median, ratios(dense_us, ours)
-    return Option((1, 4), 0.5, kernels, *times, dense_in=fallback)
+    dense, sparse = (Trial(each, tokens, len(plans) > 1) for each in (linear, layer))
+    dense_us, ours = in_turn([dense.call, sparse.call], seconds, device if device.type == "cuda" else None)
+    kernels = {direction: str(plan["kernel"]) for direction, plan in plans.items()}
+    fallback = tuple(direction for direction, kernel in kernels.items() if kernel in FALLBACKS)
+    planned = sum(float(plan["predicted_us"]) for plan in plans.values())
+    measured = Spread.of(ours).median, ratios(dense_us, ours)
+    return Option(group, density, kernels, planned, *measured, dense_in=fallback)
 
 
 def _beside(
@@ -236,12 +267,13 @@ def _require_sparse(
         raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(found), remedy)
 
 
-def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str]]:
-    """Returns the layers by size, and those that cannot become sparse with the reason."""
+def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str], set[str]]:
+    """Returns the layers by size, those that cannot become sparse with the reason, and which of the first can
+    lie in any layout."""
     sites = survey(model).sites
     seen = _tokens_seen(model, [site.module for site in sites], example_input)
     groups: dict[Size, list[str]] = {}
-    skipped = {}
+    skipped, linears = {}, set()
     for site in sites:
         why = site.form.refusal(site.module)
         if not why and site.parameter.dtype not in ops.DTYPES:
@@ -254,7 +286,9 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
         weight = site.parameter
         size = Size(site.shape, seen[site.module], weight.dtype, weight.device, site.bias is not None)
         groups.setdefault(size, []).append(site.name)
-    return groups, skipped
+        if site.form.in_any_layout:
+            linears.add(site.name)
+    return groups, skipped, linears
 
 
 def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
