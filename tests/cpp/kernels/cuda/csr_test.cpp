@@ -220,7 +220,28 @@ TEST_P(CudaCsr, NanReachesWhatIsStored) {
       }
 }
 
-TEST_P(CudaCsr, CopiesMatchTheLayout) {
+/// What a sanitizer, which slows a kernel down a hundred times, has seconds for: each kernel with every cut,
+/// of sizes that no tile divides.
+class CudaSmallCsr : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CudaSmallCsr, IsAccurate) {
+  for (Direction direction : {Direction::forward, Direction::dx, Direction::dw})
+    for (std::int64_t m : {1, 3, 35}) {
+      check({GetParam(), m, 21, 38, direction});
+      if (HasFailure()) return;
+    }
+}
+
+TEST_P(CudaSmallCsr, HasAnEpilogueAndAddsToAGradient) {
+  CsrCase c{GetParam(), 5, 21, 38};
+  c.activation = Activation::gelu_erf, c.bias = true, c.residual = true;
+  check(c);
+  CsrCase dw{GetParam(), 5, 21, 38, Direction::dw};
+  dw.accumulate = true;
+  check(dw);
+}
+
+TEST_P(CudaSmallCsr, CopiesMatchTheLayout) {
   for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 4}, {37, 130}, {150, 41}}) {
     CsrInstance instance({GetParam(), 1, rows, cols});
     const Stream stream;
@@ -252,6 +273,9 @@ TEST_P(CudaCsr, CopiesMatchTheLayout) {
 INSTANTIATE_TEST_SUITE_P(, CudaCsr, ::testing::ValuesIn(dtypes()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaCsr);
+INSTANTIATE_TEST_SUITE_P(, CudaSmallCsr, ::testing::ValuesIn(dtypes()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallCsr);
 
 /// The rows on a Hopper GPU, which a plan asks without one.
 TEST(CsrCudaRows, TakeEveryProductAndGoDenseOnlyWhereManyElementsAreStored) {
