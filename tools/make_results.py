@@ -34,9 +34,7 @@ NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes t
 #: What a part says while there is no result for it, by page and part.
 EMPTY = {
     "README.md": {"front": MISSING},
-    "docs/distributed.md": {
-        "ranks": "No result files yet: `torchrun -m sparseloom.bench.ranks` writes them."
-    },
+    "docs/distributed.md": {"ranks": "No result files yet: `sparseloom bench ranks` writes them."},
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},

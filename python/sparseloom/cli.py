@@ -48,6 +48,16 @@ TYPER_COMMANDS = {
         "csr",
         "CSR products beside dense ones and torch.sparse, on the CPU or a GPU",
     ),
+    "bench nmg": (
+        "sparseloom.bench.nmg",
+        "nmg",
+        "n:m:g products beside dense ones and CSR, on the CPU",
+    ),
+    "bench ranks": (
+        "sparseloom.bench.ranks.cli",
+        "ranks",
+        "sparse layers on several GPUs beside dense ones, a process for each",
+    ),
     "bench sweep": (
         "sparseloom.bench.sweep.cli",
         "sweep",

@@ -3,11 +3,14 @@
 import importlib.util
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from sparseloom import cli
 from sparseloom.bench.ranks import __main__ as ranks
 from sparseloom.bench.ranks.exposed import covered
 
@@ -22,7 +25,7 @@ def one_rank(monkeypatch):
     about = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in about.items():
         monkeypatch.setenv(name, str(value))
-    yield
+    yield {name: str(value) for name, value in about.items()}
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -41,6 +44,35 @@ def test_every_way_is_measured(one_rank, tmp_path, capsys):
         assert ("over_one_gpu" in record) == (not record["way"].endswith("alone"))
         assert ("over_dense" in record) == (record["mlp"] == "sparse")
         assert record["tokens_per_s"] == pytest.approx(8e6 / record["us"]["median"], rel=1e-2, abs=0.5)
+
+
+def test_the_command_gives_each_rank_its_words(one_rank, tmp_path, capsys, monkeypatch):
+    started = []
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: started.append(command) or done)
+    words = ["--device", "cpu", "--smoke", "--size", "tokens=4", "--rounds", "1", "--way", "alone"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bench", "ranks", *words, "--way", "ddp", "--results", str(tmp_path)])
+    assert end.value.code == 0
+    (command,) = started
+    program = command.index("sparseloom.bench.ranks")
+    assert command[1 : program - 1] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    monkeypatch.undo()
+    for name, value in one_rank.items():
+        monkeypatch.setenv(name, value)
+    ranks.main(command[program + 1 :])
+    (file,) = tmp_path.glob("*/ranks.json")
+    found = json.loads(file.read_text())
+    assert found["sizes"]["tokens"] == 4 and found["sizes"]["width"] == 64
+    assert [record["way"] for record in found["records"]] == ["alone", "alone", "ddp", "ddp"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 7, reason="there are as many GPUs")
+def test_the_command_says_that_gpus_are_missing(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bench", "ranks", "--processes", "8"])
+    assert end.value.code == 1
+    assert "[bench] expected 8 GPUs" in capsys.readouterr().err
 
 
 def test_exposed_time_is_what_no_computation_covers():

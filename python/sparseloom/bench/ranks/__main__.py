@@ -70,7 +70,7 @@ def _wait(device: torch.device) -> None:
 
 def main(words: list[str] | None = None) -> None:
     """Measures, prints a line for each record, and writes <results>/<device>/ranks.json."""
-    parser = argparse.ArgumentParser(prog="torchrun -m sparseloom.bench.ranks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="sparseloom.bench.ranks", description=__doc__)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--way", nargs="+", default=list(WAYS), choices=WAYS, help="default: all of them")
     parser.add_argument("--rounds", type=int, default=7)
