@@ -53,6 +53,19 @@ def test_methods_move_the_same_blocks_on_two_ranks(tmp_path):
     assert [out.splitlines() for out, _ in ranks_of("two_ranks_methods.py", tmp_path)] == [checks, checks]
 
 
+def test_layers_in_other_layouts_on_two_ranks(tmp_path):
+    trained = [
+        "no index is broadcast",
+        "ddp equals one rank",
+        "and both ranks are equal",
+        "and every layer learned",
+    ]
+    kept = ["what is saved loads", "pickles keep bits"]
+    named = [f"{name} that differ are named" for name in ("csr", "coo", "nm", "nmg", "ell_rows")]
+    checks = [*trained, *trained, *kept, *named]  # in fp32, and under autocast with a scaler
+    assert [out.splitlines() for out, _ in ranks_of("two_ranks_layouts.py", tmp_path)] == [checks, checks]
+
+
 def test_two_ranks(tmp_path):
     done = ranks_of("two_ranks.py", tmp_path)
     gathered = [
