@@ -26,6 +26,8 @@ def block_scores(weight: Tensor, block: tuple[int, int], norm: str) -> Tensor:
     """
     if norm not in NORMS:
         raise Error("block_scores", f"norm to be one of {', '.join(NORMS)}", repr(norm), "pass one of them")
+    if block == (1, 1):  # single elements, which the operator does not know
+        return weight.detach().abs().float().to("cpu")
     if weight.device.type == "cpu":
         scores: Tensor = ops.call("block_scores", weight.detach().contiguous(), *block, norm)
         return scores
@@ -55,7 +57,7 @@ def gradient_scores(
     norms, so that micro-batches score as their batch would.
     """
     dys, xs = zip(*pairs, strict=True)
-    if dys[0].dtype == torch.float64:
+    if dys[0].dtype == torch.float64 or block == (1, 1):
         return _strips(pairs, rows, cols, block, norm)
     dy, x = (each[0] if len(pairs) == 1 else torch.cat(each) for each in (dys, xs))
     norms: Tensor = ops.call("block_gradient_norms", dy, x, *block, norm)
@@ -65,8 +67,8 @@ def gradient_scores(
 def _strips(
     pairs: Sequence[tuple[Tensor, Tensor]], rows: int, cols: int, block: tuple[int, int], norm: str
 ) -> Tensor:
-    """gradient_scores by torch's own product, a strip of block rows at a time: for float64, of which the
-    operator has no kernels."""
+    """gradient_scores by torch's own product, a strip of block rows at a time: for float64 and for single
+    elements, of which the operator has no kernels."""
     bm, bn = block
     scores = torch.empty(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     if not scores.numel():

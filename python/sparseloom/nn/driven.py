@@ -133,7 +133,7 @@ class MaskedWeight(Held):
         return self.layer.weight.device
 
     def present(self) -> Tensor:
-        return self.layer.pattern.mask
+        return self.layer.mask.to("cpu", copy=True)
 
     def dense(self) -> Tensor:
         weight = self.layer.weight

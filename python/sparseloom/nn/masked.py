@@ -1,7 +1,8 @@
-"""MaskedLinear: an nn.Linear that trains a dense weight and multiplies with some of its blocks."""
+"""MaskedLinear: an nn.Linear that trains a dense weight and multiplies with some blocks or elements of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,17 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from .. import pattern as patterns
 from ..errors import Error
+from ..layouts import Layout
+from ..layouts.csr import Csr
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify.grid import expanded
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
+from .masked_elements import layer_of
 from .masked_product import How, Kept, factored, product
 
 if TYPE_CHECKING:
     from ..sparsify.gates import Gate
+    from .semi24 import Semi24Linear
+    from .sparse_linear import SparseLinear
 
 _OP = "MaskedLinear"
 
@@ -31,15 +36,18 @@ class MaskedLinear(nn.Module):
     The factors are the bool buffer ``mask`` [block rows, block columns], or what ``gate`` makes of the weight
     in each call; ``mask`` then tells the blocks of the last one. Forward and dX multiply with the blocks
     where the plan expects that to be faster, else with the dense W * factors. ``pack`` gives the sparse
-    layer.
+    layer, ``pack_elements`` that of single elements.
 
     Args:
         in_features, out_features, bias, device, dtype: as in nn.Linear.
-        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}.
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; or 1, for a mask
+            of single elements, whose products are dense ones in training.
         mask: which blocks are kept; None for all.
         gate: a ``sparsify.gates.Gate``.
         share, decay: what the pruned part of the weight gets as its gradient: ``share`` of dY^T X, and
             ``decay`` times the weight itself.
+        layout: what ``pack_elements`` stores single elements in: a class of ``sparseloom.layouts``.
+        options: what its ``from_dense`` asks for beside the weight, such as n and m.
 
     ``multiply = "blocks"`` or ``"dense"`` decides on all products in the plan's place ("auto"): results then
     do not depend, by their rounding, on the speeds that a process measured. With "dense", neither share nor
@@ -61,6 +69,8 @@ class MaskedLinear(nn.Module):
         gate: Gate | None = None,
         share: float = 0.0,
         decay: float = 0.0,
+        layout: type[Layout] = Csr,
+        options: Mapping[str, Any] | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -71,11 +81,13 @@ class MaskedLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.block = block_shape(_OP, block)
         self.share, self.decay = share, decay
+        self.layout, self.options = layout, dict(options or {})
         dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
         self.weight = dense.weight
         self.bias = dense.bias
         if mask is None:
-            mask = patterns.full(out_features, in_features, self.block)
+            grid = -(-out_features // self.block[0]), -(-in_features // self.block[1])
+            mask = torch.ones(grid, dtype=torch.bool, device="cpu")
         self.register_buffer("mask", self._checked(mask).to(self.weight.device))
         self.gate = gate
         self.multiply = "auto"
@@ -130,8 +142,10 @@ class MaskedLinear(nn.Module):
 
     @property
     def pattern(self) -> Pattern:
-        """Which blocks are kept now."""
-        return self._blocks().pattern
+        """Which blocks are kept now. Raises Error for single elements, of which ``mask`` tells."""
+        if self.block == (1, 1):
+            raise Error(_OP, "blocks, which have a pattern", "single elements", "read its mask")
+        return Pattern(self.out_features, self.in_features, self.block, self._blocks().mask)
 
     def set_mask_(self, mask: Tensor | Pattern) -> None:
         """Makes ``mask`` the kept blocks, in place. Raises Error for another shape, and beside a gate."""
@@ -149,46 +163,64 @@ class MaskedLinear(nn.Module):
     @torch.no_grad()
     def pack(self) -> BlockSparseLinear:
         """Returns a BlockSparseLinear of the kept blocks, their values copied bitwise where a mask or scores
-        choose; factors between 0 and 1 are multiplied in. The bias is the same Parameter."""
-        gates, pattern = self._final()
-        layer = packed_layer(BlockSparseLinear, self._dense(gates, pattern), pattern)
+        choose; factors between 0 and 1 are multiplied in. The bias is the same Parameter. Raises Error for
+        single elements."""
+        if self.block == (1, 1):
+            raise Error(_OP, "blocks", "single elements", "call pack_elements()")
+        gates, mask = self._final()
+        pattern = Pattern(self.out_features, self.in_features, self.block, mask)
+        layer = packed_layer(BlockSparseLinear, self._dense(gates, mask), pattern)
         layer.values.requires_grad_(self.weight.requires_grad)
         layer.bias = self.bias
         return layer.train(self.training)
 
-    def _final(self) -> tuple[Tensor | None, Pattern]:
+    @torch.no_grad()
+    def pack_elements(self) -> SparseLinear | Semi24Linear:
+        """Does what ``pack`` does for single elements: returns a layer that stores them in ``layout``, which
+        of 2:4 is a Semi24Linear. Raises Error for blocks, and for elements that the layout cannot store."""
+        if self.block != (1, 1):
+            raise Error(_OP, "single elements", f"blocks of {self.block}", "call pack()")
+        gates, mask = self._final()
+        layer = layer_of(self._dense(gates, mask), mask, self.layout, self.options)
+        if layer.values.requires_grad:  # those of 2:4 do not train
+            layer.values.requires_grad_(self.weight.requires_grad)
+        layer.bias = self.bias
+        return layer.train(self.training)
+
+    def _final(self) -> tuple[Tensor | None, Tensor]:
+        """Returns the factors of evaluation, None without a gate, and the mask that they leave."""
         if self.gate is None:
-            return None, self.pattern
+            return None, self._blocks().mask
         training = self.gate.training
         gates = self.gate.eval()(self.weight).detach()
         self.gate.train(training)
-        return gates, Pattern(self.out_features, self.in_features, self.block, gates != 0)
+        return gates, gates != 0
 
-    def _dense(self, gates: Tensor | None, pattern: Pattern) -> Tensor:
-        shape = (self.out_features, self.in_features)
-        return factored(
-            self.weight.detach(), gates, Kept.of(pattern.mask, shape, self.block, self.weight.device)
-        )
+    def _dense(self, gates: Tensor | None, mask: Tensor) -> Tensor:
+        return factored(self.weight.detach(), gates, Kept(mask, self.block))
 
     def _blocks(self) -> Kept:
         """Returns the index of the mask, made anew only when the mask is another one."""
-        mask, host = self.mask, self.mask.to("cpu")
-        kept = self._kept
-        if (
-            kept is None
-            or kept.there.packed.device != mask.device
-            or not torch.equal(kept.pattern._bits, host)
-        ):
-            shape = (self.out_features, self.in_features)
+        mask, shape = self.mask, (self.out_features, self.in_features)
+        if self.block == (1, 1):
+            return Kept.of(mask, shape, self.block, mask.device)
+        kept, host = self._kept, mask.to("cpu")
+        if kept is None or kept.where().packed.device != mask.device or not torch.equal(kept.mask, host):
             kept = self._kept = Kept.of(host, shape, self.block, mask.device)
         return kept
 
     def _checked(self, mask: Tensor | Pattern) -> Tensor:
         rows, cols = self.out_features, self.in_features
-        given = mask.mask if isinstance(mask, Pattern) else mask
         if isinstance(mask, Pattern) and (mask.rows, mask.cols, mask.block) != (rows, cols, self.block):
             raise Error(_OP, f"a pattern of {rows} x {cols}", repr(mask), "make it for this layer's weight")
-        return Pattern(rows, cols, self.block, given).mask
+        if isinstance(mask, Pattern):
+            return mask.mask
+        if self.block != (1, 1):
+            return Pattern(rows, cols, self.block, mask).mask
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (rows, cols):
+            got = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+            raise Error(_OP, f"a bool mask [{rows}, {cols}]", got, "make one entry for each element")
+        return mask.detach().clone()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, which a copy makes anew."""

@@ -16,19 +16,29 @@ from . import state
 
 
 class Kept(NamedTuple):
-    """The blocks that take part in a product: on the host, as an index there, and where the weight is."""
+    """The blocks that take part in a product: as a bool mask [block rows, block columns], as an index on the
+    host, and as one where the weight is. Single elements (blocks of 1 x 1) have no index: their products are
+    dense ones."""
 
-    pattern: Pattern
-    host: ops.Index
-    there: ops.Index
+    mask: Tensor
+    block: tuple[int, int]
+    host: ops.Index | None = None
+    there: ops.Index | None = None
 
     @staticmethod
     def of(mask: Tensor, shape: tuple[int, int], block: tuple[int, int], device: torch.device) -> Kept:
-        """Returns the blocks of a bool mask [block rows, block columns] for a weight of that shape."""
+        """Returns the blocks of a bool mask for a weight of that shape."""
+        if block == (1, 1):
+            return Kept(mask.to(device, copy=True), block)  # the owner writes the next mask in place
         pattern = Pattern(*shape, block, mask)
         # Masks change from step to step, so plans go by their number of blocks alone.
         host = state.build_index(pattern)._replace(digest=ops.UNKNOWN)
-        return Kept(pattern, host, host._replace(packed=host.packed.to(device)))
+        return Kept(pattern.mask, block, host, host._replace(packed=host.packed.to(device)))
+
+    def where(self) -> ops.Index:
+        """Returns the index where the weight is, of blocks."""
+        assert self.there is not None
+        return self.there
 
 
 class How(NamedTuple):
@@ -61,7 +71,7 @@ class _Product(torch.autograd.Function):
         ctx.how = how
         ctx.save_for_backward(x, weight, gates)
         if _sparse(how, "forward", x, bias is not None):
-            return ops.linear(x, _values(weight, gates, how.kept), how.kept.there, bias)
+            return ops.linear(x, _values(weight, gates, how.kept), how.kept.where(), bias)
         return F.linear(x, factored(weight, gates, how.kept), bias)
 
     @staticmethod
@@ -73,7 +83,7 @@ class _Product(torch.autograd.Function):
         if need_x:
             sparse = _sparse(ctx.how, "dx", dy)
             if sparse:
-                dx = ops.linear_dx(dy, _values(weight, gates, kept), kept.there)
+                dx = ops.linear_dx(dy, _values(weight, gates, kept), kept.where())
             else:
                 dx = dy @ factored(weight, gates, kept)
         if need_weight or need_gates:
@@ -81,7 +91,7 @@ class _Product(torch.autograd.Function):
             whole = _whole_gradient(dy, x) if everywhere or not _sparse(ctx.how, "dw", dy) else None
             if need_gates:
                 assert whole is not None
-                dgates = block_sums(whole * weight, kept.pattern.block).to(gates.dtype)
+                dgates = block_sums(whole * weight, kept.block).to(gates.dtype)
             if need_weight:
                 dweight = _weight_gradient(dy, x, whole, weight, gates, ctx.how)
         dbias = dy.reshape(-1, dy.shape[-1]).sum(0) if need_bias else None
@@ -97,10 +107,10 @@ def _weight_gradient(
 ) -> Tensor:
     kept, share, decay, _ = how
     if whole is None:
-        blocks = ops.linear_dw(dy, x, kept.there)
-        inside = ops.call("unpack", blocks, kept.there.crow, kept.there.col, *weight.shape)
+        index = kept.where()
+        inside = ops.call("unpack", ops.linear_dw(dy, x, index), index.crow, index.col, *weight.shape)
         if gates is not None:
-            inside = inside * expanded(gates, kept.pattern.block, (weight.shape[0], weight.shape[1]))
+            inside = inside * expanded(gates, kept.block, (weight.shape[0], weight.shape[1]))
     else:
         inside = factored(whole, gates, kept)
     if not share and not decay:
@@ -112,8 +122,7 @@ def _weight_gradient(
 
 
 def _elements(kept: Kept, weight: Tensor) -> Tensor:
-    mask = kept.pattern.mask.to(weight.device)
-    return expanded(mask, kept.pattern.block, (weight.shape[0], weight.shape[1]))
+    return expanded(kept.mask.to(weight.device), kept.block, (weight.shape[0], weight.shape[1]))
 
 
 def factored(weight: Tensor, gates: Tensor | None, kept: Kept) -> Tensor:
@@ -121,26 +130,28 @@ def factored(weight: Tensor, gates: Tensor | None, kept: Kept) -> Tensor:
     anything, NaN included."""
     if gates is None:
         return weight.masked_fill(~_elements(kept, weight), 0)
-    return weight * expanded(gates.to(weight.dtype), kept.pattern.block, (weight.shape[0], weight.shape[1]))
+    return weight * expanded(gates.to(weight.dtype), kept.block, (weight.shape[0], weight.shape[1]))
 
 
 def _values(weight: Tensor, gates: Tensor | None, kept: Kept) -> Tensor:
     """Returns the kept blocks [blocks, bm, bn] of weight * factors."""
-    index = kept.there
+    index = kept.where()
     values: Tensor = ops.call("pack", weight.detach().contiguous(), index.crow, index.col, index.bm, index.bn)
     if gates is None:
         return values
-    factors = gates.detach()[kept.pattern.mask.to(gates.device)].to(values.dtype)
+    factors = gates.detach()[kept.mask.to(gates.device)].to(values.dtype)
     return values * factors[:, None, None]
 
 
 def _sparse(how: How, direction: str, operand: Tensor, bias: bool = False) -> bool:
     """Returns whether the product multiplies with the blocks: because it was asked to, or because that is
     expected to be faster than with the dense W * factors."""
+    host = how.kept.host
+    if host is None:
+        return False
     if how.multiply != "auto":
         return how.multiply == "blocks"
-    kept = how.kept
-    host, tokens = kept.host, operand.numel() // max(1, operand.shape[-1])
+    tokens = operand.numel() // max(1, operand.shape[-1])
     shape = host.rows, host.cols, host.bm, host.bn
     tf32 = operand.is_cuda and torch.backends.cuda.matmul.fp32_precision
     return _faster(

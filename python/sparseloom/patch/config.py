@@ -15,7 +15,7 @@ from ..errors import Error
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
-from .masters import Master
+from .masters import Master, refusal_of_master
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
@@ -155,10 +155,8 @@ class BlockSparse(Recipe):
         return None if self.method is None else (self.method, self.aim)
 
     def refusal(self, site: Site) -> str:
-        if self.has_master and site.form.layers.masked is None:
-            return "its kind has no masked layer: choose a method with gradient=Stored()"
-        if self.has_master and site.holder[0] is not site.module:
-            return "torch.ao.pruning masks its weight: call its squash_mask first"
+        if self.has_master and (why := refusal_of_master(site)):
+            return why
         if is_torchs(site.parameter):
             return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape

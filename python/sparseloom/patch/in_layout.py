@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from .. import layouts
+from .._scores import block_scores
 from ..errors import Error
 from ..layouts import Layout
 from ..nn import SparseLinear
+from ..sparsify import ElementSparsifier
+from ..sparsify.select import NM
+from .masters import Master, refusal_of_master
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
+    from ..sparsify import Method
     from .forms import Site
 
 
@@ -24,25 +29,73 @@ class InLayout(Recipe):
     Args:
         layout: the name of a registered layout, or its class; "csr" and "coo" store single elements,
             "nm" and "nmg" n of each m.
+        method: a ``sparsify.Method`` with a dense master, which chooses single elements in training: of the
+            layer it makes an nn.MaskedLinear, and ``pack_`` stores what is kept in the layout. Its density is
+            ``density``, or n / m, for which the method has select.NM(m); "semi24" is 2:4, and has no dW.
+        start: the ``sparsify.ElementSparsifier`` that says what is kept at first, where the method's density
+            is fixed; None for the largest magnitudes.
         options: what the layout's ``from_dense`` asks for. For "csr" and "coo": nothing stores the elements
             that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``, bool of the
             weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them.
 
     nn.Linear becomes one, and transformers' Conv1D, whose weight is stored as [in, out]: its options,
-    such as ``mask``, are of [out features, in features]. Raises Error for a layout that is not registered.
+    such as ``mask``, are of [out features, in features]; methods take nn.Linear alone. Raises Error for a
+    layout that is not registered, and for a method that cannot choose what it stores.
     """
 
     layer: ClassVar[str] = "SparseLinear"
 
-    def __init__(self, layout: str | type[Layout] = "csr", **options: Any) -> None:
+    def __init__(
+        self,
+        layout: str | type[Layout] = "csr",
+        method: Method | None = None,
+        start: ElementSparsifier | None = None,
+        **options: Any,
+    ) -> None:
         self.layout = layouts.get(layout) if isinstance(layout, str) else layout
-        self.options = options
+        self.options, self.method, self.start = options, method, start
+        self.density: float | None = None
+        if method is not None:
+            self.density = self._target(method)
+
+    def _target(self, method: Method) -> float | None:
+        """Returns the density that the method aims at. Raises Error for one that cannot choose what the
+        layout stores."""
+        op, known = "InLayout", set[str]()
+        n_of_m = (2, 4) if self.layout.name == "semi24" else None
+        if not method.gradient.dense_master:
+            got, remedy = type(method.gradient).__name__, "pass gradient=gradients.Masked()"
+            raise Error(op, "a method that trains a dense weight", got, remedy)
+        if self.layout.name == "nm":
+            n_of_m, known = (self.options.get("n", 2), self.options.get("m", 4)), {"n", "m"}
+        elif n_of_m is None:
+            known = {"density"}
+        if extra := self.options.keys() - known:
+            got, expected = ", ".join(sorted(extra)), ", ".join(sorted(known)) or "no option"
+            raise Error(op, f"{expected} beside a method", got, "the method chooses what is stored")
+        if n_of_m is not None:
+            if method.select != NM(n_of_m[1]):
+                expected = f"select=select.NM({n_of_m[1]}), since {self.layout.name} stores n of each m"
+                raise Error(op, expected, repr(method.select), "see docs/methods.md")
+            density: float | None = n_of_m[0] / n_of_m[1]
+            self.options = {"n": n_of_m[0], "m": n_of_m[1]} if known else {}
+        else:
+            density, self.options = self.options.get("density"), {}
+        method.require_target(density)
+        return density
 
     def __repr__(self) -> str:
+        if self.method is not None:
+            return f"InLayout({self.layout.name!r}, method={self.method!r}, density={self.density})"
         told = [repr(self.layout.name), *(f"{name}={value!r}" for name, value in self.options.items())]
         return f"InLayout({', '.join(told)})"
 
+    def trained(self) -> tuple[Method, float | None] | None:
+        return None if self.method is None else (self.method, self.density)
+
     def refusal(self, site: Site) -> str:
+        if self.method is not None and (why := refusal_of_master(site)):
+            return why
         if not site.form.in_any_layout:
             return f"a {site.kind} has no layer for the layout {self.layout.name}"
         if site.parameter.is_meta:
@@ -50,8 +103,10 @@ class InLayout(Recipe):
             raise Error("sparsify_", f"values of {site.name} to store", "a weight on the meta device", remedy)
         return ""
 
-    def chosen(self, site: Site, generator: torch.Generator | None) -> Stored:
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Chosen:
         weight = site.value
+        if self.method is not None:
+            return self._master(self.method, weight, generator)
         try:
             layout = self.layout.from_dense(weight, **self.options)
         except (Error, TypeError) as error:
@@ -60,6 +115,17 @@ class InLayout(Recipe):
                 "sparsify_", f"{site.name}.weight in layout {self.layout.name}", str(error), remedy
             ) from error
         return Stored(layout, layout.pack(weight))
+
+    def _master(self, method: Method, weight: Tensor, generator: torch.Generator | None) -> Master:
+        start: Tensor | None = None
+        fixed = self.density is not None and method.schedule.is_fixed(self.density)
+        if fixed and not method.gradient.gated:  # whose gate chooses at once
+            if self.start is not None:
+                start = self.start.select_mask(weight, generator)
+            else:
+                scores = [block_scores(weight, (1, 1), "l1")]
+                (start,) = method.select(scores, [method.schedule.budget(0, self.density or 0.0)])
+        return Master(method, (1, 1), start, self.layout, self.options)
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import Error
+from ..layouts import Layout
+from ..layouts.csr import Csr
 from ..nn import MaskedLinear
 from ..nn.arguments import require_module
 from ..nn.sparse_weight import sparse_layers
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Master(Chosen):
     """A MaskedLinear that keeps the layer's own Parameter. ``start`` is None where all blocks are kept at
-    first."""
+    first. Blocks of 1 x 1 are single elements, which ``pack`` stores in ``layout`` with those options."""
 
     method: Method
     block: tuple[int, int]
-    start: Pattern | None
+    start: Pattern | Tensor | None
+    layout: type[Layout] = Csr
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
@@ -40,14 +44,13 @@ class Master(Chosen):
         rule, weight = self.method.gradient, site.parameter
         assert site.form.layers.masked is not None
         layer = site.form.layers.masked(
-            cols, rows, False, block=self.block, mask=self.start,
-            share=rule.share, decay=rule.decay, device="meta", dtype=weight.dtype,
+            cols, rows, False, block=self.block, share=rule.share, decay=rule.decay,
+            layout=self.layout, options=self.options, device="meta", dtype=weight.dtype,
         )  # fmt: skip
         layer.weight = weight
-        pattern = Pattern(
-            rows, cols, self.block, torch.ones(layer.mask.shape, dtype=torch.bool, device="cpu")
-        )
-        layer.mask = (self.start or pattern).mask.to(weight.device)
+        layer.mask = torch.ones(layer.mask.shape, dtype=torch.bool, device=weight.device)
+        if self.start is not None:
+            layer.set_mask_(self.start)
         gate = rule.gate(self.method, layer.mask.shape[0], layer.mask.shape[1], layer.block)
         layer.gate = None if gate is None else gate.to(weight.device)
         if rule.frozen:
@@ -59,14 +62,23 @@ class Master(Chosen):
 def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Change:
     """Returns the report of a layer that trains a dense weight under a mask: its parameters stay, and those
     of its gate come on top."""
-    pattern = layer.pattern
+    elements = layer.block == (1, 1)
+    kept, cells = int(layer.mask.sum()), max(1, layer.mask.numel())
     more = 0 if layer.bias is None else layer.bias.numel()
     before = layer.weight.numel() + more
     after = sum(parameter.numel() for parameter in layer.parameters())
     shape = (layer.out_features, layer.in_features)
-    return Change(
-        tuple(names), kind, shape, layer.block, pattern.density, pattern.blocks, (before, after), "masked"
-    )
+    block, blocks = (None, 0) if elements else (layer.block, kept)
+    return Change(tuple(names), kind, shape, block, kept / cells, blocks, (before, after), "masked")
+
+
+def refusal_of_master(site: Site) -> str:
+    """Returns why a weight cannot train under a mask; "" when it can."""
+    if site.form.layers.masked is None:
+        return "its kind has no masked layer: choose a method with gradient=Stored()"
+    if site.holder[0] is not site.module:
+        return "torch.ao.pruning masks its weight: call its squash_mask first"
+    return ""
 
 
 def run_of(

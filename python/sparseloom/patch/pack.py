@@ -24,8 +24,9 @@ _OP = "pack_"
 
 
 def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Patched:
-    """Ends the methods of a model: every nn.MaskedLinear becomes a BlockSparseLinear of its kept blocks, and
-    layers whose blocks moved stay where they are, so that plans may look at their patterns again.
+    """Ends the methods of a model: every nn.MaskedLinear becomes a BlockSparseLinear of its kept blocks, or
+    of single elements a layer of the layout that ``InLayout`` named, and layers whose blocks moved stay where
+    they are, so that plans may look at their patterns again.
 
     Kept weights stay bitwise what they were; only gates between 0 and 1 (Spartan before its end, L0) are
     multiplied in. ``optimizer`` is as in ``sparsify_``; trained scores leave it. Call no ``method.step()``
@@ -43,7 +44,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
     before, exchange, result = parameter_count(model), Exchange(model), Patched()
     for layer, names in masked.items():
-        packed = layer.pack()
+        packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
         (weight,) = packed.sparse_weights().values()
         exchange.modules.append((layer, packed))
         new: nn.Parameter = packed.values

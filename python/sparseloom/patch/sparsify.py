@@ -24,8 +24,7 @@ from .result import Change, Patched
 from .survey import parameter_count, require_patchable
 
 #: What a layer is called by its layout.
-_KINDS = {"bsr": "block-sparse", "semi24": "2:4", "csr": "CSR", "coo": "COO"}
-_KINDS = {"bsr": "block-sparse", "semi24": "2:4", "masked": "masked"}
+_KINDS = {"bsr": "block-sparse", "semi24": "2:4", "csr": "CSR", "coo": "COO", "masked": "masked"}
 
 
 def sparsify_(

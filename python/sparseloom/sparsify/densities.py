@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .. import pattern as patterns
 from .._numbers import share
+from .._scores import block_scores
 from ..errors import Error
 from ..pattern import Block, block_shape
 from .grid import expanded
+from .select import top
 
 _OP = "densities"
 
@@ -49,7 +50,8 @@ def sensitivity(
     norm: str = "l2",
 ) -> dict[str, dict[float, float]]:
     """Returns {name: {density: increase of the loss}} of pruning one weight [out, in] at a time by block
-    magnitude. ``evaluate`` returns the loss of the model that has the weights; they are as before afterwards.
+    magnitude; ``block=1`` prunes single elements. ``evaluate`` returns the loss of the model that has the
+    weights; they are as before afterwards.
     """
     sides, before = block_shape(_OP, block), float(evaluate())
     scan: dict[str, dict[float, float]] = {}
@@ -58,7 +60,8 @@ def sensitivity(
         scan[name] = {}
         try:
             for density in densities:
-                chosen = patterns.from_dense(kept, sides, density, norm).mask.to(kept.device)
+                scores = block_scores(kept, sides, norm)
+                chosen = top(scores, math.floor(density * scores.numel() + 0.5)).to(kept.device)
                 rows, cols = kept.shape
                 with torch.no_grad():
                     weight.copy_(kept.masked_fill(~expanded(chosen, sides, (rows, cols)), 0))

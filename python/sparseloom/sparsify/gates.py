@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .grid import block_sums
 from .scores import Learned
-from .select import Select, TopK, top
+from .select import NM, Select, TopK, top
 
 
 class Gate(nn.Module, ABC):
@@ -95,7 +95,8 @@ class ScoreGate(Gate):
 
     @property
     def on_device(self) -> bool:
-        return not self.scores.is_cpu and self.select == TopK("layer")
+        stays_there = isinstance(self.select, NM) or self.select == TopK("layer")
+        return not self.scores.is_cpu and stays_there
 
 
 class SoftTopK(torch.autograd.Function):

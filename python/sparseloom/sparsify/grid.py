@@ -8,7 +8,12 @@ from torch import Tensor
 
 
 def expanded(per_block: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
-    """Returns [rows, cols] in which every element has the entry of its block [block rows, block columns]."""
+    """Returns [rows, cols] in which every element has the entry of its block [block rows, block columns].
+
+    Of blocks of one element it is ``per_block`` itself.
+    """
+    if block == (1, 1):
+        return per_block
     whole = per_block.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
     return whole[: shape[0], : shape[1]]
 
@@ -16,8 +21,10 @@ def expanded(per_block: Tensor, block: tuple[int, int], shape: tuple[int, int]) 
 def block_sums(matrix: Tensor, block: tuple[int, int]) -> Tensor:
     """Returns the sum over each block of a matrix [rows, cols], differentiable: [block rows, block columns].
 
-    Ragged edges count as if they went on with zeros.
+    Ragged edges count as if they went on with zeros. Of blocks of one element it is ``matrix`` itself.
     """
+    if block == (1, 1):
+        return matrix
     (rows, cols), (bm, bn) = matrix.shape, block
     grid = -(-rows // bm), -(-cols // bn)
     if rows % bm or cols % bn:

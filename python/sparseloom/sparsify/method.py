@@ -16,7 +16,7 @@ from .held import Held
 from .regrow import Regrow
 from .schedules import Constant, Schedule
 from .scores import Norm, Score
-from .select import Select, TopK
+from .select import NM, Select, TopK
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Method:
                 raise Error("Method", f"{name} to be a {kind.__name__}", repr(part), f"see sparsify.{name}s")
         if self.regrow is not None and not isinstance(self.regrow, Regrow):
             raise Error("Method", "regrow to be a Regrow or None", repr(self.regrow), "see sparsify.regrow")
+        if isinstance(self.select, NM) and self.regrow is not None and self.regrow.share_at(0.0):
+            got = type(self.regrow).__name__
+            raise Error("Method", "no regrowth beside select.NM", got, "use select.TopK() to regrow")
         one_budget = isinstance(self.select, TopK) and self.select.scope == "global"
         if one_budget and not self.gradient.dense_master:
             got = 'gradients.Stored() with scope="global"'

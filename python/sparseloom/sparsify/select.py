@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
+from .._numbers import whole
 from ..errors import Error
 from ..pattern import Pattern
 from .context import Context, Sparsifier
@@ -105,6 +106,42 @@ class TopK(Select):
         flat = torch.cat([each.flatten() for each in scores])
         parts = top(flat[None], sum(counts)).flatten().split([each.numel() for each in scores])
         return [part.view_as(each) for part, each in zip(parts, scores, strict=True)]
+
+
+@dataclass(frozen=True)
+class NM(Select):
+    """Keeps the round(density * m) best of every ``m`` consecutive ones of a row, as n:m masks do; ties go to
+    the lowest index. A last group of fewer than m keeps at most as many.
+
+    With single elements (``InLayout(method=...)``) they are those of n:m weights; with blocks whole blocks
+    are n:m. It takes no counts, so that nothing regrows. Raises Error for m < 1.
+    """
+
+    m: int = 4
+
+    def __post_init__(self) -> None:
+        whole("select.NM", "m", self.m, 1)
+
+    def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        return [
+            self._mask(each, math.floor(share * self.m + 0.5))
+            for each, share in zip(scores, budgets, strict=True)
+        ]
+
+    def _mask(self, scores: Tensor, n: int) -> Tensor:
+        if scores.is_cpu:
+            _require_numbers(scores)
+        cols = scores.shape[1]
+        # -inf lies behind every score, and comes last among equal ones, so that what lies beyond the edge
+        # takes no place
+        padded = torch.nn.functional.pad(scores, (0, -cols % self.m), value=-math.inf)
+        order = padded.unflatten(1, (-1, self.m)).argsort(dim=-1, descending=True, stable=True)
+        chosen = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order[..., :n], True)
+        return chosen.flatten(1)[:, :cols]
+
+    def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Raises Error: n of each m is no count."""
+        raise Error("select.NM", "a density", "counts, which Regrow asks for", "use select.TopK() to regrow")
 
 
 @dataclass(frozen=True)
