@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
 from .errors import Error
 
@@ -52,28 +53,80 @@ class AdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            parts: dict[tuple[Any, ...], list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+                    by_block = self._state_of(parameter)["step"].dim() == 1
+                    parts.setdefault((by_block, parameter.device, parameter.dtype), []).append(parameter)
+            for (by_block, *_), parameters in parts.items():
+                grads = [each.grad for each in parameters]
+                steps, means, squares = (
+                    [self.state[each][name] for each in parameters]
+                    for name in ("step", "exp_avg", "exp_avg_sq")
+                )
+                update = _by_block if by_block else _whole
+                update(parameters, grads, steps, means, squares, group)
         return loss
 
-    def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        if grad.is_sparse:
+    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
+        if parameter.grad is not None and parameter.grad.is_sparse:
             raise Error("optim.AdamW", "dense gradients", "a sparse one", "use torch.optim.SparseAdam")
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] = state["step"].to(parameter.device)  # torch's own keep it on the host
         if parameter.dim() == 3 and state["step"].dim() == 0:  # at first, and where it was dense before
-            state["step"] = state["step"].to(parameter.device).expand(parameter.shape[0]).clone()
-        step, exp_avg, exp_avg_sq = state["step"], state["exp_avg"], state["exp_avg_sq"]
-        step += 1
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        exp_avg.lerp_(grad, 1 - beta1)
-        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # float64, because 1 - beta^t cancels for the first steps
-        count = step.double().view(-1, *[1] * (parameter.dim() - 1)) if step.dim() else step.double()
-        size = (group["lr"] / (1 - beta1**count)).to(parameter.dtype)
-        root = (1 - beta2**count).sqrt().to(parameter.dtype)
-        parameter.sub_(size * exp_avg / (exp_avg_sq.sqrt() / root + group["eps"]))
+            state["step"] = state["step"].expand(parameter.shape[0]).clone()
+        return state
+
+
+def _whole(
+    parameters: list[Tensor],
+    grads: list[Any],
+    steps: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    group: dict[str, Any],
+) -> None:
+    """Makes torch's own update of Parameters with one count each, of one device and dtype."""
+    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in parameters)
+    device, (beta1, beta2) = parameters[0].device.type, group["betas"]
+    fused = plain and device in ("cpu", "cuda")
+    adamw(
+        parameters, grads, means, squares, [], steps,
+        foreach=False, fused=fused, capturable=device == "cuda" and not fused, amsgrad=False, maximize=False,
+        beta1=beta1, beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"],
+    )  # fmt: skip
+
+
+def _by_block(
+    parameters: list[Tensor],
+    grads: list[Any],
+    steps: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    group: dict[str, Any],
+) -> None:
+    """Updates Parameters [blocks, bm, bn] of one device and dtype, all at once where torch can: on a GPU the
+    launches of one Parameter after the other take longer than a small network's whole step."""
+    (beta1, beta2), lr = group["betas"], group["lr"]
+    torch._foreach_add_(steps, 1)
+    torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+    torch._foreach_lerp_(means, grads, 1 - beta1)
+    torch._foreach_mul_(squares, beta2)
+    torch._foreach_addcmul_(squares, grads, grads, value=1 - beta2)
+    # float64, because 1 - beta^t cancels for the first steps
+    counts = torch.cat(steps).double()
+    first, root = 1 - beta1**counts, (1 - beta2**counts).sqrt()
+    # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with one of both for each block
+    dtype, sizes = parameters[0].dtype, [len(each) for each in steps]
+    factors = (first / root).to(dtype).split(sizes)
+    terms = (group["eps"] * first).to(dtype).split(sizes)
+    divisors = list(torch._foreach_sqrt(squares))
+    for i, (factor, term) in enumerate(zip(factors, terms, strict=True)):
+        divisors[i] = torch.addcmul(term.view(-1, 1, 1), divisors[i], factor.view(-1, 1, 1))
+    if isinstance(lr, Tensor):
+        torch._foreach_div_(divisors, lr)
+    torch._foreach_addcdiv_(parameters, means, divisors, value=-1 if isinstance(lr, Tensor) else -lr)

@@ -35,6 +35,52 @@ def test_with_a_fixed_topology_it_is_torchs():
     assert optimizer.state[mine.bias]["step"].dim() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_an_update_is_the_formula_of_each_block(dtype):
+    """Parameters of several sizes and ages at once, beside one block after the other in float64."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(5, 8, 8), (0, 8, 8), (3, 16, 8), (40, 24), (7,)]
+    mine = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    optimizer = AdamW(mine, 1e-2, (0.8, 0.99), 1e-6, 0.1)
+    wanted = [each.detach().double().clone() for each in mine]
+    for each in mine:
+        each.grad = torch.zeros_like(each)
+    optimizer.step()  # which makes the state; zeros leave the decay alone
+    wanted = [each * (1 - 1e-3) for each in wanted]
+    for each in (mine[0], mine[2]):
+        optimizer.state[each]["step"].copy_(torch.arange(len(each)))
+    for step in range(3):
+        for each, exact in zip(mine, wanted, strict=True):
+            state, grad = optimizer.state[each], torch.randn(each.shape, generator=generator).to(dtype)
+            m, v = (state[name].double() for name in ("exp_avg", "exp_avg_sq"))
+            m, v = 0.8 * m + 0.2 * grad.double(), 0.99 * v + 0.01 * grad.double().square()
+            ages = state["step"].double().view(-1, *[1] * (each.dim() - 1)) + 1
+            ages = ages if each.dim() == 3 else ages.flatten()[0]
+            exact.mul_(1 - 1e-3)
+            exact.sub_(1e-2 * (m / (1 - 0.8**ages)) / ((v / (1 - 0.99**ages)).sqrt() + 1e-6))
+            each.grad = grad
+        optimizer.step()
+        assert [int(n) for n in optimizer.state[mine[2]]["step"]] == [step + 1 + i for i in range(3)]
+    loose = {"atol": 0.05, "rtol": 0.05} if dtype == torch.bfloat16 else {"atol": 1e-6, "rtol": 1e-5}
+    for each, exact in zip(mine, wanted, strict=True):
+        torch.testing.assert_close(each.detach().double(), exact, **loose)
+
+
+def test_the_rate_may_be_a_tensor_and_states_of_torchs_go_on():
+    torch.manual_seed(0)
+    mine = BlockSparseLinear(64, 48, block=8, density=0.5)
+    theirs = copy.deepcopy(mine)
+    old, new = torch.optim.AdamW(mine.parameters(), 1e-2), AdamW(mine.parameters(), torch.tensor(1e-2))
+    train(mine, old, 3)
+    new.load_state_dict(old.state_dict() | {"param_groups": new.state_dict()["param_groups"]})
+    train(mine, new, 3, seed=1)
+    both = torch.optim.AdamW(theirs.parameters(), 1e-2)
+    train(theirs, both, 3)
+    train(theirs, both, 3, seed=1)
+    torch.testing.assert_close(mine.values, theirs.values, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(mine.bias, theirs.bias, atol=1e-6, rtol=1e-5)
+
+
 def test_it_is_dense_adamw_with_masked_gradients():
     torch.manual_seed(0)
     layer = BlockSparseLinear(64, 48, block=8, density=0.5, bias=False)
