@@ -189,6 +189,24 @@ def test_a_dense_product_is_one_graph_that_sees_the_next_mask(gated):
         assert layer.mask.tolist() == (factors != 0).tolist()
 
 
+@pytest.mark.parametrize(
+    "method", [S.methods.spartan(10, 2), S.methods.supermask()], ids=["spartan", "supermask"]
+)
+def test_off_the_host_a_gate_is_one_graph_for_all_budgets(method):
+    """meta stands for a GPU: there, too, the host cannot read what a tensor holds."""
+    layer = MaskedLinear(4, 4, block=1)
+    layer.gate, layer.multiply = method.gradient.gate(method, 4, 4, (1, 1)), "dense"
+    assert not layer.gate.on_device
+    layer.to("meta")
+    assert layer.gate.on_device and layer.gate.numbers.is_meta
+    graphs = []
+    compiled = torch.compile(layer, fullgraph=True, backend=lambda gm, _: graphs.append(gm) or gm)
+    for budget in (0.25, 0.5):
+        layer.gate.budget, layer.gate.progress = budget, budget
+        compiled(torch.empty(3, 4, device="meta")).sum().backward()
+    assert len(graphs) == 1 and layer.weight.grad.shape == (4, 4)
+
+
 def test_autocast_casts_as_it_does_for_a_dense_layer():
     layer = make(64, 32, 8)
     with torch.autocast("cpu", torch.bfloat16):

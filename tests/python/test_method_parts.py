@@ -107,6 +107,15 @@ def test_the_choice_that_leaves_the_host_out_is_the_same(count):
     assert torch.equal(S.select._top_there(scores, count), S.select.top(scores, count))
 
 
+@pytest.mark.parametrize("select", [S.select.TopK(), S.select.NM(4), S.select.NM(6)])
+def test_a_budget_on_the_device_buys_what_it_buys_on_the_host(select):
+    assert select.leaves_host_out and not S.select.TopK("row").leaves_host_out
+    scores = torch.randint(0, 9, (7, 10), generator=torch.Generator().manual_seed(0)).float()
+    for share in [i / 30 for i in range(31)]:
+        there = select.there(scores, torch.tensor(share, dtype=torch.float64))
+        assert torch.equal(there, *select([scores], [share])), share
+
+
 @pytest.mark.parametrize(
     "select", [S.select.TopK(), S.select.TopK("row"), S.select.TopK("global"), S.select.Threshold()]
 )
@@ -240,6 +249,29 @@ def test_spartans_factors_are_soft_and_then_fixed():
     hard = gate(weight)
     assert set(hard.unique().tolist()) == {0.0, 1.0} and int(hard.sum()) == 4
     assert torch.equal(gate(torch.randn(32, 32)), hard)
+    twin = TransportGate(4, 4, (8, 8), 20.0)
+    twin.load_state_dict(gate.half().state_dict())
+    assert (
+        twin.numbers.tolist() == gate.numbers.tolist() == [0.25, 1.0] and gate.numbers.dtype == torch.float64
+    )
+    assert torch.equal(twin(torch.randn(32, 32)), hard)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.01, 0.99, 1.0])
+def test_spartans_mask_is_hard_where_none_or_all_are_kept(budget):
+    gate, weight = TransportGate(4, 4, (8, 8), 20.0), torch.randn(32, 32, requires_grad=True)
+    gate.budget, gate.progress = budget, 0.5
+    factors = gate(weight)
+    assert torch.equal(factors, torch.full((4, 4), round(budget) * 1.0))
+    factors.sum().backward()
+    assert weight.grad is None or not weight.grad.any()
+
+
+def test_the_search_by_halvings_is_that_by_many_candidates(monkeypatch):
+    v = torch.rand(500, dtype=torch.float64)
+    wanted = SoftTopK.apply(v, 100, 9.0)
+    monkeypatch.setattr(S.gates, "_FEW", 0)
+    torch.testing.assert_close(SoftTopK.apply(v, 100, 9.0), wanted, atol=1e-12, rtol=0)
 
 
 def test_hard_concrete_gates_are_open_as_often_as_they_say():

@@ -24,6 +24,7 @@ from ..errors import Error
 from ..nn import MaskedLinear
 from ..patch import BlockSparse, pack_, sparsify_
 from ..sparsify import methods
+from ..sparsify.gates import Gate
 from ..sparsify.run import Run
 from . import augment
 from .cifar import Images
@@ -121,7 +122,7 @@ class Training:
             for block in self.net.blocks:
                 block.compile()
         self.graph: _Graph | None = None
-        if compiled and self.device.type == "cuda" and not self._budget_moves():
+        if compiled and self.device.type == "cuda" and not self._host_decides():
             self.graph = _Graph(self._gradients, list(self.net.parameters()), self.setting.batch)
         self.uniform = torch.Generator(self.device)
         pixels = images.x.float()
@@ -186,10 +187,9 @@ class Training:
         loss.backward()
         return loss.detach()
 
-    def _budget_moves(self) -> bool:
-        """Whether a gate has another budget, a number on the host, in each step: no CUDA graph holds that."""
-        method = self.trial.arm.method
-        return method is not None and method.gradient.gated and not method.schedule.is_fixed(0.0)
+    def _host_decides(self) -> bool:
+        """Whether a gate's choice needs the host: no CUDA graph holds that."""
+        return any(isinstance(module, Gate) and not module.on_device for module in self.net.modules())
 
     def _bf16(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16)

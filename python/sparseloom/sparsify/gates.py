@@ -12,21 +12,53 @@ from torch import Tensor, nn
 
 from .grid import block_sums
 from .scores import Learned
-from .select import NM, Select, TopK, top
+from .select import Select, TopK, require_numbers
 
 
 class Gate(nn.Module, ABC):
     """Maps a weight to one factor for each block; a block whose factor is 0 is not multiplied with.
 
-    The schedule of the method writes ``budget`` and ``progress``, which are saved with the model.
+    The schedule of the method writes ``budget`` and ``progress``, which are saved with the model. ``numbers``
+    has both where the gate is, float64 [2], for what leaves the host out: it is written in place, so that
+    compiled code and CUDA graphs see the next ones. It is no buffer, because .half() would round it and
+    DistributedDataParallel send it around.
     """
 
-    budget: float = 1.0
-    progress: float = 0.0
+    numbers: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budget, self._progress = 1.0, 0.0
+        self.numbers = torch.tensor([1.0, 0.0], dtype=torch.float64, device="cpu")
+
+    @property
+    def budget(self) -> float:
+        """What the schedule grants: a density, or for select.Threshold a threshold."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, value: float) -> None:
+        self._budget = value
+        self.numbers[0].fill_(value)
+
+    @property
+    def progress(self) -> float:
+        """The share of the schedule that is over."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, value: float) -> None:
+        self._progress = value
+        self.numbers[1].fill_(value)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Gate:
+        super()._apply(fn, recurse)
+        self.numbers = fn(self.numbers).double()
+        self.budget, self.progress = self._budget, self._progress
+        return self
 
     def get_extra_state(self) -> Tensor:
-        """Returns budget and progress for the state dict. They are no buffers: the host reads them in each
-        call, .half() would round them, and DistributedDataParallel would send them around."""
+        """Returns budget and progress for the state dict."""
         return torch.tensor([self.budget, self.progress], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -81,7 +113,10 @@ class ScoreGate(Gate):
     def forward(self, weight: Tensor) -> Tensor:
         scores = self.scores.detach()
         compared = (scores.sigmoid() if self.squash else scores).float()
-        (mask,) = self.select([compared], [self.budget])
+        if self.on_device:
+            mask = self.select.there(compared, self.numbers[0])
+        else:
+            (mask,) = self.select([compared], [self.budget])
         gates: Tensor = _Through.apply(self.scores, mask)
         return gates
 
@@ -95,8 +130,12 @@ class ScoreGate(Gate):
 
     @property
     def on_device(self) -> bool:
-        stays_there = isinstance(self.select, NM) or self.select == TopK("layer")
-        return not self.scores.is_cpu and stays_there
+        return not self.scores.is_cpu and self.select.leaves_host_out
+
+
+#: Up to so many entries a round of the search below has 127 candidates, which lie in memory at once; beyond
+#: only one.
+_FEW = 4096
 
 
 class SoftTopK(torch.autograd.Function):
@@ -104,34 +143,35 @@ class SoftTopK(torch.autograd.Function):
     costs. The backward pass differentiates it implicitly, with mu following v."""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, k: float, beta: float) -> Tensor:
+    def forward(ctx: Any, v: Tensor, k: float | Tensor, beta: float | Tensor) -> Tensor:
         z = v.double().flatten() * beta
         # mu lies where even the largest entry is closed, and where even the smallest is open
         low, high = -z.max()[None] - 50, -z.min()[None] + 50
-        steps = torch.arange(129, dtype=z.dtype, device=z.device) / 128
+        bits = 7 if z.numel() <= _FEW else 1
+        steps = torch.arange(2**bits + 1, dtype=z.dtype, device=z.device) / 2**bits
         # Ten times 7 bits bring a distance of 100 or so below the spacing of float64. A GPU waits for each
-        # round's launches, so few rounds of many candidates take less time than 64 halvings.
-        for _ in range(10):
+        # round's launches, so few rounds of many candidates take less time than 70 halvings.
+        for _ in range(70 // bits):
             places = low + (high - low) * steps
             few = torch.sigmoid(z + places[1:-1, None]).sum(1) < k
             below = few.sum()[None]
             low, high = places.index_select(0, below), places.index_select(0, below + 1)
         m = torch.sigmoid(z + (low + high) / 2).view_as(v)
-        ctx.save_for_backward(m)
-        ctx.beta = beta
+        ctx.save_for_backward(m, torch.as_tensor(beta, dtype=m.dtype, device=m.device))
         return m.to(v.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (m,) = ctx.saved_tensors
+        m, beta = ctx.saved_tensors
         slope, g = m * (1 - m), grad.double()
         mean = (g * slope).sum() / slope.sum().clamp(min=1e-30)
-        return (ctx.beta * slope * (g - mean)).to(grad.dtype), None, None
+        return (beta * slope * (g - mean)).to(grad.dtype), None, None
 
 
 class TransportGate(Gate):
     """Spartan (Tai et al. 2022): soft factors of the blocks with the largest sums of |w|, sharper and sharper
-    as the schedule goes on; when it is over, the mask is fixed and hard."""
+    as the schedule goes on; when it is over, the mask is fixed and hard. Budget and progress are read where
+    the weight is, so that on a GPU the host takes no part."""
 
     fixed: Tensor
 
@@ -141,19 +181,25 @@ class TransportGate(Gate):
         self.register_buffer("fixed", torch.zeros(rows, cols, dtype=torch.bool, device="cpu"))
 
     def forward(self, weight: Tensor) -> Tensor:
-        if self.progress >= 1 and bool(self.fixed.any()):
+        if weight.is_cpu and self.progress >= 1 and bool(self.fixed.any()):
             return self.fixed.to(weight.dtype)
         v = block_sums(weight.abs(), self.block)
-        count = math.floor(self.budget * v.numel() + 0.5)
-        hard = top(v.detach().float(), count)
-        if self.progress >= 1:
-            self.fixed.copy_(hard)
-            return hard.to(weight.dtype)
-        if count in (0, v.numel()):
-            return hard.to(weight.dtype)
-        beta = 1 + self.progress * (self.sharpness - 1)
-        soft: Tensor = SoftTopK.apply(v, count, beta)
-        return soft * hard
+        scores = v.detach().float()
+        if weight.is_cpu:
+            require_numbers(scores)
+        budget, progress = self.numbers.unbind()
+        hard = TopK().there(scores, budget)
+        over = progress >= 1
+        chosen = torch.where(over & self.fixed.any(), self.fixed, hard)
+        self.fixed.copy_(torch.where(over, chosen, self.fixed))
+        count = hard.sum()
+        whole = over | (count == 0) | (count == v.numel())
+        soft: Tensor = SoftTopK.apply(v, count, 1 + progress * (self.sharpness - 1))
+        return torch.where(whole, chosen.to(v.dtype), soft * hard)
+
+    @property
+    def on_device(self) -> bool:
+        return not self.fixed.is_cpu
 
 
 class HardConcreteGate(Gate):

@@ -69,6 +69,16 @@ class Select(ABC):
     #: Whether budgets are densities. Otherwise what is kept depends on the scores, and nobody asks for one.
     takes_density: ClassVar[bool] = True
 
+    @property
+    def leaves_host_out(self) -> bool:
+        """Whether ``there`` chooses."""
+        return False
+
+    def there(self, scores: Tensor, budget: Tensor) -> Tensor:
+        """Returns the mask of scores of one layer where they are, without waiting for them; ``budget`` is a
+        number there, float64 []. A NaN among the scores is not noticed."""
+        raise NotImplementedError
+
     @abstractmethod
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
         """Returns a bool mask for each of the ``scores`` [block rows, block columns]. A weight's budget comes
@@ -98,11 +108,18 @@ class TopK(Select):
         counts = [math.floor(share * each.numel() + 0.5) for each, share in zip(scores, budgets, strict=True)]
         return self.take(scores, counts)
 
+    @property
+    def leaves_host_out(self) -> bool:
+        return self.scope == "layer"
+
+    def there(self, scores: Tensor, budget: Tensor) -> Tensor:
+        return _top_there(scores, (budget * scores.numel() + 0.5).floor())
+
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         if self.scope != "global":
             return [top(each, count, self.scope) for each, count in zip(scores, counts, strict=True)]
         for each in scores:
-            _require_numbers(each)
+            require_numbers(each)
         flat = torch.cat([each.flatten() for each in scores])
         parts = top(flat[None], sum(counts)).flatten().split([each.numel() for each in scores])
         return [part.view_as(each) for part, each in zip(parts, scores, strict=True)]
@@ -123,21 +140,27 @@ class NM(Select):
         whole("select.NM", "m", self.m, 1)
 
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        for each in scores:
+            if each.is_cpu:
+                require_numbers(each)
         return [
             self._mask(each, math.floor(share * self.m + 0.5))
             for each, share in zip(scores, budgets, strict=True)
         ]
 
-    def _mask(self, scores: Tensor, n: int) -> Tensor:
-        if scores.is_cpu:
-            _require_numbers(scores)
+    @property
+    def leaves_host_out(self) -> bool:
+        return True
+
+    def there(self, scores: Tensor, budget: Tensor) -> Tensor:
+        return self._mask(scores, (budget * self.m + 0.5).floor())
+
+    def _mask(self, scores: Tensor, n: int | Tensor) -> Tensor:
         cols = scores.shape[1]
         # -inf lies behind every score, and comes last among equal ones, so that what lies beyond the edge
         # takes no place
         padded = torch.nn.functional.pad(scores, (0, -cols % self.m), value=-math.inf)
-        order = padded.unflatten(1, (-1, self.m)).argsort(dim=-1, descending=True, stable=True)
-        chosen = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order[..., :n], True)
-        return chosen.flatten(1)[:, :cols]
+        return (_ranks(padded.unflatten(1, (-1, self.m))) < n).flatten(1)[:, :cols]
 
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         """Raises Error: n of each m is no count."""
@@ -155,7 +178,7 @@ class Threshold(Select):
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
         found = []
         for each, threshold in zip(scores, budgets, strict=True):
-            _require_numbers(each)
+            require_numbers(each)
             found.append((each > threshold) | top(each, math.ceil(self.least * each.numel())))
         return found
 
@@ -171,7 +194,7 @@ def top(scores: Tensor, count: int, scope: str = "layer") -> Tensor:
 
 
 def _top_here(scores: Tensor, count: int, scope: str) -> Tensor:
-    _require_numbers(scores)
+    require_numbers(scores)
     allowed = scores > -math.inf
     rows, cols = scores.shape
     # The operator counts blocks; of what shape they are does not matter to it.
@@ -183,13 +206,19 @@ def _top_here(scores: Tensor, count: int, scope: str) -> Tensor:
     return chosen
 
 
-def _top_there(scores: Tensor, count: int) -> Tensor:
-    order = scores.flatten().sort(descending=True, stable=True).indices[:count]  # ties by lowest index
-    chosen = torch.zeros_like(scores, dtype=torch.bool).flatten().scatter(0, order, True)
-    return chosen.view_as(scores) & (scores > -math.inf)
+def _top_there(scores: Tensor, count: int | Tensor) -> Tensor:
+    return (_ranks(scores.flatten()).view_as(scores) < count) & (scores > -math.inf)
 
 
-def _require_numbers(scores: Tensor) -> None:
+def _ranks(scores: Tensor) -> Tensor:
+    """Returns the place of each score along the last dimension, 0 for the highest; ties by lowest index."""
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
+    return torch.empty_like(order).scatter(-1, order, places)
+
+
+def require_numbers(scores: Tensor) -> None:
+    """Raises Error for scores of which one is NaN."""
     if bool(scores.isnan().any()):
         row, col = scores.isnan().nonzero()[0].tolist()
         remedy = "look for a NaN in the weight or its gradient"
