@@ -309,7 +309,8 @@ class BlockSparseConv(IndexedModule):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Packs an entry ``weight`` of a dense convolution by the layer's pattern first."""
         weight = state_dict.get(prefix + "weight")
-        if isinstance(weight, Tensor) and tuple(weight.shape) == self.dense_shape:
+        comes_dense = isinstance(weight, Tensor) and prefix + "crow" not in state_dict
+        if comes_dense and tuple(weight.shape) == self.dense_shape:
             del state_dict[prefix + "weight"]
             index = self._index_of(self.pattern).to(weight.device)
             entries = {
