@@ -14,12 +14,13 @@ from ell import Ell
 from torch import Tensor, nn
 
 from sparseloom import Error, SparseTensor, ops
-from sparseloom.layouts import Bsr, Coo, Csr, MaskedDense, Nm, Nmg, Semi24Layout
+from sparseloom.layouts import Bsr, Coo, CooNd, Csr, MaskedDense, Nm, Nmg, Semi24Layout
 
 #: Layout -> options that store some of a weight [6, 8].
 LAYOUTS: dict[Any, dict[str, Any]] = {
     Csr: {"density": 0.3},
     Coo: {"density": 0.3},
+    CooNd: {"dense_dim": 1},
     Bsr: {"block": 8},
     Nm: {"n": 1, "m": 4},
     Nmg: {"n": 1, "m": 4, "g": 2},

@@ -3,6 +3,7 @@ and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through t
 
 from .bsr import Bsr
 from .coo import Coo
+from .coo_nd import CooNd
 from .csr import Csr
 from .dense import Dense, MaskedDense
 from .layout import Layout
@@ -14,6 +15,7 @@ from .semi24 import Semi24Layout
 __all__ = [
     "Bsr",
     "Coo",
+    "CooNd",
     "Csr",
     "Dense",
     "Layout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -32,7 +33,7 @@ class Entries(Layout):
             if size > MOST:
                 raise Error(self.name, f"at most 2^31 - 1 {what}", str(size), "split the weight")
         narrow = {
-            name: _narrowed(self.name, name, each) if isinstance(each, Tensor) else each
+            name: narrowed(self.name, name, each) if isinstance(each, Tensor) else each
             for name, each in fields.items()
         }
         super().__init__(rows, cols, **narrow)
@@ -104,10 +105,8 @@ class Entries(Layout):
         require_countable(cls.name, values.numel())
         indices, values = indices.detach().long(), values.detach()
         require_inside(cls.name, rows, cols, *indices)
-        wide = values.float() if values.dtype.itemsize == 2 else values
-        summed = torch.sparse_coo_tensor(indices, wide, (rows, cols)).coalesce()
-        layout = cls.from_places(rows, cols, *summed.indices())
-        return layout, summed.values().to(values.dtype)
+        places, values = summed(indices, values, (rows, cols))
+        return cls.from_places(rows, cols, *places), values
 
     @classmethod
     def from_torch(cls: type[Self], tensor: Tensor) -> tuple[Self, Tensor]:
@@ -190,6 +189,14 @@ class Entries(Layout):
         raise NotImplementedError
 
 
+def summed(indices: Tensor, values: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Returns entries in order, int64 indices and values, those of one place added up: in fp32 where they
+    have 16 bits."""
+    wide = values.float() if values.dtype.itemsize == 2 else values
+    whole = torch.sparse_coo_tensor(indices, wide, tuple(shape)).coalesce()
+    return whole.indices(), whole.values().to(values.dtype)
+
+
 def require_countable(op: str, stored: int) -> None:
     """Raises Error where an index of 32 bits cannot count the elements."""
     if stored > MOST:
@@ -234,7 +241,8 @@ def require_shape(op: str, name: str, tensor: Tensor, shape: list[int], dtype: t
         raise Error(op, f"{name} {kind}{shape}", f"{tensor.dtype} {list(tensor.shape)}", REPACK)
 
 
-def _narrowed(op: str, name: str, index: Tensor) -> Tensor:
+def narrowed(op: str, name: str, index: Tensor) -> Tensor:
+    """Returns an index as int32. Raises Error where it is no integer, or counts too much."""
     require_countable(op, index.shape[-1] if name != "crow" and index.dim() else 0)
     if index.dtype not in (torch.int32, torch.int64):
         raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it")
