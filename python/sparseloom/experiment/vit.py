@@ -11,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import optim
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..patch import BlockSparse, pack_, sparsify_
-from ..sparsify import methods
+from ..sparsify import densities, methods, select
 from ..sparsify.gates import Gate
 from ..sparsify.run import Run
 from . import augment
@@ -37,11 +39,13 @@ TIMED, COLD = 250, 20
 
 
 class Trial(NamedTuple):
-    """What is compared: a method at a sparsity in percent, in blocks of one size."""
+    """What is compared: a method at a sparsity in percent, in blocks of one size. ``by_shape`` gives layers
+    Erdos-Renyi densities instead of one for all."""
 
     arm: Arm
     sparsity: int = 0
     block: int = 16
+    by_shape: bool = False
 
 
 def trials(steps: int) -> dict[str, Trial]:
@@ -52,7 +56,10 @@ def trials(steps: int) -> dict[str, Trial]:
 
     every = max(1, at(1 / 97))
     static = Arm("static", select="random", redraw=True)
-    rigl = Arm("RigL", methods.rigl(at(0.75), every, share=0.1), "random", True)
+    moving = methods.rigl(at(0.75), every, share=0.1)
+    rigl = Arm("RigL", moving, "random", True)
+    in_rows = replace(moving, select=select.TopK("row"))
+    summed = methods.rigl(at(0.75), every, share=0.1, steps=8)
     gradual = Arm("gradual", methods.gradual(at(0.1), at(0.7), every))
     return {
         "dense": Trial(Arm("dense", dense=True)),
@@ -65,6 +72,11 @@ def trials(steps: int) -> dict[str, Trial]:
         "gradual-70": Trial(gradual, 70),
         "static-90": Trial(static, 90),
         "rigl-90": Trial(rigl, 90),
+        # What may lift RigL and supermask above static: see docs/results_vit.md.
+        "rigl-80-erk": Trial(rigl, 80, by_shape=True),
+        "rigl-80-row": Trial(Arm("RigL", in_rows, "random", True), 80),
+        "rigl-80-sum": Trial(Arm("RigL", summed, "random", True), 80),
+        "supermask-80-scaled": Trial(Arm("supermask", methods.supermask(lr=LR), redraw=True), 80),
         "gradual-90": Trial(gradual, 90),
     }
 
@@ -107,12 +119,13 @@ class Training:
         self.optimizer = _adamw(self.net)
         self.run: Run | None = None
         if not arm.dense:
-            density = 1 - self.trial.sparsity / 100
-            chosen = BlockSparse(self.trial.block, density, arm.select, seed=seed, method=arm.method)
-            self.run = sparsify_(self.net, {SPARSE: chosen}, optimizer=self.optimizer).run
+            chosen = {
+                name: BlockSparse(self.trial.block, density, arm.select, seed=seed, method=arm.method)
+                for name, density in self._densities().items()
+            }
+            self.run = sparsify_(self.net, chosen, optimizer=self.optimizer).run
             if arm.redraw:
-                for layer in self.net.hidden():
-                    layer.reset_parameters()
+                self._redraw()
             for module in self.net.modules():
                 if isinstance(module, MaskedLinear):
                     module.multiply = "dense"  # at this width faster, and in a CUDA graph
@@ -129,6 +142,27 @@ class Training:
         self.mean, self.deviation = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
         self.step = 0
         self.losses: list[float] = []  # the mean of each epoch
+
+    def _densities(self) -> dict[str, float]:
+        """Returns the densities of layers, by regexes."""
+        density = 1 - self.trial.sparsity / 100
+        if not self.trial.by_shape:
+            return {SPARSE: density}
+        shapes = {
+            re.escape(name): (module.out_features, module.in_features)
+            for name, module in self.net.named_modules()
+            if isinstance(module, nn.Linear) and re.fullmatch(SPARSE, name)
+        }
+        return densities.erdos_renyi(shapes, density, self.trial.block)
+
+    @torch.no_grad()
+    def _redraw(self) -> None:
+        """Gives the weights the deviation of the fan-in that is left."""
+        for layer in self.net.hidden():
+            if isinstance(layer, MaskedLinear):  # whose mask moves: that of the average row
+                layer.weight.mul_((1 - self.trial.sparsity / 100) ** -0.5)
+            else:
+                layer.reset_parameters()
 
     def train(self, stop: Callable[[], bool], save: Callable[[], None]) -> bool:
         """Trains until all steps are done, and returns True, or until ``stop`` says so after an epoch. Calls
@@ -288,13 +322,14 @@ class _Graph:
             parameter.grad = None
 
 
-def _adamw(net: nn.Module) -> torch.optim.AdamW:
-    """Returns the optimizer. Matrices decay; positions, norms and biases do not."""
+def _adamw(net: nn.Module) -> optim.AdamW:
+    """Returns the optimizer, which counts the steps of each block. Matrices decay; positions, norms and
+    biases do not."""
     named = list(net.named_parameters())
     plain = [each for name, each in named if each.dim() < 2 or name == "positions"]
     matrices = [each for name, each in named if each.dim() >= 2 and name != "positions"]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, LR, weight_decay=DECAY, fused=True)
+    return optim.AdamW(groups, LR, weight_decay=DECAY)
 
 
 def _rate(progress: float, warm_up: float) -> float:
