@@ -99,6 +99,30 @@ def test_supermask_gradients_are_masked_for_the_weight_and_products_for_the_scor
     packed = layer.pack()
     dense = F.linear(x, layer.effective(), layer.bias)
     torch.testing.assert_close(packed(x), dense, atol=1e-5, rtol=1e-5)
+    layer.multiply = "dense"
+    folded = F.linear(x, packed.to_dense().weight, packed.bias)
+    assert torch.equal(layer(x), folded)  # what was folded offline is what ran, to the last bit
+
+
+def test_the_gradient_of_scores_is_that_of_a_soft_mask_by_finite_differences():
+    layer = MaskedLinear(24, 16, block=8, dtype=torch.float64)
+    layer.gate = Factors(torch.rand(2, 3, dtype=torch.float64))
+    x, dy = torch.randn(5, 24, dtype=torch.float64), torch.randn(5, 16, dtype=torch.float64)
+
+    def loss(factors):
+        return (torch.func.functional_call(layer, {"gate.factors": factors}, (x,)) * dy).sum()
+
+    start = layer.gate.factors.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(loss, (start,))
+    hard = S.gradients.Scores().gate(S.methods.movement(0, 9), 2, 3, (8, 8)).double()
+    hard.budget, layer.gate = 0.5, hard
+    (got,) = torch.autograd.grad((layer(x) * dy).sum(), [hard.scores])
+    torch.testing.assert_close(got, torch.autograd.grad(loss_of_soft(layer, x, dy, start), [start])[0])
+
+
+def loss_of_soft(layer, x, dy, factors):
+    weight = layer.weight.detach() * expanded(factors, (8, 8), (16, 24))
+    return (F.linear(x, weight, layer.bias.detach()) * dy).sum()
 
 
 def test_what_is_pruned_may_be_nan():

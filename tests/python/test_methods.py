@@ -129,6 +129,18 @@ def test_ac_dc_compresses_to_another_mask_in_each_phase():
     assert all(torch.equal(mask, masks[3]) for mask in masks[3:23]) and not torch.equal(masks[3], masks[43])
 
 
+@pytest.mark.parametrize("name", ["gradual", "decreasing", "movement"])
+def test_the_number_of_blocks_follows_the_schedule(name):
+    net, optimizer, run = start(name)
+    cubic, wanted = METHODS[name][0].schedule, 1.0
+    for step, batch in enumerate(batches(20), 1):
+        train(net, optimizer, run, [batch])
+        wanted = cubic.budget(step, 0.25) if cubic.due(step) else wanted
+        net(batch[0])  # with which scores choose
+        counts = [int(layer.mask.sum()) for layer in layers(net)]
+        assert counts == [math.floor(wanted * size + 0.5) for size in (96, 60)], step
+
+
 def test_a_larger_l0_penalty_leaves_fewer_blocks():
     left = []
     for penalty in (0.0, 0.002, 0.02):
