@@ -223,8 +223,7 @@ def test_a_right_arrow_of_the_front_passes(tmp_path: Path, path: str, text: str)
 
 
 def test_one_place_asks_for_the_class_of_a_sparse_module() -> None:
-    """Everything else goes by the protocol, but for recurrent layers: they multiply with the values of the
-    linear layers that they made themselves. An instance of BlockSparseWeight is a tensor, not a module."""
+    """Everything else goes by the protocol. An instance of BlockSparseWeight is a tensor, not a module."""
     package = ROOT / "python" / "sparseloom"
     asks = re.compile(r"(isinstance|issubclass)\([^\n]*(BlockSparse(?!Weight)\w+|SparseModule)")
     found = {
@@ -232,9 +231,7 @@ def test_one_place_asks_for_the_class_of_a_sparse_module() -> None:
         for path in package.rglob("*.py")
         if (hits := asks.findall(path.read_text()))
     }
-    recurrent = {"nn/recurrent.py": 1, "nn/recurrent_weights.py": 1, "nn/small_world.py": 5}
-    recurrent["patch/forms/recurrent.py"] = 1
-    assert found == {"nn/linears.py": 4, "nn/sparse_weight.py": 1, **recurrent}
+    assert found == {"nn/linears.py": 5, "nn/sparse_weight.py": 1}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,9 @@ class BlockSparseLinear(IndexedModule):
     raises an Error that names them. (float64 has only the reference kernel: there it is allowed, and
     ``strict`` forbids the dense one.) All errors are ``sparseloom.Error``.
     """
+
+    #: Why a layer of this class has no 8-bit one; "" where it has.
+    _no_eight_bits: ClassVar[str] = ""
 
     in_features: int
     out_features: int

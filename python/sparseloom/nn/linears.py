@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import torch
 from torch import nn
@@ -11,7 +11,6 @@ from torch import nn
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear
-from .recurrent_weights import BlockSparseGates
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
@@ -24,7 +23,6 @@ Quantizable = BlockSparseLinear | Semi24Linear
 EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
 #: Why layers of a user's own class stay as they are.
 OWN_CLASS = "it is of a class of its own"
-_GATES = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
 #: The classes that can be quantized, by the layer whose forward they have.
 _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     BlockSparseLinear: (BlockSparseLinear, BlockSparseTransformersConv1D),
@@ -33,6 +31,11 @@ _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
 
 #: A layer that can be planned and timed alone.
 Planned: TypeAlias = BlockSparseLinear | Semi24Linear | SparseLinear
+
+
+def in_blocks(module: nn.Module) -> TypeGuard[BlockSparseLinear]:
+    """Returns whether a child of a recurrent layer has its weight in blocks; else it is an nn.Linear."""
+    return isinstance(module, BlockSparseLinear)
 
 
 def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
@@ -65,8 +68,8 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
 
 def not_own_forward(layer: Quantizable) -> str:
     """Returns why an 8-bit layer would not do what this one does, by its class; "" if it would."""
-    if isinstance(layer, BlockSparseGates):
-        return _GATES
+    if isinstance(layer, BlockSparseLinear) and layer._no_eight_bits:
+        return layer._no_eight_bits
     base = next(base for base in _KINDS if isinstance(layer, base))
     if type(layer).forward is not base.forward or "forward" in vars(layer):
         return f"its forward is not {base.__name__}'s own"

@@ -13,7 +13,7 @@ from .._recurrent import Walk
 from .._sequences import sequence
 from ..errors import Error
 from ..pattern import Block
-from .linear import BlockSparseLinear
+from .linears import in_blocks
 from .recurrent_weights import GatePattern, made_of, names_of, weight_of
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
@@ -231,7 +231,7 @@ class BlockSparseRNN(nn.Module):
         found = {}
         for name in self._names():
             child = self._child(name)
-            if isinstance(child, BlockSparseLinear):
+            if in_blocks(child):
                 each = not name.startswith("ih") and direction != "dw"
                 added = name.startswith("hh") and direction == "forward" and self.gates == 4
                 found[name] = child.plan(batch if each else batch * steps, direction, residual=added)

@@ -13,6 +13,7 @@ from .._recurrent import Weight
 from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
 from .linear import BlockSparseLinear
+from .linears import in_blocks
 
 #: A pattern, of one gate or of all stacked, or what makes the one of a gate from (out, in features).
 GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None
@@ -21,6 +22,8 @@ GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None
 class BlockSparseGates(BlockSparseLinear):
     """A weight of a recurrent layer, [gates x hidden, in features]: the matrices of the gates one below the
     other. The recurrent layer multiplies with its values in every step."""
+
+    _no_eight_bits = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
 
 
 def names_of(layers: int, bidirectional: bool, projected: bool) -> list[str]:
@@ -73,7 +76,7 @@ def weight_of(module: nn.Module, dtype: torch.dtype) -> tuple[Weight, Tensor | N
     that the loop cannot use as it is."""
     bias: Tensor | None = module.bias  # type: ignore[assignment]
     bias = None if bias is None else bias.to(dtype)
-    if not isinstance(module, BlockSparseLinear):
+    if not in_blocks(module):
         values: Tensor = module.weight  # type: ignore[assignment]
         return Weight(values.to(dtype)), bias
     if module._cut is not None or module.fuse_wgrad_accumulation:

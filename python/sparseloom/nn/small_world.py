@@ -16,7 +16,7 @@ from .._recurrent import state_dtype
 from .._steps import Products, lstm_cell
 from ..errors import Error
 from ..pattern import Pattern
-from .linear import BlockSparseLinear
+from .linears import in_blocks
 from .recurrent_weights import BlockSparseGates, stacked, weight_of
 
 _OP = "SmallWorldLSTM"
@@ -123,7 +123,7 @@ class SmallWorldLSTM(nn.Module):
         if init not in ("normal", "identity"):
             raise Error(_OP, "init 'normal' or 'identity'", repr(init), "normal mixes units from the start")
         for matrix in [*self.steps, self.gates]:
-            weight = matrix.values if isinstance(matrix, BlockSparseLinear) else matrix.weight
+            weight = matrix.values if in_blocks(matrix) else matrix.weight
             if not cast(Tensor, weight).is_meta:
                 _identity_(matrix, self.hidden_size) if init == "identity" else _normal_(matrix, generator)
         self.gate_bias[1] = 1.0  # of the forget gate: the state is kept at first
@@ -182,10 +182,10 @@ class SmallWorldLSTM(nn.Module):
 
     def _products(self, matrix: nn.Module) -> Callable[[Tensor], Tensor]:
         """Returns what multiplies with a matrix in each step, in the dtype of autocast."""
-        plain = isinstance(matrix, (BlockSparseLinear, nn.Linear)) and matrix.bias is None
+        plain = (in_blocks(matrix) or isinstance(matrix, nn.Linear)) and matrix.bias is None
         if not plain or matrix._forward_hooks or torch.compiler.is_compiling():
             return matrix
-        values: Any = matrix.values if isinstance(matrix, BlockSparseLinear) else matrix.weight
+        values: Any = matrix.values if in_blocks(matrix) else matrix.weight
         kind, dtype = values.device.type, values.dtype
         if torch.is_autocast_enabled(kind) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -209,7 +209,7 @@ class SmallWorldLSTM(nn.Module):
 
 def _normal_(matrix: nn.Module, generator: torch.Generator | None) -> None:
     """Draws with variance 1 / fan-in, the number of stored inputs."""
-    if isinstance(matrix, BlockSparseLinear):
+    if in_blocks(matrix):
         matrix.reset_parameters(
             generator
         )  # uniform in 1 / sqrt(fan-in): a third of its square is the variance
@@ -222,7 +222,7 @@ def _normal_(matrix: nn.Module, generator: torch.Generator | None) -> None:
 
 def _identity_(matrix: nn.Module, size: int) -> None:
     """Writes the identity into the square of each gate, where it is stored."""
-    if not isinstance(matrix, BlockSparseLinear):
+    if not in_blocks(matrix):
         weight = cast(Tensor, matrix.weight)
         weight.copy_(torch.eye(size).repeat(len(weight) // size, 1))
         return

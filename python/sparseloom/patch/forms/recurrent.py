@@ -42,5 +42,5 @@ class RecurrentForm(Form):
 
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, (nn.LSTM, nn.GRU))
-        became = BlockSparseLSTM if isinstance(module, nn.LSTM) else BlockSparseGRU
+        became = {"LSTM": BlockSparseLSTM, "GRU": BlockSparseGRU}[self.kind(module)]
         return became.holding(module, dict(layers))
