@@ -38,6 +38,11 @@ TYPER_COMMANDS = {
         "vit_command",
         "train ViT-tiny on CIFAR-10 by one method; minutes on a GPU",
     ),
+    "experiment char-lstm": (
+        "sparseloom.experiment.char_lstm_cli",
+        "char_lstm_command",
+        "a dense LSTM and small worlds of as many parameters, on text; some runs of minutes on a GPU",
+    ),
     "bench arms": (
         "sparseloom.bench.arms",
         "arms",

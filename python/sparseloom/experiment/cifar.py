@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import Error
 
-_OP = "experiment vit"
+_OP = "experiment"
 SIDE, CLASSES = 32, 10
 #: Images of each class in the two parts.
 TRAIN, TEST = 5000, 1000

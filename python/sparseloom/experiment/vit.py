@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from ..sparsify.run import Run
 from . import augment
 from .cifar import Images
 from .digits import Arm
+from .steps import Graph, device_name, mixed, rate
 from .vit_model import SPARSE, TINY, Size, ViT
 
 EPOCHS, BATCH, LR, DECAY, WARM_UP = 115, 256, 1e-3, 0.05, 5
@@ -134,9 +134,10 @@ class Training:
         if compiled:
             for block in self.net.blocks:
                 block.compile()
-        self.graph: _Graph | None = None
+        self.graph: Graph | None = None
         if compiled and self.device.type == "cuda" and not self._host_decides():
-            self.graph = _Graph(self._gradients, list(self.net.parameters()), self.setting.batch)
+            everything = list(self.net.parameters())
+            self.graph = Graph(self._gradients, everything, self.setting.batch, augment.NUMBERS)
         self.uniform = torch.Generator(self.device)
         pixels = images.x.float()
         self.mean, self.deviation = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
@@ -170,7 +171,7 @@ class Training:
         epoch = self.setting.epoch(self.images)
         while self.step < self.steps:
             number = self.step // epoch
-            shuffled = torch.Generator().manual_seed(_mixed(self.seed, number))
+            shuffled = torch.Generator().manual_seed(mixed(self.seed, number))
             order = torch.randperm(len(self.images.x), generator=shuffled).to(self.device)
             total = torch.zeros((), device=self.device)
             for rows in order[: epoch * self.setting.batch].split(self.setting.batch):
@@ -193,10 +194,10 @@ class Training:
 
     def _step(self, rows: Tensor) -> Tensor:
         """Takes one step with the images of these rows, and returns its loss."""
-        self.uniform.manual_seed(_mixed(self.seed, self.step) + 1)
+        self.uniform.manual_seed(mixed(self.seed, self.step) + 1)
         u = torch.rand(len(rows), augment.NUMBERS, generator=self.uniform, device=self.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * _rate((self.step + 1) / self.steps, WARM_UP / self.setting.epochs)
+            group["lr"] = group["peak"] * rate((self.step + 1) / self.steps, WARM_UP / self.setting.epochs)
         # In watched steps layers have hooks, which compiled blocks and graphs would not run.
         watched = self.run is not None and any(held.watching for held in self.run.weights)
         if self.graph is None or watched:
@@ -274,54 +275,6 @@ class Training:
         }  # fmt: skip
 
 
-class _Graph:
-    """The gradients of a step as a CUDA graph, which a GPU runs without gaps. Masks and the index of moving
-    blocks are written in place, so that it sees each change of them."""
-
-    WARM = 3  # steps before the capture: they compile, and choose kernels
-
-    def __init__(
-        self, gradients: Callable[[Tensor, Tensor], Tensor], parameters: list[nn.Parameter], batch: int
-    ):
-        self.gradients, self.parameters = gradients, parameters
-        device = parameters[0].device
-        self.rows = torch.zeros(batch, dtype=torch.int64, device=device)
-        self.u = torch.zeros(batch, augment.NUMBERS, device=device)
-        self.calls, self.side = 0, torch.cuda.Stream(device)
-        self.graph = torch.cuda.CUDAGraph()
-        self.loss: Tensor | None = None
-        self.grads: list[Tensor | None] = []
-
-    def __call__(self, rows: Tensor, u: Tensor) -> Tensor:
-        """Returns the loss of a batch; the parameters have its gradients then."""
-        self.calls += 1
-        self.rows.copy_(rows)
-        self.u.copy_(u)
-        if self.calls <= self.WARM:
-            return self._warmed()
-        if self.loss is None:
-            self._clear()
-            with torch.cuda.graph(self.graph, stream=self.side):
-                self.loss = self.gradients(self.rows, self.u)
-            self.grads = [parameter.grad for parameter in self.parameters]
-        for parameter, grad in zip(self.parameters, self.grads, strict=True):
-            parameter.grad = grad  # a watched step had others
-        self.graph.replay()
-        return self.loss
-
-    def _warmed(self) -> Tensor:
-        self._clear()
-        self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
-            loss = self.gradients(self.rows, self.u)
-        torch.cuda.current_stream().wait_stream(self.side)
-        return loss
-
-    def _clear(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
-
 def _adamw(net: nn.Module) -> optim.AdamW:
     """Returns the optimizer, which counts the steps of each block. Matrices decay; positions, norms and
     biases do not."""
@@ -332,25 +285,8 @@ def _adamw(net: nn.Module) -> optim.AdamW:
     return optim.AdamW(groups, LR, weight_decay=DECAY)
 
 
-def _rate(progress: float, warm_up: float) -> float:
-    """Returns the share of the learning rate: a line up, then a cosine down."""
-    if progress < warm_up:
-        return progress / warm_up
-    return (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up))) / 2
-
-
-def _mixed(seed: int, number: int) -> int:
-    return (seed + 1) * 1_000_003 + 2 * number
-
-
 @contextlib.contextmanager
 def _eager(wanted: bool) -> Iterator[None]:
     """Runs compiled blocks as plain Python where that is wanted."""
     with torch.compiler.set_stance("force_eager") if wanted else contextlib.nullcontext():
         yield
-
-
-def device_name(device: torch.device | str) -> str:
-    """Returns what the outcomes call it: the name of a GPU."""
-    kind = torch.device(device).type
-    return torch.cuda.get_device_name(device) if kind == "cuda" else kind

@@ -12,6 +12,8 @@ import typer
 
 from ..errors import Error
 from . import cifar, vit, vit_outcome
+from .steps import device_name
+from .steps import save as save_file
 from .vit_model import Size
 
 _OP = "experiment vit"
@@ -60,7 +62,7 @@ def vit_command(
     setting = vit.Setting(cifar.digest(data), **changes)
     training = vit.Training(arm, seed, setting, images.to(torch.device(device)), compiled=device == "cuda")
     if speed:
-        found = {"arm": arm, "steps_per_second": training.speed(), "device": vit.device_name(device)}
+        found = {"arm": arm, "steps_per_second": training.speed(), "device": device_name(device)}
         (out / f"{arm}.speed.json").write_text(json.dumps(found) + "\n")
         typer.echo(f"{arm}: {found['steps_per_second']:.1f} steps per second")
         return
@@ -71,9 +73,7 @@ def vit_command(
 
     def save() -> None:
         nonlocal saved
-        temporary = unfinished.with_suffix(".tmp")
-        torch.save(training.state_dict(), temporary)
-        temporary.replace(unfinished)
+        save_file(unfinished, training.state_dict())
         saved = time.monotonic()
 
     def after_epoch() -> bool:
