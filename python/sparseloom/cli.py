@@ -43,6 +43,11 @@ TYPER_COMMANDS = {
         "char_lstm_command",
         "a dense LSTM and small worlds of as many parameters, on text; some runs of minutes on a GPU",
     ),
+    "experiment sentiment": (
+        "sparseloom.experiment.sentiment",
+        "sentiment",
+        "a linear model on the states of char-lstm's networks: praise or not",
+    ),
     "bench arms": (
         "sparseloom.bench.arms",
         "arms",

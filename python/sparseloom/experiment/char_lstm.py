@@ -100,7 +100,7 @@ def network(arm: str, size: Size, device: torch.device | str = "cpu", seed: int 
     how: dict[str, Any] = {"steps": size.steps, "tokens": TOKENS, "classes": TOKENS, "generator": generator}
     if arm != "dense":
         found = {step: patterns(arm, size, step) for step in range(size.steps + 1)}
-        ends = {"inputs": size.ends, "outputs": size.ends}
+        ends: dict[str, Any] = {"inputs": size.ends, "outputs": size.ends}
         made = SmallWorldLSTM(size.embedding, width, pattern=found.__getitem__, **ends, **how)
     else:
         made = SmallWorldLSTM(size.embedding, width, pattern=None, **how)

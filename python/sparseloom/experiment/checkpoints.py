@@ -23,27 +23,32 @@ def save(path: Path, state: dict[str, Any]) -> None:
     written = io.BytesIO()
     torch.save(state, written)
     content = written.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    parts = [f"{path.name}.{digest[:8]}.{number}" for number in range(-(-len(content) // LARGEST))]
+    name = hashlib.sha256(content).hexdigest()
+    parts = [f"{path.name}.{name[:8]}.{number}" for number in range(-(-len(content) // LARGEST))]
     before = _parts(path)
-    for number, name in enumerate(parts):
-        write_whole(path.with_name(name), content[number * LARGEST : (number + 1) * LARGEST])
-    write_whole(path, json.dumps({"parts": parts, "sha256": digest}).encode())
-    for name in set(before) - set(parts):
-        path.with_name(name).unlink(missing_ok=True)
+    for number, part in enumerate(parts):
+        write_whole(path.with_name(part), content[number * LARGEST : (number + 1) * LARGEST])
+    write_whole(path, json.dumps({"parts": parts, "sha256": name}).encode())
+    for part in set(before) - set(parts):
+        path.with_name(part).unlink(missing_ok=True)
 
 
 def load(op: str, path: Path, device: torch.device | str) -> dict[str, Any]:
     """Returns a state. Raises Error where a part is missing or another one."""
     try:
         content = b"".join(path.with_name(name).read_bytes() for name in _parts(path))
-        whole = hashlib.sha256(content).hexdigest() == json.loads(path.read_text())["sha256"]
+        whole = hashlib.sha256(content).hexdigest() == digest(path)
     except (OSError, ValueError, KeyError, TypeError):
         whole = False
     if not whole:
         raise Error(op, "a whole checkpoint", f"{path}, which cannot be read", "delete it, and begin again")
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     return state
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a checkpoint that ``load`` has read."""
+    return str(json.loads(path.read_text())["sha256"])
 
 
 def remove(path: Path) -> None:
