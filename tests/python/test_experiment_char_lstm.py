@@ -14,7 +14,7 @@ from sparseloom.experiment.char_lstm import ARMS, OP, TINY, Setting, Streams, Tr
 
 SETTING = Setting("invented", 6, 8, 8, TINY)
 LINES = [
-    f"{split}\t{label}\t0_1\tcafé {label}" for split in ("train", "val", "test") for label in ("neg", "pos")
+    f"{split}\t{label}\t0_1\tcafé\u2028{label}" for split in ("train", "val", "test") for label in ("neg", "pos")
 ]
 
 
@@ -89,7 +89,7 @@ def test_checkpoints_are_parts_of_a_bounded_size(tmp_path, monkeypatch):
 def test_reviews_that_are_missing_damaged_or_others_say_so(tmp_path):
     path = tmp_path / "reviews.tsv.xz"
     path.write_bytes(lzma.compress("\n".join(LINES).encode()))
-    assert reviews.imdb(path).val[1] == reviews.Text("café pos".encode(), 1)
+    assert reviews.imdb(path).val[1] == reviews.Text("café\u2028pos".encode(), 1)
     path.write_bytes(path.read_bytes()[:-20])
     for bad, match in (
         (path, "copy or download it again"),
