@@ -10,6 +10,7 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/dense_copy.h"
 #include "scratch.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
@@ -215,8 +216,9 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::string direction, st
       Semi24Linear::describe(Semi24View{rows, cols, nullptr}, direction_of(direction), dtype_named(dtype), m);
   problem.bias = bias, problem.residual = residual, problem.strict = strict;
   problem.activation = activation_named("semi24_plan", activation);
-  const auto plan = Semi24Linear::plan(problem, planner(device), kernel);
-  return json_of(*plan, {}, plan->describe());
+  const Executor executor = planner(device);
+  const auto plan = Semi24Linear::plan(problem, executor, kernel);
+  return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std::string method,

@@ -4,8 +4,8 @@
 A copy must never be stale. torch counts in-place writes to a tensor, but neither those of its fused
 optimizers nor those that a CUDA graph repeats when it is replayed. So no count says when to refresh a copy:
 the first write that is seen, or the first gradient that arrives at the values (while a graph is captured,
-too), ends it, and the layer multiplies with its blocks from then on. Captured graphs, compiled, exported and
-traced programs never read a copy, because nobody could end it for them.
+too), ends it, and the layer multiplies with what it stores from then on. Captured graphs, compiled, exported
+and traced programs never read a copy, because nobody could end it for them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from .._products import transformed
 from ..errors import Error
 
 if TYPE_CHECKING:
-    from .indexed import IndexedModule
-    from .linear import BlockSparseLinear
+    from .with_copy import WithCopy
 
 _UNSETTLED = "the values may have changed unseen: assign dense_copy once they stay as they are"
 #: Whether the copy is faster, by everything that a plan depends on: layers of one shape share the answers.
@@ -36,22 +35,19 @@ _MOST_ANSWERS = 1 << 16
 
 
 class DenseCopy:
-    """What a layer remembers of its values since ``dense_copy`` was assigned, and the copy, once a call made
-    it."""
+    """What a layer remembers of its values, and of the tensors that say where they lie, since ``dense_copy``
+    was assigned, and the copy, once a call made it."""
 
-    def __init__(self, values: Tensor | None) -> None:
+    def __init__(self, values: Tensor | None, index: tuple[Tensor, ...] = ()) -> None:
         self._weight: Tensor | None = None
         self._hook: RemovableHandle | None = None
         # Sharded and fake tensors are Parameters of other types. torch counts no writes to inference tensors,
         # and none by other processes (it calls all memory on CUDA shared).
-        self._settled = (
-            type(values) is nn.Parameter
-            and not values.is_inference()
-            and (values.is_cuda or not values.is_shared())
-        )
+        self._settled = type(values) is nn.Parameter and all(map(_counted, (values, *index)))
         if values is not None and self._settled:
             self._values, self._version = weakref.ref(values), values._version
             self._address = values.data_ptr()
+            self._index = [(weakref.ref(part), part._version) for part in index]
             if values.requires_grad:
                 self._hook = values.register_post_accumulate_grad_hook(lambda _: self.end())
         self._hooked = self._hook is not None
@@ -67,14 +63,14 @@ class DenseCopy:
         """Drops the copy, of which the next call makes another."""
         self._weight = None
 
-    def note_training(self, layer: BlockSparseLinear) -> None:
+    def note_training(self, layer: WithCopy) -> None:
         """Notes a call that needs the gradient of the values, where no hook will see that gradient."""
-        if not self._hooked or layer.fuse_wgrad_accumulation:
+        if not self._hooked or getattr(layer, "fuse_wgrad_accumulation", False):
             self._settled, self._weight = False, None
 
-    def serves(self, layer: IndexedModule) -> bool:
+    def serves(self, layer: WithCopy) -> bool:
         """Returns whether the values are what they were: the same Parameter, in its place, not written to,
-        and without a gradient that an optimizer could apply."""
+        and without a gradient that an optimizer could apply; and where they were."""
         values = layer._parameters.get("values")
         if not self._settled or values is None or values is not self._values():
             return False  # not ended: functional_call lends other values for one call
@@ -83,19 +79,25 @@ class DenseCopy:
             and values.data_ptr() == self._address
             and values.grad is None
             and (self._hooked or not values.requires_grad)
+            and self._lie_where_they_did(layer._copied_index())
         )
         if not unchanged:
             self.end()
         return unchanged
 
-    def weight(self, layer: IndexedModule, values: Tensor) -> Tensor:
+    def _lie_where_they_did(self, index: tuple[Tensor, ...]) -> bool:
+        return len(index) == len(self._index) and all(
+            part is was() and part._version == version
+            for part, (was, version) in zip(index, self._index, strict=True)
+        )
+
+    def weight(self, layer: WithCopy, values: Tensor) -> Tensor:
         """Returns the copy of ``values``, which are the layer's own in the dtype of the product: the kept
         one, or a new one. The current stream waits for the one that made it."""
         weight = self._weight
         if weight is None or weight.dtype != values.dtype:
-            index = layer.index
             self._weight = None  # its memory serves the new one
-            weight = ops.call("unpack", values.detach(), index.crow, index.col, index.rows, index.cols)
+            weight = layer._unpacked(values.detach())
             if weight.is_cuda:
                 self._stream = torch.cuda.current_stream(weight.device)
                 self._made = self._stream.record_event()
@@ -106,11 +108,16 @@ class DenseCopy:
         return weight
 
 
-def begin(layer: IndexedModule, setting: bool | Literal["auto"]) -> None:
+def _counted(tensor: Tensor) -> bool:
+    """Returns whether torch counts all writes to a tensor, or its memory is this process's own."""
+    return not tensor.is_inference() and (tensor.is_cuda or not tensor.is_shared())
+
+
+def begin(layer: WithCopy, setting: bool | Literal["auto"]) -> None:
     """Takes the layer's values as those that a copy may be made of, unless the setting is False."""
     if layer._copy is not None:
         layer._copy.end()
-    layer._copy = DenseCopy(layer._parameters.get("values")) if setting else None
+    layer._copy = DenseCopy(layer._parameters.get("values"), layer._copied_index()) if setting else None
 
 
 def require_setting(op: str, setting: Any, strict: bool) -> None:
@@ -123,7 +130,7 @@ def require_setting(op: str, setting: Any, strict: bool) -> None:
 
 
 @contextmanager
-def own_writes(layer: IndexedModule) -> Iterator[None]:
+def own_writes(layer: WithCopy) -> Iterator[None]:
     """Lets the body change values or index: the copy is made anew, unless the values were written before."""
     kept = layer._copy
     serves = kept is not None and kept.serves(layer)
@@ -135,11 +142,11 @@ def own_writes(layer: IndexedModule) -> Iterator[None]:
 
 
 def product(
-    layer: BlockSparseLinear, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None
+    layer: WithCopy, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None
 ) -> Tensor | None:
     """Returns act(x W^T + bias) + residual by torch's own product with the layer's copy; None where the call
-    multiplies with the blocks. Raises Error for a layer that is ``strict``."""
-    if layer.strict:
+    multiplies with what is stored. Raises Error for a layer that is ``strict``."""
+    if getattr(layer, "strict", False):
         require_setting("linear", layer.dense_copy, True)
     kept = layer._copy
     if kept is None:
@@ -147,7 +154,9 @@ def product(
     if torch.is_grad_enabled() and values.requires_grad:
         kept.note_training(layer)  # in compiled code too
         return None
-    if torch.compiler.is_compiling() or layer.dynamic or not _eager(x) or _needs_gradient(x, bias, residual):
+    if torch.compiler.is_compiling() or layer._no_copy() or not _eager(x):
+        return None
+    if _needs_gradient(x, bias, residual):
         return None
     if not kept.serves(layer) or (layer.dense_copy == "auto" and not _is_faster(layer, x, bias, residual)):
         return None
@@ -174,10 +183,10 @@ def _needs_gradient(*operands: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
 
 
-def _is_faster(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
+def _is_faster(layer: WithCopy, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
     """Returns what the plan for this call expects."""
     tokens = x.numel() // layer.in_features if layer.in_features else 0
-    weight = (layer.out_features, layer.in_features, layer.block, layer._blocks, layer._digest)
+    weight = (layer.out_features, layer.in_features, *layer._copy_key())
     call = (tokens, x.dtype, bias is not None, layer.activation, residual is not None)
     key = (*weight, *call, x.device, tf32_of(x), torch.get_num_threads())
     found = _faster.get(key)
@@ -189,7 +198,7 @@ def _is_faster(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residua
     return found
 
 
-def explained(layer: BlockSparseLinear, plan: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+def explained(layer: WithCopy, plan: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Returns a forward plan with what it means for the copy: ``dense_copy`` has ``bytes``, ``predicted_us``
     (None where no dense product runs), ``used`` (whether an eager call for inference multiplies with it) and
     ``reason``, why not; the text says the same."""
@@ -202,13 +211,13 @@ def explained(layer: BlockSparseLinear, plan: dict[str, Any], dtype: torch.dtype
     return plan | {"dense_copy": told, "text": plan["text"] + line}
 
 
-def _reason(layer: BlockSparseLinear, plan: dict[str, Any]) -> str:
+def _reason(layer: WithCopy, plan: dict[str, Any]) -> str:
     if not layer.dense_copy:
         return "dense_copy is False"
-    if layer.dynamic:
-        return "the topology is dynamic"
+    if reason := layer._no_copy():
+        return reason
     if layer._copy is None or not layer._copy.serves(layer):
         return _UNSETTLED
     if layer.dense_copy == "auto" and not ops.copy_is_faster(plan):
-        return "the blocks are expected to be faster"
+        return "what is stored is expected to be faster"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,20 @@ from ..errors import Error
 from ..pattern import Pattern
 from . import capacity as capacities
 from . import cut_state, dense_copy, dense_entries, state, topology
+from .with_copy import WithCopy
 from .with_index import WithIndex
 
 Self = TypeVar("Self", bound="IndexedModule")
 
 
-class IndexedModule(WithIndex):
+class IndexedModule(WithCopy, WithIndex):
     """A layer with ``values`` [blocks, bm, bn] that train: provides its pattern, changes of it, and its state
     dict."""
 
     values: nn.Parameter
     strict: bool
     _writes: int
-    # Class attributes, so that layers of other classes, and those that an older version pickled, have none.
-    _dense_copy: bool | Literal["auto"] = False
-    _copy: dense_copy.DenseCopy | None = None  # where _dense_copy is not False
+    # A class attribute, so that layers that an older version pickled have none.
     _capacity: int | None = None
 
     @property
@@ -181,22 +180,25 @@ class IndexedModule(WithIndex):
         if self._copy is not None:
             self._copy.forget()
 
+    def _no_copy(self) -> str:
+        return "the topology is dynamic" if self.dynamic else ""
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        index = self.index
+        return ops.call("unpack", values, index.crow, index.col, index.rows, index.cols)  # type: ignore[no-any-return]
+
+    def _copy_key(self) -> tuple[Any, ...]:
+        return self.block, self._blocks, self._digest
+
     def train(self: Self, mode: bool = True) -> Self:
         """Does what nn.Module.train does. Restores an index that something else has written to: an
         average of the weights that also takes buffers rounds them down."""
         super().train(mode)
         state.mend_index(self)
-        if self._copy is not None:
-            self._copy.forget()  # a write through .data is not seen, and evaluation often begins here
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the dense copy, too."""
-        return {**super().__getstate__(), "_copy": None}
 
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)
-        dense_copy.begin(self, self._dense_copy)
         if self._cut is not None:
             cut_state.cut_layers.add(self)
 
@@ -212,13 +214,12 @@ class IndexedModule(WithIndex):
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
         the index is written again."""
         was_meta = self.packed_index.is_meta
-        with dense_copy.own_writes(self):
-            super()._apply(fn, recurse)
-            packed = self.packed_index
-            if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
-                self._set_index(self._pattern if was_meta else self.pattern, packed.device)
-            else:
-                state.remember(self)
+        super()._apply(fn, recurse)
+        packed = self.packed_index
+        if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
+            self._set_index(self._pattern if was_meta else self.pattern, packed.device)
+        else:
+            state.remember(self)
         return self
 
     def _load_from_state_dict(

@@ -188,32 +188,11 @@ class BlockSparseLinear(IndexedModule):
             value = Parametrizations()
         super().__setattr__(name, value)
 
-    @property
-    def dense_copy(self) -> bool | Literal["auto"]:
-        """Whether calls for inference multiply with a dense copy of the weight, which the first of them makes
-        beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
-        that call expects the copy to be faster than its own choice. Such a call rounds as torch's product
-        does, and a NaN in x spreads to every output.
-
-        Only eager calls in which nothing needs a gradient read the copy; captured CUDA graphs, compiled and
-        traced programs multiply with the blocks. A gradient that arrives at the values, or a write to them,
-        ends the copy, and the blocks are multiplied: assigning ``dense_copy`` then says that the values stay
-        as they are from now on, also under graphs that were captured before. What the layer itself does
-        (``load_state_dict``, ``to``) needs no such assignment, unless the values were written before. Writes
-        that torch does not count (through ``.data`` or NumPy) are not seen: assign after them. ``plan`` says
-        whether the copy is used, or why not. Raises Error for another value, and beside ``strict``.
-        """
-        return self._dense_copy
-
-    @dense_copy.setter
-    def dense_copy(self, setting: bool | Literal["auto"]) -> None:
-        copies.require_setting("dense_copy", setting, self.strict)
+    def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
         if setting and self._cut is not None:
             raise Error(
                 "dense_copy", "a whole layer", "a part of one", "multiply with the blocks between ranks"
             )
-        self._dense_copy = setting
-        copies.begin(self, setting)
 
     @property
     def weight(self) -> BlockSparseWeight:
@@ -231,8 +210,7 @@ class BlockSparseLinear(IndexedModule):
         for example, would be part of no product."""
         if name == "weight":
             raise assigned(self)
-        with copies.own_writes(self):
-            super().register_parameter(name, param)
+        super().register_parameter(name, param)
 
     def plan(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,16 @@ from .._numbers import whole
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout, packed
 from . import arguments, semi_structured
+from . import dense_copy as copies
 from .convert import Activation
 from .ordered import Ordered
 from .weight import BlockSparseWeight, assigned
+from .with_copy import WithCopy
 
 _OP = "Semi24Linear"
 
 
-class Semi24Linear(Ordered):
+class Semi24Linear(WithCopy, Ordered):
     """Computes y = activation(x W^T + bias), where W [out_features, in_features] has at most two nonzeros in
     each group of four consecutive inputs.
 
@@ -35,13 +37,13 @@ class Semi24Linear(Ordered):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
             into the product, except where the call needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
+        dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
+            attribute. It pays above some 16 tokens on the CPU, where a call unpacks the weight otherwise.
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
     model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the
     values: where they require one, a call raises Error.
     """
-
-    activation: str | None
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Semi24Linear(Ordered):
         activation: str | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        dense_copy: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__()
         in_features = whole(_OP, "in_features", in_features)
@@ -65,6 +68,7 @@ class Semi24Linear(Ordered):
             layout, values = packed(where.new_empty(out_features, in_features).uniform_(0.5, 1), "magnitude")
         self._take(layout, values, where.new_empty(out_features) if bias else None, activation)
         self.reset_parameters()
+        self.dense_copy = dense_copy
 
     def _take(
         self, layout: Semi24Layout, values: Tensor, bias: Tensor | None, activation: str | None
@@ -99,6 +103,8 @@ class Semi24Linear(Ordered):
         shape = arguments.require_tensor(x).shape
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             arguments.refuse(self, x, values)
+        if self._dense_copy and (y := copies.product(self, x, values, bias, residual)) is not None:
+            return y
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
@@ -206,9 +212,23 @@ class Semi24Linear(Ordered):
             raise assigned(self)
         super().register_parameter(name, param)
 
+    def reset_parameters(self) -> None:
+        with copies.own_writes(self):
+            super().reset_parameters()
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        return _semi24.unpack(values, self.positions, self.in_features)
+
+    def _copied_index(self) -> tuple[Tensor, ...]:
+        return (self.positions,)
+
+    def _copy_key(self) -> tuple[Any, ...]:
+        return ("semi24",)
+
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns what builds the layer again without its values; see SparseModule."""
-        fused = {} if self.activation is None else {"activation": self.activation}
+        fused: dict[str, Any] = {} if self.activation is None else {"activation": self.activation}
+        fused |= {"dense_copy": self.dense_copy} if self.dense_copy else {}
         return {"values": {**self._template.describe(), **fused}}
 
     def plan(
@@ -221,11 +241,12 @@ class Semi24Linear(Ordered):
     ) -> dict[str, Any]:
         """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
         ``ops.plan``. ``direction`` is forward or dx. ``dtype`` and ``device`` are the layer's own by default
-        (on meta: the CPU); ``residual`` says that forward is called with one. Raises Error when no call has
-        these arguments."""
+        (on meta: the CPU); ``residual`` says that forward is called with one. ``dense_copy`` of
+        a forward plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises
+        Error when no call has these arguments."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
-        return _semi24.plan(
+        plan = _semi24.plan(
             direction,
             dtype or self.values.dtype,
             whole("plan", "tokens", tokens),
@@ -235,9 +256,11 @@ class Semi24Linear(Ordered):
             forward and residual,
             own if device is None else device,
         )
+        return copies.explained(self, plan, dtype or self.values.dtype) if forward else plan
 
     def extra_repr(self) -> str:
         fused = [f"activation={self.activation}"] if self.activation else []
+        fused += [f"dense_copy={self.dense_copy}"] if self.dense_copy else []
         return ", ".join([super().extra_repr(), *fused])
 
     def _load_from_state_dict(

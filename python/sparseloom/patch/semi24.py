@@ -67,7 +67,9 @@ class TwoOfFour(Chosen):
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> Semi24Linear:
         assert site.form.layers.semi24 is not None  # refused
-        return site.form.layers.semi24.holding(self.layout, self.values)
+        layer = site.form.layers.semi24.holding(self.layout, self.values)
+        layer.dense_copy = dense_copy
+        return layer
 
 
 @dataclass(frozen=True)

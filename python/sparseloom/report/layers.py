@@ -33,7 +33,7 @@ def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | Non
     else:
         plans = {direction: layer.plan(tokens, direction, dtype) for direction in weight.directions}
         entry.kernels = {direction: plan["kernel"] for direction, plan in plans.items()}
-        copy = plans["forward"].get("dense_copy")  # only weights in blocks keep one
+        copy = plans["forward"].get("dense_copy")  # layers of other layouts keep none
         if copy and copy["used"]:
             entry.kernels["forward"], entry.copy_bytes = _COPY, copy["bytes"]
     return entry

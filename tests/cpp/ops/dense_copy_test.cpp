@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/bsr_linear/cpu/cost.h"
 #include "ops/machine.h"
 #include "runtime/cpu.h"
 #include "sparseloom/error.h"
@@ -62,6 +63,23 @@ TEST(DenseCopy, IsNoneWithoutALentProduct) {
   const auto plan =
       make_plan(describe(index.view(), DType::f32, Direction::forward, 256), index.view(), lends_none);
   EXPECT_FALSE(dense_copy_us(*plan, lends_none).has_value());
+}
+
+TEST(DenseCopy, SavesTheUnpackingOf24Weights) {
+  Executor executor;
+  executor.gemm = none;
+  Semi24Linear::Problem problem =
+      Semi24Linear::describe(Semi24View{1024, 1024, nullptr}, Direction::forward, DType::f32, 256);
+  const auto plan = Semi24Linear::plan(problem, executor, "dense");
+  const std::optional<double> us = dense_copy_us(*plan, executor);
+  ASSERT_TRUE(us.has_value());
+  const double rate =
+      kernels::generic::kScatterShareOfCopy * known_machine(executor).machine.rates.copy_bytes;
+  const double scatter = 1e6 * 1024 * 1024 * 4 / rate;
+  EXPECT_GE(*us, 0);
+  // The row of LinearOf predicts nothing for what comes before the first flop of a call; the copy's does.
+  EXPECT_NEAR(plan->predicted_us - (*us - kernels::cpu::kCallUs), scatter, 1e-6 * plan->predicted_us);
+  EXPECT_FALSE(dense_copy_us(*Semi24Linear::plan(problem, Executor()), Executor()).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+"""WithCopy: what layers have in common that may keep a dense copy of their weight for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from . import dense_copy as copies
+
+Self = TypeVar("Self", bound="WithCopy")
+
+
+class WithCopy(nn.Module):
+    """A layer with ``values`` and the attribute ``dense_copy``. It comes before the class that holds the
+    tensors in a layer's bases, so that a copy follows what that class does to them."""
+
+    in_features: int
+    out_features: int
+    values: nn.Parameter
+    activation: str | None
+    plan: Callable[..., dict[str, Any]]
+    # Class attributes, so that layers of other classes, and those that an older version pickled, have none.
+    _dense_copy: bool | Literal["auto"] = False
+    _copy: copies.DenseCopy | None = None  # where _dense_copy is not False
+
+    @property
+    def dense_copy(self) -> bool | Literal["auto"]:
+        """Whether calls for inference multiply with a dense copy of the weight, which the first of them makes
+        beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
+        that call expects the copy to be faster than its own choice. Such a call rounds as torch's product
+        does, and a NaN in x spreads to every output.
+
+        Only eager calls in which nothing needs a gradient read the copy; captured CUDA graphs, compiled and
+        traced programs multiply with what is stored. A gradient that arrives at the values, or a write to
+        them, ends the copy, and what is stored is multiplied: assigning ``dense_copy`` then says that the
+        values stay as they are from now on, also under graphs that were captured before. What the layer
+        itself does (``load_state_dict``, ``to``) needs no such assignment, unless the values were written
+        before. Writes that torch does not count (through ``.data`` or NumPy) are not seen: assign after them.
+        ``plan`` says whether the copy is used, or why not. Raises Error for another value, and beside
+        ``strict``.
+        """
+        return self._dense_copy
+
+    @dense_copy.setter
+    def dense_copy(self, setting: bool | Literal["auto"]) -> None:
+        copies.require_setting("dense_copy", setting, getattr(self, "strict", False))
+        self._require_copyable(setting)
+        self._dense_copy = setting
+        copies.begin(self, setting)
+
+    def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
+        """Raises Error where the layer may have no copy at all."""
+
+    def _no_copy(self) -> str:
+        """Returns why no call reads a copy, whatever is assigned; "" where that is not so."""
+        return ""
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        """Returns the dense weight with these values in their places."""
+        raise NotImplementedError
+
+    def _copied_index(self) -> tuple[Tensor, ...]:
+        """Returns the tensors that say where the values lie and that others may write to."""
+        return ()
+
+    def _copy_key(self) -> tuple[Any, ...]:
+        """Returns what the plan of a call depends on, beside the call and the layer's activation."""
+        raise NotImplementedError
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """Does what nn.Module.train does."""
+        super().train(mode)
+        if self._copy is not None:
+            self._copy.forget()  # a write through .data is not seen, and evaluation often begins here
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the dense copy."""
+        state: Any = super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__
+        return {**state, "_copy": None}
+
+    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
+        super().__setstate__(state_of_copy)
+        copies.begin(self, self._dense_copy)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Does what nn.Module's does; the copy is made anew."""
+        with copies.own_writes(self):
+            super().register_parameter(name, param)
+
+    def _apply(self: Self, fn: Any, recurse: bool = True) -> Self:
+        with copies.own_writes(self):
+            super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:
+        with copies.own_writes(self):
+            super()._load_from_state_dict(*arguments, **named)

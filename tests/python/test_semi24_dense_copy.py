@@ -1,0 +1,176 @@
+"""dense_copy of 2:4 layers; test_dense_copy.py has what it does in layers of blocks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom
+from sparseloom import BlockSparse, Error, Semi24, _semi24, sparsify_
+from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear, dense_copy
+from sparseloom.patch.described import described, make_described
+
+X = torch.randn(20, 30, generator=torch.Generator().manual_seed(1))
+
+
+def make(setting: Any = True, **options: Any) -> Semi24Linear:
+    torch.manual_seed(0)
+    return Semi24Linear(30, 22, activation="silu", dense_copy=setting, **options)
+
+
+def stored(layer: Semi24Linear, x: torch.Tensor = X) -> torch.Tensor:
+    """What the layer's own weight gives, whatever it keeps."""
+    with torch.no_grad():
+        return _semi24.linear(x, layer.values, layer.positions, 30, layer.bias, layer.activation)
+
+
+def copied(layer: Semi24Linear, x: torch.Tensor = X) -> bool:
+    """Calls the layer for inference, compares with its weight as it is now, and returns whether it
+    multiplied with a copy."""
+    products: list[torch.Tensor] = []
+
+    def seen(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        products.append(weight)
+        return nn.functional.linear(x, weight, bias)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(dense_copy, "F", type("F", (), {"linear": staticmethod(seen)}))
+        torch.testing.assert_close(layer(x), stored(layer, x), atol=1e-5, rtol=1e-5)
+    told = layer.plan(20)["dense_copy"]
+    assert told["used"] == bool(products) == (not told["reason"])
+    return bool(products)
+
+
+def test_it_is_off_by_default_and_made_once_where_asked_for() -> None:
+    assert Semi24Linear(30, 22).dense_copy is False and not copied(make(False))
+    layer = make()
+    assert copied(layer) and "dense_copy=True" in repr(layer)
+    kept = layer._copy and layer._copy._weight
+    assert copied(layer) and layer._copy is not None and layer._copy._weight is kept
+    assert kept is not None and torch.equal(kept, layer.layout.to_dense(layer.values))
+    assert set(layer.state_dict()) == {"values", "bias", "positions"}
+    residual = torch.randn(20, 22)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(X, residual), stored(layer) + residual, atol=1e-5, rtol=1e-5)
+
+
+def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = make("auto")
+    plan = layer.plan
+    for faster in (False, True):
+        us = {"dense_copy_us": 1.0, "predicted_us": 2.0 if faster else 0.5}
+        monkeypatch.setattr(layer, "plan", lambda *a, us=us, **k: plan(*a, **k) | us)
+        monkeypatch.setattr(dense_copy, "_faster", {})
+        with torch.no_grad():
+            layer(X)
+        assert layer._copy is not None and (layer._copy._weight is not None) == faster
+
+
+def test_a_plan_tells_bytes_and_predicted_time() -> None:
+    layer = Semi24Linear(1024, 1024, dense_copy="auto")
+    plan = layer.plan(4096)
+    told = plan["dense_copy"]
+    assert told["bytes"] == 1024 * 1024 * 4 and 0 < told["predicted_us"] < plan["predicted_us"]
+    assert told["used"] and "dense copy of W, 4194304 bytes" in plan["text"]
+    assert layer.plan(4096, dtype=torch.bfloat16)["dense_copy"]["bytes"] == 1024 * 1024 * 2
+    assert "dense_copy" not in layer.plan(64, "dx")
+
+
+def change(layer: Semi24Linear, name: str) -> None:
+    with torch.no_grad():
+        if name == "values in place":
+            layer.values.mul_(2)
+        elif name == "positions in place":
+            layer.positions.copy_(make(bias=False).positions.flip(0))
+        elif name == "other positions":
+            layer.positions = layer.positions.flip(0)
+        else:
+            layer.values.data = layer.values.detach() * 2
+
+
+@pytest.mark.parametrize(
+    "name", ["values in place", "positions in place", "other positions", "memory of another"]
+)
+def test_a_write_ends_it_until_it_is_assigned_again(name: str) -> None:
+    layer = make()
+    assert copied(layer)
+    change(layer, name)
+    assert not copied(layer)
+    layer.load_state_dict(layer.state_dict())
+    assert not copied(layer)
+    layer.dense_copy = True
+    assert copied(layer)
+
+
+def test_what_the_layer_does_itself_makes_a_new_copy() -> None:
+    layer = make()
+    assert copied(layer)
+    other = Semi24Linear(30, 22, activation="silu")
+    layer.load_state_dict(other.state_dict())
+    assert copied(layer) and torch.equal(layer.positions, other.positions)
+    layer.load_state_dict({"weight": other.to_dense()[0].weight, "bias": torch.zeros(22)})  # type: ignore[index]
+    layer.reset_parameters()
+    assert copied(layer)
+    assert copied(layer.double(), X.double()) and copied(layer.float()) and copied(layer.train())
+    layer.values = nn.Parameter(torch.zeros_like(layer.values), requires_grad=False)
+    assert copied(layer)
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_of_the_layer_has_the_setting_and_no_copy(way: Any) -> None:
+    layer = make()
+    assert copied(layer)
+    again = way(layer)
+    assert again.dense_copy is True and again._copy._weight is None and copied(again)
+
+
+def test_gradients_and_compiled_code_take_the_stored_weight() -> None:
+    layer = make()
+    x = X.clone().requires_grad_()
+    layer(x).sum().backward()
+    assert x.grad is not None and layer._copy is not None and layer._copy._weight is None
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(X), stored(layer))
+        layer.values.mul_(2)
+        torch.testing.assert_close(compiled(X), stored(layer))
+    layer.values.requires_grad_()
+    with pytest.raises(Error, match="2:4 values without a gradient"):
+        layer(X)
+
+
+def test_sparsify_sets_it_and_a_description_keeps_it(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"up": nn.Linear(64, 64), "down": nn.Linear(64, 64)})
+    dense = copy.deepcopy(model)
+    sparsify_(model, {"up": Semi24("magnitude"), "down": BlockSparse(16, 0.5)}, dense_copy="auto")
+    assert model["up"].dense_copy == model["down"].dense_copy == "auto"
+    entries = described(model)
+    assert entries["up"]["dense_copy"] == "auto"
+    make_described(dense, entries, "")
+    assert dense["up"].dense_copy == "auto"
+    sparseloom.save(model, tmp_path / "m.safetensors")
+    sparseloom.load(tmp_path / "m.safetensors", dense)
+    assert torch.equal(dense["up"].values, model["up"].values)  # type: ignore[arg-type]
+
+
+def test_8_bit_layers_refuse_it_and_reports_tell_the_bytes() -> None:
+    model = nn.Sequential(make())
+    found = sparseloom.report(model, X, seconds=0.01)
+    (layer,) = (each for each in found.layers if each.sparse)
+    assert layer.kernels["forward"] == "dense copy" and layer.copy_bytes == 30 * 22 * 4
+    with pytest.raises(Error, match="it may keep a dense copy"):
+        sparseloom.quantize_(model, {".*": torch.int8})
+    with pytest.raises(Error, match="copies are of layers that are not quantized"):
+        QuantizedSemi24Linear.from_sparse(make(False)).dense_copy = True
+
+
+@pytest.mark.parametrize("wrong", [1, None, "Auto"])
+def test_another_setting_is_refused(wrong: Any) -> None:
+    with pytest.raises(Error, match="dense_copy to be False, True or 'auto'"):
+        make(wrong)
