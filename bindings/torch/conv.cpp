@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "explain.h"
 #include "operands.h"
 #include "scratch.h"
 #include "sparseloom/conv_ops.h"
@@ -141,9 +142,31 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   return out;
 }
 
+std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
+                 Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
+                 std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, bool bias,
+                 std::int64_t device, std::string row) {
+  constexpr const char* op = "conv_plan";
+  const ConvShape shape = shape_of_call(op, images, extents, kernel, stride, padding, dilation);
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  const IndexView index{rows, cols, block, blocks, nullptr, nullptr};
+  if (blocks < 0 || blocks > index.block_rows() * index.block_cols())
+    core::fail(op, "at most as many blocks as the grid has cells", std::to_string(blocks),
+               "pass the number of stored blocks");
+  const Executor executor = planner(device);
+  bsr_conv::Problem problem = describe_conv(index, shape, dtype_named(dtype), direction_of(direction));
+  problem.bias = bias && problem.direction == Direction::forward;
+  const auto made = plan_conv(problem, executor, row);
+  const double dense_us = dense_conv_us(problem, executor);
+  return json_of(*made, dense_us > 0 ? std::optional<double>(dense_us) : std::nullopt, made->describe());
+}
+
 }  // namespace
 }  // namespace sparseloom::binding
 
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("bsr_conv_plan", TORCH_BOX(&sparseloom::binding::plan));
+}
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bsr_conv", TORCH_BOX(&forward));

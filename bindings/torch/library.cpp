@@ -118,6 +118,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
       "int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\") -> Tensor");
+  m.def(
+      "bsr_conv_plan(str direction, str dtype, int images, int[] extents, int[] kernel, int[] stride, "
+      "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, bool bias=False, "
+      "int device=-1, str row=\"\") -> str");
 
   // n:m weights (include/sparseloom/nm.h): uint8 positions and values [rows, groups, n].
   m.def("nm_positions(Tensor mask, int n, int m) -> Tensor");

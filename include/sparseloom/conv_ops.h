@@ -33,10 +33,19 @@ SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const Con
                                                Direction direction);
 
 /// Chooses a row, or returns the cached plan; `kernel` names a row. Throws Error listing every refusal when
-/// no row can run: there is none for the CPU.
+/// no row can run.
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,
                                                          const Executor& executor,
                                                          const std::string& kernel = {});
+
+/// The same without an index, for a program that only asks: the facts of the problem count as unknown.
+SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
+                                                         const std::string& kernel = {});
+
+/// Microseconds that the lender's convolution with a dense W would take, and scattering W for it (dW:
+/// gathering). It is taken to run at the rate of the lent GEMM, which is measured as in rates.h. 0: on
+/// CUDA, or where no GEMM is lent.
+SPARSELOOM_API double dense_conv_us(const bsr_conv::Problem& problem, const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of
 /// the plan's dtype. workspace: plan.workspace_bytes, aligned to 256 bytes. Throws Error where a shape,

@@ -1,5 +1,6 @@
 // The products of block-sparse convolutions: checks the arguments once at the boundary, fills the kernel's
 // arguments and launches it.
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -8,6 +9,8 @@
 #include "ops/problem.h"
 #include "ops/rows.h"
 #include "sparseloom/conv_ops.h"
+#include "sparseloom/generic/dense.h"
+#include "sparseloom/rates.h"
 
 namespace sparseloom {
 namespace {
@@ -52,16 +55,16 @@ void check_planned(const char* op, Direction direction, const ConvPlan& plan, co
   ops::check_call(op, p, plan, index, workspace, executor);
 }
 
-// No row of this verb says what it needs: it is asked with what the problem says of the operands.
+// No row of this verb says what it needs: on CUDA it is asked with what the problem says of the operands.
 void check_aligned(const char* op, const ConvPlan& plan, const void* values,
                    std::initializer_list<ConstMatrixView> read,
                    std::initializer_list<ConstMatrixView> written) {
   using bsr_linear::Aligned;
   const bsr_conv::Problem& p = plan.problem;
   ops::check_aligned(op, plan,
-                     !p.aligned      ? Aligned::none
-                     : p.out_aligned ? Aligned::all
-                                     : Aligned::inputs,
+                     p.device < 0 || !p.aligned ? Aligned::none
+                     : p.out_aligned            ? Aligned::all
+                                                : Aligned::inputs,
                      values, read, written);
 }
 
@@ -103,6 +106,28 @@ bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, 
   ops::describe_index(index, dtype, direction == Direction::dx ? shape.in_pixels() : shape.out_pixels(),
                       problem);
   return problem;
+}
+
+std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
+                                          const std::string& kernel) {
+  ops::enter_own_rows();
+  if (problem.direction == Direction::dw) problem.out_aligned = true;
+  problem.facts = {};
+  const IndexView shape{problem.rows, problem.cols, problem.block, problem.blocks, nullptr, nullptr};
+  ops::complete(problem, shape, executor);
+  return plan_for<Conv>(problem, executor, kernel);
+}
+
+double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
+  if (executor.device >= 0 || executor.gemm == nullptr || p.m == 0 || p.rows == 0 || p.cols == 0) return 0;
+  // dX of a stride above 1 multiplies no more than the forward product does.
+  const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
+  const Rates rates = rates_for(p.direction, p.dtype, pixels, p.rows, cols, executor);
+  kernels::generic::DenseProblem dense;
+  dense.direction = p.direction, dense.dtype = p.dtype, dense.m = pixels, dense.rows = p.rows;
+  dense.cols = cols, dense.threads = std::max(1, executor.num_threads), dense.can_gemm = true;
+  dense.copy_bytes = rates.copy_bytes, dense.gemm_flops = rates.gemm_flops;
+  return kernels::generic::predict_dense_on_cpu_us(dense);
 }
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/bsr_conv/cpu/rows.h"
 #include "kernels/bsr_conv/cuda/rows.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -56,6 +57,7 @@ void enter_own_rows() {
       plan::add_row(plan::any_row<Semi24Scaled>(row));
     for (const Semi24ScaledRow& row : semi24_scaled_cpu_rows())
       plan::add_row(plan::any_row<Semi24Scaled>(row));
+    for (const Row<bsr_conv::Conv>& row : conv_cpu_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
     for (const ConvRow& row : conv_cuda_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;

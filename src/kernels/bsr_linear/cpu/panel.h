@@ -116,6 +116,27 @@ struct ColumnPack {
   float* out;
 };
 
+/// Rows of a panel that lie anywhere, such as the pixels under a tap: `depth` elements of each of `vectors`
+/// vectors of tokens, as `steps` steps from the panel's address on. It is zero beyond the depth; for tokens
+/// that are not there, rows of kMaxBlock zeros.
+struct RowPack {
+  const void* const* rows;
+  const void* const* next;  // the rows that the next call packs, to prefetch them; or null
+  int vectors;
+  std::int64_t depth, steps;
+  float* panel;
+};
+
+/// Columns [begin, end) of rows that lie anywhere, which end at `columns`: `depth_step` rows for each step.
+/// A piece of the result begins piece_cells behind the one before.
+struct ColumnRowPack {
+  const void* const* rows;
+  std::int64_t steps, columns, begin, end;
+  int piece;
+  std::int64_t piece_cells;
+  float* out;
+};
+
 using StripFunction = void (*)(const PanelJob& job, const Strip& strip);
 using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 * lanes]
 
@@ -135,6 +156,9 @@ struct PanelOps {
   OuterFunction (*outer)(int vectors, bool half_pieces);
   std::int64_t (*spin)(
       std::int64_t rounds);  // multiplies register tiles of spin_cells() without loads; returns the flops
+  /// As pack and pack_columns, of rows that lie anywhere. Null for int8.
+  void (*pack_rows)(DType dtype, const RowPack& pack);
+  void (*pack_column_rows)(DType dtype, const ColumnRowPack& pack);
   /// dw of few tokens.
   void (*outer_few)(const FewOuter& job) = nullptr;
   /// sums[o] = 128 times the sum of stored row output + o, for 8 rows, modulo 2^32. Null where the product

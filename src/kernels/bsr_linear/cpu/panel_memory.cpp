@@ -14,10 +14,6 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Bytes of the packed input of one chunk of tokens, for any number of tokens: half of the smallest L3 in
-// mind. The partial sums between K tiles may take as much again.
-constexpr std::int64_t kChunkBytes = 16 << 20;
-
 // A panel of 48 tokens x 4096 features of fp32 is 786 KB. It fills most of an L2, so that weights are fetched
 // from L3 for each panel. With K tiles of 1024 steps four panels fit where one did, and each strip of weights
 // is fetched once for four. In return the partial sums pass through memory between K tiles, 3 KB for each
@@ -50,7 +46,7 @@ std::int64_t even_chunk(std::int64_t total, std::int64_t fit) {
                                       round_up(ceil_div(total, ceil_div(total, fit)), kMaxVectors));
 }
 
-PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p) {
+PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p, std::int64_t chunk_bytes) {
   const bool forward = p.direction == Direction::forward;
   const std::int64_t depth_block = forward ? p.block.cols : p.block.rows,
                      output_block = forward ? p.block.rows : p.block.cols;
@@ -61,7 +57,7 @@ PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p) {
   panel_bytes = kMaxVectors * ceil_div(steps, k_tiles) * vector_bytes;
   const std::int64_t longest = std::max({std::int64_t{1}, steps, k_tiles > 1 ? outputs : 0});
   vectors =
-      even_chunk(ceil_div(p.m, ops.lanes), std::max<std::int64_t>(1, kChunkBytes / (longest * vector_bytes)));
+      even_chunk(ceil_div(p.m, ops.lanes), std::max<std::int64_t>(1, chunk_bytes / (longest * vector_bytes)));
 
   std::int64_t end = 0;
   const auto place = [&](std::int64_t size) {

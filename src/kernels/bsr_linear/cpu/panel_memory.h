@@ -11,6 +11,10 @@ namespace sparseloom::kernels::cpu {
 
 struct PanelOps;
 
+/// Bytes of the packed input of one chunk of tokens, for any number of tokens: half of the smallest L3 in
+/// mind. The partial sums between K tiles may take as much again.
+inline constexpr std::int64_t kPanelChunkBytes = 16 << 20;
+
 /// Vectors of tokens in one chunk, where `fit` of `total` have room: chunks are as even as whole panels
 /// allow, so that none is a single slow vector.
 std::int64_t even_chunk(std::int64_t total, std::int64_t fit);
@@ -18,7 +22,7 @@ std::int64_t even_chunk(std::int64_t total, std::int64_t fit);
 /// The workspace of a forward or dx call. The panels of a chunk of tokens lie at its begin, [vectors][steps]
 /// cells of a vector. The other buffers lie at the offsets below, in bytes; 0 where a call has none.
 struct PanelMemory {
-  PanelMemory(const PanelOps& ops, const Problem& problem);
+  PanelMemory(const PanelOps& ops, const Problem& problem, std::int64_t chunk_bytes = kPanelChunkBytes);
 
   std::int64_t steps = 0;    // steps of depth, padded to whole blocks
   std::int64_t vectors = 0;  // vectors of tokens that a chunk has room for

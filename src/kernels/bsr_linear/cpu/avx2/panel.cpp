@@ -27,6 +27,7 @@ struct Product : FloatProduct {
 // clang-format off
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
+#include "kernels/bsr_linear/cpu/generic/pack_rows-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
@@ -40,11 +41,10 @@ cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx2_panel"};
-const PanelOps kAvx2Panel = {&panel_runs,        avx2::kLanes,
-                             avx2::kDepthStep,   nullptr,
-                             avx2::pack_panel,   avx2::choose_strip,
-                             avx2::pack_columns, avx2::choose_outer,
-                             avx2::spin,         avx2::outer_few<avx2::WholePiece>};
+const PanelOps kAvx2Panel = {
+    &panel_runs,      avx2::kLanes,       avx2::kDepthStep,       nullptr,
+    avx2::pack_panel, avx2::choose_strip, avx2::pack_columns,     avx2::choose_outer,
+    avx2::spin,       avx2::pack_rows,    avx2::pack_column_rows, avx2::outer_few<avx2::WholePiece>};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -27,6 +27,7 @@ struct Product : FloatProduct {
 // clang-format off
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
+#include "kernels/bsr_linear/cpu/generic/pack_rows-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
@@ -42,11 +43,18 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512_panel"};
-const PanelOps kAvx512Panel = {&panel_runs,          avx512::kLanes,
-                               avx512::kDepthStep,   nullptr,
-                               avx512::pack_panel,   avx512::choose_strip,
-                               avx512::pack_columns, avx512::choose_outer,
-                               avx512::spin,         avx512::outer_few<avx512::HalfPieces>};
+const PanelOps kAvx512Panel = {&panel_runs,
+                               avx512::kLanes,
+                               avx512::kDepthStep,
+                               nullptr,
+                               avx512::pack_panel,
+                               avx512::choose_strip,
+                               avx512::pack_columns,
+                               avx512::choose_outer,
+                               avx512::spin,
+                               avx512::pack_rows,
+                               avx512::pack_column_rows,
+                               avx512::outer_few<avx512::HalfPieces>};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -31,6 +31,7 @@ struct Product : FloatProduct {
 // clang-format off
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
+#include "kernels/bsr_linear/cpu/generic/pack_rows-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
@@ -94,6 +95,8 @@ const PanelOps kAvx512Bf16Panel = {&panel_runs,
                                    avx512_bf16::pack_columns,
                                    avx512_bf16::choose_outer,
                                    avx512_bf16::spin,
+                                   avx512_bf16::pack_rows,
+                                   avx512_bf16::pack_column_rows,
                                    avx512_bf16::outer_few<avx512_bf16::HalfPieces>};
 }  // namespace sparseloom::kernels::cpu
 

@@ -117,6 +117,8 @@ const PanelOps kAvx512VnniPanel = {&panel_runs,
                                    nullptr,
                                    avx512_vnni::spin,
                                    nullptr,
+                                   nullptr,
+                                   nullptr,
                                    avx512_vnni::sum_rows};
 }  // namespace sparseloom::kernels::cpu
 

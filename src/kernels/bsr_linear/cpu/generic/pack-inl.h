@@ -19,6 +19,19 @@ template <class T>
   }
 }
 
+// Transposes a square of kLanes rows of cells and stores its first `steps` steps, `row` cells apart.
+[[gnu::always_inline]] inline void store_square(Vec (&square)[kLanes], int steps, std::int64_t row,
+                                                float* out) {
+  transpose(square);
+  if (steps == kLanes) {
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(out + i.value * row, square[i.value]); });
+  } else {  // the depth ends with half a square: an odd number of blocks that are 8 cells deep
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
+      if (i.value < steps) store(out + i.value * row, square[i.value]);
+    });
+  }
+}
+
 // The distance, in squares, at which the tokens' rows are prefetched: the rows of 48 tokens are more streams
 // than the hardware follows. Measured faster at low densities; 4 to 12 squares are alike.
 constexpr int kSquaresAhead = 8;
@@ -49,16 +62,7 @@ void pack_tokens(const cpu::PanelJob& job, const cpu::Pack& p) {
               i.value < valid ? row_cells(source + i.value * job.in_stride, k, job.depth) : zero();
         });
       }
-      // Transpose and store it.
-      transpose(square);
-      float* out = p.panel + k * row + v * kLanes;
-      if (steps == kLanes) {
-        unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(out + i.value * row, square[i.value]); });
-      } else {  // the depth ends with half a square: an odd number of blocks that are 8 cells deep
-        unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
-          if (i.value < steps) store(out + i.value * row, square[i.value]);
-        });
-      }
+      store_square(square, steps, row, p.panel + k * row + v * kLanes);
     }
   }
 }

@@ -1,0 +1,93 @@
+// The rows: what they refuse, their predicted time, their workspace and their launch.
+#include "kernels/bsr_conv/cpu/rows.h"
+
+#include "kernels/bsr_conv/cpu/product.h"
+#include "kernels/bsr_linear/cpu/avx2/ops.h"
+#include "kernels/bsr_linear/cpu/avx512/ops.h"
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "plan/machine.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+#if defined(__x86_64__)
+
+using bsr_conv::Conv;
+using runtime::Isa;
+
+/// The panel kernels that a row runs.
+struct Method {
+  const char* name;
+  Isa needs;
+  const cpu::PanelOps* ops;
+  const cpu::PanelCosts* costs;
+  double plan::MachineRates::*peak;
+  bool bf16_only;
+};
+
+constexpr Method kMethods[] = {
+    {"avx512bf16_conv", Isa::avx512_bf16, &cpu::kAvx512Bf16Panel, &cpu::kAvx512Bf16PanelCosts,
+     &plan::MachineRates::bf16_avx512, true},
+    {"avx512_conv", Isa::avx512, &cpu::kAvx512Panel, &cpu::kAvx512PanelCosts, &plan::MachineRates::f32_avx512,
+     false},
+    {"avx2_conv", Isa::avx2, &cpu::kAvx2Panel, &cpu::kAvx2PanelCosts, &plan::MachineRates::f32_avx2, false},
+};
+constinit Runs runs[] = {Runs{"avx512bf16_conv"}, Runs{"avx512_conv"}, Runs{"avx2_conv"}};
+
+Refusal refuse(const Method& method, const bsr_conv::Problem& p, const plan::Machine& machine) {
+  if (!machine.isa.has(method.needs))
+    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
+            runtime::name_of(machine.isa)};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (method.bf16_only && p.dtype != DType::bf16)
+    return {"multiplies bf16 only, the dtype is {}", name_of(p.dtype)};
+  if (p.activation != Activation::none && p.direction != Direction::forward)
+    return "has an activation in forward only";
+  const std::int64_t taps = p.shape.taps(), limit = std::int64_t{1} << 31;
+  if (p.blocks * taps >= limit || p.rows * taps >= limit || p.cols * taps >= limit)
+    return "counts blocks and channels times taps in 31 bits, and there are more";
+  if (p.direction == Direction::dx && p.shape.strides() > cpu::kMostClasses)
+    return {"takes dX whose strides multiply to {} at most, these to {}", cpu::kMostClasses,
+            p.shape.strides()};
+  return {};
+}
+
+double predict_us(const Method& method, const bsr_conv::Problem& p, const plan::Machine& machine) {
+  double us = cpu::kCallUs;
+  for (std::int64_t i = 0; i < cpu::products_of(p.shape, p.direction); ++i) {
+    const Problem one = cpu::problem_of(p, cpu::ConvProduct(p.shape, p.direction, i));
+    us += cpu::predict_panel_us(one, machine.rates, machine.rates.*method.peak, *method.costs) - cpu::kCallUs;
+  }
+  return us;
+}
+
+template <int kMethod>
+Row<Conv> row_of() {
+  const auto propose = [](const bsr_conv::Problem& p, const plan::Machine& machine,
+                          Proposals<Conv>& out) -> Refusal {
+    const Method& method = kMethods[kMethod];
+    if (const Refusal why = refuse(method, p, machine)) return why;
+    out.add({{}, predict_us(method, p, machine), cpu::conv_workspace(*method.ops, p)});
+    return {};
+  };
+  const auto launch = [](const bsr_conv::Args& args, const Schedule&, const Executor& executor) {
+    cpu::run_conv(*kMethods[kMethod].ops, runs[kMethod], args, executor);
+    return 0;
+  };
+  return {kMethods[kMethod].name, Placement::cpu, propose, launch};
+}
+
+#endif
+
+}  // namespace
+
+std::span<const Row<bsr_conv::Conv>> conv_cpu_rows() {
+#if defined(__x86_64__)
+  static const Row<Conv> rows[] = {row_of<0>(), row_of<1>(), row_of<2>()};
+  return rows;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,280 @@
+// Convolutions by every CPU row that does not refuse, on small integers, whose sums are exact: each element
+// of each direction against the definition in fp64, with any number of threads.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/backwards.h"
+#include "kernels/bsr_conv/cpu/rows.h"
+#include "kernels/matrix.h"
+#include "sparseloom/conv_ops.h"
+#include "sparseloom/error.h"
+
+namespace sparseloom::testing {
+namespace {
+
+struct ConvCase {
+  std::vector<ConvWindow> axes;
+  std::int64_t images = 2, rows = 40, cols = 40;
+  BlockShape block{16, 16};
+  double density = 0.5;
+  bool bias = false, empty = false;  // empty: block row 1 and block column 1 store nothing
+  std::int64_t padding = 0;          // elements behind each pixel
+};
+
+class ConvInstance {
+ public:
+  ConvInstance(const ConvCase& c, DType dtype, Direction direction)
+      : c_(c),
+        dtype_(dtype),
+        direction_(direction),
+        shape_(conv_shape("test", c.images, c.axes)),
+        x_(dtype, shape_.in_pixels(), c.cols, c.padding),
+        dy_(dtype, shape_.out_pixels(), c.rows, c.padding),
+        bias_(dtype, 1, c.rows, 0) {
+    const std::int64_t block_rows = (c.rows + c.block.rows - 1) / c.block.rows,
+                       block_cols = (c.cols + c.block.cols - 1) / c.block.cols;
+    crow_.push_back(0);
+    for (std::int64_t r = 0; r < block_rows; ++r) {
+      for (std::int64_t k = 0; k < block_cols; ++k)
+        if (!(c.empty && (r == 1 || k == 1)) && random_() % 1000 < 1000 * c.density)
+          col_.push_back(static_cast<std::int32_t>(k));
+      crow_.push_back(static_cast<std::int32_t>(col_.size()));
+    }
+    index_ = {c.rows, c.cols, c.block, static_cast<std::int64_t>(col_.size()), crow_.data(), col_.data()};
+    ccol_.resize(static_cast<std::size_t>(block_cols + 1)), row_.resize(col_.size()),
+        slot_.resize(col_.size());
+    transpose_index(index_, ccol_.data(), row_.data(), slot_.data());
+    fill(x_), fill(dy_), fill(bias_);
+    values_.resize(col_.size() * static_cast<std::size_t>(shape_.taps() * c.block.rows * c.block.cols) *
+                   size_of(dtype));
+    for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t) {
+      store(dtype_, values_.data(), at, o < c_.rows && i < c_.cols ? number() : 0);
+    });
+  }
+
+  bsr_conv::Problem problem() const {
+    bsr_conv::Problem p = describe_conv(index_, shape_, dtype_, direction_);
+    p.bias = c_.bias && direction_ == Direction::forward;
+    return p;
+  }
+
+  bool takes(const std::string& kernel) const {
+    try {
+      return plan_conv(problem(), index_, Executor::serial(), kernel) != nullptr;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  /// What a row computes; dW as one row of all values.
+  Matrix run(const std::string& kernel, const Executor& executor) {
+    const auto plan = plan_conv(problem(), index_, executor, kernel);
+    Matrix out = output();
+    std::vector<std::byte> memory(plan->workspace_bytes + 64 + kGuard, kPoison);
+    auto* const aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+    const std::span<std::byte> workspace(aligned, plan->workspace_bytes);
+    const MatrixView view{out.data(), dtype_, out.rows, out.cols, out.stride};
+    if (direction_ == Direction::forward)
+      conv(*plan, seen(x_), index_, values_.data(), c_.bias ? bias_.data() : nullptr, view, workspace,
+           executor);
+    else if (direction_ == Direction::dx)
+      conv_dx(*plan, seen(dy_), index_, {ccol_.data(), row_.data(), slot_.data()}, values_.data(), view,
+              workspace, executor);
+    else
+      conv_dw(*plan, seen(dy_), seen(x_), index_, out.data(), workspace, executor);
+    EXPECT_TRUE(out.padding_untouched()) << kernel;
+    EXPECT_EQ(*(aligned + plan->workspace_bytes), kPoison) << kernel << " overran its workspace";
+    return out;
+  }
+
+  void compare(const Matrix& out) const {
+    std::vector<double> exact(static_cast<std::size_t>(out.rows * out.cols));
+    if (direction_ == Direction::forward && c_.bias)
+      for (std::size_t i = 0; i < exact.size(); ++i)
+        exact[i] = bias_.at(0, static_cast<std::int64_t>(i) % c_.rows);
+    for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t tap) {
+      if (o >= c_.rows || i >= c_.cols) return;
+      const double w = load(dtype_, values_.data(), at);
+      for (const auto& [y, x] : pairs_[static_cast<std::size_t>(tap)])
+        if (direction_ == Direction::forward)
+          exact[static_cast<std::size_t>(y * c_.rows + o)] += w * x_.at(x, i);
+        else if (direction_ == Direction::dx)
+          exact[static_cast<std::size_t>(x * c_.cols + i)] += w * dy_.at(y, o);
+        else
+          exact[static_cast<std::size_t>(at)] += dy_.at(y, o) * x_.at(x, i);
+    });
+    Matrix rounded(dtype_, 1, 1, 0);
+    for (std::int64_t r = 0; r < out.rows; ++r)
+      for (std::int64_t k = 0; k < out.cols; ++k) {
+        rounded.set(0, 0, exact[static_cast<std::size_t>(r * out.cols + k)]);
+        ASSERT_EQ(out.at(r, k), rounded.at(0, 0)) << "at " << r << ", " << k;
+      }
+  }
+
+ private:
+  double number() { return static_cast<double>(random_() % 5) - 2; }
+  void fill(Matrix& matrix) {
+    for (std::int64_t r = 0; r < matrix.rows; ++r)
+      for (std::int64_t k = 0; k < matrix.cols; ++k) matrix.set(r, k, number());
+  }
+  ConstMatrixView seen(Matrix& matrix) const {
+    return {matrix.data(), dtype_, matrix.rows, matrix.cols, matrix.stride};
+  }
+  Matrix output() const {
+    if (direction_ == Direction::forward) return Matrix(dtype_, shape_.out_pixels(), c_.rows, c_.padding);
+    if (direction_ == Direction::dx) return Matrix(dtype_, shape_.in_pixels(), c_.cols, c_.padding);
+    return Matrix(dtype_, 1, static_cast<std::int64_t>(values_.size() / size_of(dtype_)), 0);
+  }
+
+  /// body(position in the values, output, input, tap), and the pairs of pixels that each tap joins.
+  template <class Body>
+  void for_each_weight(const Body& body) const {
+    const ConvAxis(&a)[3] = shape_.axis;
+    if (pairs_.empty())
+      for (int tz = 0; tz < a[0].kernel; ++tz)
+        for (int ty = 0; ty < a[1].kernel; ++ty)
+          for (int tx = 0; tx < a[2].kernel; ++tx) join(tz, ty, tx);
+    std::int64_t at = 0;
+    for (std::int64_t r = 0; r < index_.block_rows(); ++r)
+      for (std::int64_t b = crow_[static_cast<std::size_t>(r)]; b < crow_[static_cast<std::size_t>(r + 1)];
+           ++b)
+        for (std::int64_t tap = 0; tap < shape_.taps(); ++tap)
+          for (int o = 0; o < c_.block.rows; ++o)
+            for (int i = 0; i < c_.block.cols; ++i)
+              body(at++, r * c_.block.rows + o,
+                   std::int64_t{col_[static_cast<std::size_t>(b)]} * c_.block.cols + i, tap);
+  }
+  void join(int tz, int ty, int tx) const {
+    const ConvAxis(&a)[3] = shape_.axis;
+    std::vector<std::pair<std::int64_t, std::int64_t>> pairs;
+    std::int64_t y = 0;
+    const auto under = [](const ConvAxis& axis, int p, int tap) {
+      return p * axis.stride - axis.padding + tap * axis.dilation;
+    };
+    for (int image = 0; image < shape_.images; ++image)
+      for (int z = 0; z < a[0].out; ++z)
+        for (int v = 0; v < a[1].out; ++v)
+          for (int u = 0; u < a[2].out; ++u, ++y) {
+            const int xz = under(a[0], z, tz), xv = under(a[1], v, ty), xu = under(a[2], u, tx);
+            if (xz < 0 || xz >= a[0].in || xv < 0 || xv >= a[1].in || xu < 0 || xu >= a[2].in) continue;
+            pairs.push_back({y, ((std::int64_t{image} * a[0].in + xz) * a[1].in + xv) * a[2].in + xu});
+          }
+    pairs_.push_back(std::move(pairs));
+  }
+
+  ConvCase c_;
+  DType dtype_;
+  Direction direction_;
+  ConvShape shape_;
+  std::mt19937 random_{7};
+  std::vector<std::int32_t> crow_, col_, ccol_, row_, slot_;
+  IndexView index_;
+  Matrix x_, dy_, bias_;
+  std::vector<std::byte> values_;
+  mutable std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> pairs_;  // of each tap
+};
+
+constexpr Direction kDirections[] = {Direction::forward, Direction::dx, Direction::dw};
+
+void check(const ConvCase& c, DType dtype) {
+  for (const Direction direction : kDirections) {
+    ConvInstance instance(c, dtype, direction);
+    for (const Row<bsr_conv::Conv>& row : kernels::conv_cpu_rows()) {
+      if (!instance.takes(row.name)) continue;
+      SCOPED_TRACE(std::string(row.name) + " " + name_of(direction) + " " + name_of(dtype));
+      const Matrix out = instance.run(row.name, Executor::serial());
+      instance.compare(out);
+      EXPECT_EQ(out.bytes, instance.run(row.name, backwards(3)).bytes);
+    }
+  }
+}
+
+TEST(ConvOnCpu, EveryShapeInSpace) {
+  const ConvWindow one{1}, wide{9, 3, 1, 1, 1};
+  const std::vector<std::vector<ConvWindow>> shapes{
+      {wide, wide},
+      {{9, 3, 2, 1}, {8, 3, 2, 1}},
+      {{9, 3, 1, 2, 2}, {7, 3, 1, 2, 2}},
+      {{9, 3, 2}, {8, 1, 1, 2}},
+      {{11, 1}, {13, 1}},
+      {{10, 1, 2}, {9, 1, 2}},  // classes of dX without a tap
+      {{13, 5, 3, 2, 1}, {14, 4, 2, 1, 3}},
+      {{8, 2, 2}, {9, 2, 4}},  // pixels of x under no tap
+      {{9, 2, 2, 0, 2}, {4, 4, 3, 3, 2}},
+      {{30, 5, 1, 2}},
+      {{31, 4, 3, 2, 2}},
+      {{1, 3, 1, 1}},
+      {{4, 3, 1, 1}, {5, 3, 1, 1}, {6, 3, 1, 1}},
+      {{5, 2, 2, 1}, {6, 3, 1, 0, 2}, {7, 1, 2}},
+      {one, one, {20, 3, 2, 1}},
+  };
+  for (const auto& axes : shapes)
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      ConvCase c{axes};
+      c.bias = axes.size() != 1, c.padding = dtype == DType::f32 ? 0 : 3;
+      check(c, dtype);
+    }
+}
+
+TEST(ConvOnCpu, EveryBlockAndDtypeOfRaggedChannels) {
+  for (const BlockShape block :
+       {BlockShape{8, 8}, {16, 16}, {32, 32}, {64, 64}, {128, 128}, {8, 64}, {64, 16}})
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      ConvCase c{{{6, 3, 1, 1}, {5, 3, 2, 1}}};
+      c.block = block, c.rows = 3 * block.rows - 3, c.cols = 2 * block.cols + 5, c.bias = true;
+      check(c, dtype);
+    }
+}
+
+TEST(ConvOnCpu, EmptyRowsOneBlockAndNone) {
+  ConvCase c{{{6, 3, 1, 1}, {5, 3, 2, 1}}};
+  c.rows = c.cols = 64, c.empty = true, c.bias = true;
+  check(c, DType::f32);
+  c.density = 0;
+  check(c, DType::f32);
+  c.rows = c.cols = 16, c.empty = false, c.density = 1;  // one channel block
+  check(c, DType::f32);
+  check(c, DType::bf16);
+}
+
+// Several chunks of pixels, several K tiles, and more pixels than a register tile has.
+TEST(ConvOnCpu, ManyPixelsAndTaps) {
+  ConvCase c{{{40, 3, 1, 1}, {40, 3, 1, 1}}};
+  c.rows = 24, c.cols = 136, c.block = {8, 8};
+  check(c, DType::f32);
+  check(c, DType::f16);
+  c.axes = {{12, 7, 1, 3}, {12, 7, 1, 3}}, c.images = 1;
+  c.rows = c.cols = 128, c.block = {16, 32}, c.density = 1;
+  check(c, DType::f32);
+}
+
+TEST(ConvOnCpu, NoImages) {
+  ConvCase c{{{6, 3, 1, 1}, {5, 3, 2, 1}}};
+  c.images = 0;
+  check(c, DType::f32);
+}
+
+TEST(ConvOnCpu, AWorkspaceHoldsFewPixels) {
+  // 64 images of 56 x 56 and 1024 channels: laid out under nine taps, x would take 7.4 GB.
+  std::vector<std::int32_t> crow(33, 0), col;
+  for (std::int32_t r = 0; r < 32; ++r) col.push_back(r), crow[static_cast<std::size_t>(r + 1)] = r + 1;
+  const IndexView index{1024, 1024, {32, 32}, 32, crow.data(), col.data()};
+  for (const std::int64_t stride : {1, 2})
+    for (const Direction direction : kDirections) {
+      const std::vector<ConvWindow> axes(2, ConvWindow{56, 3, stride, 1, 1});
+      const ConvShape shape = conv_shape("test", 64, axes);
+      const bsr_conv::Problem problem = describe_conv(index, shape, DType::f32, direction);
+      try {
+        EXPECT_LE(plan_conv(problem, index, Executor::serial())->workspace_bytes, std::size_t{24} << 20);
+      } catch (const Error&) {
+        GTEST_SKIP() << "no row runs on this machine";
+      }
+    }
+}
+
+}  // namespace
+}  // namespace sparseloom::testing
