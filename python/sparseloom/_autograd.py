@@ -154,22 +154,20 @@ def by_parts(
     return y + residual
 
 
-def require_residual(residual: Tensor, y: Tensor) -> None:
+def require_residual(residual: Tensor, y: Tensor, op: str = "linear") -> None:
     """Raises Error unless the residual has y's layout, shape and dtype, as the operators want it: torch's own
     addition would broadcast or promote it."""
     if residual.layout != torch.strided:
-        raise unsupported_layout("linear", "residual", str(residual.layout))
+        raise unsupported_layout(op, "residual", str(residual.layout))
     if residual.shape != y.shape:
         raise Error(
-            "linear",
+            op,
             f"a residual of y's shape {list(y.shape)}",
             str(list(residual.shape)),
             "expand it to that shape",
         )
     if residual.dtype != y.dtype:
-        raise Error(
-            "linear", f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)"
-        )
+        raise Error(op, f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
 
 
 def _by_products(

@@ -2,6 +2,11 @@
 
 from .attention import BlockSparseMultiheadAttention
 from .conv import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
+from .conv_transpose import (
+    BlockSparseConvTranspose1d,
+    BlockSparseConvTranspose2d,
+    BlockSparseConvTranspose3d,
+)
 from .gated import GatedBlockSparseLinear
 from .linear import BlockSparseLinear
 from .masked import MaskedLinear
@@ -20,6 +25,9 @@ __all__ = [
     "BlockSparseConv1x1",
     "BlockSparseConv2d",
     "BlockSparseConv3d",
+    "BlockSparseConvTranspose1d",
+    "BlockSparseConvTranspose2d",
+    "BlockSparseConvTranspose3d",
     "BlockSparseGRU",
     "BlockSparseLSTM",
     "BlockSparseLinear",

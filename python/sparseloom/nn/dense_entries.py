@@ -66,7 +66,7 @@ def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
     weight = tensors.get(prefix + "weight")
     if (
         isinstance(weight, Tensor)
-        and weight.dim() >= 3  # those of convolutions have an axis of taps
+        and weight.dim() in (3, 4)  # [blocks, bm, bn], of a convolution [blocks, taps, bm, bn]
         and prefix + "crow" in tensors
         and prefix + "values" not in tensors
     ):

@@ -96,6 +96,8 @@ def _undensifiable(module: SparseModule) -> str:
             return "it is quantized, and rounding cannot be undone: to_dense() gives the rounded weights"
         if values_are_computed(weight.owner):
             return "its values are parametrized, normed or pruned: remove that first"
+        if getattr(weight.owner, "edges", None) is not None:
+            return "it has an edge bias, which no dense convolution has: set its edges = None to drop that"
     return ""
 
 

@@ -142,7 +142,7 @@ def _any_pattern(rows: int, cols: int, entry: Mapping[str, Any]) -> Pattern:
 
 
 def _resize(layer: Any, pattern: Pattern) -> None:
-    values = layer.values.detach().new_empty((pattern.blocks, *pattern.block))
+    values = layer.values.detach().new_empty((pattern.blocks, *layer.stored_shape))
     layer.values = nn.Parameter(values) if isinstance(layer.values, nn.Parameter) else values
     layer._set_index(pattern, values.device)
 
@@ -154,6 +154,8 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
         if _class_of(entry.get("layout")) is not None:
             continue
         layer.activation = entry.get("activation")
+        if entry.get("edge_bias"):
+            layer.add_edges_()
         if "dense_copy" in entry:
             layer.dense_copy = entry["dense_copy"]
         if "dtype" not in entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from .attention import AttentionForm
-from .conv import ConvForm
+from .conv import ConvForm, ConvTransposeForm
 from .conv1d import Conv1DForm
 from .conv1x1 import Conv1x1Form
 from .form import Form, Site
@@ -22,6 +22,7 @@ FORMS: list[Form] = [
     LinearForm(),
     Conv1x1Form(),
     ConvForm(),
+    ConvTransposeForm(),
     Conv1DForm(),
     RecurrentForm(),
 ]

@@ -1,12 +1,15 @@
-"""Convolutions become a BlockSparseConv1d, BlockSparseConv2d or BlockSparseConv3d."""
+"""Convolutions and transposed ones become a BlockSparseConv1d, BlockSparseConvTranspose2d and so on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from ...nn.conv import BLOCK_SPARSE, BlockSparseConv
+from ...nn.conv import BLOCK_SPARSE
+from ...nn.conv_base import ConvModule
+from ...nn.conv_transpose import TRANSPOSED
 from ...pattern import Pattern
 from .form import Form, Layers, Site
 
@@ -15,9 +18,10 @@ class ConvForm(Form):
     """nn.Conv1d, nn.Conv2d and nn.Conv3d of any kernel. Its matrix has the taps as a third axis."""
 
     layers = Layers(semi24=None)
+    classes: Mapping[type[nn.Module], type[ConvModule]] = BLOCK_SPARSE
 
     def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, tuple(BLOCK_SPARSE))
+        return isinstance(module, tuple(self.classes))
 
     def matrix(self, like_weight: Tensor) -> Tensor:
         return like_weight.flatten(2)
@@ -27,12 +31,25 @@ class ConvForm(Form):
         return matrix.abs().sum(2)
 
     def own_forward(self, module: nn.Module) -> type[nn.Module]:
-        return next(cls for cls in BLOCK_SPARSE if isinstance(module, cls))
+        return next(cls for cls in self.classes if isinstance(module, cls))
 
     def refusal_of_kind(self, module: nn.Module) -> str:
         groups: Any = module.groups
         return "" if groups == 1 else f"its {groups} groups are block-diagonal already"
 
-    def packed(self, site: Site, pattern: Pattern) -> BlockSparseConv:
+    def packed(self, site: Site, pattern: Pattern) -> ConvModule:
         module: Any = site.module
-        return BLOCK_SPARSE[self.own_forward(module)].holding(module, site.value, pattern)
+        return self.classes[self.own_forward(module)].holding(module, site.value, pattern)
+
+
+class ConvTransposeForm(ConvForm):
+    """nn.ConvTranspose1d, nn.ConvTranspose2d and nn.ConvTranspose3d of any kernel, which store their weight
+    as [in, out, *kernel]."""
+
+    classes = TRANSPOSED
+
+    def matrix(self, like_weight: Tensor) -> Tensor:
+        return like_weight.transpose(0, 1).flatten(2)
+
+    def stored(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        return matrix.transpose(0, 1).reshape(weight.shape)

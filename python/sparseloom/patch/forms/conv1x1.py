@@ -14,12 +14,15 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Conv1x1Form(Form):
-    """nn.Conv1d, nn.Conv2d and nn.Conv3d with kernel size 1, of any stride."""
+    """nn.Conv1d, nn.Conv2d and nn.Conv3d with kernel size 1, of any stride, that pad nothing."""
 
     inside = "linear"
 
     def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, _CONVOLUTIONS) and set(module.kernel_size) == {1}
+        if not isinstance(module, _CONVOLUTIONS) or set(module.kernel_size) != {1}:
+            return False
+        # where it pads, its outputs are the bias, which ConvForm computes
+        return isinstance(module.padding, str) or not any(module.padding)
 
     def matrix(self, like_weight: Tensor) -> Tensor:
         return like_weight.flatten(1)
@@ -29,11 +32,7 @@ class Conv1x1Form(Form):
 
     def refusal_of_kind(self, module: nn.Module) -> str:
         assert isinstance(module, _CONVOLUTIONS)
-        if module.groups != 1:
-            return f"its {module.groups} groups are block-diagonal already"
-        if not isinstance(module.padding, str) and any(module.padding):
-            return "it pads its input, where a 1x1 convolution gives the bias"
-        return ""
+        return "" if module.groups == 1 else f"its {module.groups} groups are block-diagonal already"
 
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, _CONVOLUTIONS)

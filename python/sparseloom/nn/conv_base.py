@@ -1,0 +1,314 @@
+"""ConvModule: what convolutions and transposed convolutions that are sparse in blocks of channels share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import _conv, ops
+from .. import pattern as patterns
+from .._empty_rows import warn_of_empty_rows
+from .._numbers import whole
+from ..errors import Error
+from ..pattern import Block, Pattern, block_shape
+from ..sparsify import Context, Sparsifier, sparsifier_of
+from . import arguments, state
+from .conv_weight import ConvWeight
+from .convert import SELECTS, Activation
+from .edges import Edges
+from .indexed import IndexedModule
+from .linear import uniform_
+from .sparse_weight import SparseWeight, described
+from .weight import BlockSparseWeight
+
+Self = TypeVar("Self", bound="ConvModule")
+Numbers = int | Sequence[int]
+
+_LIMIT = 1 << 16  # what src/ops/conv.cpp takes of each
+
+
+class ConvModule(IndexedModule):
+    """A convolution or transposed convolution whose weight [out, in, *kernel] exists only in the channel
+    blocks of a pattern, and there in every tap.
+
+    Parameters: ``values`` [blocks, taps, bm, bn], with zero padding at ragged edges; ``bias``
+    [out_channels]; ``edges``, a module with ``gain`` and ``bias``, or None. The index, ``crow`` and ``col``,
+    is that of BlockSparseLinear. A subclass gives the product and what it is a sparse form of.
+    """
+
+    #: Axes of space.
+    dimensions: ClassVar[int]
+    #: What the layer takes the place of.
+    dense_class: ClassVar[type[nn.Module]]
+    #: The attributes, and arguments of the constructor, that say what the taps do; as in ``dense_class``.
+    options: ClassVar[tuple[str, ...]]
+    activation: str | None
+    strict = False
+    bias: nn.Parameter | None
+    edges: Edges | None
+    kernel_size: tuple[int, ...]
+
+    def _build(
+        self, channels: tuple[int, int], how: dict[str, Any], groups: int, bias: bool, where: Tensor,
+        density: float | None, block: Block, pattern: Pattern | None, activation: str | None, edge_bias: bool,
+        generator: torch.Generator | None,
+    ) -> None:  # fmt: skip
+        """Makes the layer of (in, out) channels and of ``how``, the options that ``_set_window`` takes, on
+        the device and of the dtype of ``where``."""
+        op, (in_channels, out_channels) = type(self).__name__, channels
+        if groups != 1:
+            raise Error(op, "groups of 1", repr(groups), "groups are block-diagonal: pass such a pattern")
+        whole(op, "in_channels", in_channels, 1), whole(op, "out_channels", out_channels, 1)
+        checked = arguments.checked(in_channels, out_channels, density, pattern, activation, where)
+        in_channels, out_channels, density = checked
+        if pattern is None:
+            assert density is not None
+            pattern = patterns.balanced(out_channels, in_channels, block, density, generator)
+            if density > 0:
+                warn_of_empty_rows(pattern, f"{op}({in_channels}, {out_channels}, density={density})")
+        arguments.require_shape(pattern, out_channels, in_channels)
+        self.in_features, self.out_features, self.block = in_channels, out_channels, pattern.block
+        self.activation = activation
+        self._set_window(**how)
+        self._digest = 0  # _set_index sets it
+        self._index: ops.Index | None = None
+        self._writes = 0
+        self._set_index(pattern, where.device)
+        shape = (pattern.blocks, *self.stored_shape)
+        self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_channels, device=where.device, dtype=where.dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.edges = None
+        self.reset_parameters(generator)
+        if edge_bias:
+            self.add_edges_()
+
+    def _set_window(self, **how: Any) -> None:
+        """Checks and keeps the options, which are named as those of the dense class."""
+        raise NotImplementedError
+
+    def _edges(self) -> Edges:
+        """Returns a new gain and bias for this layer's borders. Raises Error where taps never leave x."""
+        raise NotImplementedError
+
+    def add_edges_(self: Self) -> Self:
+        """Gives the layer ``edges``, a gain and bias at the borders that change nothing at first; returns it.
+        Optimizers that were made before do not know them. Raises Error where taps never leave x."""
+        self.edges = self._edges().to(self.values)
+        return self
+
+    def _fans(self) -> Tensor:
+        """Returns for each block row what the initial distribution divides by, float32; 0 without blocks."""
+        raise NotImplementedError
+
+    def _numbers(self, name: str, given: Any, least: int) -> tuple[int, ...]:
+        """Returns a number for each axis. Raises Error for others than integers from ``least`` to 2^16."""
+        op, several = type(self).__name__, isinstance(given, (tuple, list))
+        numbers = tuple(whole(op, name, each, least) for each in (given if several else [given]))
+        numbers = numbers * self.dimensions if len(numbers) == 1 else numbers
+        if len(numbers) != self.dimensions or any(each >= _LIMIT for each in numbers):
+            expected = f"{name} as an int, or {self.dimensions} of them, below {_LIMIT}"
+            raise Error(op, expected, repr(given), "pass one number for each axis of space")
+        return numbers
+
+    @property
+    def in_channels(self) -> int:
+        """in_features, as nn.Conv2d calls it."""
+        return self.in_features
+
+    @property
+    def out_channels(self) -> int:
+        """out_features, as nn.Conv2d calls it."""
+        return self.out_features
+
+    @property
+    def groups(self) -> int:
+        """1, as nn.Conv2d calls it."""
+        return 1
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the values of one block: [taps, bm, bn]."""
+        return math.prod(self.kernel_size), *self.block
+
+    @property
+    def dense_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The shape of the dense weight, [out, in, *kernel]."""
+        return self.out_features, self.in_features, *self.kernel_size
+
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """As BlockSparseLinear.weight, with the shape of the convolution's weight."""
+        return BlockSparseWeight.of(self, self.dense_shape)  # type: ignore[arg-type]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the dense class's initial distribution for the true fan: uniform within 1 / sqrt(fan) of the
+        output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first."""
+        if self.values.is_meta:
+            return
+        with torch.no_grad():
+            fans = self._fans()
+            bound = torch.where(fans > 0, fans.clamp(min=1).rsqrt(), 0.0)
+            per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None, None]
+            uniform_(self.values, generator).mul_(per_block.to(self.values))
+            state.zero_padding_(self.values, self.pattern)
+            if self.bias is not None:
+                per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
+                uniform_(self.bias, generator).mul_(per_output.to(self.bias))
+            if self.edges is not None:
+                self.edges.reset_parameters()  # no effect, until trained
+
+    def _call(self, x: Tensor, residual: Tensor | None, **how: Any) -> Tensor:
+        """Returns edges, activation and residual after the product, for which ``how`` is meant."""
+        if (node := arguments.recorded_by_fx(self, x, residual=residual, **how)) is not None:
+            return node  # type: ignore[no-any-return]
+        values: Tensor = self.values
+        bias: Tensor | None = self.bias
+        kind = x.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+            residual = None if residual is None else residual.to(dtype)
+        if unbatched := x.dim() == self.dimensions + 1:
+            x, residual = x.unsqueeze(0), None if residual is None else residual.unsqueeze(0)
+        self._require_fit(x, values)
+        y = self._product(x, values, bias, **how)
+        if self.edges is not None:
+            y = self.edges(y, x.shape[2:])
+        # Torch's own operators, which read y once more each: no row of bsr_conv has an epilogue but the bias.
+        y = ops.activate(y, self.activation)
+        if residual is not None:
+            ops.require_residual(residual, y, "conv")
+            y = y + residual
+        return y.squeeze(0) if unbatched else y
+
+    def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
+        """Returns the product with bias; the operands have one dtype and device."""
+        raise NotImplementedError
+
+    def _require_fit(self, x: Tensor, values: Tensor) -> None:
+        if x.dim() != self.dimensions + 2 or x.shape[1] != self.in_features:
+            space = ("length", "height, width", "depth, height, width")[self.dimensions - 1]
+            expected = f"x [images, {self.in_features}, {space}]"
+            raise Error("conv", expected, str(list(x.shape)), "the second axis is in_channels")
+        if x.dtype != values.dtype or x.device != values.device:
+            expected, got = f"x of {values.dtype} on {values.device}", f"{x.dtype} on {x.device}"
+            raise Error("conv", expected, got, "convert one of them with .to(), or use autocast")
+
+    @classmethod
+    def holding(cls: type[Self], module: Any, weight: Tensor, pattern: Pattern) -> Self:
+        """Returns a layer without bias, with the options of a module of ``dense_class``, that holds the
+        pattern's blocks of a weight [out, in, taps]. A weight on meta gives a layer on meta."""
+        layer = cls(
+            module.in_channels, module.out_channels, groups=module.groups, bias=False, device="meta",
+            dtype=weight.dtype, pattern=pattern, **{name: getattr(module, name) for name in cls.options},
+        )  # fmt: skip
+        if not weight.is_meta:
+            layer._set_index(pattern, weight.device)
+            layer.values = nn.Parameter(layer.sparse_weights()["values"].packed(weight))
+        return layer.train(module.training)
+
+    @classmethod
+    def from_dense(
+        cls: type[Self],
+        dense: Any,
+        pattern: Pattern | None = None,
+        *,
+        density: float | None = None,
+        block: Block = 32,
+        select: str | Sparsifier = "magnitude",
+        scope: str = "layer",
+        activation: str | None = None,
+    ) -> Self:
+        """Returns a layer with the blocks of ``pattern``, or the ``density`` of blocks with the largest
+        ``select``, of a module of ``dense_class`` (copied). Blocks are ranked by the sums of |w| over the
+        taps; the rest is as in BlockSparseLinear.from_dense."""
+        name = cls.dense_class.__name__
+        if type(dense).__name__ != name or not isinstance(dense, nn.Module):
+            remedy = "pass the layer that this class stands for"
+            raise Error("from_dense", f"an nn.{name}", type(dense).__name__, remedy)
+        if (density is None) == (pattern is None):
+            got = "neither" if density is None else "both"
+            raise Error("from_dense", "one of density and pattern", got, "pass density=0.25, or pattern=")
+        arguments.require_activation(activation)
+        source: Any = dense
+        weight = cls.of_channels(source.weight.detach()).flatten(2)
+        if pattern is None:
+            request = Context(weight.abs().sum(2), block_shape("from_dense", block), density, scope)
+            pattern = sparsifier_of("from_dense", select, SELECTS)(request)
+        layer = cls.holding(source, weight, pattern)
+        layer.activation = activation
+        layer.values.requires_grad_(source.weight.requires_grad)
+        if source.bias is not None:
+            layer.bias = nn.Parameter(source.bias.detach().clone(), source.bias.requires_grad)
+        return layer
+
+    def to_dense(self) -> nn.Module:
+        """Returns the module of ``dense_class`` with the same values in their places and zero elsewhere
+        (copied); with an activation, a Sequential of both. Raises Error for a layer with ``edges``."""
+        if self.edges is not None:
+            remedy = "set layer.edges = None, which changes the results at the borders"
+            raise Error("to_dense", "a layer without an edge bias", "one with it", remedy)
+        cls: Any = self.dense_class
+        dense: nn.Module = cls(
+            self.in_features, self.out_features, bias=self.bias is not None, device="meta",
+            **{name: getattr(self, name) for name in self.options},
+        )  # fmt: skip
+        weight = self.of_channels(_conv.dense(self.values.detach(), self.index, self.kernel_size))
+        dense.weight = nn.Parameter(weight.contiguous(), self.values.requires_grad)
+        if self.bias is not None:
+            dense.bias = nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
+        whole_twin = dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
+        return whole_twin.train(self.training)
+
+    @staticmethod
+    def of_channels(weight: Tensor) -> Tensor:
+        """Turns the dense class's weight to [out, in, *kernel], and such a tensor back (a view)."""
+        return weight
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the layer's one weight, under the name of its Parameter."""
+        return {"values": ConvWeight(self)}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values; see SparseModule."""
+        more = {} if self.edges is None else {"edge_bias": True}
+        return {"values": described(self.pattern, self.activation, **more)}
+
+    def _refuse_to_move(self, *arguments: Any, **named: Any) -> Any:
+        """Raises Error: the blocks of a convolution stay."""
+        remedy = "densify_, and sparsify_ with another pattern"
+        raise Error(type(self).__name__, "blocks that stay", "a change of the topology", remedy)
+
+    set_topology_ = reserve_ = drop_and_grow_ = _refuse_to_move
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Packs an entry ``weight`` of a dense convolution by the layer's pattern first."""
+        weight = state_dict.get(prefix + "weight")
+        blocks = prefix + "crow" in state_dict  # save_pretrained calls them weight, too
+        if isinstance(weight, Tensor) and tuple(weight.shape) == self.dense_shape and not blocks:
+            del state_dict[prefix + "weight"]
+            index = self._index_of(self.pattern).to(weight.device)
+            entries = {
+                "values": _conv.blocks_of(self.of_channels(weight.detach()), index),
+                "crow": index.crow,
+                "col": index.col,
+            }
+            state_dict.update({prefix + name: entry for name, entry in entries.items()})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_features}, {self.out_features}"]
+        for name in self.options:
+            option = getattr(self, name)
+            if name != "padding_mode" or option != "zeros":
+                parts.append(f"{name}={option!r}")
+        parts.append(f"block={self.block[0]}x{self.block[1]}, density={self.density:.4g}")
+        parts += [f"activation={self.activation}"] if self.activation else []
+        return ", ".join(parts)
