@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from . import ops
 from .errors import Error
+from .nn.conv_weight import ConvWeight
 from .nn.linears import (
     OWN_CLASS,
     EightBitLinear,
@@ -244,6 +245,8 @@ def _other_reason(weight: SparseWeight | None) -> str:
         return "it is quantized already"
     if weight.layout not in ("bsr", "semi24"):
         return f"8-bit products exist for blocks and 2:4 alone, not for layout {weight.layout}"
+    if isinstance(weight, ConvWeight):
+        return "there is no 8-bit product for convolutions with taps"
     return OWN_CLASS
 
 

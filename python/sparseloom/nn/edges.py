@@ -4,7 +4,9 @@ blocksparse (blocksparse/conv.py, ConvEdgeBias).
 A tap outside multiplies with zero, so an output at the border is smaller than one inside. Each set of taps
 outside, such as "the upper row and the left column", has a gain and a bias for each channel: y becomes
 y * gain + bias. That library counted the sets of one extent of x. A layer here takes any extent, so it has a
-row for each set that an extent can bring, also those that only an x smaller than the kernel does.
+row for each set that an extent can bring, also those that only an x smaller than the kernel does. Of a
+transposed convolution with a stride, that library called nearly every output an edge, since most taps meet no
+x; here sets are told apart by how many taps lie outside on each side of each axis, of those that meet one.
 """
 
 from __future__ import annotations
