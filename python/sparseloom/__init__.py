@@ -15,7 +15,16 @@ from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
 from .ops import info
-from .patch import BlockSparse, BlockSparseModelPatcher, InLayout, Semi24, densify_, pack_, sparsify_
+from .patch import (
+    BlockSparse,
+    BlockSparseModelPatcher,
+    InLayout,
+    Semi24,
+    densify_,
+    fold_batchnorm_,
+    pack_,
+    sparsify_,
+)
 from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
@@ -38,6 +47,7 @@ __all__ = [
     "SparsityBuilder",
     "advise",
     "densify_",
+    "fold_batchnorm_",
     "info",
     "layouts",
     "load",

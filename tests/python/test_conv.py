@@ -173,6 +173,7 @@ def test_a_model_goes_there_and_back() -> None:
         "BlockSparseConv1x1",
         "BlockSparseConv2d",
     ]
+    assert result.changed[0].parameters == (32 * 16 * 9 + 32, 32 * 16 * 9 // 2 + 32)
     assert len(result.changed) == 3 and net[0].padding_mode == "reflect" and net[0].bias is before.bias
     # the blocks with the most of |w| over all taps
     sums = weight.abs().sum((2, 3)).unflatten(0, (-1, 8)).unflatten(2, (-1, 8)).sum((1, 3))

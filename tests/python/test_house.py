@@ -181,7 +181,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/moving_blocks.md", 2),
         ("docs/add_a_module.md", 4),
         ("docs/add_a_layout.md", 3),
-        ("docs/convolutions.md", 2),
+        ("docs/convolutions.md", 5),
         ("docs/semi24.md", 5),
         ("docs/methods.md", 6),
         ("docs/csr.md", 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,10 @@ from .sparse_weight import SparseWeight
 
 class ConvWeight(SparseWeight):
     """The weight of a convolution, transposed or not: each block has values for every tap."""
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.owner.kernel_size)
 
     def unpacked(self, like_values: Tensor) -> Tensor:
         """Returns a tensor of the values' shape in the places of the values: [out, in, taps]."""

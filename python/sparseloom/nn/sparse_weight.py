@@ -58,6 +58,11 @@ class SparseWeight:
         return self.index.rows, self.index.cols
 
     @property
+    def taps(self) -> int:
+        """How many values stand for one place of ``shape``: those of a convolution's kernel, 1 elsewhere."""
+        return 1
+
+    @property
     def whole_shape(self) -> tuple[int, int]:
         """The shape in files, and before tensor parallelism left the owner a part of the weight."""
         cut = getattr(self.owner, "_cut", None)

@@ -2,6 +2,7 @@
 
 from .config import BlockSparse
 from .densify import densify_
+from .fold_batchnorm import Folded, fold_batchnorm_
 from .in_layout import InLayout
 from .masters import drive
 from .pack import pack_
@@ -15,6 +16,7 @@ __all__ = [
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Change",
+    "Folded",
     "InLayout",
     "Patched",
     "Recipe",
@@ -22,6 +24,7 @@ __all__ = [
     "Skip",
     "densify_",
     "drive",
+    "fold_batchnorm_",
     "pack_",
     "sparsify_",
 ]

@@ -142,7 +142,7 @@ def change_of(
     more = 0 if bias is None else bias.numel()
     rows, cols = weight.shape
     block, blocks = (weight.block, weight.pattern.blocks) if weight.layout == "bsr" else (None, 0)
-    dense, sparse = rows * cols + more, weight.values.numel() + more
+    dense, sparse = rows * cols * weight.taps + more, weight.values.numel() + more
     counts = (dense, sparse) if shrinks else (sparse, dense)
     return Change(tuple(names), kind, (rows, cols), block, weight.density, blocks, counts, weight.layout)
 
