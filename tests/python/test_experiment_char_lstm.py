@@ -14,7 +14,9 @@ from sparseloom.experiment.char_lstm import ARMS, OP, TINY, Setting, Streams, Tr
 
 SETTING = Setting("invented", 6, 8, 8, TINY)
 LINES = [
-    f"{split}\t{label}\t0_1\tcafé\u2028{label}" for split in ("train", "val", "test") for label in ("neg", "pos")
+    f"{split}\t{label}\t0_1\tcafé\u2028{label}"
+    for split in ("train", "val", "test")
+    for label in ("neg", "pos")
 ]
 
 
