@@ -1,5 +1,5 @@
-"""Block-sparse convolutions as a function: by the rows of bsr_conv on CUDA in 16 bits, by torch's convolution
-with the dense weight everywhere else.
+"""Block-sparse convolutions as a function: by the rows of bsr_conv on CUDA in 16 bits, and on the CPU where
+the plan expects less time of them; by torch's convolution with the dense weight everywhere else.
 
 W [rows, cols, *kernel] is given by ``values`` [blocks, taps, bm, bn] and an ops.Index over the channels.
 """
@@ -14,13 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import grad
 
 from . import _operators
+from ._conv_plans import rows_are_faster
 from ._indices import Index
 from ._plans import has_kernels_for
+from ._products import transformed
 from .errors import Error, translated
 
 _TORCHS = (F.conv1d, F.conv2d, F.conv3d)
+_INPUTS: Any = (grad.conv1d_input, grad.conv2d_input, grad.conv3d_input)
+_WEIGHTS: Any = (grad.conv1d_weight, grad.conv2d_weight, grad.conv3d_weight)
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
@@ -54,16 +59,18 @@ def conv(
 ) -> Tensor:
     """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
 
-    The rows of bsr_conv run it where x is bf16 or fp16 on a GPU: x in channels-last memory is not copied, and
-    the result lies in channels-last memory. They are differentiable once. Everywhere else (CPU, fp32, no
-    images) torch's convolution runs with a dense copy of W, which is differentiable to any order. Raises
-    Error where ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
+    The rows of bsr_conv run it where x is bf16 or fp16 on a GPU, and where it is that or fp32 on the CPU and
+    the plan expects less time of them: x in channels-last memory is not copied, and the result lies in
+    channels-last memory. They are differentiable once. Everywhere else (fp64, no images, torch.func) torch's
+    convolution runs with a dense copy of W, which is differentiable to any order. Raises Error where
+    ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])
-    if not _by_rows(x):
+    if not _by_rows(x, index, window, strict):
         if strict:
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
-            raise Error("conv", "x of bf16 or fp16 on a GPU, with images", got, remedy)
+            expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
+            raise Error("conv", expected, got, remedy)
         torchs: Any = _TORCHS[len(window.kernel) - 1]
         return torchs(x, dense(values, index, window.kernel), bias, *window[1:])  # type: ignore[no-any-return]
     y: Tensor
@@ -75,9 +82,14 @@ def conv(
     return y.movedim(-1, 1)
 
 
-def _by_rows(x: Tensor) -> bool:
+def _by_rows(x: Tensor, index: Index, window: Window, strict: bool) -> bool:
     """Returns whether a row of bsr_conv takes x; they all want something to multiply."""
-    return x.is_cuda and x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
+    if x.is_cuda:
+        return x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
+    fits = x.device.type == "cpu" and x.dtype in (torch.float32, *_SIXTEEN_BITS) and x.numel() > 0
+    if not fits or transformed() or torch._C._get_tracing_state() is not None:
+        return False
+    return strict or rows_are_faster("forward", x, x.shape[2:], window, index)
 
 
 def _built_for_cuda() -> bool:
@@ -107,11 +119,9 @@ class _Conv(torch.autograd.Function):
         need_x, need_values, need_bias, *_ = ctx.needs_input_grad
         dx = dvalues = dbias = None
         if need_x:
-            extents = (*(1,) * (3 - len(ctx.extents)), *ctx.extents)
-            dx = _called(_operators.conv_dx, dy, values, index.packed, index.cols, *extents, *window)
+            dx = _dx(dy, values, ctx.extents, index, window)
         if need_values:
-            how = index.packed, index.blocks, index.bm, index.bn
-            dvalues = _called(_operators.conv_dw, dy, x, *how, *window)
+            dvalues = _dvalues(dy, x, index, window)
         if need_bias:
             dbias = dy.sum(tuple(range(dy.dim() - 1)))
         return dx, dvalues, dbias, None, None
@@ -119,6 +129,24 @@ class _Conv(torch.autograd.Function):
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
     return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window)
+
+
+def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
+    if dy.is_cuda or rows_are_faster("dx", dy, extents, window, index):
+        three = (*(1,) * (3 - len(extents)), *extents)
+        return _called(_operators.conv_dx, dy, values, index.packed, index.cols, *three, *window)
+    made = _INPUTS[len(extents) - 1]
+    sizes, w = (dy.shape[0], index.cols, *extents), dense(values, index, window.kernel)
+    return made(sizes, w, dy.movedim(-1, 1), *window[1:]).movedim(1, -1)  # type: ignore[no-any-return]
+
+
+def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
+    extents = x.shape[1:-1]
+    if dy.is_cuda or rows_are_faster("dw", x, extents, window, index):
+        how = index.packed, index.blocks, index.bm, index.bn
+        return _called(_operators.conv_dw, dy, x, *how, *window)
+    made, sizes = _WEIGHTS[len(extents) - 1], (index.rows, index.cols, *window.kernel)
+    return blocks_of(made(x.movedim(-1, 1), sizes, dy.movedim(-1, 1), *window[1:]), index)
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

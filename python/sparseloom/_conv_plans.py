@@ -1,0 +1,69 @@
+"""Whether a row of bsr_conv shall run a convolution on the CPU, or torch with a dense copy of the weight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._indices import Index
+from ._operators import call
+from ._plans import DTYPES
+from .errors import Error
+
+#: A compiled graph serves inputs of several sizes and asks no plan. It takes the rows up to this density: on
+#: most shapes torch's convolution becomes faster somewhat above it.
+COMPILED_DENSITY = 0.5
+
+
+def plan(
+    direction: str,
+    dtype: torch.dtype,
+    images: int,
+    extents: Sequence[int],
+    window: Any,
+    index: Index | _Sizes,
+) -> dict[str, Any]:
+    """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, as ops.plan has it.
+    ``dense_copy_us`` is the predicted time of torch's convolution, the making of the dense weight included.
+    Raises Error listing every refusal where no row can run."""
+    window = map(list, window)
+    how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
+    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn)))
+
+
+def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:
+    """Returns whether the plan expects less time of a row than of torch's convolution. ``x``: the operand
+    with the images, of which only their number and the dtype are read."""
+    if torch.compiler.is_compiling():
+        return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
+    sizes = index.blocks, index.rows, index.cols, index.bm, index.bn
+    return _faster(
+        direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, torch.get_num_threads()
+    )
+
+
+class _Sizes(NamedTuple):
+    """What a plan reads of an Index."""
+
+    blocks: int
+    rows: int
+    cols: int
+    bm: int
+    bn: int
+
+
+@lru_cache(maxsize=4096)
+def _faster(
+    direction: str, dtype: torch.dtype, images: int, extents: Sequence[int], window: Any, sizes: Any, _: int
+) -> bool:
+    # the last argument, torch's number of threads, is in the key alone: the plan asks torch itself
+    try:
+        found = plan(direction, dtype, images, extents, window, _Sizes(*sizes))
+    except Error:  # no row runs on this machine
+        return False
+    return found["dense_copy_us"] is None or found["predicted_us"] < found["dense_copy_us"]
