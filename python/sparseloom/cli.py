@@ -53,6 +53,11 @@ TYPER_COMMANDS = {
         "arms",
         "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
     ),
+    "bench conv": (
+        "sparseloom.bench.conv",
+        "conv",
+        "block-sparse convolutions beside torch's, on the CPU",
+    ),
     "bench csr": (
         "sparseloom.bench.csr",
         "csr",

@@ -1,0 +1,181 @@
+"""`sparseloom bench conv`: block-sparse convolutions on the CPU beside torch's, forward, dX and dW.
+
+Torch's convolution is called in channels-last and in channels-first memory, in turn with ours, and the faster
+layout counts. "plan" is what the layer calls: the kernel, or torch's convolution with a dense copy of W, made
+in the call, where the plan expects less time of that.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from .. import _conv, _conv_plans
+from .._plans import dtype_name
+from ..errors import Error
+from ..nn import BlockSparseConv2d
+from ..ops import call
+from ..timing.rounds import in_turn
+from .results import default_folder, header, write_results
+
+#: Images, channels in and out, extent of both axes; 3 x 3 taps, padding 1.
+SHAPES = ((8, 512, 14), (8, 256, 28), (1, 512, 14))
+SMOKE = ((2, 64, 5),)
+DENSITIES = (0.125, 0.25, 0.5)
+BLOCK = 32
+DIRECTIONS = ("forward", "dx", "dw")
+#: Largest relative error, in norm, of a product beside torch's in fp64.
+ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+Calls = dict[str, dict[str, Callable[[], Tensor]]]
+
+
+def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
+    """Returns {direction: {"ours", "plan" or "torch": calls by name}}."""
+    window, index, values = layer._window, layer.index, layer.values.detach()
+    lists = [list(each) for each in window]
+    weight = _conv.dense(values, index, window.kernel)
+    pixels, grad = x.movedim(1, -1), dy.movedim(1, -1)
+    sizes, extents = (index.blocks, index.bm, index.bn), x.shape[2:]
+    formats = {"channels last": torch.channels_last, "channels first": torch.contiguous_format}
+
+    def gradient(kind: int, memory: torch.memory_format) -> Callable[[], Tensor]:
+        operands = [each.contiguous(memory_format=memory) for each in (dy, x, weight)]
+        wanted = [kind == 0, kind == 1, False]
+        how = window.stride, window.padding, window.dilation, False, [0, 0], 1, wanted
+        backward = torch.ops.aten.convolution_backward
+        return lambda: backward(*operands, None, *how)[kind]
+
+    def forward(memory: torch.memory_format) -> Callable[[], Tensor]:
+        a, w = (each.contiguous(memory_format=memory) for each in (x, weight))
+        return lambda: torch.conv2d(a, w, None, *window[1:])
+
+    return {
+        "forward": {
+            "ours": {"row": lambda: call("bsr_conv", pixels, values, index.packed, None, index.rows, *lists)},
+            "plan": {"layer": lambda: layer(x)},
+            "torch": {name: forward(memory) for name, memory in formats.items()},
+        },
+        "dx": {
+            "ours": {
+                "row": lambda: call(
+                    "bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists
+                )
+            },
+            "plan": {"layer": lambda: _conv._dx(grad, values, extents, index, window)},
+            "torch": {name: gradient(0, memory) for name, memory in formats.items()},
+        },
+        "dw": {
+            "ours": {"row": lambda: call("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists)},
+            "plan": {"layer": lambda: _conv._dvalues(grad, pixels, index, window)},
+            "torch": {name: gradient(1, memory) for name, memory in formats.items()},
+        },
+    }
+
+
+def measured(
+    images: int, channels: int, extent: int, density: float, dtype: torch.dtype, seconds: float
+) -> dict[str, Any]:
+    """Returns the record of a cell: for each direction our kernel, its relative error, the microseconds of
+    each call in its fastest round, and of the rounds' ratios of torch's faster layout over ours the median
+    and the quartiles."""
+    generator = torch.Generator().manual_seed(0)
+    how: dict[str, Any] = {"padding": 1, "bias": False, "block": BLOCK, "density": density}
+    layer = BlockSparseConv2d(channels, channels, 3, generator=generator, **how).to(dtype)
+    shape = images, channels, extent, extent
+    x, dy = (
+        torch.randn(shape, generator=generator).to(dtype).contiguous(memory_format=torch.channels_last)
+        for _ in range(2)
+    )
+    record: dict[str, Any] = {"op": "conv", "dtype": dtype_name("bench", dtype), "images": images}
+    record |= {"channels": channels, "extent": extent, "kernel": 3, "block": BLOCK, "density": density}
+    record |= {"kernels": {}, "error": {}, "us": {}, "ratio": {}}
+    exact = calls_of(layer.double(), x.double(), dy.double())
+    layer = layer.to(dtype)
+    for direction, kinds in calls_of(layer, x, dy).items():
+        want = next(iter(exact[direction]["torch"].values()))()
+        own = kinds["ours"]["row"]().double()
+        got = own if direction == "dw" else own.movedim(-1, 1)
+        want = _conv.blocks_of(want, layer.index) if direction == "dw" else want
+        record["error"][direction] = float(f"{float((got - want).norm() / want.norm()):.3g}")
+        flat = [(kind, name, run) for kind, calls in kinds.items() for name, run in calls.items()]
+        samples = in_turn([run for *_, run in flat], seconds)
+        us: dict[str, dict[str, float]] = {}
+        rounds: dict[str, list[float]] = {}
+        for (kind, name, _), taken in zip(flat, samples, strict=True):
+            us.setdefault(kind, {})[name] = round(min(taken), 1)
+            rounds[kind] = [min(pair) for pair in zip(rounds.get(kind, taken), taken, strict=True)]
+        record["us"][direction] = us
+        ratios = [theirs / ours for theirs, ours in zip(rounds["torch"], rounds["ours"], strict=True)]
+        # a product so slow that it ran once has one ratio
+        quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        record["ratio"][direction] = [round(each, 2) for each in quartiles]
+        plan = _conv_plans.plan(direction, dtype, images, (extent, extent), layer._window, layer.index)
+        record["kernels"][direction] = plan["kernel"]
+    return record
+
+
+def speedup(record: dict[str, Any], direction: str, kind: str = "ours") -> float:
+    """Returns how much longer torch takes in its faster layout, fastest rounds compared."""
+    us = record["us"][direction]
+    return float(min(us["torch"].values()) / min(us[kind].values()))
+
+
+def _table(records: list[dict[str, Any]]) -> Table:
+    out = Table("images, channels, extent", "dtype", "density")
+    for direction in DIRECTIONS:
+        for column in (f"{direction} us", "over torch", "by plan"):
+            out.add_column(column, justify="right")
+    for each in records:
+        row = [f"{each['images']}, {each['channels']}, {each['extent']}", each["dtype"], f"{each['density']}"]
+        for direction in DIRECTIONS:
+            row.append(f"{min(each['us'][direction]['ours'].values()):.0f}")
+            row += [f"{speedup(each, direction, kind):.2f}" for kind in ("ours", "plan")]
+        out.add_row(*row)
+    return out
+
+
+def conv(
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="of each product's calls, all together; five rounds at least")
+    ] = 2.0,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    smoke: Annotated[bool, typer.Option(help="one tiny layer: does it run?")] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="default: bench/results of the checkout, else here")
+    ] = None,
+) -> None:
+    """Times convolutions of 3 x 3 taps on the CPU, forward, dX and dW, beside torch's in both memory formats
+    and writes <results>/<device>/bsr_conv.json (other dtypes than float32: bsr_conv_<dtype>.json)."""
+    kinds = {str(each).removeprefix("torch."): each for each in ERROR}
+    if dtype not in kinds:
+        error = Error("bench", f"a dtype of {', '.join(kinds)}", dtype, "see --help")
+        typer.echo(f"sparseloom bench conv: {error}", err=True)
+        raise typer.Exit(1)
+    kind = kinds[dtype]
+    with torch.no_grad():
+        records = [
+            measured(*shape, density, kind, seconds)
+            for shape in (SMOKE if smoke else SHAPES)
+            for density in DENSITIES
+        ]
+    console = Console()
+    console.width = max(console.width, 140)
+    console.print(_table(records))
+    name = "bsr_conv" if kind is torch.float32 else f"bsr_conv_{dtype}"
+    head = header("burst") | {"suite": "bsr_conv"}
+    path = write_results(results or default_folder(Path(".")), name, head, records)
+    typer.echo(f"results: {path.resolve()}")
+    wrong = [each for each in records if max(each["error"].values()) > ERROR[kind]]
+    for each in wrong:
+        typer.echo(f"wrong: {each['channels']} {each['density']}: {each['error']}", err=True)
+    if wrong:
+        raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""bench conv at its smoke size: what its record says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparseloom import cli
+from sparseloom.bench import conv
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["bench", "conv", *arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_record_has_every_density_and_direction(tmp_path: Path, dtype: str) -> None:
+    assert run("--smoke", "--seconds", "0", "--dtype", dtype, "--results", str(tmp_path)) == 0
+    (path,) = tmp_path.glob("*/bsr_conv*.json")
+    assert path.stem == ("bsr_conv" if dtype == "float32" else f"bsr_conv_{dtype}")
+    record = json.loads(path.read_text())
+    assert record["suite"] == "bsr_conv"
+    assert [each["density"] for each in record["records"]] == list(conv.DENSITIES)
+    for each in record["records"]:
+        for direction in conv.DIRECTIONS:
+            assert each["kernels"][direction].endswith("_conv")
+            assert set(each["us"][direction]) == {"ours", "plan", "torch"}
+            low, median, high = each["ratio"][direction]
+            assert 0 < low <= median <= high
+            assert conv.speedup(each, direction) > 0
+
+
+def test_a_wrong_product_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = conv.call
+    monkeypatch.setattr(
+        conv,
+        "call",
+        lambda op, *how: torch.zeros_like(true(op, *how)) if op == "bsr_conv_dw" else true(op, *how),
+    )
+    assert run("--smoke", "--seconds", "0", "--results", str(tmp_path)) == 1
+
+
+def test_other_dtypes_are_refused() -> None:
+    assert run("--smoke", "--dtype", "float64") == 1
