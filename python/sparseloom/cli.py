@@ -48,6 +48,11 @@ TYPER_COMMANDS = {
         "sentiment",
         "a linear model on the states of char-lstm's networks: praise or not",
     ),
+    "experiment pixelcnn": (
+        "sparseloom.experiment.pixelcnn_cli",
+        "pixelcnn_command",
+        "train a PixelCNN on CIFAR-10, dense or block-diagonal and deeper; minutes on a GPU",
+    ),
     "bench arms": (
         "sparseloom.bench.arms",
         "arms",
