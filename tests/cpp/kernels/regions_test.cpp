@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/counting.h"
 #include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/case.h"
 
@@ -14,18 +15,6 @@ namespace sparseloom::testing {
 namespace {
 
 namespace cpu = kernels::cpu;
-
-// Lends seven threads, of which one comes: it takes the ranges one after the other.
-Executor counting(int& regions) {
-  Executor executor;
-  executor.context = &regions;
-  executor.num_threads = 7;
-  executor.parallel_for = [](void* context, std::int64_t count, RangeBody body) {
-    ++*static_cast<int*>(context);
-    body(0, count);
-  };
-  return executor;
-}
 
 TEST(Regions, OnePerCall) {
   for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw})

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/backwards.h"
+#include "core/counting.h"
 #include "core/expect_error.h"
 #include "core/rng.h"
 #include "sparseloom/generic/scalar.h"
@@ -134,6 +135,17 @@ TEST(Semi24Scaled, EveryRowComputesTheProduct) {
         o.expect_right(out);
         EXPECT_EQ(o.run(testing::backwards(3), kernel), out);
       }
+}
+
+TEST(Semi24Scaled, OpensOneRegion) {
+  for (DType dtype : {DType::i8, DType::f8e4m3}) {
+    const Operands o({dtype, DType::f32, 5, 100, 300, true, true, true, Activation::none});
+    int regions = 0;
+    const std::vector<std::byte> out = o.run(testing::counting(regions), "expand");
+    EXPECT_EQ(regions, 1);
+    EXPECT_EQ(out, o.run(Executor::serial(), "expand"));
+    EXPECT_EQ(out, o.run(Executor::pool(4), "expand"));
+  }
 }
 
 TEST(Semi24Scaled, NanOfXReachesWhatTheCaveatSays) {

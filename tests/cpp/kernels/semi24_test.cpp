@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/counting.h"
 #include "core/rng.h"
 #include "kernels/case.h"
 #include "kernels/matrix.h"
@@ -175,6 +176,20 @@ TEST(Semi24Products, AreAccurateForEverySize) {
                               {26, 640},
                               {300, 1020}})
       for (std::int64_t m : {1, 2, 3, 4, 5, 8, 9, 13, 16, 17}) check({dtype, m, rows, cols});
+}
+
+TEST(Semi24Products, OpenOneRegion) {
+  for (DType dtype : kDTypes)
+    for (std::int64_t m : {1, 12, 16}) {
+      Semi24Instance instance({dtype, m, 300, 1020});
+      for (const std::string& kernel : runnable(instance, Executor::serial())) {
+        int regions = 0;
+        const Matrix out = instance.run(kernel, testing::counting(regions));
+        EXPECT_EQ(regions, 1) << kernel;
+        EXPECT_EQ(out.bytes, instance.run(kernel, Executor::serial()).bytes) << kernel;
+        EXPECT_EQ(out.bytes, instance.run(kernel, Executor::pool(4)).bytes) << kernel;
+      }
+    }
 }
 
 // Several passes over the tokens keep what they spread of so many columns at a time: 4096 for bf16.

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/runs.h"
 #include "kernels/semi24_linear/rows.h"
 #include "sparseloom/generic/parallel.h"
@@ -74,15 +75,15 @@ void run_expand(const MatmulArgs& args, const Semi24View& w, const Executor& exe
   const std::int64_t padded = padded_of(w.cols), units = core::ceil_div(w.rows, kOutputs),
                      tasks = tasks_of(w.rows, executor.num_threads);
   Wide* const x = reinterpret_cast<Wide*>(args.workspace);
-  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
+  cpu::Phase widening(args.m);
+  const auto* const values = static_cast<const std::uint8_t*>(args.values);
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    widening.work([&](std::int64_t t) {
       const auto* const from = static_cast<const std::uint8_t*>(args.a) + t * args.a_stride;
       std::transform(from, from + w.cols, x + t * padded, Type::widen);
       std::fill(x + t * padded + w.cols, x + (t + 1) * padded, Wide{0});
-    }
-  });
-  const auto* const values = static_cast<const std::uint8_t*>(args.values);
-  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    });
+    widening.wait();
     Wide* const expanded = x + (args.m + task * kOutputs) * padded;
     for (std::int64_t unit = task * units / tasks; unit < (task + 1) * units / tasks; ++unit) {
       const std::int64_t first = unit * kOutputs, count = std::min(kOutputs, w.rows - first);

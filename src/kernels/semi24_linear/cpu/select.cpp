@@ -1,4 +1,4 @@
-// The driver of the select kernels: one parallel loop that orders x, and one over units of outputs.
+// The driver of the select kernels: in one parallel region all threads order x, then take units of outputs.
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"
@@ -20,12 +20,12 @@ void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& 
   if (args.m == 0 || w.rows == 0) return;
   ops.runs->add();
   const SelectJob job{args, w, args.workspace};
-  runtime::parallel_for(executor, groups_of(w.cols) / kSelectGroups,
-                        [&](std::int64_t begin, std::int64_t end) {
-                          ops.pack_x(job, begin * kSelectGroups, end * kSelectGroups);
-                        });
-  for_units(w, core::ceil_div(w.rows, kSelectOutputs), executor,
-            [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+  for_units(
+      w, groups_of(w.cols) / kSelectGroups, core::ceil_div(w.rows, kSelectOutputs), executor,
+      [&](std::int64_t begin, std::int64_t end) {
+        ops.pack_x(job, begin * kSelectGroups, end * kSelectGroups);
+      },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
 }  // namespace sparseloom::kernels::cpu
