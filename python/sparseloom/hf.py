@@ -25,7 +25,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
 from .errors import Error
-from .patch.described import described, fill_indices, make_described, names_in_files
+from .patch.described import described, fill_indices, lost_in_files, make_described, names_in_files
 
 METHOD = "sparseloom"
 # In version 1 the blocks are called values in the file too, and nothing stops transformers without this
@@ -65,11 +65,11 @@ class BlockNames(WeightRenaming):  # type: ignore[misc]
     shape. An unknown name, ``values``, it would only list, and go on with random weights.
     """
 
-    __slots__ = ("names", "prefix")
+    __slots__ = ("lost", "names", "prefix")
 
-    def __init__(self, names: dict[str, str], prefix: str) -> None:
+    def __init__(self, names: dict[str, str], prefix: str, lost: str = "") -> None:
         super().__init__(source_patterns="weight", target_patterns="values")  # describes the look-up below
-        self.names, self.prefix = names, f"{prefix}."
+        self.names, self.prefix, self.lost = names, f"{prefix}.", lost
 
     def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
         """Returns the name in the model for a name in the file. Files of a model with a head are read into
@@ -81,7 +81,11 @@ class BlockNames(WeightRenaming):  # type: ignore[misc]
         return source_key, None
 
     def reverse_transform(self) -> BlockNames:
-        """Returns the renaming from names in the model to those in the file."""
+        """Returns the renaming from names in the model to those in the file, for save_pretrained. Raises
+        Error for a weight in a layout that from_pretrained could not make."""
+        if self.lost:
+            expected, remedy = "weights in blocks, 2:4, CSR, COO, n:m or n:m:g", "save with sparseloom.save"
+            raise Error("save_pretrained", expected, self.lost, f"{remedy}, or densify_ it")
         return BlockNames({model: file for file, model in self.names.items()}, self.prefix.removesuffix("."))
 
 
@@ -126,7 +130,8 @@ def describe_(model: Model) -> Model:
     sparsify_, densify_ and quantize_ do this themselves. Call it after you put a sparse layer into the model
     yourself, or load a state_dict with another number of blocks. A model without block-sparse layers loses
     the entry. The model gets a config of its own, so that other models made from the same config are not
-    affected. Raises Error for anything that is not a transformers model.
+    affected. A layout that from_pretrained could not make is refused by save_pretrained alone. Raises Error
+    for anything that is not a transformers model.
     """
     if not isinstance(model, PreTrainedModel):
         raise Error(
@@ -171,5 +176,5 @@ def _name_in_files(model: PreTrainedModel) -> None:
         ]
     conversions = [c for c in conversions if not isinstance(c, BlockNames)]
     if names := names_in_files(model):
-        conversions.append(BlockNames(names, model.base_model_prefix))
+        conversions.append(BlockNames(names, model.base_model_prefix, lost_in_files(model)))
     vars(model)["_weight_conversions"] = conversions

@@ -376,8 +376,10 @@ def test_a_layout_from_outside_is_refused_by_name(tmp_path, monkeypatch):
     model = made("BertForMaskedLM", "bert")
     output = model.bert.encoder.layer[0].output
     output.dense = SparseLinear.from_dense(output.dense, layout="row_wise", keep=5)
+    sparseloom.hf.describe_(model)
     with pytest.raises(sparseloom.Error, match=r"layer\.0\.output\.dense in layout row_wise"):
-        sparseloom.hf.describe_(model)
+        model.save_pretrained(tmp_path / "sparse")
+    assert not list((tmp_path / "sparse").glob("*.safetensors"))
     sparseloom.save(model, tmp_path / "model.safetensors")
     densify_(model)
     assert same(model, reloaded(model, tmp_path / "dense"))

@@ -30,18 +30,17 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 
 
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig. Raises Error for a
-    layout that a transformers model cannot be given again."""
+    """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
+    return {each.matched: _described(each) for each in sparse_layers(model)}
+
+
+def lost_in_files(model: nn.Module) -> str:
+    """Returns the first weight in a layout that a transformers model cannot be given again, in words; ""
+    where there is none."""
     for each in sparse_layers(model):
         if each.weight.layout not in ("bsr", "semi24") and _class_of(each.weight.layout) is None:
-            got = f"{each.matched} in layout {each.weight.layout}"
-            raise Error(
-                "save_pretrained",
-                "weights in blocks, 2:4, CSR, COO, n:m or n:m:g",
-                got,
-                "save with sparseloom.save, or densify_ it",
-            )
-    return {each.matched: _described(each) for each in sparse_layers(model)}
+            return f"{each.matched} in layout {each.weight.layout}"
+    return ""
 
 
 def _described(layer: Layer) -> dict[str, Any]:
