@@ -184,7 +184,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/convolutions.md", 5),
         ("docs/semi24.md", 5),
         ("docs/methods.md", 6),
-        ("docs/csr.md", 2),
+        ("docs/csr.md", 3),
         ("docs/nmg.md", 2),
         ("docs/programming_model.md", 6),
         ("docs/patterns.md", 3),
