@@ -11,6 +11,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import front_page
+from conv_tables import is_conv
+from conv_tables import page as conv_page
 from cpu_goals import NO_CPU_GOALS, cpu_goals_part
 from cpu_tables import captions, load, record_table
 from csr_tables import is_csr
@@ -35,6 +37,7 @@ NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes t
 EMPTY = {
     "README.md": {"front": MISSING},
     "docs/distributed.md": {"ranks": "No result files yet: `sparseloom bench ranks` writes them."},
+    "docs/convolutions.md": {"cpu": "No result files yet: `sparseloom bench conv` writes them."},
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
@@ -85,6 +88,12 @@ def add_csr(parts: Parts, name: str, runs: list[Record]) -> None:
         parts["docs/csr.md", "csr"].append(f"### {name}\n\n{csr_page(run)}")
 
 
+def add_conv(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds the convolutions that were measured on one CPU."""
+    for run in filter(is_conv, runs):
+        parts["docs/convolutions.md", "cpu"].append(f"### {name}\n\n{conv_page(run)}")
+
+
 def add_demo(parts: Parts, runs: list[Record]) -> None:
     """Keeps the demo's newest results."""
     for run in runs:
@@ -102,6 +111,7 @@ def made(folders: list[Path]) -> Parts:
         add_gpu(parts, folder.name, runs)
         add_cpu(parts, folder)
         add_csr(parts, folder.name, runs)
+        add_conv(parts, folder.name, runs)
         add_demo(parts, runs)
     parts["README.md", "front"] = [front_page.front(folders)]
     return parts

@@ -1,0 +1,32 @@
+"""Makes the tables of convolutions on the CPU (bench/results/<device>/bsr_conv*.json)."""
+
+from generated import table
+from result_files import Record, caption
+
+DIRECTIONS = ("forward", "dx", "dw")
+
+
+def is_conv(run: Record) -> bool:
+    return run.get("suite") == "bsr_conv"
+
+
+def page(run: Record) -> str:
+    """Shows every cell of a run: our time, torch's time over it (the median of the rounds' ratios and its
+    quartiles), and what the plan's choice makes of it (fastest rounds)."""
+    head = ["images, channels, extent", "block", "density"]
+    for direction in DIRECTIONS:
+        head += [f"{direction} us", "over torch", "by plan"]
+    rows = []
+    for record in run["records"]:
+        row = [f"{record['images']}, {record['channels']}, {record['extent']}", str(record["block"])]
+        row.append(f"{record['density']:g}")
+        for direction in DIRECTIONS:
+            us = record["us"][direction]
+            low, median, high = record["ratio"][direction]
+            fastest = {kind: min(calls.values()) for kind, calls in us.items()}
+            row.append(f"{fastest['ours']:.0f}")
+            row += [f"{median:.2f} ({low:.2f} to {high:.2f})", f"{fastest['torch'] / fastest['plan']:.2f}"]
+        rows.append(row)
+    dtypes = ", ".join(dict.fromkeys(record["dtype"] for record in run["records"]))
+    said = "3 x 3 taps, padding 1. Torch's faster memory format counts. Beside it in turn, by the kernel"
+    return "\n\n".join([f"{dtypes}, {said} and by the plan's choice:", table(head, rows), caption(run)])
