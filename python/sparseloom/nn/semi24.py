@@ -38,7 +38,7 @@ class Semi24Linear(WithCopy, Ordered):
             into the product, except where the call needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
-            attribute. It pays above some 16 tokens on the CPU, where a call unpacks the weight otherwise.
+            attribute. It can pay above 16 tokens on the CPU, where a call unpacks the weight otherwise.
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
     model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the

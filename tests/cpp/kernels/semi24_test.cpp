@@ -185,7 +185,8 @@ TEST(Semi24Products, OpenOneRegion) {
       for (const std::string& kernel : runnable(instance, Executor::serial())) {
         int regions = 0;
         const Matrix out = instance.run(kernel, testing::counting(regions));
-        EXPECT_EQ(regions, 1) << kernel;
+        // The reference divides by tokens, and one of them does without a region.
+        EXPECT_EQ(regions, kernel == "reference" && m == 1 ? 0 : 1) << kernel;
         EXPECT_EQ(out.bytes, instance.run(kernel, Executor::serial()).bytes) << kernel;
         EXPECT_EQ(out.bytes, instance.run(kernel, Executor::pool(4)).bytes) << kernel;
       }
