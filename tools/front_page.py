@@ -17,7 +17,7 @@ BLOCKS = (128, 64, 32, 16)
 ROWS = ((64, 0.1), (32, 0.2))
 STEP = {"op": "step", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096, "block": [64, 64], "density": 0.2}
 ON_CPU = LAYER | {"direction": "forward", "m": 1024, "block": [32, 32], "density": 0.2}
-MODELS = {"vit_base_patch16_224": "ViT-B/16", "bert_base": "BERT-base"}
+MODELS = {"vit_base_patch16_224": "ViT-B/16", "bert_base": "BERT-base", "resnet50": "ResNet-50"}
 HEAD = ["", "on", "density, blocks", "dense", "block-sparse", "against dense"]
 Found = tuple[Record, Record]  # a record, and the run that it is of
 

@@ -35,6 +35,7 @@ TINY = {
         "vocab_size": 100,
         "tokens": 16,
     },
+    "resnet50": {"img_size": 32, "layers": [1, 1, 1, 1], "width_per_group": 32, "num_classes": 10},
 }
 CPU = torch.device("cpu")
 
@@ -135,6 +136,33 @@ def test_the_full_sizes_are_the_published_ones_and_the_patterns_take_the_encoder
     assert sum(isinstance(module, BlockSparseLinear) for module in model.modules()) == 72
 
 
+@pytest.mark.package("torchvision")
+def test_the_convolutions_of_a_resnet_become_sparse_and_train():
+    """Without torch.compile, which takes a minute for so many layers."""
+    full = zoo.SPECS[2]
+    with torch.device("meta"):
+        model = full.make(0, torch.device("meta"))
+    assert sum(p.numel() for p in model.parameters()) == 25_557_032  # ResNet-50
+    random = {
+        regex: dataclasses.replace(each, select="random", scope="layer", seed=0)
+        for regex, each in full.patterns.items()
+    }
+    assert len(train.sparsify_(model, random).changed) == 52
+    spec = tiny("resnet50")
+    model, (x, target) = spec.make(0, CPU), spec.data(CPU)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    patched = train.sparsify_(model, spec.patterns)
+    assert len(patched.changed) == 15 and {change.kind for change in patched.changed} == {"Conv2d"}
+    optimizer = torch.optim.AdamW(model.parameters(), train.LEARNING_RATE)
+    losses = []
+    for _ in range(3):
+        loss = torch.nn.functional.cross_entropy(model(x), target)
+        optimizer.zero_grad(), loss.backward(), optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert train.reloaded(spec, model, x)[1:] == (True, True)
+
+
 def test_what_does_not_hold_is_said():
     good = {
         "model": "m",
@@ -186,8 +214,8 @@ def test_a_missing_package_and_a_missing_gpu_are_named(monkeypatch, capsys):
 
     assert bench("models") == 2 and "a GPU for the suite models" in capsys.readouterr().err
     assert (
-        bench("models", "--only", "resnet") == 2
-        and "a model of vit_base_patch16_224, bert_base" in capsys.readouterr().err
+        bench("models", "--only", "vgg") == 2
+        and "a model of vit_base_patch16_224, bert_base, resnet50" in capsys.readouterr().err
     )
 
 
@@ -196,7 +224,11 @@ def test_the_models_are_listed(capsys):
         status = cli.main(["bench", "models", "--list"])
     except SystemExit as end:
         status = end.code
-    assert not status and capsys.readouterr().out.split() == ["vit_base_patch16_224", "bert_base"]
+    assert not status and capsys.readouterr().out.split() == [
+        "vit_base_patch16_224",
+        "bert_base",
+        "resnet50",
+    ]
 
 
 def test_one_model_that_fails_leaves_the_other_its_record(monkeypatch, capsys):

@@ -89,6 +89,20 @@ def _texts(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
     )
 
 
+def _resnet(torchvision: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    """torchvision's resnet50 by its parts, in channels-last memory, which is cuDNN's best and the sparse
+    kernels' own."""
+    parts = importlib.import_module(f"{torchvision.__name__}.models.resnet")
+    options = {key: value for key, value in sizes.items() if key not in ("layers", "img_size")}
+    made: Any = parts.ResNet(parts.Bottleneck, sizes.get("layers", [3, 4, 6, 3]), **options)
+    model: nn.Module = made.to(memory_format=torch.channels_last)
+    return model
+
+
+def _photos(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    return _images(sizes, generator).contiguous(memory_format=torch.channels_last)
+
+
 BERT_CLASSES = 16
 #: The wide layers of the MLP keep a quarter of their blocks. The projections of attention, which suffer
 #: first, keep 30 %.
@@ -98,10 +112,14 @@ BERT_PATTERNS = {
     r".*\.layer\.\d+\.(intermediate|output)\.dense": MLP,
     r".*\.attention\.(self\.(query|key|value)|output\.dense)": ATTENTION,
 }
-#: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens.
+#: All 3 x 3 and 1 x 1 convolutions, but not the first one, of 7 x 7 and three channels. Random weights have
+#: no block rows that matter less, and rows without blocks would measure a model that nobody trains.
+RESNET_PATTERNS = {r"layer\d.*\.(conv\d|downsample\.0)": BlockSparse(block=32, density=0.25, scope="row")}
+#: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens; ResNet-50 on 64 images.
 SPECS = (
     Spec("vit_base_patch16_224", "timm", _vit, _images, 1000, VIT_PATTERNS, (1, 8, 64)),
     Spec("bert_base", "transformers", _bert, _texts, BERT_CLASSES, BERT_PATTERNS, (1, 8, 32)),
+    Spec("resnet50", "torchvision", _resnet, _photos, 1000, RESNET_PATTERNS, (1, 8, 64)),
 )
 
 
