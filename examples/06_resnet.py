@@ -7,6 +7,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse
+from sparseloom.patch import fold_batchnorm_
 
 
 class Block(nn.Module):
@@ -73,7 +74,7 @@ print(f"trained on:         {train(model, 20):.3f}")
 model.eval()
 with torch.no_grad():
     expected = model(images[:16])
-    sparseloom.fold_batchnorm_(model)
+    fold_batchnorm_(model)
     torch.testing.assert_close(model(images[:16]), expected, rtol=1e-3, atol=1e-3)
     right = (model(images).argmax(1) == classes).float().mean().item()
 print(f"right, of the images it trained on: {right:.0%}")

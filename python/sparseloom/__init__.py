@@ -21,7 +21,6 @@ from .patch import (
     InLayout,
     Semi24,
     densify_,
-    fold_batchnorm_,
     pack_,
     sparsify_,
 )
@@ -47,7 +46,6 @@ __all__ = [
     "SparsityBuilder",
     "advise",
     "densify_",
-    "fold_batchnorm_",
     "info",
     "layouts",
     "load",

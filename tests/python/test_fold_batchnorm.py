@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, fold_batchnorm_, sparsify_
+from sparseloom import BlockSparse, Error, sparsify_
 from sparseloom.nn import BlockSparseConv2d
+from sparseloom.patch import fold_batchnorm_
 
 
 class Block(nn.Module):

@@ -112,8 +112,8 @@ BERT_PATTERNS = {
     r".*\.layer\.\d+\.(intermediate|output)\.dense": MLP,
     r".*\.attention\.(self\.(query|key|value)|output\.dense)": ATTENTION,
 }
-#: All 3 x 3 and 1 x 1 convolutions, but not the first one, of 7 x 7 and three channels. Random weights have
-#: no block rows that matter less, and rows without blocks would measure a model that nobody trains.
+#: All 3 x 3 and 1 x 1 convolutions, but not the first one, of 7 x 7 and three channels. Every block
+#: row gets its share, as far as it has four blocks or more: random weights have none that matter less.
 RESNET_PATTERNS = {r"layer\d.*\.(conv\d|downsample\.0)": BlockSparse(block=32, density=0.25, scope="row")}
 #: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens; ResNet-50 on 64 images.
 SPECS = (
