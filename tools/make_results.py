@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import claims_tables
 import front_page
 from conv_tables import is_conv
 from conv_tables import page as conv_page
@@ -44,6 +45,7 @@ EMPTY = {
     "docs/results_cpu.md": {"records": MISSING},
     "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
     "docs/semi24.md": {"gpu": NO_SEMI24},
+    "docs/results.md": {"claims": ""},
     "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
 }
 Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
@@ -113,6 +115,7 @@ def made(folders: list[Path]) -> Parts:
         add_csr(parts, folder.name, runs)
         add_conv(parts, folder.name, runs)
         add_demo(parts, runs)
+    parts["docs/results.md", "claims"] = [claims_tables.page(claims_tables.read(folders))]
     parts["README.md", "front"] = [front_page.front(folders)]
     return parts
 

@@ -78,6 +78,11 @@ TYPER_COMMANDS = {
         "ranks",
         "sparse layers on several GPUs beside dense ones, a process for each",
     ),
+    "bench lstm": (
+        "sparseloom.bench.lstm",
+        "lstm",
+        "recurrent layers beside torch's dense ones, on the CPU or a GPU",
+    ),
     "bench sweep": (
         "sparseloom.bench.sweep.cli",
         "sweep",

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 check_layers = importlib.import_module("check_layers")
 generated = importlib.import_module("generated")
-cpu_goals, cpu_tables = (importlib.import_module(name) for name in ("cpu_goals", "cpu_tables"))
+cpu_goals, cpu_tables, claims_tables = (
+    importlib.import_module(name) for name in ("cpu_goals", "cpu_tables", "claims_tables")
+)
 
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -170,6 +172,27 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         )
         == ""
     )
+
+
+def test_a_claim_says_what_each_record_has_or_that_there_is_none(tmp_path: Path) -> None:
+    arm = {"bits": 2.0, "deviation": 0.01, "parameters": 1000}
+    spread = {"median": 7.0, "p20": 6.5, "p80": 7.5}
+    step = {"op": "lstm", "units": 2048, "density": 0.05, "batch": 16, "direction": "forward"}
+    seeds = [{"test": 3.0, "searching": False}, {"test": 3.2, "searching": False}]
+    errors = {"arm": "dense", "errors": {"imdb": 0.1}}
+    for name, record in {
+        "char-lstm": {"arms": {"dense": arm, "barabasi-albert": arm | {"bits": 1.98}}},
+        "lstm": {"records": [step | {"speedup": spread}, step | {"density": 0.1, "speedup": spread}]},
+        "pixelcnn": {"dense": {"searches": [], "finals": seeds}},
+        "sentiment": {"setting": {"sets": {"imdb": []}}, "runs": {"a": errors, "b": errors}},
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    told = claims_tables.page(claims_tables.read([tmp_path]))
+    assert "barabasi-albert 1.9800 ± 0.0100 of 1,000 parameters (-1.00 %)" in told
+    assert f"{tmp_path.name}: forward 7.0x nn.LSTM (6.5 to 7.5)" in told and "imdb 10.00 %" in told
+    assert "dense 3.1000 ± 0.1414" in told and told.count(claims_tables.NONE) == 2
+    nothing = claims_tables.page(claims_tables.read([]))
+    assert nothing.count(claims_tables.NONE) == len(claims_tables.CLAIMS)
 
 
 @pytest.mark.parametrize(
