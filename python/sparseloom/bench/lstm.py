@@ -8,6 +8,7 @@ steps read them from memory, as a network of many layers would.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from .._steps import Products, lstm_cell
 from ..errors import Error
 from ..nn import BlockSparseLSTM, SmallWorldLSTM
 from ..nn.recurrent_weights import weight_of
+from ..timing import rounds
 from ..timing.rounds import Spread, in_turn, ratios
 from .gpu.device import Monitor, describe, require_gpu, slug
 from .gpu.replay import capture
@@ -178,14 +180,14 @@ def world_on_gpu(cell: Cell, seconds: float, device: torch.device) -> dict[str, 
     """Returns the record of the cell with five steps inside each step, forward and backward over 64 steps of
     time by graph: the microseconds of a step of time."""
     neighbours = max(1, round((cell.density * cell.units / cell.block - 1) / 2))
-    size, time = (cell.units, cell.units, cell.block), 64
+    size, steps = (cell.units, cell.units, cell.block), 64
 
     def drawn(step: int) -> pattern.Pattern:
         return pattern.barabasi_albert(*size, neighbours, step)
 
     net = SmallWorldLSTM(64, cell.units, pattern=drawn, inputs=512, outputs=512, device=device)
     net.to(torch.bfloat16)
-    x = torch.randn(time, cell.batch, 64, device=device, dtype=torch.bfloat16)
+    x = torch.randn(steps, cell.batch, 64, device=device, dtype=torch.bfloat16)
 
     def both() -> None:
         for each in net.parameters():
@@ -198,7 +200,7 @@ def world_on_gpu(cell: Cell, seconds: float, device: torch.device) -> dict[str, 
             both()
     torch.cuda.synchronize()
     (taken,) = in_turn([capture(both).replay], seconds, device, gpu_calls=1)
-    us = Spread.of([each / time for each in taken]).rounded(1)
+    us = Spread.of([each / steps for each in taken]).rounded(1)
     return {
         "op": "small_world_lstm",
         "direction": "forward + backward",
@@ -215,6 +217,10 @@ def lstm(
     ] = 5.0,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
     smoke: Annotated[bool, typer.Option(help="one tiny layer: does it run?")] = False,
+    units: Annotated[int | None, typer.Option(help="cpu: the sizes of so many units alone")] = None,
+    cpu_time: Annotated[
+        bool, typer.Option("--cpu-time", help="one thread by its own clock, for a busy machine")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="exit 1 where a target was missed")] = False,
     results: Annotated[
         Path | None, typer.Option(help="default: bench/results of the checkout, else here")
@@ -223,11 +229,14 @@ def lstm(
     """Times recurrent layers beside torch's dense ones and writes <results>/<device>/lstm.json."""
     if device not in ("cpu", "cuda"):
         raise Error("bench lstm", "cpu or cuda", device, "see --help")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if threads is not None or cpu_time:
+        torch.set_num_threads(1 if cpu_time else threads or 1)
+    if cpu_time:
+        rounds.clock = time.thread_time
     gpu, busy = None, busy_share()
     if device == "cpu":
-        records = [each for cell in (SMOKE if smoke else CPU) for each in on_cpu(cell, seconds)]
+        cells = [cell for cell in (SMOKE if smoke else CPU) if units in (None, cell.units)]
+        records = [each for cell in cells for each in on_cpu(cell, seconds)]
     else:
         where = require_gpu("lstm")
         gpu = describe(where, Monitor(where))
@@ -245,6 +254,7 @@ def lstm(
     console.print(table(records))
     load = {"busy_before": round(busy, 3), "load_average": round(load_average(), 2)}
     head = header("burst", slug(gpu["name"]) if gpu else None) | {"suite": "lstm", "load": load}
+    head["clock"] = "the thread's" if cpu_time else "wall"
     path = write_results(
         results or default_folder(Path(".")), "lstm", head | ({"gpu": gpu} if gpu else {}), records
     )
