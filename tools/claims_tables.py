@@ -53,17 +53,15 @@ def world(run: Record) -> str:
 
 
 def on_cpu(run: Record) -> str:
-    """Says how much faster than nn.LSTM a sequence is."""
-    cells = [
-        each
+    """Says how much faster than nn.LSTM a sequence is, and by which clock."""
+    told = [
+        f"{each['direction']} {each['speedup']['median']:.1f}x nn.LSTM ({each['speedup']['p20']:.1f} to "
+        f"{each['speedup']['p80']:.1f})"
         for each in run["records"]
         if (each["units"], each["batch"], each["density"]) == (2048, 16, 0.05) and "gpu" not in run
     ]
-    return ", ".join(
-        f"{each['direction']} {each['speedup']['median']:.1f}x nn.LSTM ({each['speedup']['p20']:.1f} to "
-        f"{each['speedup']['p80']:.1f})"
-        for each in cells
-    )
+    how = f"{run['machine']['threads']} threads by {run['clock']} clock" if told else ""
+    return ", ".join([*told, how] if told else [])
 
 
 def characters(run: Record) -> str:

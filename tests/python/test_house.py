@@ -182,14 +182,21 @@ def test_a_claim_says_what_each_record_has_or_that_there_is_none(tmp_path: Path)
     errors = {"arm": "dense", "errors": {"imdb": 0.1}}
     for name, record in {
         "char-lstm": {"arms": {"dense": arm, "barabasi-albert": arm | {"bits": 1.98}}},
-        "lstm": {"records": [step | {"speedup": spread}, step | {"density": 0.1, "speedup": spread}]},
+        "lstm": {
+            "clock": "wall",
+            "machine": {"threads": 2},
+            "records": [step | {"speedup": spread}, step | {"density": 0.1, "speedup": spread}],
+        },
         "pixelcnn": {"dense": {"searches": [], "finals": seeds}},
         "sentiment": {"setting": {"sets": {"imdb": []}}, "runs": {"a": errors, "b": errors}},
     }.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
     told = claims_tables.page(claims_tables.read([tmp_path]))
     assert "barabasi-albert 1.9800 ± 0.0100 of 1,000 parameters (-1.00 %)" in told
-    assert f"{tmp_path.name}: forward 7.0x nn.LSTM (6.5 to 7.5)" in told and "imdb 10.00 %" in told
+    assert (
+        f"{tmp_path.name}: forward 7.0x nn.LSTM (6.5 to 7.5), 2 threads by wall clock" in told
+        and "imdb 10.00 %" in told
+    )
     assert "dense 3.1000 ± 0.1414" in told and told.count(claims_tables.NONE) == 2
     nothing = claims_tables.page(claims_tables.read([]))
     assert nothing.count(claims_tables.NONE) == len(claims_tables.CLAIMS)

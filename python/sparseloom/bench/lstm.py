@@ -205,7 +205,7 @@ def world_on_gpu(cell: Cell, seconds: float, device: torch.device) -> dict[str, 
         "op": "small_world_lstm",
         "direction": "forward + backward",
         **cell.named(),
-        "steps": time,
+        "steps": steps,
         "us": us,
     }
 
