@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from on_gpu import make, random
+from test_state import same_layers
 from torch import nn
 
 import sparseloom
@@ -16,15 +17,6 @@ from sparseloom import pattern
 from sparseloom.nn import BlockSparseLinear
 
 pytestmark = pytest.mark.gpu
-
-
-def same(a, b):
-    """Pattern, bits and products of two layers on the GPU."""
-    x = random(5, a.in_features, dtype=a.values.dtype)
-    assert a.pattern == b.pattern and torch.equal(a(x), b(x))
-    for name in ("packed_index", "values", "bias"):
-        one, other = getattr(a, name), getattr(b, name)
-        assert one.device == other.device and torch.equal(one, other), name
 
 
 def test_to_moves_everything_and_back():
@@ -61,7 +53,7 @@ def test_a_seed_means_the_same_layer_on_every_device():
         )
         for device in ("cpu", "cuda")
     ]
-    same(made[0].cuda(), made[1])
+    same_layers(made[0].cuda(), made[1])
 
 
 def test_initial_values_on_the_gpu_have_zero_padding_and_nn_linear_s_bounds():
@@ -112,7 +104,7 @@ def test_b29_sparsity_survives(way):
     layer = make()
     found = roundtrips(layer)
     assert list(found) == WAYS
-    same(layer, found[way])
+    same_layers(layer, found[way])
     found[way](random(3, 100)).sum().backward()
     assert found[way].values.grad.is_cuda and found[way].values.grad.shape == layer.values.shape
 
@@ -136,7 +128,7 @@ def test_loading_another_pattern_takes_it_and_keeps_the_parameter():
     parameter, optimizer = layer.values, torch.optim.AdamW(layer.parameters(), fused=True)
     layer(random(3, 100)).sum().backward()
     layer.load_state_dict(other.state_dict())
-    same(layer, other)
+    same_layers(layer, other)
     assert layer.values is parameter and layer.values.grad is None
     layer(random(3, 100)).sum().backward()
     before = layer.values.detach().clone()
@@ -185,7 +177,7 @@ def test_torch_bsr_shares_memory_in_both_directions(int64):
         shared = torch.sparse_bsr_tensor(*indices, shared.values(), shared.shape)
     again = BlockSparseLinear.from_torch_bsr(shared, layer.bias.detach())
     assert again.values.data_ptr() == layer.values.data_ptr()
-    same(layer, again)
+    same_layers(layer, again)
     again(random(4, 96)).sum().backward()
     assert again.values.grad is not None
 

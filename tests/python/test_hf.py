@@ -17,7 +17,8 @@ import safetensors.torch
 import tiny_models
 import torch
 import transformers
-from tiny_models import made, reloaded, same, tokens
+from bits import same
+from tiny_models import made, reloaded, tokens
 from torch import nn
 
 import sparseloom

@@ -4,7 +4,8 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from tiny_models import made, reloaded, same, tokens
+from bits import same
+from tiny_models import made, reloaded, tokens
 
 import sparseloom
 from sparseloom import BlockSparse, Semi24, densify_, quantize_, sparsify_

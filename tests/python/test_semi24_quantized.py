@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from bits import same
 from torch import Tensor, nn
 
 import sparseloom
@@ -23,15 +24,6 @@ def layer_of(
 ) -> Semi24Linear:
     torch.manual_seed(7)
     return Semi24Linear.from_dense(nn.Linear(cols, rows, bias), "magnitude", activation=activation)
-
-
-def same(mine: nn.Module, other: nn.Module) -> bool:
-    left, right = mine.state_dict(), other.state_dict()
-    return list(left) == list(right) and all(
-        left[name].dtype is right[name].dtype
-        and torch.equal(left[name].view(torch.uint8), right[name].view(torch.uint8))
-        for name in left
-    )
 
 
 def operands(rows: int, cols: int, m: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from bits import same
 from torch import nn
 
 import sparseloom
@@ -19,10 +20,11 @@ def make(density=0.5, seed=0, **options):
     return BlockSparseLinear(100, 70, density=density, block=16, **options)
 
 
-def same(a, b):
-    x = torch.randn(5, 100, dtype=a.values.dtype)
+def same_layers(a, b):
+    """Pattern, bits and products of two layers on one device."""
+    x = torch.randn(5, a.in_features, dtype=a.values.dtype).to(a.values.device)
     assert a.pattern == b.pattern and torch.equal(a(x), b(x))
-    assert all(torch.equal(a.state_dict()[name], b.state_dict()[name]) for name in a.state_dict())
+    assert same(a, b) and a.packed_index.device == b.packed_index.device
     assert torch.equal(a.packed_index, b.packed_index)
 
 
@@ -50,7 +52,7 @@ def roundtrips(layer):
 def test_b29_sparsity_survives(way):
     layer = make()
     again = roundtrips(layer)[way]
-    same(layer, again)
+    same_layers(layer, again)
     again(torch.randn(3, 100)).sum().backward()  # it still trains
     assert again.values.grad.shape == layer.values.shape
 
@@ -108,7 +110,7 @@ def test_index_stays_int32_whatever_the_cast():
     ):
         cast()
         assert layer.crow.dtype == layer.packed_index.dtype == torch.int32
-    same(layer, copy.deepcopy(layer))
+    same_layers(layer, copy.deepcopy(layer))
 
 
 def test_loading_another_pattern_takes_it_and_keeps_the_optimizer_s_parameter():
@@ -116,7 +118,7 @@ def test_loading_another_pattern_takes_it_and_keeps_the_optimizer_s_parameter():
     parameter, optimizer = layer.values, torch.optim.AdamW(layer.parameters())
     layer(torch.randn(3, 100)).sum().backward()
     layer.load_state_dict(other.state_dict())
-    same(layer, other)
+    same_layers(layer, other)
     assert layer.values is parameter and layer.values.grad is None and layer.values.shape[0] == 9
     layer(torch.randn(3, 100)).sum().backward()
     before = layer.values.detach().clone()
@@ -129,7 +131,7 @@ def test_int64_indices_are_converted_and_dtypes_are_cast_as_torch_does():
     state["crow"], state["col"] = state["crow"].long(), state["col"].long()
     layer.load_state_dict(state, assign=True)
     assert layer.crow.dtype == layer.col.dtype == torch.int32
-    same(layer, make(seed=1))
+    same_layers(layer, make(seed=1))
     half = make(seed=3).half()
     half.load_state_dict(make(seed=1).state_dict())  # a fresh one: torch remembers assign=True in the old
     assert half.values.dtype == torch.float16

@@ -9,7 +9,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 import torch
 import transformers
-from torch import nn
 
 TOKENS = {"vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 ENCODER = {"hidden_size": 32, "intermediate_size": 72, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -57,11 +56,6 @@ def made(cls: str, config: str, **changes: object) -> transformers.PreTrainedMod
 
 def tokens(*shape: int) -> torch.Tensor:
     return torch.randint(3, 60, shape or (2, 9), generator=torch.Generator().manual_seed(1))
-
-
-def same(model: nn.Module, other: nn.Module) -> bool:
-    mine, theirs = model.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def reloaded(model, folder):
