@@ -35,6 +35,7 @@ def load(library: str | Path) -> None:
 class DiagonalPlusBlocks(layouts.Layout):
     """Values: the diagonal, then the blocks [blocks, side, side], as one row."""
 
+    planned = True  # the plan predicts times, so that a report tells kernels and times the layer alone
     crow: Tensor  # int32 [rows / side + 1]
     col: Tensor  # int32 [blocks]
     side: int

@@ -4,6 +4,7 @@ generic rows, a fast row of its own, and everything that SparseLinear does."""
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,29 @@ def test_an_index_that_would_lead_outside_is_refused(layer: SparseLinear, col: i
     layer.col[3] = col
     with pytest.raises(RuntimeError, match=says):
         layer(torch.randn(3, 96))
+
+
+def test_a_fast_row_is_in_report_and_plan_after_save_load_and_pickle(
+    very_sparse: SparseLinear, tmp_path: Path
+):
+    """What is read back into a dense model runs the row from outside too, under autocast as well."""
+    net, x = nn.Sequential(very_sparse), torch.randn(200, 1024)
+    found = sparseloom.report(net, x, seconds=0.01)
+    (told,) = found.layers
+    assert told.kernels["forward"] == "eight_lanes" and told.layout == "diagonal_plus_blocks"
+    sparseloom.save(net, tmp_path / "net.safetensors")
+    read = nn.Sequential(nn.Linear(1024, 1024))
+    sparseloom.load(tmp_path / "net.safetensors", read, sparsify=True)
+    copied = pickle.loads(pickle.dumps(net))
+    for other in (read, copied):
+        assert (
+            other[0].layout.name == "diagonal_plus_blocks" and other[0].plan(200)["kernel"] == "eight_lanes"
+        )
+        assert torch.equal(other(x), net(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = net(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), net(x), rtol=0.05, atol=0.05)
 
 
 def test_the_layout_is_found_by_name(module: ModuleType):
