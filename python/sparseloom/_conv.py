@@ -66,7 +66,7 @@ def conv(
     ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])
-    if not _by_rows(x, index, window, strict):
+    if not by_rows("forward", x, tuple(x.shape[2:]), index, window, strict):
         if strict:
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
             expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
@@ -82,14 +82,17 @@ def conv(
     return y.movedim(-1, 1)
 
 
-def _by_rows(x: Tensor, index: Index, window: Window, strict: bool) -> bool:
-    """Returns whether a row of bsr_conv takes x; they all want something to multiply."""
+def by_rows(
+    direction: str, x: Tensor, extents: Sequence[int], index: Index, window: Window, strict: bool
+) -> bool:
+    """Returns whether a row of bsr_conv shall run the product of ``direction`` on the operand x, where W maps
+    from space of ``extents``. The rows all want something to multiply."""
     if x.is_cuda:
         return x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
     fits = x.device.type == "cpu" and x.dtype in (torch.float32, *_SIXTEEN_BITS) and x.numel() > 0
     if not fits or transformed() or torch._C._get_tracing_state() is not None:
         return False
-    return strict or rows_are_faster("forward", x, x.shape[2:], window, index)
+    return strict or rows_are_faster(direction, x, extents, window, index)
 
 
 def _built_for_cuda() -> bool:

@@ -50,10 +50,12 @@ def conv_transpose(
     is as for ``_conv.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
-    if not _conv._by_rows(x):
+    back = turned(index) if turned_index is None else turned_index()
+    if not _conv.by_rows("dx", x, extents, back, window, strict):
         if strict:
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
-            raise Error("conv_transpose", "x of bf16 or fp16 on a GPU, with images", got, remedy)
+            expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
+            raise Error("conv_transpose", expected, got, remedy)
         torchs: Any = _TORCHS[len(window.kernel) - 1]
         weight = _conv.dense(values, index, window.kernel).transpose(0, 1)
         _, stride, padding, dilation = window
@@ -67,7 +69,7 @@ def conv_transpose(
     y = _Transposed.apply(
         x.movedim(1, -1),
         values[slots].transpose(-1, -2).contiguous(),
-        turned(index) if turned_index is None else turned_index(),
+        back,
         window,
         extents,
     )
@@ -105,8 +107,7 @@ class _Transposed(torch.autograd.Function):
         need_x, need_values, *_ = ctx.needs_input_grad
         dx = dvalues = None
         if need_x:
-            dx = _conv._called(_operators.conv, dy, values, index.packed, None, index.rows, *window)
+            dx = _conv._forward(dy, values, None, index, window)
         if need_values:
-            how = index.packed, index.blocks, index.bm, index.bn
-            dvalues = _conv._called(_operators.conv_dw, x, dy, *how, *window)
+            dvalues = _conv._dvalues(x, dy, index, window)
         return dx, dvalues, None, None, None
