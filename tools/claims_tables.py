@@ -60,7 +60,7 @@ def on_cpu(run: Record) -> str:
         for each in run["records"]
         if (each["units"], each["batch"], each["density"]) == (2048, 16, 0.05) and "gpu" not in run
     ]
-    how = f"{run['machine']['threads']} threads by {run['clock']} clock" if told else ""
+    how = f"threads: {run['machine']['threads']}, clock: {run['clock']}" if told else ""
     return ", ".join([*told, how] if told else [])
 
 

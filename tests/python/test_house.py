@@ -194,7 +194,7 @@ def test_a_claim_says_what_each_record_has_or_that_there_is_none(tmp_path: Path)
     told = claims_tables.page(claims_tables.read([tmp_path]))
     assert "barabasi-albert 1.9800 ± 0.0100 of 1,000 parameters (-1.00 %)" in told
     assert (
-        f"{tmp_path.name}: forward 7.0x nn.LSTM (6.5 to 7.5), 2 threads by wall clock" in told
+        f"{tmp_path.name}: forward 7.0x nn.LSTM (6.5 to 7.5), threads: 2, clock: wall" in told
         and "imdb 10.00 %" in told
     )
     assert "dense 3.1000 ± 0.1414" in told and told.count(claims_tables.NONE) == 2
