@@ -226,12 +226,12 @@ def _require_matches(
             for name in names
             if name not in listed and pattern.fullmatch(name)
         ]
-        got = f"only {', '.join(dense[:5])}, which are not" if dense else "nothing"
+        got = f"only {', '.join(dense[:5])}, which have no 8-bit layer" if dense else "nothing"
         if any(pattern.fullmatch(name) for name in listed):
             got = "only layers that a pattern before it has taken"
         raise Error(
             _OP,
-            f"block-sparse layers for {regex!r}",
+            f"sparse layers with an 8-bit twin for {regex!r}",
             got,
             f"they are {', '.join(listed[:8]) or 'none: sparsify_ first'}",
         )

@@ -37,11 +37,11 @@ def sparsify_(
     """Replaces the linear layers whose names match by sparse ones: block-sparse layers that hold the chosen
     blocks of their weights, or 2:4 layers.
 
-    It takes nn.Linear, transformers' Conv1D, 1x1 convolutions, the projections of nn.MultiheadAttention
-    (matched by its own name, or as name.in_proj and name.out_proj), and the weights of nn.LSTM and nn.GRU
-    (by its own name, or as name.ih_l0, name.hh_l0 and so on; all gates are one weight). A module that is used
-    in several places is replaced in all of them; biases stay the same Parameters; random numbers are drawn
-    only by select="random".
+    It takes nn.Linear, transformers' Conv1D, nn.Conv1d, 2d and 3d and their transposed twins without groups,
+    the projections of nn.MultiheadAttention (matched by its own name, or as name.in_proj and name.out_proj),
+    and the weights of nn.LSTM and nn.GRU (by its own name, or as name.ih_l0, name.hh_l0 and so on; all gates
+    are one weight). A module that is used in several places is replaced in all of them; biases stay the same
+    Parameters; random numbers are drawn only by select="random".
 
     Args:
         patterns: {regex: BlockSparse(...) or Semi24(...)}; names are matched whole (re.fullmatch), and the
