@@ -304,8 +304,8 @@ def test_quantize_skips_with_reasons() -> None:
 @pytest.mark.parametrize(
     ("patterns", "words"),
     [
-        ({"5": torch.int8}, "block-sparse layers for '5', got nothing; they are 0, 3"),
-        ({"2": torch.int8}, "got only 2, which are not"),
+        ({"5": torch.int8}, "sparse layers with an 8-bit twin for '5', got nothing; they are 0, 3"),
+        ({"2": torch.int8}, "got only 2, which have no 8-bit layer"),
         ({".*": torch.int8, "0": FLOAT8}, "a pattern before it has taken"),
         ({"0": torch.float16}, "torch.int8 or torch.float8_e4m3fn, got torch.float16"),
         ({"(": torch.int8}, "regular expressions as keys"),
@@ -324,13 +324,13 @@ def test_quantize_refuses(patterns: Any, words: str) -> None:
 def test_quantize_refuses_what_would_do_nothing() -> None:
     with pytest.raises(Error, match="the layer itself"):
         sparseloom.quantize_(layer_of())
-    with pytest.raises(Error, match=r"block-sparse layers for '.*', got only 0, which are not"):
+    with pytest.raises(Error, match=r"twin for '.*', got only 0, which have no 8-bit layer"):
         sparseloom.quantize_(nn.Sequential(nn.Linear(4, 4)))
     hooked = nn.Sequential(layer_of())
     hooked[0].register_forward_hook(lambda *_: None)
     with pytest.raises(Error, match="can be quantized, got 0: it has hooks"):
         sparseloom.quantize_(hooked)
-    with pytest.raises(Error, match="block-sparse layers for 'no'"):
+    with pytest.raises(Error, match="8-bit twin for 'no'"):
         sparseloom.quantize_(model_of(), x_scale={"no": 0.1})
 
 
