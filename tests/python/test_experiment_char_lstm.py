@@ -10,7 +10,7 @@ import torch
 from sparseloom import Error
 from sparseloom.cli import main
 from sparseloom.experiment import char_lstm, char_lstm_outcome, checkpoints, reviews, runs
-from sparseloom.experiment.char_lstm import ARMS, OP, TINY, Setting, Streams, Training
+from sparseloom.experiment.char_lstm import ARMS, OP, PLAN, TINY, Setting, Streams, Training
 
 SETTING = Setting("invented", 6, 8, 8, TINY)
 LINES = [
@@ -39,7 +39,7 @@ def test_the_smoke_writes_the_record_and_the_page_and_is_done(tmp_path, capsys):
     assert list(record["arms"]) == list(ARMS[:2]) and len(record["runs"]) == 12
     dense, sparse = (record["arms"][arm] for arm in ARMS[:2])
     assert dense["parameters"] >= sparse["parameters"] and dense["units"] < sparse["units"]
-    assert len(dense["seeds"]) == 3 and dense["rate"] in runs.RATES
+    assert len(dense["seeds"]) == 3 and dense["rate"] in PLAN.rates
     page = (tmp_path / "char-lstm.html").read_text()
     assert page.count("data:image/png") == 3 and "http" not in page
     assert len(list(tmp_path.glob("*.model"))) == 6 and not list(tmp_path.glob("*.checkpoint"))
@@ -132,4 +132,4 @@ def test_the_bars_compare_the_best_small_world_with_dense():
     (_, told), (_, still) = char_lstm_outcome.bars(found)
     assert told == "+1.50 %, missed" and still == "1.50 %, missed"
     assert [told for _, told in char_lstm_outcome.bars({"arms": {}})] == ["not run", "not run"]
-    assert char_lstm_outcome.improves([2.0] * 18 + [1.9] * 2) == pytest.approx(5)
+    assert runs.improves([2.0] * 18 + [1.9] * 2) == pytest.approx(5)

@@ -12,11 +12,11 @@ from test_experiment_vit import image_archive
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom.experiment import mixture, pixelcnn, pixelcnn_outcome
+from sparseloom.experiment import mixture, pixelcnn, pixelcnn_outcome, runs
 from sparseloom.experiment.pixelcnn_model import ARMS, SMALL, PixelCNN, Size
 
 TINY = pixelcnn.Setting("archive", steps=6, batch=3, size=Size(64, 1, 4))
-SEED0 = pixelcnn.finals("groups-4", 1e-3)[0]
+SEED0 = runs.finals("groups-4", 1e-3)[0]
 
 
 def every_value(of: int) -> torch.Tensor:
@@ -124,8 +124,8 @@ def test_crops_lie_where_the_numbers_say_and_every_tenth_image_is_for_validation
     assert torch.equal(flipped, images.x[7, :, 8:24, :16].flip(-1))
 
 
-@pytest.mark.parametrize("run", [SEED0, pixelcnn.searches("dense")[1]], ids=str)
-def test_a_run_resumes_to_the_same_bits(run: pixelcnn.Run) -> None:
+@pytest.mark.parametrize("run", [SEED0, runs.Run("dense", 1e-3, 0, True)], ids=str)
+def test_a_run_resumes_to_the_same_bits(run: runs.Run) -> None:
     parts = pixelcnn.split(pixelcnn.invented())
 
     def training() -> pixelcnn.Training:
@@ -148,7 +148,7 @@ def test_a_run_resumes_to_the_same_bits(run: pixelcnn.Run) -> None:
     assert ("test" in first) != run.searching and (first["samples"] is None) == run.searching
     if not run.searching:
         assert len(base64.b64decode(first["samples"])) == pixelcnn.SAMPLES * 4 * 4 * 3
-    other = pixelcnn.Training(pixelcnn.finals("dense", 1e-3)[1], TINY, parts, graphed=False)
+    other = pixelcnn.Training(runs.finals("dense", 1e-3)[1], TINY, parts, graphed=False)
     with pytest.raises(Error, match="a checkpoint of"):
         other.load_state_dict(state)
 
@@ -170,20 +170,22 @@ def outcome(arm: str, name: str, bits: float | None, **others: object) -> dict[s
     searching = name.startswith("rate")
     size = {"width": 8, "depth": 3, "side": 16}
     return {
-        "arm": arm, "name": name, "searching": searching, "validation": bits, "seconds": 50.0, "steps": 100,
-        "rate": float(name[4:]) if searching else 1e-3, "parameters": 1000, "device": "cpu", "samples": None,
+        "arm": arm, "searching": searching, "validation": bits, "seconds": 50.0, "steps": 100,
+        "rate": float(name[4:]) if searching else 1e-3, "seed": 0 if searching else int(name[4:]),
+        "parameters": 1000, "device": "cpu", "samples": None,
         "losses": [4.0] * 80 + [2.0] * 20, "setting": {"steps": 100, "batch": 8, "size": size},
     } | ({} if searching else {"test": bits}) | others  # fmt: skip
 
 
 def write(folder, *found: dict[str, object]) -> None:
     for each in found:
-        (folder / f"{each['arm']}.{each['name']}.json").write_text(json.dumps(each))
+        run = runs.Run(each["arm"], each["rate"], each["seed"], each["searching"])
+        (folder / f"{run.name}.json").write_text(json.dumps(each))
 
 
 def test_the_table_compares_means_with_dense(tmp_path) -> None:
     for arm, bits in (("dense", 3.0), ("groups-2", 2.97), ("groups-4", 3.005)):
-        write(tmp_path, *(outcome(arm, f"rate{rate:g}", 3.1 + rate) for rate in pixelcnn.RATES))
+        write(tmp_path, *(outcome(arm, f"rate{rate:g}", 3.1 + rate) for rate in pixelcnn.PLAN.rates))
         write(tmp_path, *(outcome(arm, f"seed{seed}", bits + 0.01 * seed) for seed in range(3)))
     write(
         tmp_path, outcome("groups-4", "rate0.0003", None), outcome("groups-4", "seed0", 3.005, seconds=300.0)
@@ -202,7 +204,7 @@ def test_the_table_compares_means_with_dense(tmp_path) -> None:
     assert met["losses fall less than 1 % in the last tenth"] == ("25.00 %", False)
     assert met["a run takes at most 240 s"] == ("300 s", False)
     assert met["3 seeds of each arm"] == ("3", True) and met["parameters at most 2 % apart"][1]
-    assert pixelcnn_outcome.chosen_rate(tmp_path, "groups-4") == 1e-3
+    assert runs.best_rate(pixelcnn.PLAN, runs.read(pixelcnn.PLAN, tmp_path)["groups-4"]) == 1e-3
     write(tmp_path, outcome("dense", "seed2", 3.0, setting={"steps": 7}))
     with pytest.raises(Error, match="outcomes of one setting"):
         pixelcnn_outcome.read(tmp_path)
@@ -211,12 +213,13 @@ def test_the_table_compares_means_with_dense(tmp_path) -> None:
 def test_what_is_missing_is_named(tmp_path) -> None:
     with pytest.raises(Error, match="outcomes of the arm dense"):
         pixelcnn_outcome.read(tmp_path)
-    write(tmp_path, *(outcome("dense", f"rate{rate:g}", None) for rate in pixelcnn.RATES[1:]))
-    with pytest.raises(Error, match=r"no dense\.rate0\.0003\.json"):
-        pixelcnn_outcome.chosen_rate(tmp_path, "dense")
+    write(tmp_path, *(outcome("dense", f"rate{rate:g}", None) for rate in pixelcnn.PLAN.rates[1:]))
+    seeds = runs.left(pixelcnn.PLAN, tmp_path, ["dense"], "seed.*")
+    with pytest.raises(Error, match=r"no dense\.rate0\.0003; run it"):
+        next(seeds)
     write(tmp_path, outcome("dense", "rate0.0003", None))
     with pytest.raises(Error, match="whose losses are numbers"):
-        pixelcnn_outcome.chosen_rate(tmp_path, "dense")
+        list(runs.left(pixelcnn.PLAN, tmp_path, ["dense"]))
 
 
 @pytest.mark.package("matplotlib")
@@ -231,13 +234,13 @@ def test_a_smoke_run_trains_all_arms_and_writes_the_page(tmp_path, capsys) -> No
         return capsys.readouterr().out
 
     assert "dense.rate0.0003: step 1 of 2; run the same command again" in run("--minutes", "0")
-    assert (out / "dense.rate0.0003.pt").exists()
+    assert (out / "dense.rate0.0003.checkpoint").exists()
     said = run()
-    assert "dense.rate0.0003: goes on at step 1 of 2" in said and said.count("bits per dimension, ") == 18
-    assert not list(out.glob("*.pt")) and "| groups-4 | 4 |" in (out / "pixelcnn.md").read_text()
+    assert "dense.rate0.0003: goes on at step 1 of 2" in said and said.count(": validation ") == 18
+    assert not list(out.glob("*.checkpoint*")) and "| groups-4 | 4 |" in (out / "pixelcnn.md").read_text()
     html = (out / "pixelcnn.html").read_text()
     assert html.count("data:image/png;base64,") == 3 and html.count("data:image/svg+xml;base64,") == 1
-    record = json.loads((out / "record.json").read_text())
+    record = json.loads((out / "pixelcnn.json").read_text())
     assert [len(arm["finals"]) for arm in record.values()] == [3, 3, 3]
     assert all(0 < each["test"] < 12 for arm in record.values() for each in arm["finals"])
     before = (out / "pixelcnn.html").stat().st_mtime_ns

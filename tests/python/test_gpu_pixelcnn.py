@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from sparseloom.experiment import pixelcnn
+from sparseloom.experiment import pixelcnn, runs
 from sparseloom.experiment.pixelcnn_model import ARMS, Size
 
 pytestmark = pytest.mark.gpu
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def test_a_graph_replays_the_steps(arm: str) -> None:
     setting = pixelcnn.Setting("archive", steps=12, batch=8, size=Size(128, 1, 8))
     parts = pixelcnn.split(pixelcnn.invented().to(torch.device("cuda")))
-    run = pixelcnn.finals(arm, 1e-3)[0]
+    run = runs.finals(arm, 1e-3)[0]
     losses = {}
     for graphed in (False, True):
         training = pixelcnn.Training(run, setting, parts, graphed)

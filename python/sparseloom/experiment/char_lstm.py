@@ -25,7 +25,7 @@ from ..errors import Error
 from ..nn import SmallWorldLSTM
 from ..pattern import Pattern
 from .reviews import Reviews
-from .runs import SEARCH, Run
+from .runs import SEARCH, Plan, Run
 from .steps import Graph, device_name, mixed, rate
 
 OP = "experiment char-lstm"
@@ -90,6 +90,7 @@ def patterns(arm: str, size: Size, step: int) -> Pattern:
 
 #: The small worlds, after the dense network.
 ARMS = ("dense", "barabasi-albert", "watts-strogatz")
+PLAN = Plan(OP, ARMS, (1e-3, 2e-3, 4e-3))
 
 
 def network(arm: str, size: Size, device: torch.device | str = "cpu", seed: int = 0) -> SmallWorldLSTM:

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import Error
 from . import char_lstm_outcome, reviews, runs
-from .char_lstm import ARMS, OP, TINY, Setting, Streams, Training
+from .char_lstm import ARMS, OP, PLAN, TINY, Setting, Streams, Training
 
 
 def char_lstm_command(
@@ -43,8 +43,8 @@ def char_lstm_command(
     def made(run: runs.Run) -> Training:
         return Training(run, setting, streams)
 
-    done = runs.go(OP, out, ARMS, chosen, made, where, minutes, typer.echo)
-    found = char_lstm_outcome.record(runs.read(OP, out, ARMS))
+    done = runs.go(PLAN, out, chosen, made, where, minutes, typer.echo)
+    found = char_lstm_outcome.record(runs.read(PLAN, out))
     if not done or not found["arms"]:
         return
     (out / "char-lstm.json").write_text(json.dumps(found, indent=1) + "\n")

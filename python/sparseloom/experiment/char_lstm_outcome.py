@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from .char_lstm import ARMS, Size, patterns
+from .char_lstm import ARMS, PLAN, Size, patterns
 from .curves import Picture, page
-from .runs import RATES, SEEDS, best_rate, spread
+from .runs import SEEDS, best_rate, improves, spread
 
 #: How many percent more bits than dense's the best small world may have, the aim, and how many percent the
 #: last tenth of a run may still improve.
@@ -28,7 +28,7 @@ def record(found: Found) -> dict[str, Any]:
             continue
         mean, deviation = spread(bits)
         arms[arm] = {
-            "bits": mean, "deviation": deviation, "seeds": bits, "rate": best_rate(found[arm]),
+            "bits": mean, "deviation": deviation, "seeds": bits, "rate": best_rate(PLAN, found[arm]),
             "units": seeds[0]["units"], "parameters": seeds[0]["parameters"],
             "recurrent_parameters": seeds[0]["recurrent_parameters"],
             "improves": max(improves(each["losses"]) for each in seeds),
@@ -43,20 +43,10 @@ def record(found: Found) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def improves(losses: list[float | None]) -> float:
-    """Returns by how many percent the last tenth of a run lies below the tenth before it."""
-    known = [each for each in losses if each is not None]
-    tenth = max(1, len(known) // 10)
-    if len(known) < 2 * tenth:
-        return float("inf")
-    before, last = (statistics.mean(part) for part in (known[-2 * tenth : -tenth], known[-tenth:]))
-    return 100 * (1 - last / before)
-
-
 def table(found: dict[str, Any]) -> str:
     """Returns the record as a table in Markdown, with its bars."""
     setting, arms = found["setting"], found["arms"]
-    rates = ", ".join(f"{each:g}" for each in RATES)
+    rates = ", ".join(f"{each:g}" for each in PLAN.rates)
     lines = [
         "# sparseloom experiment char-lstm",
         "",

@@ -1,10 +1,10 @@
 """One run of `sparseloom experiment pixelcnn`: a PixelCNN on crops of CIFAR-10, dense or block-diagonal.
 
 The recipe is one for all arms: Adam with a warm-up of 2 % of the steps and a cosine to zero, batches of 128
-crops of 16 x 16 at random places, half of them flipped, bf16 on a GPU. Each arm first tries RATES at a
-quarter of the steps with the first seed; its runs then have the one with the fewest bits on a tenth of the
-training images, which no run learns from. Every random number follows from the seed and the step, so that a
-run that goes on from a checkpoint is the run that never stopped.
+crops of 16 x 16 at random places, half of them flipped, bf16 on a GPU. The search of runs.py takes the
+learning rate with the fewest bits on a tenth of the training images, which no run learns from. Every random
+number follows from the seed and the step, so that a run that goes on from a checkpoint is the run that never
+stopped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..errors import Error
 from . import mixture
 from .cifar import SIDE, Images
 from .pixelcnn_model import ARMS, SMALL, PixelCNN, Size
+from .runs import SEARCH, Plan, Run
 from .steps import Graph, device_name, mixed, rate
 
-_OP = "experiment pixelcnn"
+PLAN = Plan("experiment pixelcnn", tuple(ARMS), (3e-4, 1e-3, 3e-3))
 STEPS, BATCH, WARM_UP = 6000, 128, 0.02
-RATES, SEEDS, SEARCH = (3e-4, 1e-3, 3e-3), 3, 4
 #: Parts of a run, each of which has one loss in the outcome, and may be the last before a stop.
 PARTS = 100
 NUMBERS = 3  # uniform numbers that one crop takes
@@ -42,26 +42,6 @@ class Setting:
     steps: int = STEPS
     batch: int = BATCH
     size: Size = SMALL
-
-
-class Run(NamedTuple):
-    """One training of an arm; ``searching`` is one of the search, at a quarter of the steps."""
-
-    arm: str
-    name: str
-    rate: float
-    seed: int
-    searching: bool
-
-
-def searches(arm: str) -> list[Run]:
-    """Returns the runs that choose an arm's learning rate."""
-    return [Run(arm, f"rate{each:g}", each, 0, True) for each in RATES]
-
-
-def finals(arm: str, learning_rate: float) -> list[Run]:
-    """Returns the runs that count."""
-    return [Run(arm, f"seed{seed}", learning_rate, seed, False) for seed in range(SEEDS)]
 
 
 class Parts(NamedTuple):
@@ -168,7 +148,7 @@ class Training:
         expected = {"run": tuple(self.run), "setting": asdict(self.setting)}
         got = {name: state[name] for name in expected}
         if got != expected:
-            raise Error(_OP, f"a checkpoint of {expected}", f"one of {got}", "pass another --out")
+            raise Error(PLAN.op, f"a checkpoint of {expected}", f"one of {got}", "pass another --out")
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.losses, self.seconds = state["step"], state["losses"], state["seconds"]
@@ -189,6 +169,9 @@ class Training:
             "losses": [each if math.isfinite(each) else None for each in self.losses],
             "samples": pictures, "device": device_name(self.device), "torch": torch.__version__,
         }  # fmt: skip
+
+    def kept(self) -> None:
+        """Returns nothing: no other experiment reads the networks."""
 
     @torch.no_grad()
     def _bits(self, images: Tensor) -> float:

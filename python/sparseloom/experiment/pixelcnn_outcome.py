@@ -1,9 +1,8 @@
-"""What `sparseloom experiment pixelcnn` has to show: the choice of learning rates, the means of a folder's
-outcomes, and what is to be shown of them."""
+"""What `sparseloom experiment pixelcnn` has to show: the means of a folder's outcomes, the search, and its
+bars."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Error
-from .pixelcnn import RATES, SEEDS, Run, searches
+from . import runs
+from .pixelcnn import PLAN
 from .pixelcnn_model import ARMS
+from .runs import SEEDS, improves
 
-_OP = "experiment pixelcnn"
 #: Bits per colour that block-diagonal arms may lie above dense, and are meant to.
 MUST, GOAL = 0.01, -0.02
 #: Per cent that the last tenth of a run may still improve, and seconds that a run may take.
@@ -41,46 +41,15 @@ class Bar(NamedTuple):
     met: bool
 
 
-def path_of(folder: Path, run: Run) -> Path:
-    """Returns where a run's outcome lies."""
-    return folder / f"{run.arm}.{run.name}.json"
-
-
-def chosen_rate(folder: Path, arm: str) -> float:
-    """Returns the learning rate of the search's run with the fewest bits. Raises Error where the search is
-    not done, or every rate was too large."""
-    paths = [path_of(folder, run) for run in searches(arm)]
-    if missing := [path.name for path in paths if not path.exists()]:
-        got = f"no {', '.join(missing)} in {folder}"
-        raise Error(_OP, f"a search at {len(RATES)} learning rates", got, "run it with --only 'rate.*'")
-    return best([json.loads(path.read_text()) for path in paths])["rate"]  # type: ignore[no-any-return]
-
-
-def best(found: list[Outcome]) -> Outcome:
-    """Returns the run of a search with the fewest bits. Raises Error where none ended with a number."""
-    numbers = [each for each in found if each["validation"] is not None]
-    if not numbers:
-        raise Error(_OP, "a search whose losses are numbers", "infinity or NaN in each", "lower RATES")
-    return min(numbers, key=lambda each: each["validation"])
-
-
 def read(folder: Path) -> Record:
     """Returns the outcomes in a folder. Raises Error where an arm has no final run or lacks one of its
     search, and where two outcomes had other settings."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.*.json"))]
-    settings = {json.dumps(each["setting"], sort_keys=True) for each in found}
-    if len(settings) > 1:
-        got = " and ".join(sorted(settings))
-        raise Error(
-            _OP, "outcomes of one setting", got, "train all arms again with the same --steps and data"
-        )
     record = {}
-    for name in ARMS:
-        mine = [each for each in found if each["arm"] == name]
+    for name, mine in runs.read(PLAN, folder).items():
         arm = Arm([e for e in mine if e["searching"]], [e for e in mine if not e["searching"]])
-        if len(arm.searches) < len(RATES) or not arm.finals:
+        if len(arm.searches) < len(PLAN.rates) or not arm.finals:
             got = f"{len(arm.searches)} of the search and {len(arm.finals)} final ones"
-            raise Error(_OP, f"outcomes of the arm {name}", got, f"train it with --arm {name}")
+            raise Error(PLAN.op, f"outcomes of the arm {name}", got, f"train it with --arm {name}")
         record[name] = arm
     return record
 
@@ -96,15 +65,6 @@ def deviation(arm: Arm) -> float:
     return statistics.stdev(numbers) if len(numbers) > 1 and None not in numbers else 0.0
 
 
-def last_tenth(outcome: Outcome) -> float:
-    """Returns by how many per cent the training loss fell in the last tenth: the mean of the run's last
-    twentieth against that of the one before the last tenth."""
-    losses = [math.inf if each is None else each for each in outcome["losses"]]
-    some = max(1, len(losses) // 20)
-    before, after = losses[-3 * some : -2 * some] or losses[:1], losses[-some:]
-    return 100 * (1 - statistics.mean(after) / statistics.mean(before))
-
-
 def bars(record: Record) -> Iterator[Bar]:
     """Yields what is to be shown."""
     dense = mean(record["dense"])
@@ -113,9 +73,12 @@ def bars(record: Record) -> Iterator[Bar]:
             gap = mean(arm) - dense
             for text, limit in (("at most", MUST), ("goal:", GOAL)):
                 yield Bar(f"{name} {text} {limit:+.2f} bits of dense", f"{gap:+.4f}", gap <= limit)
-    runs = [each for arm in record.values() for each in arm.finals]
-    slowest, least = max(each["seconds"] for each in runs), min(len(arm.finals) for arm in record.values())
-    falls = max(last_tenth(each) for each in runs)
+    all_finals = [each for arm in record.values() for each in arm.finals]
+    slowest, least = (
+        max(each["seconds"] for each in all_finals),
+        min(len(arm.finals) for arm in record.values()),
+    )
+    falls = max(improves(each["losses"]) for each in all_finals)
     yield Bar(f"losses fall less than {STILL:.0f} % in the last tenth", f"{falls:.2f} %", falls < STILL)
     yield Bar(f"a run takes at most {SECONDS:.0f} s", f"{slowest:.0f} s", slowest <= SECONDS)
     yield Bar(f"{SEEDS} seeds of each arm", str(least), least >= SEEDS)
@@ -133,7 +96,7 @@ def rows(record: Record) -> list[list[str]]:
     for name, arm in record.items():
         first = arm.finals[0]
         gap = mean(arm) - mean(record["dense"])
-        falls = statistics.mean(last_tenth(each) for each in arm.finals)
+        falls = statistics.mean(improves(each["losses"]) for each in arm.finals)
         found.append(
             [
                 name, str(ARMS[name] * first["setting"]["size"]["depth"]), f"{first['parameters']:,}",
@@ -146,12 +109,12 @@ def rows(record: Record) -> list[list[str]]:
 
 def search_rows(record: Record) -> list[list[str]]:
     """Returns the cells of the search's table, its heads first; a chosen rate at an end says so."""
-    found = [["arm", *(f"{each:g}" for each in RATES), ""]]
+    found = [["arm", *(f"{each:g}" for each in PLAN.rates), ""]]
     for name, arm in record.items():
         ordered = sorted(arm.searches, key=lambda each: float(each["rate"]))
         cells = ["none" if e["validation"] is None else f"{e['validation']:.4f}" for e in ordered]
-        chosen = best(arm.searches)["rate"]
-        inside = RATES[0] < chosen < RATES[-1]
+        chosen = float(runs.best_rate(PLAN, arm.searches) or 0)
+        inside = PLAN.rates[0] < chosen < PLAN.rates[-1]
         found.append([name, *cells, f"chose {chosen:g}" + ("" if inside else ", an end of the range")])
     return found
 

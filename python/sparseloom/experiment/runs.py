@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,10 +18,18 @@ from .._files import write_whole
 from ..errors import Error
 from . import checkpoints
 
-#: Learning rates of a search, runs that count, and the part of their steps that a search has.
-RATES, SEEDS, SEARCH = (1e-3, 2e-3, 4e-3), 3, 4
+#: Runs that count, and the part of their steps that a search has.
+SEEDS, SEARCH = 3, 4
 #: Seconds between two checkpoints, at least.
 SAVE_EVERY = 60.0
+
+
+class Plan(NamedTuple):
+    """The arms of an experiment and the learning rates of its search; ``op`` is its name in errors."""
+
+    op: str
+    arms: Sequence[str]
+    rates: Sequence[float]
 
 
 class Run(NamedTuple):
@@ -32,9 +41,14 @@ class Run(NamedTuple):
     searching: bool
 
     @property
+    def part(self) -> str:
+        """Which of the arm's runs it is."""
+        return f"rate{self.rate:g}" if self.searching else f"seed{self.seed}"
+
+    @property
     def name(self) -> str:
         """The name of its files."""
-        return f"{self.arm}.rate{self.rate:g}" if self.searching else f"{self.arm}.seed{self.seed}"
+        return f"{self.arm}.{self.part}"
 
 
 class Training(Protocol):
@@ -59,9 +73,9 @@ class Training(Protocol):
         """Returns what a run that counts leaves for others, or None."""
 
 
-def searches(arm: str) -> list[Run]:
+def searches(arm: str, rates: Sequence[float]) -> list[Run]:
     """Returns the runs that choose an arm's learning rate."""
-    return [Run(arm, each, 0, True) for each in RATES]
+    return [Run(arm, each, 0, True) for each in rates]
 
 
 def finals(arm: str, rate: float) -> list[Run]:
@@ -69,10 +83,10 @@ def finals(arm: str, rate: float) -> list[Run]:
     return [Run(arm, rate, seed, False) for seed in range(SEEDS)]
 
 
-def read(op: str, folder: Path, arms: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def read(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the outcomes in a folder: arm -> those of its searches and of its seeds. Raises Error where two
     of them had another setting."""
-    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in plan.arms}
     for path in sorted(folder.glob("*.json")):
         outcome = json.loads(path.read_text())
         if isinstance(outcome, dict) and outcome.get("arm") in found and "searching" in outcome:
@@ -80,45 +94,59 @@ def read(op: str, folder: Path, arms: Sequence[str]) -> dict[str, list[dict[str,
     settings = {json.dumps(each["setting"], sort_keys=True) for some in found.values() for each in some}
     if len(settings) > 1:
         got = " and ".join(sorted(settings))
-        raise Error(op, "outcomes of one setting", got, "pass another --out")
+        raise Error(plan.op, "outcomes of one setting", got, "pass another --out")
     return found
 
 
-def best_rate(outcomes: list[dict[str, Any]]) -> float | None:
-    """Returns the learning rate of the search with the best validation; None before all of them are there."""
+def best_rate(plan: Plan, outcomes: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns the learning rate of the search with the best validation; None before all of them are there.
+    Raises Error where no search ended with a number."""
     searched = [each for each in outcomes if each["searching"]]
-    if len(searched) < len(RATES):
+    if len(searched) < len(plan.rates):
         return None
-    ordered = sorted((math.inf if each["validation"] is None else each["validation"], each["rate"])
-                     for each in searched)  # fmt: skip
-    return float(ordered[0][1])
+    numbers = [(each["validation"], each["rate"]) for each in searched if each["validation"] is not None]
+    if not numbers:
+        rates = ", ".join(f"{each:g}" for each in plan.rates)
+        remedy = f"lower the learning rates, which were {rates}"
+        raise Error(plan.op, "a search whose losses are numbers", "infinity or NaN in each", remedy)
+    return float(min(numbers)[1])
 
 
-def left(op: str, folder: Path, arms: Sequence[str], chosen: Sequence[str]) -> Iterator[Run]:
-    """Yields the runs of the chosen arms that have no outcome yet, one after the other: the learning rate of
-    the seeds is known only when the search is done."""
+def left(plan: Plan, folder: Path, chosen: Sequence[str], only: str = ".*") -> Iterator[Run]:
+    """Yields the runs of the chosen arms whose parts match ``only`` and that have no outcome yet, one after
+    the other: the learning rate of the seeds is known only when the search is done. Raises Error where
+    seeds alone are asked for before."""
     for arm in chosen:
-        for run in searches(arm):
-            if not (folder / f"{run.name}.json").exists():
-                yield run
-        rate = best_rate(read(op, folder, arms)[arm])
-        for run in finals(arm, rate) if rate is not None else []:
-            if not (folder / f"{run.name}.json").exists():
-                yield run
+        yield from _missing(searches(arm, plan.rates), folder, only)
+        if not any(re.fullmatch(only, run.part) for run in finals(arm, 0.0)):
+            continue
+        rate = best_rate(plan, read(plan, folder)[arm])
+        if rate is None:
+            got = ", ".join(run.name for run in _missing(searches(arm, plan.rates), folder, ".*"))
+            expected = f"a search at {len(plan.rates)} learning rates"
+            raise Error(plan.op, expected, f"no {got}", "run it with --only 'rate.*' first")
+        yield from _missing(finals(arm, rate), folder, only)
+
+
+def _missing(runs: list[Run], folder: Path, only: str) -> Iterator[Run]:
+    for run in runs:
+        if re.fullmatch(only, run.part) and not (folder / f"{run.name}.json").exists():
+            yield run
 
 
 def go(
-    op: str, folder: Path, arms: Sequence[str], chosen: Sequence[str], made: Callable[[Run], Training],
-    device: torch.device, minutes: float, say: Callable[[str], None],
+    plan: Plan, folder: Path, chosen: Sequence[str], made: Callable[[Run], Training], device: torch.device,
+    minutes: float, say: Callable[[str], None], only: str = ".*",
 ) -> bool:  # fmt: skip
     """Trains what is left of the chosen arms for some minutes, and returns whether all of it is done. Call it
-    again with the same arguments to go on; calls for different arms may run side by side."""
+    again with the same arguments to go on; calls for different arms, or other ``only``, may run side by side.
+    """
     begin = saved = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    for run in left(op, folder, arms, chosen):
+    for run in left(plan, folder, chosen, only):
         training, unfinished = made(run), folder / f"{run.name}.checkpoint"
         if unfinished.exists():
-            training.load_state_dict(checkpoints.load(op, unfinished, device))
+            training.load_state_dict(checkpoints.load(plan.op, unfinished, device))
             say(f"{run.name}: goes on at step {training.step} of {training.steps}")
 
         def save(training: Training = training, unfinished: Path = unfinished) -> None:
@@ -146,3 +174,13 @@ def go(
 def spread(values: list[float]) -> tuple[float, float]:
     """Returns the mean and the deviation of the seeds (0 of a single one)."""
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def improves(losses: Sequence[float | None]) -> float:
+    """Returns by how many percent the last tenth of a run lies below the tenth before it."""
+    known = [each for each in losses if each is not None]
+    tenth = max(1, len(known) // 10)
+    if len(known) < 2 * tenth:
+        return math.inf
+    before, last = (statistics.mean(part) for part in (known[-2 * tenth : -tenth], known[-tenth:]))
+    return 100 * (1 - last / before)
