@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_conv/walk.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -1,4 +1,4 @@
-// Where a convolution's products find their tokens: the pixels that a walk (bsr_conv/cuda/walk.h) gathers
+// Where a convolution's products find their tokens: the pixels that a walk (bsr_conv/walk.h) gathers
 // under a tap. The depth of a product runs over (channel block, tap, channel), so that the blocks of a list
 // follow each other in the stored values.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_conv/walk.h"
 #include "kernels/bsr_linear/cpu/cell.h"
 #include "sparseloom/matmul_args.h"
 

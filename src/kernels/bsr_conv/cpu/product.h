@@ -1,5 +1,5 @@
 // A convolution as products of the panel kernels: forward and dW are one, dX is one for each class of pixels
-// (bsr_conv/cuda/walk.h). A product's weight has a block for each stored block and tap of the class; its
+// (bsr_conv/walk.h). A product's weight has a block for each stored block and tap of the class; its
 // index is made in the workspace.
 #pragma once
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_conv/walk.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/args.h"
-#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_conv/walk.h"
 #include "kernels/cuda/on_gpu.h"
 #include "kernels/matrix.h"
 

@@ -15,7 +15,7 @@
 // Taps of one block follow each other, so that what they share of x comes from L2. The order of summation is
 // fixed: blocks of a block row in list order, the taps of each in theirs.
 //
-// grid.x: tiles of pixels, and block rows, which vary fastest; grid.y: classes of pixels (cuda/walk.h)
+// grid.x: tiles of pixels, and block rows, which vary fastest; grid.y: classes of pixels (../walk.h)
 #pragma once
 
 #include <cuda_runtime.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/args.h"
-#include "kernels/bsr_conv/cuda/walk.h"
+#include "kernels/bsr_conv/walk.h"
 
 namespace sparseloom::kernels::cuda {
 

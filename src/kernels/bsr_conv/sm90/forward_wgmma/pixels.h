@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_conv/cuda/walk.h"
 #include "kernels/bsr_conv/sm90/operands/pixel_map.h"
+#include "kernels/bsr_conv/walk.h"
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 
