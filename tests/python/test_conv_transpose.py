@@ -69,9 +69,13 @@ def require_equal_to_dense(layer: Any, x: Tensor) -> None:
         torch.testing.assert_close(layer.bias.grad, twin.bias.grad)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("how", OPTIONS, ids=str)
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_every_option_is_that_of_the_dense_twin(dimensions: int, how: dict[str, Any]) -> None:
+def test_every_option_is_that_of_the_dense_twin(
+    dimensions: int, how: dict[str, Any], by_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: by_rows)
     torch.manual_seed(0)
     require_equal_to_dense(made(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
 
@@ -130,7 +134,7 @@ def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
     rows = Rows(24, 20, (16, 8), layer.pattern.blocks)
     for name in ("conv", "conv_dx", "conv_dw"):
         monkeypatch.setattr(_operators, name, getattr(rows, name))
-    monkeypatch.setattr(_conv, "_by_rows", lambda x: True)
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: True)
     require_equal_to_dense(layer, torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
     assert rows.called == ["dx", "forward", "dw"]
     kept = layer._turned
@@ -207,7 +211,7 @@ def test_operands_are_refused() -> None:
         layer(torch.zeros(2, 24, 2, 7))
     layer.strict = True
     with pytest.raises(Error, match="bf16 or fp16 on a GPU"):
-        layer(torch.zeros(2, 24, 6, 7))
+        layer.double()(torch.zeros(2, 24, 6, 7, dtype=torch.float64))
 
 
 def model(groups: int = 1) -> nn.Sequential:
