@@ -111,7 +111,7 @@ aarch64-tests:
 python-tests: $(INSTALLED)
 	@echo "== Python tests, against the installed wheel"
 	@$(BIN)/python tools/assert_cuda_build.py
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 budget:
 	@$(BIN)/python tools/compile_budget.py $(BUILD)
