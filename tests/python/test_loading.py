@@ -248,18 +248,21 @@ def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_pat
 def test_import_is_quick_quiet_and_leaves_optional_packages_alone():
     code = """
 import gc, sys, time
-import torch
-gc.disable()  # a collection of torch's own objects takes 70 ms, in whichever import it falls due
 start = time.process_time()
+import torch
+torchs = time.process_time() - start
+gc.disable()  # a collection of torch's own objects takes 70 ms, in whichever import it falls due
+before, start = set(sys.modules), time.process_time()
 import sparseloom
 took = time.process_time() - start
 unwanted = {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"}
 assert not unwanted & sys.modules.keys() - before
-print(took)
-""".replace("start =", "before = set(sys.modules); start =", 1)
-    times = []
+print(took / torchs)
+"""
+    shares = []
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, done.stderr
-        times.append(float(done.stdout))
-    assert min(times) < 0.15  # seconds of CPU time, beyond torch's own
+        shares.append(float(done.stdout))
+    # Of torch's own CPU time, since seconds would judge the machine: .05, and .15 with sources to compile.
+    assert min(shares) < (0.1 if not sys.dont_write_bytecode else 0.2)

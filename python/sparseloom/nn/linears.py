@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import torch
 from torch import nn
 
+from .conv_base import ConvModule
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
-from .variants import BlockSparseTransformersConv1D, Semi24Conv1D
+from .variants import BlockSparseConv1x1, BlockSparseTransformersConv1D, Semi24Conv1D
 
 if TYPE_CHECKING:
     from ..layouts.semi24 import Semi24Layout
@@ -34,8 +35,15 @@ Planned: TypeAlias = BlockSparseLinear | Semi24Linear | SparseLinear
 
 
 def in_blocks(module: nn.Module) -> TypeGuard[BlockSparseLinear]:
-    """Returns whether a child of a recurrent layer has its weight in blocks; else it is an nn.Linear."""
+    """Returns whether a linear layer inside another has its weight in blocks."""
     return isinstance(module, BlockSparseLinear)
+
+
+def holder_of_convolution(module: nn.Module) -> Any:
+    """Returns what holds values and bias of a convolution that is sparse in blocks, or None."""
+    if isinstance(module, BlockSparseConv1x1):
+        return module.linear if in_blocks(module.linear) else None
+    return module if isinstance(module, ConvModule) else None
 
 
 def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:

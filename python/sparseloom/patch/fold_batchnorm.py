@@ -13,8 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import Error
-from ..nn import BlockSparseConv1x1, BlockSparseLinear
-from ..nn.conv_base import ConvModule
+from ..nn.linears import holder_of_convolution
 from ..nn.parametrized import values_are_computed
 from ..nn.sparse_weight import is_sparse
 from .announce import announce
@@ -129,7 +128,7 @@ def _arguments(module: nn.Module, call: fx.Node) -> dict[str, Any]:
 
 def _reason(conv: nn.Module, norm: nn.Module) -> str:
     """Returns why two modules cannot become one; "" where they can."""
-    layer = _layer(conv)
+    layer = holder_of_convolution(conv)
     if layer is None:
         return f"a {type(conv).__name__} is no sparse convolution in blocks"
     if not isinstance(norm, _BatchNorm):
@@ -143,13 +142,6 @@ def _reason(conv: nn.Module, norm: nn.Module) -> str:
     return ""
 
 
-def _layer(conv: nn.Module) -> Any:
-    """Returns what holds the values of a sparse convolution in blocks; None for any other module."""
-    if isinstance(conv, BlockSparseConv1x1):
-        return conv.linear if isinstance(conv.linear, BlockSparseLinear) else None
-    return conv if isinstance(conv, ConvModule) else None
-
-
 def _require_statistics(name: str, norm: Any) -> None:
     if norm.training:
         raise Error(_OP, "batch norms in eval mode", f"{name} in training mode", "call model.eval() first")
@@ -160,7 +152,7 @@ def _require_statistics(name: str, norm: Any) -> None:
 
 @torch.no_grad()
 def _fold(conv: nn.Module, norm: Any) -> None:
-    layer = _layer(conv)
+    layer = holder_of_convolution(conv)
     values: nn.Parameter = layer.values
     exact = torch.promote_types(values.dtype, torch.float32)
     device = values.device
