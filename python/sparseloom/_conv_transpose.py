@@ -50,8 +50,8 @@ def conv_transpose(
     is as for ``_conv.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
-    back = turned(index) if turned_index is None else turned_index()
-    if not _conv.by_rows("dx", x, extents, back, window, strict):
+    sizes = index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm)  # of the turned one
+    if not _conv.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
             expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
@@ -69,7 +69,7 @@ def conv_transpose(
     y = _Transposed.apply(
         x.movedim(1, -1),
         values[slots].transpose(-1, -2).contiguous(),
-        back,
+        turned(index) if turned_index is None else turned_index(),
         window,
         extents,
     )

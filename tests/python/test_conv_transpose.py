@@ -69,13 +69,13 @@ def require_equal_to_dense(layer: Any, x: Tensor) -> None:
         torch.testing.assert_close(layer.bias.grad, twin.bias.grad)
 
 
-@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("by_rows", [(), ("dx",), ("dx", "dw")], ids=str)
 @pytest.mark.parametrize("how", OPTIONS, ids=str)
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_every_option_is_that_of_the_dense_twin(
-    dimensions: int, how: dict[str, Any], by_rows: bool, monkeypatch: pytest.MonkeyPatch
+    dimensions: int, how: dict[str, Any], by_rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: by_rows)
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda direction, *_: direction in by_rows)
     torch.manual_seed(0)
     require_equal_to_dense(made(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
 
