@@ -101,7 +101,8 @@ def outside_of_transposed(layer: Any, y: tuple[int, ...], x: tuple[int, ...]) ->
         ),
         (test_conv_transpose.made, {"stride": 2, "dilation": 2, "padding": 1}, (4, 4), outside_of_transposed),
     ],
-    ids=str,
+    # str() of a function holds its address, and pytest's workers must agree on what a test is called.
+    ids=lambda value: getattr(value, "__qualname__", str(value)),
 )
 def test_each_set_of_taps_outside_has_a_gain_and_a_bias(
     maker: Any, how: dict[str, Any], extents: tuple[int, ...], outside: Any
