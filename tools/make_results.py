@@ -26,7 +26,8 @@ from model_tables import page as models_page
 from ranks_tables import is_ranks
 from ranks_tables import page as ranks_page
 from result_files import Record, caption, runs_of
-from semi24_tables import semi24_part
+from semi24_tables import cpu_part as semi24_cpu_part
+from semi24_tables import is_semi24_cpu, semi24_part
 from speedup_svg import speedup_svg
 
 RESULTS = ROOT / "bench" / "results"
@@ -44,7 +45,10 @@ EMPTY = {
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
     "docs/results_cpu.md": {"records": MISSING},
     "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
-    "docs/semi24.md": {"gpu": NO_SEMI24},
+    "docs/semi24.md": {
+        "gpu": NO_SEMI24,
+        "cpu": "No result files yet: `sparseloom bench semi24` writes them.",
+    },
     "docs/results.md": {"claims": ""},
     "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
 }
@@ -96,6 +100,12 @@ def add_conv(parts: Parts, name: str, runs: list[Record]) -> None:
         parts["docs/convolutions.md", "cpu"].append(f"### {name}\n\n{conv_page(run)}")
 
 
+def add_semi24(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds the 2:4 products of few tokens that were measured on one CPU."""
+    for run in filter(is_semi24_cpu, runs):
+        parts["docs/semi24.md", "cpu"].append(f"{name}:\n\n{semi24_cpu_part(run)}")
+
+
 def add_demo(parts: Parts, runs: list[Record]) -> None:
     """Keeps the demo's newest results."""
     for run in runs:
@@ -114,6 +124,7 @@ def made(folders: list[Path]) -> Parts:
         add_cpu(parts, folder)
         add_csr(parts, folder.name, runs)
         add_conv(parts, folder.name, runs)
+        add_semi24(parts, folder.name, runs)
         add_demo(parts, runs)
     parts["docs/results.md", "claims"] = [claims_tables.page(claims_tables.read(folders))]
     parts["README.md", "front"] = [front_page.front(folders)]

@@ -1,9 +1,11 @@
-"""Makes docs/semi24.md's tables of the GPU group `semi24` (bench/results/<gpu>/gpu*.json)."""
+"""Makes docs/semi24.md's tables: of the GPU group `semi24` (bench/results/<gpu>/gpu*.json), and of few tokens
+on CPUs (bench/results/<cpu>/semi24_cpu*.json)."""
 
 from typing import Any
 
 from generated import table
 from gpu_tables import number
+from result_files import caption
 
 Record = dict[str, Any]
 DTYPES = {
@@ -68,3 +70,27 @@ def pruned_row(record: Record) -> list[str]:
     wrong = "" if record["same_bits"] else " **wrong**"
     torchs, most = ("-" if record[name] is None else f"{record[name]:g}" for name in ("torch_us", "most_us"))
     return [*start, f"{record['us']['median']:.1f}{wrong}", torchs, most]
+
+
+def is_semi24_cpu(run: Record) -> bool:
+    return run.get("suite") == "semi24_cpu"
+
+
+def cpu_part(run: Record) -> str:
+    """Shows every cell of `bench semi24`: the medians, and the middle 60 % of the rounds' ratios."""
+    head = ["dtype", "tokens x in x out", "kernel", "us", "GB/s of W", "dense us", "over dense"]
+    rows = []
+    for record in run["records"]:
+        ratio = record["speedup"]
+        rows.append(
+            [
+                record["dtype"],
+                "{m} x {k} x {n}".format(**record),
+                record["kernel"],
+                f"{record['us']['median']:.0f}" + ("" if record["tile_excess"] <= 1 else " **wrong**"),
+                f"{record['weight_gb_s']:.1f}",
+                f"{record['dense_us']['median']:.0f}",
+                f"{ratio['median']:.2f} ({ratio['p20']:.2f} to {ratio['p80']:.2f})",
+            ]
+        )
+    return f"{table(head, rows)}\n\n{caption(run)}"

@@ -83,6 +83,11 @@ TYPER_COMMANDS = {
         "lstm",
         "recurrent layers beside torch's dense ones, on the CPU or a GPU",
     ),
+    "bench semi24": (
+        "sparseloom.bench.semi24_cpu",
+        "semi24_command",
+        "2:4 products of few tokens beside dense ones, on the CPU",
+    ),
     "bench sweep": (
         "sparseloom.bench.sweep.cli",
         "sweep",
