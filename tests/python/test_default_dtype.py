@@ -9,7 +9,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import ops
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom.nn import BlockSparseGRU, BlockSparseLinear, QuantizedBlockSparseLinear
 from sparseloom.report import report
 from sparseloom.testing import Case, check_product
 
@@ -25,10 +25,9 @@ def default_dtype(request):
 @pytest.fixture
 def default_device():
     """meta, on which a tensor that should hold something holds nothing: every machine has it."""
-    before = torch.get_default_device()
     torch.set_default_device("meta")
     yield
-    torch.set_default_device(before)
+    torch.set_default_device(None)  # not the device before: naming even the CPU would leave a mode on
 
 
 def test_a_layer_is_made_in_the_default_dtype_with_the_values_of_float32(default_dtype):
@@ -120,3 +119,37 @@ def test_layers_patterns_and_measurements_under_a_default_device(default_device)
     report(nn.Sequential(layer), torch.ones(2, 96, device="cpu"), seconds=0.02)
     case = Case("default device", "dw", torch.float32, (16, 16), 8, 48, 40, "corner")
     assert case.inputs(integers=True).x.device.type == "cpu"
+
+
+@pytest.fixture
+def named_default_device():
+    """The CPU as the default that a script names: a mode of torch.overrides is on then."""
+    torch.set_default_device("cpu")
+    yield
+    torch.set_default_device(None)
+
+
+def sparse_attention():
+    model = nn.Sequential(nn.MultiheadAttention(32, 2, batch_first=True))
+    sparseloom.sparsify_(model, {"0": sparseloom.BlockSparse(block=16, density=0.5)})
+    return model[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: BlockSparseLinear(32, 32, density=0.5, block=16), (2, 1, 2, 3, 32)),
+        (lambda: BlockSparseGRU(16, 16, density=0.5, block=16), (3, 2, 16)),
+        (sparse_attention, (2, 3, 32)),
+    ],
+    ids=["linear of five dimensions", "gru", "attention"],
+)
+def test_compile_needs_no_break_under_a_default_device(named_default_device, make, shape):
+    layer, x = make(), torch.randn(shape)
+
+    def run(x):
+        y = layer(x, x, x) if hasattr(layer, "num_heads") else layer(x)
+        return y[0] if isinstance(y, tuple) else y
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), run(x))

@@ -96,7 +96,7 @@ class BlockSparseMultiheadAttention(nn.Module):
         if self.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         added = k.shape[1] - key.shape[1]  # positions that every query sees
-        q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in (q, k, v))
+        q, k, v = (x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in (q, k, v))
         mask = _mask(attn_mask, key_padding_mask, added, self.num_heads, q)
         y, weights = self._attend(q, k, v, mask, need_weights)
         y = self.out_proj(y.transpose(1, 2).flatten(2))
@@ -192,7 +192,7 @@ def _mask(attn: Tensor | None, padding: Tensor | None, added: int, heads: int, q
     found = None
     if attn is not None:
         found = _summand(attn, q.dtype)
-        found = found.unflatten(0, (-1, heads)) if found.dim() == 3 else found[None, None]
+        found = found.reshape(-1, heads, *found.shape[1:]) if found.dim() == 3 else found[None, None]
         found = F.pad(found, (0, added))
     if padding is not None:
         hidden = F.pad(_summand(padding, q.dtype), (0, added))[:, None, None]

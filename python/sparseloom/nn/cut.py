@@ -163,4 +163,4 @@ def product(layer: BlockSparseLinear, x: Tensor, residual: Tensor | None) -> Ten
     if len(shape) > 4:
         x = x.flatten(0, -2)
     y = ops.linear(x, values, layer.index, bias, activation, layer.strict)
-    return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+    return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])

@@ -179,7 +179,7 @@ class BlockSparseLinear(IndexedModule):
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
         y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual, weight)
-        return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+        return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does, but gives torch.nn.utils.parametrize a container that accepts a module

@@ -105,7 +105,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
             kernel=self.kernel or "", use_fast_accum=self.use_fast_accum,
             metadata=self._metadata(positions) if x.is_cuda else None,
         )  # fmt: skip
-        return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+        return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     def plan(  # type: ignore[override]
         self, tokens: int, out_dtype: torch.dtype = torch.bfloat16

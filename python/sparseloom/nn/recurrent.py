@@ -156,7 +156,8 @@ class BlockSparseRNN(nn.Module):
         result: Any = final if len(final) > 1 else final[0]
         if isinstance(input, PackedSequence):
             return PackedSequence(y, input.batch_sizes, order, back), result
-        y = y.unflatten(0, (len(sizes), batch))
+        # reshape: under torch.set_default_device, torch.compile breaks the graph at unflatten
+        y = y.reshape(len(sizes), batch, y.shape[-1])
         if not batched:
             return y.squeeze(1), result
         return y.transpose(0, 1) if self.batch_first else y, result

@@ -112,7 +112,7 @@ class Semi24Linear(WithCopy, Ordered):
         y = _semi24.linear(
             x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata
         )
-        return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+        return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     @classmethod
     def from_dense(

@@ -166,7 +166,8 @@ class SmallWorldLSTM(nn.Module):
             if step == 1:
                 h = self._reached(h, lambda units: units + summand)
             h = F.relu(h)
-        z = F.layer_norm(products[-1](h).unflatten(-1, (4, self.hidden_size)), (self.hidden_size,))
+        z = products[-1](h)
+        z = F.layer_norm(z.reshape(*z.shape[:-1], 4, self.hidden_size), (self.hidden_size,))
         z = torch.addcmul(self.gate_bias.to(z.dtype), z, self.gate_scale.to(z.dtype))
         if self.dropout and self.training:
             i, f, u, o = z.unbind(1)
