@@ -57,10 +57,11 @@ struct Shape {
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
 // No GEMM is slower than this. Where a run is, or at half the rate of the smaller shape before, others had a
-// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger.
-constexpr double kLeastFlops = 0.2e9;
-constexpr int kDisturbedRuns = 10;
-constexpr double kDisturbedSeconds = 0.15;
+// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger. At this
+// rate the next larger shape is still tried, where 8 ms weigh less.
+constexpr double kLeastFlops = 0.25e9;
+constexpr int kDisturbedRuns = 40;
+constexpr double kDisturbedSeconds = 0.4;
 
 // Measures the product of this shape, in flops per second. `least`: less means that others disturbed the
 // run.
@@ -91,7 +92,7 @@ double measure(DType dtype, bool forward, const Shape& shape, double least, cons
     best = std::min(best, seconds);
     total += seconds;
   }
-  return shape.flops() / best;
+  return std::max(shape.flops() / best, kLeastFlops);  // still disturbed, if less
 }
 
 // Measures at `whole` or, if that would take too long, at the largest smaller shape that does not.
