@@ -19,17 +19,15 @@ constexpr const char* kExpandCaveat =
     "the zeros between stored elements are multiplied too, so a NaN or Inf in x spreads to every output of "
     "its "
     "token";
-constexpr std::int64_t kMostTokens = 16;
-static_assert(cpu::kExpandTokens == kMostTokens && cpu::kSelectTokens == kMostTokens);
+// A row of select's x has 4 bytes for each token and column, 15 MB at this bound and 14336 columns.
+constexpr std::int64_t kSelectMostTokens = 256;
 
-/// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread on a Zen 4 with W in cache;
-/// the log has the measurements.
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread with W in cache, expand on a
+/// Zen 4 and select on a Zen 3; the log has the measurements.
 struct Costs {
-  double pass_tokens;  // tokens of one pass over a row of W
-  double stored;       // per stored element
-  double pass;         // per stored element and pass
-  double token;        // per stored element and token
-  double x;            // per column and token: bringing x into order
+  double pass;   // per stored element and pass of kPassTokens
+  double token;  // per stored element and token
+  double x;      // per column and token: bringing x into order
 };
 
 /// A kernel of one instruction set: of `expand` and `select`, one is null.
@@ -50,10 +48,9 @@ constexpr Method kMethods[] = {
      Isa::avx512_bf16 | Isa::avx512_vbmi2,
      cpu::expand_avx512_bf16,
      nullptr,
-     {8, 0, 0.17, 0.07, 0.1}},
-    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, {8, 0, 0.3, 0.13, 0.2}},
-    {"avx2_expand", Isa::avx2, cpu::expand_avx2, nullptr, {4, 0, 0.38, 0.14, 0.2}},
-    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, {8, 1.0, 0.85, 0, 1.5}},
+     {0.17, 0.07, 0.1}},
+    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, {0.3, 0.13, 0.2}},
+    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, {0.33, 0.134, 0.5}},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -64,18 +61,19 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
   }
   if (!method.has(p.dtype)) return {"has no {}", name_of(p.dtype)};
   if (p.direction != Direction::forward) return "does forward only";
-  if (p.m > kMostTokens) return {"takes at most {} tokens, the call has {}", kMostTokens, p.m};
+  const std::int64_t most = method.expand != nullptr ? cpu::kExpandTokens : kSelectMostTokens;
+  if (p.m > most) return {"takes at most {} tokens, the call has {}", most, p.m};
   return {};
 }
 
 double predict_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
   constexpr double kFlopsPerCycle = 32, kMemoryShareOfCopy = 0.15, kCallUs = 0.5, kForkUs = 4;
-  constexpr double kTaskElements = 50e3, kResidentBytes = 16e6;
+  constexpr double kPassTokens = 8, kTaskElements = 50e3, kResidentBytes = 16e6;
   const double cycle_us = 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
   const Costs& c = method.costs;
   const double m = static_cast<double>(p.m), stored = static_cast<double>(p.stored);
   const double compute =
-      cycle_us * (stored * (c.stored + std::ceil(m / c.pass_tokens) * c.pass + m * c.token) +
+      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token) +
                   m * (c.x * static_cast<double>(p.cols) + 4 * static_cast<double>(p.rows)));
   // Two elements have four bits of positions.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
@@ -94,7 +92,7 @@ Semi24Row row() {
     out.add({{},
              predict_us(method, p, machine.rates),
              method.expand != nullptr ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
-                                      : cpu::select_workspace(*method.select(p.dtype), p.m, p.cols)});
+                                      : cpu::select_workspace(p.m, p.cols)});
     return {};
   };
   const auto launch = [](const Semi24Linear::Args& args, const Semi24Linear::Schedule&,
@@ -115,7 +113,7 @@ Semi24Row row() {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>()};
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>()};
   return rows;
 #else
   return {};

@@ -8,12 +8,12 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-std::int64_t groups_of(std::int64_t cols) { return core::round_up(core::ceil_div(cols, 4), kSelectGroups); }
+std::int64_t steps_of(std::int64_t cols) { return core::ceil_div(cols, 4 * kSelectGroups); }
 
 }  // namespace
 
-std::size_t select_workspace(const SelectOps& ops, std::int64_t m, std::int64_t cols) {
-  return static_cast<std::size_t>(groups_of(cols) * ops.group_bytes(m));
+std::size_t select_workspace(std::int64_t m, std::int64_t cols) {
+  return static_cast<std::size_t>(steps_of(cols) * m * 4 * kSelectGroups) * sizeof(float);
 }
 
 void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
@@ -21,10 +21,8 @@ void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& 
   ops.runs->add();
   const SelectJob job{args, w, args.workspace};
   for_units(
-      w, groups_of(w.cols) / kSelectGroups, core::ceil_div(w.rows, kSelectOutputs), executor,
-      [&](std::int64_t begin, std::int64_t end) {
-        ops.pack_x(job, begin * kSelectGroups, end * kSelectGroups);
-      },
+      w, steps_of(w.cols), core::ceil_div(w.rows, kSelectOutputs), executor,
+      [&](std::int64_t begin, std::int64_t end) { ops.pack_x(job, begin, end); },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 

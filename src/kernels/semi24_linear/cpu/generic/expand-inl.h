@@ -7,9 +7,9 @@
 //   step(acc, x, w)           acc + the products of the step
 
 // Tokens of one pass over a row of W, and rows of W that are multiplied together: each load of x serves all
-// of them, and each row is one more stream from memory. The sums fill half the registers, or with 8 tokens
-// three quarters of them. AVX2 measured 8 tokens of one row slower than two passes of 4 tokens and 2 rows.
-constexpr int kPassTokens = kRegisters >= 32 ? 8 : 4;
+// of them, and each row is one more stream from memory. The sums fill half of 32 registers, or with 8 tokens
+// three quarters of them.
+constexpr int kPassTokens = 8;
 template <int kTokens>
 constexpr int kExpandRows = kTokens == 8 ? 3 : std::min(4, kRegisters / 2 / kTokens);
 
@@ -119,7 +119,7 @@ template <class Body>
     body(std::integral_constant<int, 1>{});
   else if (tokens <= 2)
     body(std::integral_constant<int, 2>{});
-  else if (tokens <= 4 || kPassTokens == 4)
+  else if (tokens <= 4)
     body(std::integral_constant<int, 4>{});
   else
     body(std::integral_constant<int, kPassTokens>{});
