@@ -57,11 +57,11 @@ struct Shape {
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
 // No GEMM is slower than this. Where a run is, or at half the rate of the smaller shape before, others had a
-// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger. At this
-// rate the next larger shape is still tried, where 8 ms weigh less.
+// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger. Where that
+// lasts, larger shapes are tried all the same: 8 ms weigh less there.
 constexpr double kLeastFlops = 0.25e9;
 constexpr int kDisturbedRuns = 40;
-constexpr double kDisturbedSeconds = 0.4;
+constexpr double kDisturbedSeconds = 0.4, kDisturbedRunSeconds = 0.2;
 
 // Measures the product of this shape, in flops per second. `least`: less means that others disturbed the
 // run.
@@ -92,17 +92,21 @@ double measure(DType dtype, bool forward, const Shape& shape, double least, cons
     best = std::min(best, seconds);
     total += seconds;
   }
-  return std::max(shape.flops() / best, kLeastFlops);  // still disturbed, if less
+  return shape.flops() / best;
 }
 
 // Measures at `whole` or, if that would take too long, at the largest smaller shape that does not.
 double measure_within_budget(DType dtype, bool forward, const Shape& whole, const Executor& executor) {
   std::vector<Shape> shapes{whole};
   while (shapes.back().flops() > kFirstFlops) shapes.push_back(shapes.back().halved());
-  double rate = 0;
-  for (auto shape = shapes.rbegin();
-       shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= kRunSeconds); ++shape)
-    rate = measure(dtype, forward, *shape, std::max(kLeastFlops, rate / 2), executor);
+  double rate = 0, budget = kRunSeconds;
+  for (auto shape = shapes.rbegin(); shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= budget);
+       ++shape) {
+    const double least = std::max(kLeastFlops, rate / 2);
+    const double found = measure(dtype, forward, *shape, least, executor);
+    if (found < least) budget = kDisturbedRunSeconds;
+    rate = std::max(found, kLeastFlops);
+  }
   return rate;
 }
 
