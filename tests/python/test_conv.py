@@ -8,66 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from conv_twins import CONVS, OPTIONS, made, require_equal_to_dense, require_every_call
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, _conv, _conv_plans, densify_, load, ops, save, sparsify_
-from sparseloom import pattern as patterns
-from sparseloom.nn import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
+from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv import BLOCK_SPARSE
-
-LAYERS = {1: BlockSparseConv1d, 2: BlockSparseConv2d, 3: BlockSparseConv3d}
-DENSE = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-
-
-def made(dimensions: int, channels: tuple[int, int] = (24, 20), **how: Any) -> Any:
-    """Returns a layer in blocks of 8, of ragged channels by default, in which one block row is empty."""
-    (cols, rows), generator = channels, torch.Generator().manual_seed(3)
-    mask = torch.rand(-(-rows // 8), -(-cols // 8), generator=generator) < 0.5
-    mask[1:2], mask[0, 0], mask[-1, -1] = False, True, True
-    found = patterns.from_mask(rows, cols, 8, mask)
-    how.setdefault("kernel_size", 3)
-    layer: Any = LAYERS[dimensions](cols, rows, pattern=found, generator=generator, **how)
-    return layer
-
-
-def require_equal_to_dense(layer: Any, x: Tensor) -> None:
-    """Compares values and gradients with those of a dense convolution that was made by hand."""
-    twin = layer.to_dense()
-    assert type(twin) is DENSE[layer.dimensions]
-    mask = torch.zeros_like(twin.weight)
-    bm, bn = layer.block
-    for row, col in layer.pattern.mask.nonzero().tolist():
-        mask[row * bm : (row + 1) * bm, col * bn : (col + 1) * bn] = 1
-    assert bool((twin.weight[mask == 0] == 0).all()) and bool((twin.weight[mask == 1] != 0).all())
-    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y, expected = layer(ours), twin(theirs)
-    # twice torch's own rounding in bf16, beside which small sums of large terms are noise
-    how: dict[str, float] = {"rtol": 2**-6, "atol": 0.03} if x.dtype == torch.bfloat16 else {}
-    torch.testing.assert_close(y, expected, **how)
-    dy = torch.randn_like(expected)
-    y.backward(dy), expected.backward(dy)
-    torch.testing.assert_close(ours.grad, theirs.grad, **how)
-    weight = layer.sparse_weights()["values"]
-    unpacked = weight.unpacked(layer.values.grad).reshape(twin.weight.shape)
-    torch.testing.assert_close(unpacked, twin.weight.grad * mask, **(how or {"rtol": 1e-4, "atol": 1e-4}))
-    if layer.bias is not None:
-        torch.testing.assert_close(layer.bias.grad, twin.bias.grad, **how)
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"bias": False},
-    {"kernel_size": 1},
-    {"kernel_size": 2, "stride": 2},
-    {"padding": 1},
-    {"padding": "valid"},
-    {"padding": "same", "dilation": 2},
-    {"padding": "same", "kernel_size": 4},
-    {"padding": 2, "stride": 3, "dilation": 2},
-    {"padding": 1, "padding_mode": "reflect"},
-    {"padding": 2, "padding_mode": "replicate", "stride": 2},
-    {"padding": "same", "padding_mode": "circular"},
-]
 
 
 @pytest.mark.parametrize("how", OPTIONS, ids=str)
@@ -104,24 +50,10 @@ def test_both_roads_are_right(road: str, dtype: torch.dtype, block: int) -> None
     layer: Any = BlockSparseConv2d(
         2 * block + 5, 3 * block - 3, 3, stride=(1, 2), padding=1, density=0.5, block=block
     )
-    exact = layer.to_dense().double()
     layer = layer.to(dtype)
-    x = torch.randn(2, 2 * block + 5, 6, 7)
-    ours, theirs = x.to(dtype, copy=True).requires_grad_(), x.double().requires_grad_()
     before = runs_of_rows()
-    y, expected = layer(ours), exact(theirs)
-    dy = torch.randn_like(expected)
-    y.backward(dy.to(dtype)), expected.backward(dy)
+    require_equal_to_dense(layer, torch.randn(2, 2 * block + 5, 6, 7, dtype=dtype))
     assert runs_of_rows() - before == (3 if road == "rows" else 0)
-    weight = layer.sparse_weights()["values"]
-    dw = weight.unpacked(layer.values.grad).reshape(exact.weight.shape)
-    kept = weight.unpacked(torch.ones_like(layer.values)).reshape(exact.weight.shape)
-    error = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}[dtype]
-    for got, want in ((y, expected), (ours.grad, theirs.grad), (dw, exact.weight.grad * kept)):
-        assert got.dtype == dtype
-        torch.testing.assert_close(
-            got.detach().double(), want.detach(), rtol=error, atol=error * float(want.detach().abs().max())
-        )
 
 
 def test_strict_runs_the_rows_or_refuses() -> None:
@@ -155,18 +87,9 @@ def test_transforms_take_torchs_road() -> None:
     torch.testing.assert_close(found, layer.values.grad, rtol=1e-3, atol=1e-3)
 
 
-def test_channels_last_unbatched_and_no_images() -> None:
+def test_every_call_gives_the_same() -> None:
     torch.manual_seed(0)
-    layer, x = made(2, padding=1), torch.randn(2, 24, 6, 7)
-    last = layer(x.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(last, layer(x))
-    torch.testing.assert_close(layer(x[0]), layer(x)[0])
-    empty = torch.zeros(0, 24, 6, 7, requires_grad=True)
-    y = layer(empty)
-    assert y.shape == (0, 20, 6, 7)
-    y.sum().backward()
-    assert empty.grad is not None and empty.grad.shape == empty.shape
-    assert not bool(layer.values.grad.any())
+    require_every_call(made(2, padding=1), torch.randn(2, 24, 6, 7))
 
 
 def test_gradients_of_both_orders() -> None:
@@ -180,15 +103,6 @@ def test_gradients_of_both_orders() -> None:
     operands = (x, layer.values, layer.bias)
     assert torch.autograd.gradcheck(call, operands)
     assert torch.autograd.gradgradcheck(call, operands, atol=1e-4)
-
-
-def test_autocast_and_compile() -> None:
-    torch.manual_seed(0)
-    layer, x = made(2), torch.randn(2, 24, 6, 7)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), layer(x))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +208,7 @@ def test_a_dense_checkpoint_is_packed() -> None:
     assert torch.equal(again.values, layer.values) and torch.equal(again.bias, layer.bias)
     with pytest.raises(Error, match=r"an nn.Conv2d"):
         BlockSparseConv2d.from_dense(nn.Conv1d(16, 20, 3), density=0.5)
-    assert set(BLOCK_SPARSE.values()) == set(LAYERS.values())
+    assert set(BLOCK_SPARSE.values()) == set(CONVS.values())
 
 
 def test_initial_values_are_those_of_the_true_fan_in() -> None:

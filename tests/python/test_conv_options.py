@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_conv
-import test_conv_transpose
 import torch
+from conv_twins import made, made_transposed, require_equal_to_dense
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -25,7 +24,7 @@ from sparseloom.nn import BlockSparseConv1x1, BlockSparseConv2d, BlockSparseConv
 def test_every_padding_with_every_mode(padding: Any, mode: str) -> None:
     torch.manual_seed(0)
     how: Any = {"kernel_size": (4, 3), "padding": padding, "padding_mode": mode}
-    test_conv.require_equal_to_dense(test_conv.made(2, **how), torch.randn(2, 24, 6, 7))
+    require_equal_to_dense(made(2, **how), torch.randn(2, 24, 6, 7))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "relu2"])
@@ -33,8 +32,8 @@ def test_activation_and_residual_are_those_of_the_linear_layer(activation: str) 
     torch.manual_seed(0)
     x = torch.randn(2, 24, 5, 6)
     for layer in (
-        test_conv.made(2, padding=1, activation=activation),
-        test_conv_transpose.made(2, padding=1, activation=activation),
+        made(2, padding=1, activation=activation),
+        made_transposed(2, padding=1, activation=activation),
     ):
         twin = layer.to_dense()
         assert isinstance(twin, nn.Sequential) and activation in repr(layer)
@@ -49,12 +48,12 @@ def test_activation_and_residual_are_those_of_the_linear_layer(activation: str) 
                 layer(x, residual=wrong)
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(x, residual=residual).dtype == torch.bfloat16
-    net = nn.Sequential(test_conv.made(2, activation=activation))
+    net = nn.Sequential(made(2, activation=activation))
     y = net(x)
     densify_(net)
     torch.testing.assert_close(net(x), y)
     with pytest.raises(Error, match="activation"):
-        test_conv.made(2, activation="tanh")
+        made(2, activation="tanh")
 
 
 def outside_of_conv(layer: Any, y: tuple[int, ...], x: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -88,18 +87,18 @@ def outside_of_transposed(layer: Any, y: tuple[int, ...], x: tuple[int, ...]) ->
 @pytest.mark.parametrize(
     ("maker", "how", "extents", "outside"),
     [
-        (test_conv.made, {"padding": 1}, (5, 4), outside_of_conv),
-        (test_conv.made, {"padding": "same", "kernel_size": (4, 3)}, (6, 5), outside_of_conv),
-        (test_conv.made, {"padding": 2, "stride": 2, "dilation": 2}, (9, 8), outside_of_conv),
-        (test_conv.made, {"padding": (1, 0)}, (1, 5), outside_of_conv),  # both sides at once
-        (test_conv_transpose.made, {"padding": 1}, (5, 4), outside_of_transposed),
+        (made, {"padding": 1}, (5, 4), outside_of_conv),
+        (made, {"padding": "same", "kernel_size": (4, 3)}, (6, 5), outside_of_conv),
+        (made, {"padding": 2, "stride": 2, "dilation": 2}, (9, 8), outside_of_conv),
+        (made, {"padding": (1, 0)}, (1, 5), outside_of_conv),  # both sides at once
+        (made_transposed, {"padding": 1}, (5, 4), outside_of_transposed),
         (
-            test_conv_transpose.made,
+            made_transposed,
             {"kernel_size": 4, "stride": 2, "padding": 1, "output_padding": 1},
             (5, 4),
             outside_of_transposed,
         ),
-        (test_conv_transpose.made, {"stride": 2, "dilation": 2, "padding": 1}, (4, 4), outside_of_transposed),
+        (made_transposed, {"stride": 2, "dilation": 2, "padding": 1}, (4, 4), outside_of_transposed),
     ],
     # str() of a function holds its address, and pytest's workers must agree on what a test is called.
     ids=lambda value: getattr(value, "__qualname__", str(value)),
@@ -151,14 +150,14 @@ def test_edge_bias_is_saved_copied_compiled_and_refused_where_it_means_nothing(t
     torch.testing.assert_close(compiled(x), first(x))
     with torch.autocast("cpu", torch.bfloat16):
         assert second(x).dtype == torch.bfloat16
-    both = nn.Sequential(first, test_conv.made(2, (16, 16)))
+    both = nn.Sequential(first, made(2, (16, 16)))
     (skip,) = densify_(both).skipped
     assert skip.name == "0.0" and "edge bias" in skip.reason and type(both[1]) is nn.Conv2d
     with pytest.raises(Error, match="a layer without an edge bias"):
         first[0].to_dense()
     for how in ({"padding": 0}, {"padding": 1, "padding_mode": "reflect"}):
         with pytest.raises(Error, match=r"padding of zeros|over the border"):
-            test_conv.made(2, edge_bias=True, **how)
+            made(2, edge_bias=True, **how)
 
 
 class Config(PretrainedConfig):  # type: ignore[misc]

@@ -10,74 +10,23 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conv_twins import TRANSPOSED_OPTIONS, made_transposed, require_equal_to_dense, require_every_call
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, _conv, _operators, densify_, load, save, sparsify_
-from sparseloom import pattern as patterns
 from sparseloom._indices import make_index
-from sparseloom.nn import (
-    BlockSparseConvTranspose1d,
-    BlockSparseConvTranspose2d,
-    BlockSparseConvTranspose3d,
-)
-
-LAYERS = {1: BlockSparseConvTranspose1d, 2: BlockSparseConvTranspose2d, 3: BlockSparseConvTranspose3d}
-DENSE = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"bias": False},
-    {"kernel_size": 1},
-    {"kernel_size": 2, "stride": 2},
-    {"padding": 1},
-    {"stride": 2, "padding": 1, "output_padding": 1},
-    {"kernel_size": 4, "stride": 3, "padding": 2, "output_padding": 2},
-    {"dilation": 2, "padding": 2, "output_padding": 1},
-    {"stride": 2, "dilation": 3, "output_padding": 2},
-]
-
-
-def made(dimensions: int, channels: tuple[int, int] = (24, 20), **how: Any) -> Any:
-    """Returns a layer in blocks of 8 x 16, of ragged channels by default, of which one block row is empty."""
-    (cols, rows), generator = channels, torch.Generator().manual_seed(3)
-    mask = torch.rand(-(-rows // 8), -(-cols // 16), generator=generator) < 0.5
-    mask[1:2], mask[0, 0], mask[-1, -1] = False, True, True
-    found = patterns.from_mask(rows, cols, (8, 16), mask)
-    how.setdefault("kernel_size", 3)
-    layer: Any = LAYERS[dimensions](cols, rows, pattern=found, generator=generator, **how)
-    return layer
-
-
-def require_equal_to_dense(layer: Any, x: Tensor) -> None:
-    twin = layer.to_dense()
-    assert type(twin) is DENSE[layer.dimensions]
-    mask = torch.zeros_like(twin.weight)
-    bm, bn = layer.block
-    for row, col in layer.pattern.mask.nonzero().tolist():
-        mask[col * bn : (col + 1) * bn, row * bm : (row + 1) * bm] = 1
-    assert bool((twin.weight[mask == 0] == 0).all()) and bool((twin.weight[mask == 1] != 0).all())
-    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y, expected = layer(ours), twin(theirs)
-    torch.testing.assert_close(y, expected)
-    dy = torch.randn_like(expected)
-    y.backward(dy), expected.backward(dy)
-    torch.testing.assert_close(ours.grad, theirs.grad)
-    unpacked = layer.sparse_weights()["values"].unpacked(layer.values.grad).transpose(0, 1)
-    torch.testing.assert_close(
-        unpacked.reshape(twin.weight.shape), twin.weight.grad * mask, rtol=1e-4, atol=1e-4
-    )
-    if layer.bias is not None:
-        torch.testing.assert_close(layer.bias.grad, twin.bias.grad)
+from sparseloom.nn import BlockSparseConvTranspose2d
 
 
 @pytest.mark.parametrize("by_rows", [(), ("dx",), ("dx", "dw")], ids=str)
-@pytest.mark.parametrize("how", OPTIONS, ids=str)
+@pytest.mark.parametrize("how", TRANSPOSED_OPTIONS, ids=str)
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_every_option_is_that_of_the_dense_twin(
     dimensions: int, how: dict[str, Any], by_rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_conv, "rows_are_faster", lambda direction, *_: direction in by_rows)
     torch.manual_seed(0)
-    require_equal_to_dense(made(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
+    require_equal_to_dense(made_transposed(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
 
 
 class Rows:
@@ -124,13 +73,13 @@ class Rows:
         return torch.autograd.grad(y, values, dy)[0]
 
 
-@pytest.mark.parametrize("how", OPTIONS, ids=str)
+@pytest.mark.parametrize("how", TRANSPOSED_OPTIONS, ids=str)
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
     dimensions: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    layer = made(dimensions, **how)
+    layer = made_transposed(dimensions, **how)
     rows = Rows(24, 20, (16, 8), layer.pattern.blocks)
     for name in ("conv", "conv_dx", "conv_dw"):
         monkeypatch.setattr(_operators, name, getattr(rows, name))
@@ -144,7 +93,7 @@ def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
 
 def test_output_size_takes_the_place_of_output_padding() -> None:
     torch.manual_seed(0)
-    layer, x = made(2, stride=3, padding=1), torch.randn(2, 24, 4, 5)
+    layer, x = made_transposed(2, stride=3, padding=1), torch.randn(2, 24, 4, 5)
     twin = layer.to_dense()
     for size in ([10, 15], (2, 20, 12, 14)):
         torch.testing.assert_close(layer(x, size), twin(x, list(size)))
@@ -155,28 +104,16 @@ def test_output_size_takes_the_place_of_output_padding() -> None:
         layer(x, (10,))
 
 
-def test_memory_formats_unbatched_no_images_autocast_and_compile() -> None:
+@pytest.mark.parametrize("rows", [False, True])
+def test_every_call_gives_the_same(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
     torch.manual_seed(0)
-    layer, x = made(2, stride=2, output_padding=1), torch.randn(2, 24, 4, 5)
-    y = layer(x)
-    torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)), y)
-    torch.testing.assert_close(layer(x[0]), y[0])
-    empty = torch.zeros(0, 24, 4, 5, requires_grad=True)
-    none = layer(empty)
-    assert none.shape == (0, *y.shape[1:])
-    none.sum().backward()
-    assert empty.grad is not None and not bool(layer.values.grad.any())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), y)
-    traced = torch.fx.symbolic_trace(nn.Sequential(layer))
-    torch.testing.assert_close(traced(x), y)
+    require_every_call(made_transposed(2, stride=2, output_padding=1), torch.randn(2, 24, 4, 5))
 
 
 def test_gradients_of_both_orders() -> None:
     torch.manual_seed(0)
-    layer = made(1, (16, 8), dtype=torch.float64, padding=1, kernel_size=2, stride=2)
+    layer = made_transposed(1, (16, 8), dtype=torch.float64, padding=1, kernel_size=2, stride=2)
     x = torch.randn(1, 16, 3, dtype=torch.float64, requires_grad=True)
 
     def call(x: Tensor, values: Tensor, bias: Tensor) -> Any:
@@ -200,11 +137,11 @@ def test_gradients_of_both_orders() -> None:
 )
 def test_arguments_are_refused(how: dict[str, Any], said: str) -> None:
     with pytest.raises(Error, match=said):
-        made(2, **how)
+        made_transposed(2, **how)
 
 
 def test_operands_are_refused() -> None:
-    layer = made(2, padding=2)
+    layer = made_transposed(2, padding=2)
     with pytest.raises(Error, match=r"\[conv\] expected x"):
         layer(torch.zeros(2, 20, 6, 7))
     with pytest.raises(Error, match="a result of at least one element"):
