@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from method_runs import METHODS, batches, model, train
+from method_runs import METHODS, batches, begin, train
 from on_gpu import capture, sleeping
 from test_methods_elements import recipe_of
 
-from sparseloom import BlockSparse, InLayout, pack_, sparsify_
+from sparseloom import BlockSparse, InLayout, pack_
 from sparseloom import sparsify as S
 from sparseloom.nn import MaskedLinear
 from sparseloom.optim import AdamW
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 MASTERS = [name for name in METHODS if METHODS[name][0].gradient.dense_master]
-
-
-def start(recipe):
-    net = model().to(DEVICE)
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    return net, optimizer, sparsify_(net, {"[02]": recipe}, optimizer=optimizer).method
 
 
 def data(steps):
@@ -37,7 +31,7 @@ def test_a_method_trains_and_packs_what_it_kept(name, kind):
     recipe = recipe_of(name)
     if kind == "blocks":
         recipe = BlockSparse(8, 0.25 if takes else None, method=method)
-    net, optimizer, run = start(recipe)
+    net, optimizer, run = begin(recipe, device=DEVICE)
     torch.manual_seed(0)
     train(net, optimizer, run, data(20))
     x = data(1)[0][0]
@@ -55,7 +49,7 @@ def test_a_method_trains_and_packs_what_it_kept(name, kind):
 @pytest.mark.parametrize("name", ["gradual", "supermask"])
 def test_n_of_m_trains_and_packs(name, layout):
     method = dataclasses.replace(METHODS[name][0], select=S.select.NM(4))
-    net, optimizer, run = start(InLayout(layout, method))
+    net, optimizer, run = begin(InLayout(layout, method), device=DEVICE)
     train(net, optimizer, run, data(20))
     x = data(1)[0][0]
     expected = net.eval()(x)

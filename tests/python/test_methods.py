@@ -1,16 +1,25 @@
 """Methods at work: budgets that are met, topologies that move with their state, and runs that resume."""
 
-import copy
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from method_runs import METHODS, batches, everything, layers, model, start, train
+from method_runs import (
+    METHODS,
+    MOVING,
+    batches,
+    begin,
+    layers,
+    learn,
+    require_packed,
+    require_resumed,
+    start,
+    train,
+)
 from torch import nn
 
 from sparseloom import BlockSparse, pack_, sparsify_
-from sparseloom import sparsify as S
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.sparsify import methods as M
 from sparseloom.sparsify.grid import expanded
@@ -19,14 +28,7 @@ from sparseloom.sparsify.grid import expanded
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_meets_its_budget_and_packs(name):
     net, optimizer, run = start(name)
-    data = batches(1) * 24
-    before = F.cross_entropy(net(data[0][0]), data[0][1])
-    torch.manual_seed(0)
-    train(net, optimizer, run, data)
-    net.eval()
-    x, y = data[0]
-    expected = net(x)
-    assert F.cross_entropy(expected, y) < 0.9 * before
+    learned = learn(net, optimizer, run)
     counts = [layer.pattern.blocks for layer in layers(net)]
     if METHODS[name][1]:
         shares = [96, 60]
@@ -44,42 +46,21 @@ def test_a_method_trains_meets_its_budget_and_packs(name):
             assert torch.equal(layer.pattern.mask, mask)
             kept = expanded(mask, layer.block, layer.dense_shape)
             assert torch.equal(layer.to_dense().weight, weights[layer_name] * kept)
-    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
-    optimizer.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    optimizer.step()  # it holds the new values, with the state of what was kept
-    assert "frozen" in name or optimizer.state[net[0].values]["exp_avg"].shape == net[0].values.shape
+    require_packed(name, net, optimizer, *learned)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_that_is_resumed_is_bitwise_the_run_that_was_not(name):
-    data = batches(20)
-    net, optimizer, run = start(name)
-    torch.manual_seed(3)
-    train(net, optimizer, run, data[:9])
-    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), run.state_dict(), torch.get_rng_state()))
-    train(net, optimizer, run, data[9:])
-    wanted = copy.deepcopy(everything(net, optimizer))
-    net, optimizer, run = start(name, select="random", seed=5) if METHODS[name][1] else start(name)
-    net.load_state_dict(saved[0])
-    optimizer.load_state_dict(saved[1])
-    run.load_state_dict(saved[2])
-    torch.set_rng_state(saved[3])
-    train(net, optimizer, run, data[9:])
-    got = everything(net, optimizer)
-    assert got.keys() == wanted.keys()
-    for key, value in wanted.items():
-        assert torch.equal(got[key], value), key
+    other = {"select": "random", "seed": 5} if METHODS[name][1] else {}
+    require_resumed(start(name), start(name, **other), batches(20), seed=3)
 
 
 @pytest.mark.parametrize("name", ["rigl", "set"])
 def test_state_moves_with_its_block_and_new_blocks_start_clean(name):
     net, optimizer, run = start(name)
-    for x, y in batches(3):
-        train(net, optimizer, run, [(x, y)])
+    train(net, optimizer, run, batches(3))
     layer = net[0]
     old = layer.pattern.mask
-    dense = {"values": layer.sparse_weights()["values"].to_dense()}
     x, y = batches(1, 7)[0]
     optimizer.zero_grad()
     F.cross_entropy(net(x), y).backward()
@@ -117,10 +98,7 @@ def test_what_returns_to_a_dense_master_starts_clean():
 
 
 def test_ac_dc_compresses_to_another_mask_in_each_phase():
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 0.1)
-    chosen = BlockSparse(8, 0.25, method=M.ac_dc(4, 20, 44))
-    run = sparsify_(net, {"[02]": chosen}, optimizer=optimizer).method
+    net, optimizer, run = begin(BlockSparse(8, 0.25, method=M.ac_dc(4, 20, 44)), lr=0.1)
     masks = []
     for batch in batches(50):
         train(net, optimizer, run, [batch])
@@ -144,11 +122,7 @@ def test_the_number_of_blocks_follows_the_schedule(name):
 def test_a_larger_l0_penalty_leaves_fewer_blocks():
     left = []
     for penalty in (0.0, 0.002, 0.02):
-        torch.manual_seed(0)
-        net = model()
-        optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-        chosen = BlockSparse(8, method=M.l0(penalty, lr=0.2))
-        run = sparsify_(net, {"[02]": chosen}, optimizer=optimizer).method
+        net, optimizer, run = begin(BlockSparse(8, method=M.l0(penalty, lr=0.2)))
         train(net, optimizer, run, batches(1) * 40)
         pack_(net)
         left.append(net[0].pattern.blocks + net[2].pattern.blocks)
@@ -239,22 +213,12 @@ def test_without_a_gradient_outside_rigl_grows_the_lowest_indices():
 
 
 def test_a_falling_budget_is_rigl_where_it_is_flat_and_gradual_pruning_with_share_0():
-    flat = S.Method(
-        schedule=S.schedules.Constant(4, 17), gradient=S.gradients.Masked(), regrow=S.regrow.Gradient()
-    )
-    ends = []
-    for method in (flat, METHODS["rigl"][0]):
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), 0.5)
-        run = sparsify_(net, {"[02]": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
-        train(net, optimizer, run, batches(12))
-        ends.append([layer.pattern.mask for layer in layers(net)])
-    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
-    ends = []
-    for method in (M.decreasing(4, 16, 3, share=0.0), M.gradual(4, 16, 3, returns=False)):
-        net = model()
-        optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-        run = sparsify_(net, {"[02]": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
-        train(net, optimizer, run, batches(20))
-        ends.append([layer.pattern.mask for layer in layers(net)])
-    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    flat = MOVING["rigl"], METHODS["rigl"][0]
+    falling = M.decreasing(4, 16, 3, share=0.0), M.gradual(4, 16, 3, returns=False)
+    for methods, how, steps in ((flat, {"kind": torch.optim.SGD, "lr": 0.5}, 12), (falling, {}, 20)):
+        ends = []
+        for method in methods:
+            net, optimizer, run = begin(BlockSparse(8, 0.25, method=method), **how)
+            train(net, optimizer, run, batches(steps))
+            ends.append([layer.pattern.mask for layer in layers(net)])
+        assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

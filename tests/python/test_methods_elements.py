@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from method_runs import METHODS, batches, everything, model, train
+from method_runs import METHODS, MOVING, batches, begin, learn, model, require_packed, require_resumed, train
 
 from sparseloom import Error, InLayout, layouts, pack_, sparsify_
 from sparseloom import sparsify as S
@@ -17,25 +17,10 @@ from sparseloom.sparsify.gates import Gate
 
 DENSITY = 0.25
 MASTERS = [name for name in METHODS if METHODS[name][0].gradient.dense_master]
-#: What moves among single elements as RigL and SET do among stored blocks.
-MOVING = {
-    "rigl": S.Method(
-        schedule=S.schedules.Constant(4, 17), gradient=S.gradients.Masked(), regrow=S.regrow.Gradient()
-    ),
-    "set": S.Method(
-        schedule=S.schedules.Constant(4, 17), gradient=S.gradients.Masked(), regrow=S.regrow.Random()
-    ),
-}
 
 
 def of_m(name, m=4):
     return dataclasses.replace(METHODS[name][0], select=S.select.NM(m))
-
-
-def start(recipe, seed=0):
-    net = model(seed)
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)  # before sparsify_
-    return net, optimizer, sparsify_(net, {"[02]": recipe}, optimizer=optimizer).method
 
 
 def recipe_of(name):
@@ -51,15 +36,8 @@ def recipe_of(name):
 
 @pytest.mark.parametrize("name", [*MASTERS, *MOVING])
 def test_a_method_trains_single_elements_and_packs_them_as_csr(name):
-    net, optimizer, run = start(recipe_of(name))
-    data = batches(1) * 24
-    before = F.cross_entropy(net(data[0][0]), data[0][1])
-    torch.manual_seed(0)
-    train(net, optimizer, run, data)
-    net.eval()
-    x, y = data[0]
-    expected = net(x)
-    assert F.cross_entropy(expected, y) < 0.9 * before
+    net, optimizer, run = begin(recipe_of(name))
+    learned = learn(net, optimizer, run)
     kept = [int(held.present().sum()) for held in run.weights]
     sizes = [64 * 96, 96 * 40]
     if name in MOVING or METHODS[name][1]:
@@ -76,18 +54,14 @@ def test_a_method_trains_single_elements_and_packs_them_as_csr(name):
         if name != "l0":  # whose gates are multiplied in
             assert layer.values.numel() == int(mask.sum())
             assert torch.equal(layer.to_dense().weight, weights[layer_name] * mask)
-    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
-    optimizer.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    optimizer.step()  # it holds the new values, with the state of what was kept
-    assert "frozen" in name or optimizer.state[net[0].values]["exp_avg"].shape == net[0].values.shape
+    require_packed(name, net, optimizer, *learned)
 
 
 @pytest.mark.parametrize("name", ["magnitude", "gradual", "movement", "supermask", "ac/dc"])
 @pytest.mark.parametrize("layout, kind, m", [("nm", SparseLinear, 8), ("semi24", Semi24Linear, 4)])
 def test_a_method_trains_n_of_each_m_and_packs_them(name, layout, kind, m):
     options = {"n": 2, "m": 8} if layout == "nm" else {}
-    net, optimizer, run = start(InLayout(layout, of_m(name, m), **options))
+    net, optimizer, run = begin(InLayout(layout, of_m(name, m), **options))
     train(net, optimizer, run, batches(1) * 20)
     x = batches(1)[0][0]
     expected = net.eval()(x)  # which makes scores choose anew
@@ -104,7 +78,7 @@ def test_a_method_trains_n_of_each_m_and_packs_them(name, layout, kind, m):
 
 
 def test_n_falls_from_m_along_the_schedule():
-    net, optimizer, run = start(InLayout("nm", of_m("gradual"), n=1, m=4))
+    net, optimizer, run = begin(InLayout("nm", of_m("gradual"), n=1, m=4))
     seen = []
     for batch in batches(18):
         train(net, optimizer, run, [batch])
@@ -130,7 +104,7 @@ def test_n_of_m_is_what_the_sparsifier_of_that_name_keeps(shape, m):
 @pytest.mark.parametrize("scope", ["layer", "row", "global"])
 def test_elements_compete_within_their_scope(scope):
     recipe = InLayout("csr", M.magnitude(2, scope=scope), density=DENSITY)
-    net, optimizer, run = start(recipe)
+    net, optimizer, run = begin(recipe)
     with torch.no_grad():
         net[2].weight.mul_(10)
     train(net, optimizer, run, batches(2))
@@ -150,23 +124,11 @@ def test_elements_compete_within_their_scope(scope):
 
 @pytest.mark.parametrize("name", ["gradual", "movement", "rigl", "set"])
 def test_a_resumed_run_is_the_same_to_the_last_bit(name):
-    data = batches(18)
-    torch.manual_seed(5)
-    net, optimizer, run = start(recipe_of(name))
-    train(net, optimizer, run, data[:9])
-    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), run.state_dict()))
-    train(net, optimizer, run, data[9:])
-    wanted = copy.deepcopy(everything(net, optimizer))
-    net, optimizer, run = start(recipe_of(name))
-    for part, state in zip((net, optimizer, run), saved, strict=True):
-        part.load_state_dict(state)
-    train(net, optimizer, run, data[9:])
-    got = everything(net, optimizer)
-    assert got.keys() == wanted.keys() and all(torch.equal(got[key], wanted[key]) for key in wanted)
+    require_resumed(begin(recipe_of(name)), begin(recipe_of(name)), batches(18))
 
 
 def test_rigl_among_elements_grows_those_of_the_largest_gradient_from_zero():
-    net, optimizer, run = start(recipe_of("rigl"))
+    net, optimizer, run = begin(recipe_of("rigl"))
     train(net, optimizer, run, batches(3))
     layer, (x, y) = net[0], batches(1, 7)[0]
     old, seen = layer.mask.clone(), {}
@@ -241,7 +203,7 @@ def test_the_mask_of_a_call_is_that_of_its_gradient():
 
 def test_what_is_kept_at_first_is_the_largest_unless_a_sparsifier_says_else():
     weight = model()[0].weight.detach()
-    net, *_ = start(InLayout("csr", MOVING["rigl"], density=DENSITY))
+    net, *_ = begin(InLayout("csr", MOVING["rigl"], density=DENSITY))
     assert torch.equal(net[0].mask, S.ScalarFraction(1 - DENSITY).select_mask(weight))
     chosen = weight > 0
     net = model()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from method_runs import METHODS, batches, model, start, train
+from method_runs import METHODS, batches, begin, model, start, train
 from torch import nn
 
 import sparseloom
@@ -101,10 +101,7 @@ def test_a_change_notices_the_nan_that_a_gate_on_a_gpu_does_not():
 
 @pytest.mark.parametrize("name", ["rigl", "set", "decreasing", "supermask", "movement", "ac/dc", "spartan"])
 def test_with_no_inactive_block_left_all_stay(name):
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    method = METHODS[name][0]
-    run = sparsify_(net, {"[02]": BlockSparse(8, 1.0, method=method)}, optimizer=optimizer).method
+    net, optimizer, run = begin(BlockSparse(8, 1.0, method=METHODS[name][0]))
     train(net, optimizer, run, batches(9))
     assert run.densities() == {"0": 1.0, "2": 1.0}
 
@@ -115,9 +112,7 @@ def test_a_weight_may_lose_all_its_blocks():
         schedule=S.schedules.Rising(1e3, 1, 2, 3, 1),
         gradient=S.gradients.Masked(),
     )
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    run = sparsify_(net, {"0": BlockSparse(8, method=method)}, optimizer=optimizer).method
+    net, optimizer, run = begin(BlockSparse(8, method=method), "0")
     train(net, optimizer, run, batches(5))
     assert run.densities() == {"0": 0.0}
     x = batches(1)[0][0]
@@ -131,10 +126,8 @@ def test_a_weight_may_lose_all_its_blocks():
 def test_new_blocks_may_be_drawn_and_are_no_constant(name):
     """A trap of others' code: an integer draw from [0, 1) made every new block the same constant."""
     growing = S.regrow.Gradient(init="uniform") if name == "rigl" else S.regrow.Random(init="uniform")
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
     method = S.Method(schedule=S.schedules.Constant(1), regrow=growing)
-    run = sparsify_(net, {"0": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
+    net, optimizer, run = begin(BlockSparse(8, 0.25, method=method), "0", torch.optim.SGD)
     old = net[0].pattern.mask
     train(net, optimizer, run, batches(1))
     new = net[0].pattern.mask
