@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,13 +59,12 @@ class AdamW(Optimizer):
                     by_block = self._state_of(parameter)["step"].dim() == 1
                     parts.setdefault((by_block, parameter.device, parameter.dtype), []).append(parameter)
             for (by_block, *_), parameters in parts.items():
-                grads = [each.grad for each in parameters]
-                steps, means, squares = (
+                held = (
                     [self.state[each][name] for each in parameters]
                     for name in ("step", "exp_avg", "exp_avg_sq")
                 )
-                update = _by_block if by_block else _whole
-                update(parameters, grads, steps, means, squares, group)
+                some = _Some(parameters, [each.grad for each in parameters], *held)
+                (_update_by_block if by_block else _update_whole)(some, group)
         return loss
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
@@ -82,15 +81,19 @@ class AdamW(Optimizer):
         return state
 
 
-def _whole(
-    parameters: list[Tensor],
-    grads: list[Any],
-    steps: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    group: dict[str, Any],
-) -> None:
-    """Makes torch's own update of Parameters with one count each, of one device and dtype."""
+class _Some(NamedTuple):
+    """Parameters of one device and dtype, and of each the gradient, the count of steps and the moments."""
+
+    parameters: list[Tensor]
+    grads: list[Any]
+    steps: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+
+
+def _update_whole(some: _Some, group: dict[str, Any]) -> None:
+    """Makes torch's own update of Parameters with one count each."""
+    parameters, grads, steps, means, squares = some
     plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in parameters)
     device, (beta1, beta2) = parameters[0].device.type, group["betas"]
     fused = plain and device in ("cpu", "cuda")
@@ -101,16 +104,10 @@ def _whole(
     )  # fmt: skip
 
 
-def _by_block(
-    parameters: list[Tensor],
-    grads: list[Any],
-    steps: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    group: dict[str, Any],
-) -> None:
-    """Updates Parameters [blocks, bm, bn] of one device and dtype, all at once where torch can: on a GPU the
-    launches of one Parameter after the other take longer than a small network's whole step."""
+def _update_by_block(some: _Some, group: dict[str, Any]) -> None:
+    """Updates Parameters [blocks, bm, bn], all at once where torch can: on a GPU the launches of one
+    Parameter after the other take longer than a small network's whole step."""
+    parameters, grads, steps, means, squares = some
     (beta1, beta2), lr = group["betas"], group["lr"]
     torch._foreach_add_(steps, 1)
     torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
