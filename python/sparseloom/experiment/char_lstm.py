@@ -11,8 +11,6 @@ goes on from a checkpoint is the run that never stopped.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -25,13 +23,12 @@ from ..errors import Error
 from ..nn import SmallWorldLSTM
 from ..pattern import Pattern
 from .reviews import Reviews
-from .runs import SEARCH, Plan, Run
-from .steps import Graph, device_name, mixed, rate
+from .runs import Plan, Run
+from .steps import Graph, mixed
+from .training import PartedTraining
 
 OP = "experiment char-lstm"
-TOKENS, WARM_UP, KEEP, NORM = 256, 0.02, 0.999, 1.0
-#: Parts of a run, each of which has one loss in the outcome, and may be the last before a stop.
-PARTS = 100
+TOKENS, KEEP, NORM = 256, 0.999, 1.0
 #: Bytes that validation and test read, at most.
 JUDGED = 2 * 2**20
 
@@ -129,13 +126,15 @@ def stored(net: torch.nn.Module) -> int:
     return sum(each.numel() for each in net.parameters())
 
 
-class Training:
-    """A network, its optimizer and its streams at one step of one run."""
+class Training(PartedTraining):
+    """A network, its optimizer and its streams at one step of one run. Its losses are bits per character."""
+
+    op, unit = OP, math.log(2)
+    net: SmallWorldLSTM
 
     def __init__(self, run: Run, setting: Setting, streams: Streams) -> None:
-        self.run, self.setting, self.streams = run, setting, streams
-        self.steps = max(1, setting.steps // SEARCH) if run.searching else setting.steps
-        self.device = streams.train.device
+        super().__init__(run, setting, streams.train.device)
+        self.streams = streams
         least = setting.batch * (setting.length + 1)
         if min(len(each) for each in streams) < least:
             got = f"{min(len(each) for each in streams)} bytes"
@@ -148,49 +147,20 @@ class Training:
         self.state = tuple(torch.zeros(shape, device=self.device) for _ in range(2))
         self.begins = torch.arange(setting.batch, device=self.device) * (len(streams.train) // setting.batch)
         self.nothing = torch.empty(setting.batch, 0, device=self.device)
-        self.graph: Graph | None = None
         if self.device.type == "cuda":
             self.graph = Graph(self._gradients, self.parameters, setting.batch, 0)
-        self.step, self.seconds = 0, 0.0
-        self.losses: list[float] = []  # bits per character, the mean of each part
 
-    def train(self, stop: Callable[[], bool], save: Callable[[], None]) -> bool:
-        """Trains until all steps are done, and returns True, or until ``stop`` says so after a part. Calls
-        ``save`` then."""
-        part = max(1, self.steps // PARTS)
-        self.net.train()
-        while self.step < self.steps:
-            begin, count = time.monotonic(), min(part, self.steps - self.step)
-            total = torch.zeros((), device=self.device)
-            for _ in range(count):
-                total += self._step()
-            self.losses.append(float(total) / count / math.log(2))
-            self.seconds += time.monotonic() - begin
-            if stop() and self.step < self.steps:
-                save()
-                break
-        return self.step == self.steps
-
-    def _step(self) -> Tensor:
-        """Takes one step, and returns its loss in nats."""
+    def _batch(self) -> tuple[Tensor, Tensor]:
         torch.manual_seed(mixed(self.run.seed, self.step))  # of the dropout
-        rows = (self.begins + self.step * self.setting.length) % (
-            len(self.streams.train) - self.setting.length
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.run.rate * rate((self.step + 1) / self.steps, WARM_UP)
-        if self.graph is None:
-            self.optimizer.zero_grad()
-            loss = self._gradients(rows, self.nothing)
-        else:
-            loss = self.graph(rows, self.nothing)
+        last = len(self.streams.train) - self.setting.length
+        return (self.begins + self.step * self.setting.length) % last, self.nothing
+
+    def _update(self) -> None:
         torch.nn.utils.clip_grad_norm_(self.parameters, NORM)
-        self.optimizer.step()
-        self.step += 1
+        super()._update()
         # at first the mean of all steps so far, which forgets the start
-        forget = max(1 - KEEP, 1 / self.step)
+        forget = max(1 - KEEP, 1 / (self.step + 1))
         torch._foreach_lerp_(self.mean, [each.detach() for each in self.parameters], forget)
-        return loss
 
     def _gradients(self, rows: Tensor, nothing: Tensor) -> Tensor:
         """Adds the gradients of the text that begins at ``rows`` of all streams, and returns its loss."""
@@ -205,24 +175,12 @@ class Training:
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that the steps that are left depend on."""
-        return {
-            "run": tuple(self.run), "setting": asdict(self.setting), "net": self.net.state_dict(),
-            "mean": self.mean, "optimizer": self.optimizer.state_dict(), "state": list(self.state),
-            "step": self.step, "losses": self.losses, "seconds": self.seconds,
-        }  # fmt: skip
+        return {**super().state_dict(), "mean": self.mean, "state": list(self.state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there. Raises Error for the state of another run or setting."""
-        expected = {"run": tuple(self.run), "setting": asdict(self.setting)}
-        got = {name: state[name] for name in expected}
-        if got != expected:
-            raise Error(OP, f"a checkpoint of {expected}", f"one of {got}", "pass another --out")
-        self.net.load_state_dict(state["net"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         for mine, theirs in zip([*self.mean, *self.state], [*state["mean"], *state["state"]], strict=True):
             mine.copy_(theirs)
-        self.step, self.losses, self.seconds = state["step"], state["losses"], state["seconds"]
 
     def outcome(self) -> dict[str, Any]:
         """Returns what the run reached: bits per character, None where they are no number. The network has
@@ -234,15 +192,11 @@ class Training:
         if not self.run.searching:
             found["test"] = self.bits(self.streams.test)
         matrices = [*self.net.steps, self.net.gates]
-        return {
-            **self.run._asdict(), "setting": asdict(self.setting),
-            **{name: each if math.isfinite(each) else None for name, each in found.items()},
-            "units": self.net.hidden_size, "parameters": stored(self.net),
-            "recurrent_parameters": sum(stored(each) for each in matrices),
-            "steps": self.steps, "characters": self.steps * self.setting.batch * self.setting.length,
-            "seconds": self.seconds, "losses": [x if math.isfinite(x) else None for x in self.losses],
-            "device": device_name(self.device), "torch": torch.__version__,
-        }  # fmt: skip
+        return self._reached(
+            found, units=self.net.hidden_size, parameters=stored(self.net),
+            recurrent_parameters=sum(stored(each) for each in matrices),
+            characters=self.steps * self.setting.batch * self.setting.length,
+        )  # fmt: skip
 
     def kept(self) -> dict[str, Any] | None:
         """Returns the network of a run that counts, after ``outcome``."""

@@ -10,26 +10,21 @@ stopped.
 from __future__ import annotations
 
 import base64
-import math
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import Error
 from . import mixture
 from .cifar import SIDE, Images
 from .pixelcnn_model import ARMS, SMALL, PixelCNN, Size
-from .runs import SEARCH, Plan, Run
-from .steps import Graph, device_name, mixed, rate
+from .runs import Plan, Run
+from .steps import Graph, mixed
+from .training import PartedTraining
 
 PLAN = Plan("experiment pixelcnn", tuple(ARMS), (3e-4, 1e-3, 3e-3))
-STEPS, BATCH, WARM_UP = 6000, 128, 0.02
-#: Parts of a run, each of which has one loss in the outcome, and may be the last before a stop.
-PARTS = 100
+STEPS, BATCH = 6000, 128
 NUMBERS = 3  # uniform numbers that one crop takes
 SAMPLES = 16
 
@@ -68,13 +63,14 @@ def invented() -> Images:
     return Images(x[:50], y[:50], x[50:], y[50:])
 
 
-class Training:
-    """A network and its optimizer at one step of one run."""
+class Training(PartedTraining):
+    """A network and its optimizer at one step of one run. Its losses are bits per colour."""
+
+    op = PLAN.op
 
     def __init__(self, run: Run, setting: Setting, parts: Parts, graphed: bool) -> None:
-        self.run, self.setting, self.parts = run, setting, parts
-        self.steps = max(1, setting.steps // SEARCH) if run.searching else setting.steps
-        self.device = parts.train.device
+        super().__init__(run, setting, parts.train.device)
+        self.parts = parts
         torch.manual_seed(run.seed)
         self.net = PixelCNN(setting.size, ARMS[run.arm]).to(self.device)
         for module in self.net.modules():
@@ -84,44 +80,14 @@ class Training:
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.Adam(self.net.parameters(), run.rate, fused=True)
         self.uniform = torch.Generator(self.device)
-        self.graph: Graph | None = None
         if graphed and self.device.type == "cuda":
             self.graph = Graph(self._gradients, list(self.net.parameters()), setting.batch, NUMBERS)
-        self.step, self.seconds = 0, 0.0
-        self.losses: list[float] = []  # bits per colour, the mean of each part
 
-    def train(self, stop: Callable[[], bool], save: Callable[[], None]) -> bool:
-        """Trains until all steps are done, and returns True, or until ``stop`` says so after a part. Calls
-        ``save`` then."""
-        part = max(1, self.steps // PARTS)
-        while self.step < self.steps:
-            begin, count = time.monotonic(), min(part, self.steps - self.step)
-            total = torch.zeros((), device=self.device)
-            for _ in range(count):
-                total += self._step()
-            self.losses.append(float(total) / count)
-            self.seconds += time.monotonic() - begin
-            if stop():
-                save()
-                break
-        return self.step == self.steps
-
-    def _step(self) -> Tensor:
-        """Takes one step, and returns its loss."""
+    def _batch(self) -> tuple[Tensor, Tensor]:
         self.uniform.manual_seed(mixed(self.run.seed, self.step))
-        batch = self.setting.batch
-        rows = torch.randint(len(self.parts.train), (batch,), generator=self.uniform, device=self.device)
-        u = torch.rand(batch, NUMBERS, generator=self.uniform, device=self.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.run.rate * rate((self.step + 1) / self.steps, WARM_UP)
-        if self.graph is None:
-            self.optimizer.zero_grad()
-            loss = self._gradients(rows, u)
-        else:
-            loss = self.graph(rows, u)
-        self.optimizer.step()
-        self.step += 1
-        return loss
+        how: dict[str, Any] = {"generator": self.uniform, "device": self.device}
+        rows = torch.randint(len(self.parts.train), (self.setting.batch,), **how)
+        return rows, torch.rand(self.setting.batch, NUMBERS, **how)
 
     def _gradients(self, rows: Tensor, u: Tensor) -> Tensor:
         """Adds the gradients of a batch, and returns its loss."""
@@ -135,24 +101,6 @@ class Training:
             parameters: Tensor = self.net(x)
         return parameters
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all that the steps that are left depend on."""
-        return {
-            "run": tuple(self.run), "setting": asdict(self.setting), "net": self.net.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step, "losses": self.losses, "seconds": self.seconds,
-        }  # fmt: skip
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there. Raises Error for the state of another run or setting."""
-        expected = {"run": tuple(self.run), "setting": asdict(self.setting)}
-        got = {name: state[name] for name in expected}
-        if got != expected:
-            raise Error(PLAN.op, f"a checkpoint of {expected}", f"one of {got}", "pass another --out")
-        self.net.load_state_dict(state["net"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.losses, self.seconds = state["step"], state["losses"], state["seconds"]
-
     def outcome(self) -> dict[str, Any]:
         """Returns what the run reached: bits per colour, null where they are no number, and for the first
         final seed pictures that the network draws."""
@@ -161,14 +109,8 @@ class Training:
         if final:
             found["test"] = self._bits(self.parts.test)
         pictures = self._samples() if final and self.run.seed == 0 else None
-        return {
-            **self.run._asdict(), "setting": asdict(self.setting),
-            **{name: each if math.isfinite(each) else None for name, each in found.items()},
-            "parameters": sum(each.numel() for each in self.net.parameters()),
-            "steps": self.steps, "seconds": self.seconds,
-            "losses": [each if math.isfinite(each) else None for each in self.losses],
-            "samples": pictures, "device": device_name(self.device), "torch": torch.__version__,
-        }  # fmt: skip
+        parameters = sum(each.numel() for each in self.net.parameters())
+        return self._reached(found, parameters=parameters, samples=pictures)
 
     def kept(self) -> None:
         """Returns nothing: no other experiment reads the networks."""
