@@ -4,7 +4,7 @@ turn comes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,12 @@ def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
     """Returns how many copies of a call's operands to make, at least two: enough that twice the L2 is touched
     between two uses of the same copy."""
     return 1 + max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_one)))
+
+
+def copied(weight: Tensor, dense_sets: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Call]:
+    """Returns torch's forward products with the scattered weight, one for each x of the dense sets."""
+    weights = [weight, *(weight.clone() for _ in dense_sets[1:])]
+    return [partial(F.linear, x, own) for (x, _, _), own in zip(dense_sets, weights, strict=True)]
 
 
 def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
@@ -134,11 +140,7 @@ class Operands:
         """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
         the scattered weight, which a layer may keep."""
         if kernel == DENSE_COPY:
-            weights = [self.weight, *(self.weight.clone() for _ in self.dense_sets[1:])]
-            return [
-                partial(F.linear, x, weight)
-                for (x, _, _), weight in zip(self.dense_sets, weights, strict=True)
-            ]
+            return copied(self.weight, self.dense_sets)
 
         def one(copy: Copy) -> Tensor:
             if self._fp8:

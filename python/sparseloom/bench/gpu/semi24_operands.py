@@ -15,7 +15,7 @@ from ...testing import dense_product
 from .. import semi24
 from ..cells import DENSE_COPY, Cell
 from . import fp8
-from .operands import DENSE, Call, sets_needed
+from .operands import DENSE, Call, copied, sets_needed
 
 #: Fewer tokens than these are not multiplied by torch's dense product of 8 bits, which gets as many.
 LEAST_ROWS_8_BIT = {"fp8": 16, "fp8_promoted": 16, "int8": 32}
@@ -79,7 +79,10 @@ class Semi24Operands:
         return _semi24.plan(cell.direction, self.case.dtype, cell.m, shape, False, None, False, device)
 
     def calls(self, kernel: str) -> list[Call]:
-        """Returns our calls by that kernel, one for each copy."""
+        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
+        the scattered weight, which a layer may keep; in 8 bits it keeps none."""
+        if kernel == DENSE_COPY:
+            return copied(self.weight, self.dense_sets)
         cols = self.cell.k
 
         def one(own: Semi24Copy) -> Tensor:
@@ -92,7 +95,6 @@ class Semi24Operands:
             how |= {"out_dtype": fp8.OUT, "use_fast_accum": self.fast_accum}
             return _semi24.scaled_linear(own.x, *weight, *self._scales, **how)
 
-        assert kernel != DENSE_COPY  # a 2:4 layer keeps none
         return [partial(one, own) for own in self.copies]
 
     def dense_calls(self) -> dict[str, list[Call]]:

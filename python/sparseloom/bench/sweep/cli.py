@@ -70,9 +70,6 @@ def sweep(
             family = old.get("family", family)
         if family not in FAMILIES:
             raise Error("bench sweep", f"--family {' or '.join(FAMILIES)}", repr(family), "name one of them")
-        if dense_copy and family != "bsr":
-            remedy = "leave --dense-copy out"
-            raise Error("bench sweep", "--dense-copy with blocks, which may keep one", family, remedy)
         if kernel and family == "bsr":
             ops.kernel_number(kernel)
         seed = int(time.time()) if seed is None else seed

@@ -14,6 +14,7 @@ from ... import _semi24
 from ...testing import Case, TileCheck, check_tiles, dense_product
 from ...testing.tolerance import TILE_TOKENS
 from .. import semi24
+from ..cells import DENSE_COPY
 from ..gpu.semi24_operands import Semi24Operands
 from .problems import SWEPT_DTYPES, TOKENS, ZOO, Problem
 
@@ -28,11 +29,6 @@ class Semi24Problem(Problem):
 
     def case(self, device: str = "cpu") -> Case:  # type: ignore[override]
         return semi24.case_of(self, device)
-
-    @property
-    def copies(self) -> bool:
-        """A 2:4 layer keeps no dense copy."""
-        return False
 
     def plan(self, device: str) -> dict[str, Any]:
         what = self.direction, self.case().dtype, self.m, (self.n, self.k)
@@ -82,7 +78,9 @@ class Semi24Bench:
         return dense_product(self._case, given, given, weight, None)
 
     def sparse(self, kernel: str) -> Tensor:
-        """Computes the product by a kernel."""
+        """Computes the product by a kernel; "dense_copy" is torch's product with the scattered weight."""
+        if kernel == DENSE_COPY:
+            return self.dense()
         weight = self._values, self._positions, self._cols
         if self._direction == "dx":
             return _semi24.dx(self._given, *weight, kernel)
