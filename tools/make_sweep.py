@@ -78,7 +78,7 @@ def listed(sentence: str) -> str:
 def repeats(run: Record, other: Record) -> bool:
     """Returns whether `run` is a later run of the same problems."""
     plain = {"family": "bsr"}  # of files from before there was another one
-    names = ("family", "seed", "kernel", "device", "dense_copy")
+    names = ("family", "seed", "kernel", "device", "dense_copy", "beside_busy")
     same = all((run.get(name) or plain.get(name)) == (other.get(name) or plain.get(name)) for name in names)
     return same and str(other["date"]) < str(run["date"])
 
@@ -101,6 +101,7 @@ def overview() -> str:
             title = f"{device}, seed {run['seed']}" + (", 2:4" if run.get("family") == "semi24" else "")
             title += f", by {run['kernel']}" if run["kernel"] else ""
             title += ", dense copies allowed" if run.get("dense_copy") else ""
+            title += ", beside busy processes too" if run.get("beside_busy") else ""
             title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
             if measured := summary.measured(run["records"]):
                 rows.append(summary.row(title, measured)[:OVERVIEW])

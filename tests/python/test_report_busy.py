@@ -3,16 +3,13 @@ line."""
 
 import html
 import json
-import os
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
 from torch import nn
 
 import sparseloom
+from sparseloom.bench.sweep.beside_busy import busy_processes, cores
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.report import layers, measure, whole
 from sparseloom.timing import busy, candidates
@@ -152,16 +149,6 @@ def test_what_the_watch_says_is_how_far_the_mean_round_is_from_the_fastest(monke
 
 def test_a_report_beside_spinning_processes_is_marked_as_of_a_busy_machine():
     """README's own example printed 130x on such a machine, as a fact."""
-    spin = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
-    spinning = [
-        subprocess.Popen([sys.executable, "-S", "-c", spin])
-        for _ in range(max(2, len(os.sched_getaffinity(0))))
-    ]
-    try:
-        time.sleep(0.3)
+    with busy_processes(max(2, cores())):
         found = sparseloom.report(net(), torch.randn(8, 64), seconds=0.2)
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
     assert found.busy and str(found).startswith("!!! BUSY MACHINE: ") and 0.2 < found.lost < 1, found.lost

@@ -20,6 +20,7 @@ from ...errors import Error
 from ..results import default_folder
 from . import compare as comparison
 from . import summary
+from .beside_busy import BesideBusy
 from .cpu import Cpu
 from .gpu import Gpu
 from .run import FAMILIES, Device, Sweep, replayed
@@ -47,6 +48,9 @@ def sweep(
     dense_copy: Annotated[
         bool, typer.Option("--dense-copy", help="let forward products take a dense copy, as inference may")
     ] = False,
+    beside_busy: Annotated[
+        bool, typer.Option("--beside-busy", help="CPU: time each problem beside a busy process a core too")
+    ] = False,
     compare: Annotated[
         Path | None, typer.Option(help="OLD.json: measure its problems again and print what moved")
     ] = None,
@@ -56,7 +60,8 @@ def sweep(
     name: Annotated[
         str | None,
         typer.Option(
-            help="of the results file; default: sweep-[FAMILY-]SEED[-dense-copy], with --compare OLD-again"
+            help="of the results file; default: sweep-[FAMILY-]SEED[-dense-copy][-beside-busy], "
+            "with --compare OLD-again"
         ),
     ] = None,
 ) -> None:
@@ -67,6 +72,7 @@ def sweep(
         if old:
             seed, kernel, problems = old["seed"], old["kernel"], len(old["records"])
             dense_copy = dense_copy or old.get("dense_copy", False)
+            beside_busy = beside_busy or old.get("beside_busy", False)
             family = old.get("family", family)
         if family not in FAMILIES:
             raise Error("bench sweep", f"--family {' or '.join(FAMILIES)}", repr(family), "name one of them")
@@ -76,11 +82,16 @@ def sweep(
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in DEVICES:
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
+        if beside_busy and device != "cpu":
+            raise Error("bench sweep", "--beside-busy with --device cpu", device, "add --device cpu")
+        kind = BesideBusy if beside_busy else DEVICES[device]
+        flags = {"dense-copy": dense_copy, "beside-busy": beside_busy}
+        asked = [flag for flag, given in flags.items() if given]
         first = f"sweep-{seed}" if family == "bsr" else f"sweep-{family}-{seed}"
-        parts = [first, *([kernel] if kernel else []), *(["dense-copy"] if dense_copy else [])]
-        stem = f"{compare.stem}-again" if compare else "-".join(parts)
+        stem = "-".join([first, *([kernel] if kernel else []), *asked])
+        stem = f"{compare.stem}-again" if compare else stem
         folder = results or default_folder(Path("."))
-        made = Sweep(DEVICES[device](dense_copy), seed, kernel, folder, name or stem, family)
+        made = Sweep(kind(dense_copy), seed, kernel, folder, name or stem, family)
         there = len(made.records)
         before = f", {there} of them measured before" if there else ""
         typer.echo(f"seed {seed}, {problems} problems on {made.device.slug}{before}")
@@ -92,8 +103,7 @@ def sweep(
             options |= {"family": family, "compare": compare, "results": folder, "name": name or stem}
             options["seconds"] = max(0.0, left) if math.isfinite(left) else None
             given = ((f"--{key}", str(value)) for key, value in options.items() if value is not None)
-            flags = ["--dense-copy"] if dense_copy else []
-            return ["bench", "sweep", *itertools.chain.from_iterable(given), *flags]
+            return ["bench", "sweep", *itertools.chain.from_iterable(given), *(f"--{flag}" for flag in asked)]
 
         drawn = replayed(old["records"], made.records, family) if old else made.drawn()
         made.measure(drawn, problems, seconds, again)

@@ -34,6 +34,7 @@ class Gpu:
     weight. Raises Error where torch sees no device."""
 
     plan_device = "cuda"
+    beside_busy = False
 
     def __init__(self, dense_copy: bool = False) -> None:
         self.dense_copy = dense_copy

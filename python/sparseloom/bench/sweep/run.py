@@ -43,6 +43,7 @@ class Device(Protocol):
     about: Record
     plan_device: str
     dense_copy: bool
+    beside_busy: bool
 
     def fitted(self, problem: Problem) -> Problem: ...
 
@@ -52,8 +53,8 @@ class Device(Protocol):
 class Sweep:
     """Measures problems and writes their records to one results file.
 
-    A file that already exists is continued when it has the same seed, family, kernel, commit, choice, masks
-    and allowance of dense copies.
+    A file that already exists is continued when it has the same seed, family, kernel, commit, choice, masks,
+    allowance of dense copies and neighbours.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Sweep:
         chosen = record.choice.__name__
         about = {"suite": "sweep", "family": family, "seed": seed, "kernel": kernel, "choice": chosen}
         about["demo_scores"] = digest() if family == "bsr" else None  # 2:4 masks are drawn alone
-        about["dense_copy"] = device.dense_copy
+        about |= {"dense_copy": device.dense_copy, "beside_busy": device.beside_busy}
         self.head: Record = header("burst", device.slug) | device.about | about
         self.records: list[Record] = []
         self._saved = time.monotonic()

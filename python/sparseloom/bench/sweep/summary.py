@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import semi24
 from ..cells import DENSE_COPY
+from .beside_busy import MOST
 from .record import WITHIN, Record, by_plan, portable
 
 #: A problem counts as slower than dense when its speed-up is below SLOWER and it loses more than SLOWER_US
@@ -124,7 +125,8 @@ def sentences(records: list[Record], dense_copy: bool = False) -> list[str]:
     """Returns sentences on what the table cannot say. ``dense_copy``: whether copies were allowed."""
     found = measured(records)
     copies = [_of_copies(found)] if dense_copy else []
-    return [*(_of_measured(found) if found else []), *copies, *_of_others(records)]
+    busy = _of_busy(found) if any("beside_busy" in record for record in found) else []
+    return [*(_of_measured(found) if found else []), *copies, *busy, *_of_others(records)]
 
 
 def _of_copies(found: list[Record]) -> str:
@@ -136,6 +138,22 @@ def _of_copies(found: list[Record]) -> str:
     )
     many = f"{len(inference)} forward problems"
     return f"dense copy allowed, {many}: taken in {taken}; slower than dense: {behind}, below .9: {far}"
+
+
+def _of_busy(found: list[Record]) -> list[str]:
+    """Returns the verdict on ours beside busy processes, and the problems that lose more than is allowed."""
+    timed = [record for record in found if "beside_busy" in record]
+    lost = sorted(timed, key=lambda record: float(record["beside_busy"]["quotient"]), reverse=True)
+    quotients = [float(record["beside_busy"]["quotient"]) for record in lost]
+    beyond = [record for record in lost if record["beside_busy"]["quotient"] > MOST]
+    spread = ", ".join(f"p{100 * at:.0f} {quantile(quotients, at):.2f}" for at in QUANTILES)
+    first = f"ours over dense beside one busy process a core, over the same without: {spread}"
+    verdict = "missed" if beyond else "held"
+    second = f"at most {MOST} wanted: {verdict}, {share(len(beyond), len(timed))} of {len(timed)} beyond"
+    for record in beyond:
+        ratios = "{quotient:.2f} ({quiet:.3f} quiet, {busy:.3f} busy)".format(**record["beside_busy"])
+        second += f"\n  {title(record)}: {ratios}"
+    return [first, second]
 
 
 def _of_measured(found: list[Record]) -> list[str]:
@@ -206,6 +224,7 @@ def about(head: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
     kernel += ", dense copies allowed" if head.get("dense_copy") else ""
+    kernel += ", each timed beside busy processes too" if head.get("beside_busy") else ""
     kernel += "" if chosen == by_plan.__name__ else f", kernels chosen by {chosen}"
     return f"seed {head['seed']}{kernel}; {head['device']}; {commit(head)}, {head['date']}; {versions}"
 

@@ -1,0 +1,80 @@
+"""`bench sweep --beside-busy`: each problem of the CPU quietly and beside one busy process a core."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_stand import DRAWS, sweep, tiny_problems, written
+
+from sparseloom.bench.sweep import beside_busy, summary
+
+
+def test_the_command_times_both_and_says_whether_it_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_problems(monkeypatch)
+    monkeypatch.setattr(beside_busy, "SECONDS", (0.02, 0.02))
+    monkeypatch.setattr(beside_busy, "BUSY", 1.0)
+    options = ["--seed", 5, "--problems", 2, "--results", tmp_path, "--beside-busy"]
+    assert sweep(*options, "--device", "cpu") == 0
+    found = written(tmp_path, "sweep-5-beside-busy")
+    assert found["beside_busy"] is True and found["busy_processes"] == beside_busy.cores() >= 1
+    assert "beside busy processes" in summary.about(found)
+    for each in found["records"]:
+        of = each["beside_busy"]
+        assert of["quiet"] > 0 and of["busy"] > 0
+        assert of["quotient"] == pytest.approx(of["busy"] / of["quiet"], abs=1e-3)  # of rounded figures
+    beyond = sum(each["beside_busy"]["quotient"] > 1.5 for each in found["records"])
+    said = capsys.readouterr().out
+    verdict = "missed" if beyond else "held"
+    assert f"at most 1.5 wanted: {verdict}, {beyond} ({50 * beyond:.1f} %) of 2 beyond" in said
+    (old,) = tmp_path.glob("*/sweep-5-beside-busy.json")
+    assert sweep("--compare", old, "--device", "cpu", "--results", tmp_path, "--seconds", 0) == 0
+    assert written(tmp_path, "sweep-5-beside-busy-again")["beside_busy"] is True
+    assert sweep(*options, "--device", "cuda") == 2
+    assert "--beside-busy with --device cpu" in capsys.readouterr().err
+
+
+def test_processes_spin_while_wanted_and_end() -> None:
+    def spent() -> float:
+        """CPU time of children that ended."""
+        return os.times().children_user + os.times().children_system
+
+    before = spent()
+    with beside_busy.busy_processes(2):
+        time.sleep(0.2)
+    assert spent() - before > 0.15  # two Pythons that only begin take a tenth of that
+
+
+def test_a_problem_beyond_the_limit_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_busy, "BUSY", 1.0)
+    made = beside_busy.BesideBusy()
+    made.about["busy_processes"] = 0
+    calls: Any = [lambda: None, lambda: None]
+    for ratios, quotient in (((0.5, 0.7), 1.4), ((0.5, 0.8, 0.5, 0.55), 1.1), ((0.5, 0.8, 0.4, 0.64), 1.6)):
+        left = list(ratios)
+        monkeypatch.setattr(beside_busy, "_ratio", lambda *_, left=left: left.pop(0))
+        found = made.also({"index": 0}, *calls)
+        assert not left and found["beside_busy"]["quotient"] == quotient and "unmeasured" not in found
+    monkeypatch.setattr(beside_busy, "BUSY", -1.0)  # everybody is busy
+    monkeypatch.setattr(beside_busy, "_ratio", lambda *_: 1.0)
+    assert "quiet rounds" in made.also({}, *calls)["unmeasured"]
+
+
+def test_the_verdict_names_what_is_beyond_the_limit() -> None:
+    records = [
+        DRAWS[at].fields()
+        | {"speedup": 2.0, "us": {"median": 9.0}, "predicted_us": 9.0, "stored": 0.5, "kernel": "some"}
+        | {"beside_busy": {"quiet": 0.5, "busy": 0.5 * quotient, "quotient": quotient}}
+        for at, quotient in enumerate((1.0, 1.6, 1.2, 2.0))
+    ]
+    said = "\n".join(summary.sentences(records))
+    assert "over the same without: p5 1.03, p25 1.15, p50 1.40" in said
+    assert "at most 1.5 wanted: missed, 2 (50.0 %) of 4 beyond\n  #3 " in said
+    assert "2.00 (0.500 quiet, 1.000 busy)\n  #1 " in said
+    assert "held, 0 (0.0 %) of 1 beyond" in "\n".join(summary.sentences(records[:1]))
+    assert "wanted" not in "\n".join(summary.sentences([{**records[0], "unmeasured": "x"}]))
