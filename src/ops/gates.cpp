@@ -37,9 +37,8 @@ void with_element(const char* op, DType dtype, Body body) {
 template <class Body>
 void each_block(const Executor& executor, std::int64_t blocks, std::int64_t elements, const Body& body) {
   constexpr double kElementUs = 3e-4;  // of one thread
-  const double saved_us = static_cast<double>(blocks * elements) * kElementUs / 2;
-  if (saved_us > executor.late_us) return runtime::parallel_tasks(executor, blocks, body);
-  for (std::int64_t i = 0; i < blocks; ++i) body(i);
+  const double us = static_cast<double>(blocks * elements) * kElementUs;
+  runtime::parallel_tasks(runtime::if_worth_it(executor, us), blocks, body);
 }
 
 // The index of the blocks that have a place.

@@ -44,10 +44,13 @@ inline const char* refuse_dense_on_cpu(const DenseProblem& p) noexcept {
   return nullptr;
 }
 
+/// Seconds that the pass behind the product takes for an element.
+inline constexpr double kEpilogueSeconds = 10e-9;
+
 /// The predicted time of the product with a D that lies there already.
 inline double predict_gemm_on_cpu_us(const DenseProblem& p) noexcept {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows);
-  const double pass = p.has_epilogue_pass ? 10e-9 * m * rows / std::max(1, p.threads) : 0;
+  const double pass = p.has_epilogue_pass ? kEpilogueSeconds * m * rows / std::max(1, p.threads) : 0;
   return 1e6 * (2.0 * m * rows * static_cast<double>(p.cols) / p.gemm_flops + pass);
 }
 
@@ -100,7 +103,9 @@ inline bool needs_epilogue_pass(const MatmulArgs& args) {
 }
 
 inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Executor& executor) {
-  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
+  const double us = 1e6 * kEpilogueSeconds * static_cast<double>(args.m) * static_cast<double>(rows);
+  const Executor threads = runtime::if_worth_it(executor, us);
+  runtime::parallel_for(threads, args.m, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
       for (std::int64_t o = 0; o < rows; ++o) {
         const std::int64_t at = t * args.out_stride + o;
@@ -114,11 +119,19 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 /// little; and 32 rows cut no block of a side up to 32, and leave a layer of 512 rows 16 tasks.
 inline constexpr std::int64_t kUnpackedRows = 32;
 
-/// Forward and dX on the CPU.
+/// Bytes of D that one thread writes in a microsecond: kScatterShareOfCopy of a Zen 4's copies, 42 GB/s.
+inline constexpr double kUnpackedBytesPerUs = 5e3;
+
+/// Forward and dX on the CPU: what the lent GEMM does, and beside it a parallel region for the scatter and
+/// one for what the GEMM leaves of the epilogue, where those are worth it. They are on either side of the
+/// GEMM, so that none can be part of another.
 template <Layout L>
 int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
   const MatrixView dense = dense_of<L>(args, w);
-  runtime::parallel_tasks(executor, (dense.rows + kUnpackedRows - 1) / kUnpackedRows, [&](std::int64_t task) {
+  const double bytes =
+      static_cast<double>(dense.rows * dense.cols) * static_cast<double>(size_of(dense.dtype));
+  const Executor threads = runtime::if_worth_it(executor, bytes / kUnpackedBytesPerUs);
+  runtime::parallel_tasks(threads, (dense.rows + kUnpackedRows - 1) / kUnpackedRows, [&](std::int64_t task) {
     const std::int64_t begin = task * kUnpackedRows;
     L::unpack(w, args.values, dense, begin, std::min(begin + kUnpackedRows, dense.rows));
   });

@@ -9,6 +9,15 @@
 
 namespace sparseloom::runtime {
 
+/// The executor; or one of the calling thread alone where a second thread, which has half of the work, would
+/// save less time than it takes to come: a fork of some 5 us, an estimate, and what threads are late. `us`:
+/// microseconds of the work on one thread.
+inline Executor if_worth_it(Executor executor, double us) noexcept {
+  constexpr double kForkUs = 5;
+  if (us / 2 <= kForkUs + executor.late_us) executor.parallel_for = nullptr, executor.num_threads = 1;
+  return executor;
+}
+
 /// Calls body(begin, end) for each range of a partition of [0, count) on the executor's threads. It calls
 /// inline if the executor lends no threads or there is one index. Allocates nothing. body must not throw.
 template <class Body>

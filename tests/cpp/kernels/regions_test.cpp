@@ -2,14 +2,18 @@
 // work items are done once each, whoever comes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/counting.h"
 #include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/case.h"
+#include "layout/bsr.h"
+#include "sparseloom/generic/dense.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -56,6 +60,37 @@ TEST(Regions, NoneForACallThatIsDoneBeforeTheThreadsCome) {
         EXPECT_EQ(alone.bytes, instance.run(*kernel, late).bytes);
         EXPECT_EQ(regions, 1);
       }
+  }
+}
+
+TEST(Regions, OneOnEitherSideOfALentGemmAndNoneWhereThreadsComeLate) {
+  for (const Activation activation : {Activation::none, Activation::silu}) {
+    Case c;
+    c.m = 100, c.rows = 520, c.cols = 720, c.block = {16, 32}, c.density = 0.5, c.activation = activation;
+    Instance instance(c);
+    std::vector<float> dense(520 * 720);
+    int regions = 0;
+    Executor executor = counting(regions);
+    executor.gemm = [](void*, const Gemm& product) {
+      for (std::int64_t r = 0; r < product.c.rows; ++r)
+        std::fill_n(static_cast<float*>(product.c.data) + r * product.c.stride, product.c.cols, 1.0f);
+    };
+    const auto run = [&] {
+      Matrix out = instance.poisoned_output();
+      MatmulArgs args = instance.args();
+      args.out = out.data(), args.out_stride = out.stride;
+      args.workspace = reinterpret_cast<std::byte*>(dense.data());
+      EXPECT_EQ(kernels::generic::dense_on_cpu<layout::Bsr>(args, args.index, executor), 0);
+      return out;
+    };
+    const Matrix out = run();
+    const std::vector<float> scattered = std::exchange(dense, std::vector<float>(520 * 720));
+    const int wanted = activation == Activation::none ? 1 : 2;
+    EXPECT_EQ(regions, wanted);
+    executor.late_us = 1e5;
+    EXPECT_EQ(out.bytes, run().bytes);
+    EXPECT_EQ(scattered, dense);
+    EXPECT_EQ(regions, wanted);
   }
 }
 
