@@ -1,7 +1,6 @@
 // The operators linear_train and linear_backward, the two calls of a training step. Each is one dispatch,
 // where the products and passes by themselves would be four or five, each with its host overhead.
 #include <array>
-#include <cstring>
 #include <optional>
 #include <tuple>
 
@@ -19,101 +18,38 @@ namespace {
 
 using torch::stable::detail::from;
 
-[[noreturn]] void refuse_gradient(const char* op, const Tensor& dy) {
-  core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)),
-             "8-bit products are forward only");
-}
-
-// result[i] = rounded(function(dy[i], saved[i])), element by element: for what torch has no operator of.
-template <class Function>
-Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_saved, Function function) {
-  const Tensor dy = torch::stable::contiguous(given_dy), saved = torch::stable::contiguous(given_saved);
-  const Tensor result = new_like(op, dy, sizes_of(dy));
-  const DType dtype = dtype_of(op, "saved", saved);
-  if (dtype == DType::i8 || dtype == DType::f8e4m3) refuse_gradient(op, dy);
-  const void *gradient = dy.const_data_ptr(), *kept = saved.const_data_ptr();
+// activation(z), element by element: for what torch has no operator of.
+Tensor each_element(const char* op, const Tensor& given, Activation activation) {
+  const Tensor z = torch::stable::contiguous(given);
+  const Tensor result = new_like(op, z, sizes_of(z));
+  const DType dtype = dtype_of(op, "z", z);
+  const void* in = z.const_data_ptr();
   void* out = result.mutable_data_ptr();
-  torch::stable::parallel_for(0, dy.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
+  torch::stable::parallel_for(0, z.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      kernels::store(dtype, out, i,
-                     function(kernels::load(dtype, gradient, i), kernels::load(dtype, kept, i)));
+      kernels::store(dtype, out, i, kernels::activate(activation, kernels::load(dtype, in, i)));
   });
   return result;
 }
 
-// Calls an operator of torch. `approximate` is the argument that only gelu has, its last; null: none.
-template <std::size_t kTensors>
-Tensor call_torch(const char* name, const std::array<Tensor, kTensors>& tensors,
-                  const char* approximate = nullptr) {
-  std::array<StableIValue, kTensors + 1> stack{};
-  for (std::size_t i = 0; i < kTensors; ++i) stack[i] = from(tensors[i]);
-  if (approximate != nullptr) stack[kTensors] = from(std::string(approximate));
+// Calls an activation of torch. `approximate` is the argument that only gelu has; null: none.
+Tensor call_torch(const char* name, const Tensor& z, const char* approximate = nullptr) {
+  std::array<StableIValue, 2> stack{from(z)};
+  if (approximate != nullptr) stack[1] = from(std::string(approximate));
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same ones. What torch
-// has no operator of is computed element by element.
+// On the CPU torch's own vectorised passes are as good as any. What torch has no operator of is computed
+// element by element.
 Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
-  const std::array<Tensor, 1> operands{z};
   switch (activation) {
-    case Activation::relu: return call_torch("aten::relu", operands);
-    case Activation::gelu_erf: return call_torch("aten::gelu", operands, "none");
-    case Activation::gelu_tanh: return call_torch("aten::gelu", operands, "tanh");
-    case Activation::silu: return call_torch("aten::silu", operands);
-    default:
-      return each_element(op, z, z, [=](double x, double) { return kernels::activate(activation, x); });
+    case Activation::relu: return call_torch("aten::relu", z);
+    case Activation::gelu_erf: return call_torch("aten::gelu", z, "none");
+    case Activation::gelu_tanh: return call_torch("aten::gelu", z, "tanh");
+    case Activation::silu: return call_torch("aten::silu", z);
+    default: return each_element(op, z, activation);
   }
-}
-
-// dz = y <= 0 ? 0 : dy, computed on the bits: aten::threshold_backward takes a Scalar, which the stable ABI
-// cannot pass. A NaN in y lets dy through, as it does there.
-template <class Bits>
-void relu_gradient(const Tensor& dy, const Tensor& y, const Tensor& dz, Bits infinity) {
-  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
-  const auto *gradient = static_cast<const Bits*>(dy.const_data_ptr()),
-             *output = static_cast<const Bits*>(y.const_data_ptr());
-  auto* result = static_cast<Bits*>(dz.mutable_data_ptr());
-  torch::stable::parallel_for(0, dy.numel(), 1 << 15, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Bits magnitude = output[i] & static_cast<Bits>(~kSign);
-      const bool zero = magnitude == 0 || ((output[i] & kSign) != 0 && magnitude <= infinity);
-      result[i] = zero ? Bits{0} : gradient[i];
-    }
-  });
-}
-
-Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& given_y) {
-  const Tensor dy = torch::stable::contiguous(given_dy), y = torch::stable::contiguous(given_y);
-  Tensor dz = new_like(op, dy, sizes_of(dy));
-  switch (dtype_of(op, "dy", dy)) {
-    case DType::f32: relu_gradient<std::uint32_t>(dy, y, dz, 0x7f800000u); break;
-    case DType::f16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7c00); break;
-    case DType::bf16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7f80); break;
-    case DType::f64: relu_gradient<std::uint64_t>(dy, y, dz, 0x7ff0000000000000u); break;
-    default: refuse_gradient(op, dy);
-  }
-  return dz;
-}
-
-Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activation activation) {
-  const std::array<Tensor, 2> operands{dy, saved};
-  switch (activation) {
-    case Activation::relu: return cpu_relu_gradient(op, dy, saved);
-    case Activation::gelu_erf: return call_torch("aten::gelu_backward", operands, "none");
-    case Activation::gelu_tanh: return call_torch("aten::gelu_backward", operands, "tanh");
-    case Activation::silu: return call_torch("aten::silu_backward", operands);
-    default:
-      return each_element(op, dy, saved,
-                          [=](double d, double z) { return d * kernels::slope(activation, z); });
-  }
-}
-
-Tensor cpu_column_sums(const Tensor& dz) {
-  if (dz.dim() == 1) return torch::stable::clone(dz);  // an operator's results share no memory
-  const std::int64_t rows = 0;
-  const Tensor matrix = dz.dim() == 2 ? dz : torch::stable::flatten(dz, 0, dz.dim() - 2);
-  return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
 }
 
 struct Gradient {
@@ -121,9 +57,9 @@ struct Gradient {
   std::optional<Tensor> dbias;
 };
 
-// The gradient through activation and bias on CUDA. dz is dy itself if there is no activation.
-Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Tensor>& saved,
-                       Activation activation, int device, bool need_bias) {
+// The gradient through activation and bias. dz is dy itself if there is no activation.
+Gradient gradient_of(const char* op, const Tensor& dy, const std::optional<Tensor>& saved,
+                     Activation activation, int device, bool need_bias) {
   const Executor executor = torch_executor(device);
   const Matrix grad = matrix_of(op, "dy", dy);
   Matrix kept{dy, {}};
@@ -135,8 +71,8 @@ Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Ten
     dz_view = writable(result.dz, grad.view.dtype, grad.view.rows, grad.view.cols);
   }
   if (need_bias) result.dbias = new_like(op, dy, {grad.view.cols});
-  const Scratch workspace(op, need_bias ? ops::activation_gradient_workspace(grad.view, executor) : 0,
-                          device);
+  const bool scratch = need_bias || device < 0;
+  const Scratch workspace(op, scratch ? ops::activation_gradient_workspace(grad.view, executor) : 0, device);
   ops::activation_gradient(grad.view, activation, kept.view, dz_view,
                            need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace.span(),
                            executor);
@@ -188,12 +124,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
   if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
   // Go back through the activation and the bias.
   Gradient gradient{dy, {}};
-  if (device >= 0 && (activation != Activation::none || need_bias)) {
-    gradient = cuda_gradient(op, dy, saved, activation, device, need_bias);
-  } else if (device < 0) {
-    if (activation != Activation::none) gradient.dz = cpu_gradient(op, dy, *saved, activation);
-    if (need_bias) gradient.dbias = cpu_column_sums(gradient.dz);
-  }
+  if (activation != Activation::none || need_bias)
+    gradient = gradient_of(op, dy, saved, activation, device, need_bias);
   // Multiply: dx, then dW.
   const Tensor& dz = gradient.dz;
   Tensor dx =

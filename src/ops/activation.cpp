@@ -1,9 +1,10 @@
-// The passes over activations that surround the products of a training step, queued on a CUDA device.
+// The passes over activations that surround the products of a training step.
 #include "ops/activation.h"
 
 #include <string>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/cpu/gradient.h"
 #include "kernels/shared/activation/activate.h"
 #include "kernels/shared/activation/activation_gradient.h"
 #include "ops/checks.h"
@@ -27,7 +28,8 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
                          const MatrixView& dz, void* dbias, std::span<std::byte> workspace,
                          const Executor& executor) {
   constexpr const char* op = "linear_backward";
-  const runtime::CudaDevice& device = require_gpu(op, executor);
+  if (dy.dtype == DType::i8 || dy.dtype == DType::f8e4m3)
+    core::fail(op, "a gradient of floating point", name_of(dy.dtype), "8-bit products are forward only");
   const auto same = [&](const ConstMatrixView& m) {
     return m.rows == dy.rows && m.cols == dy.cols && m.dtype == dy.dtype;
   };
@@ -37,6 +39,9 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
                    core::shape(dy.rows, dy.cols),
                std::string(name_of(saved.dtype)) + " " + core::shape(saved.rows, saved.cols),
                "pass that call's own gradient");
+  if (executor.device < 0)
+    return kernels::cpu::gradient({activation, dy, saved, dz, dbias, workspace.data()}, executor);
+  [[maybe_unused]] const runtime::CudaDevice& device = require_gpu(op, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   kernels::cuda::ActivationGradientArgs args;
   args.activation = activation;
@@ -50,17 +55,15 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
   args.stream = executor.stream;
   const runtime::CudaDeviceScope scope(executor.device);
   require_queued(op, kernels::cuda::sm80_activation_gradient(args), executor);
-#else
-  static_cast<void>(device), static_cast<void>(dz), static_cast<void>(dbias), static_cast<void>(workspace);
 #endif
 }
 
 std::size_t activation_gradient_workspace(const ConstMatrixView& dy, const Executor& executor) {
+  if (executor.device < 0) return kernels::cpu::gradient_workspace(dy);
 #ifdef SPARSELOOM_HAVE_CUDA
   return kernels::cuda::sm80_activation_gradient_workspace(
       dy.rows, dy.cols, dy.dtype, runtime::cuda_device(executor.device).multiprocessors);
 #else
-  static_cast<void>(dy), static_cast<void>(executor);
   return 0;
 #endif
 }

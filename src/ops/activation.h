@@ -1,5 +1,5 @@
-// What a training step on a CUDA device does between its products, for the binding. On the CPU torch's own
-// passes do it.
+// What a training step does between its products, for the binding. On the CPU, torch's own passes do what
+// lies behind the forward product.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,9 @@ void activate(const ConstMatrixView& z, Activation activation, const ConstMatrix
 
 /// dz <- dy act'(saved) if dz has memory; dbias <- column sums of dz (of dy without activation) if it is not
 /// null. `saved` is the output of relu, and the pre-activation for the other activations. workspace:
-/// activation_gradient_workspace bytes, aligned to 256. Queued on the executor's stream. Throws Error if that
-/// fails.
+/// activation_gradient_workspace bytes, aligned to 256 (on the CPU to 64). On the CPU, which takes f64 too,
+/// it opens one parallel region and wants dz for every activation; on a device it is queued on the executor's
+/// stream. Throws Error if that fails, and for 8 bits.
 SPARSELOOM_API void activation_gradient(const ConstMatrixView& dy, Activation activation,
                                         const ConstMatrixView& saved, const MatrixView& dz, void* dbias,
                                         std::span<std::byte> workspace, const Executor& executor);

@@ -16,6 +16,11 @@ double load(DType dtype, const void* data, std::int64_t i) {
     std::memcpy(&v, p, sizeof v);
     return v;
   }
+  if (dtype == DType::f64) {
+    double v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
   if (dtype == DType::i8) return static_cast<std::int8_t>(*p);
   if (dtype == DType::f8e4m3) return core::to_f32(core::F8E4M3{static_cast<std::uint8_t>(*p)});
   std::uint16_t bits;
@@ -28,6 +33,10 @@ void store(DType dtype, void* data, std::int64_t i, double value) {
   if (dtype == DType::f32) {
     const float v = static_cast<float>(value);
     std::memcpy(p, &v, sizeof v);
+    return;
+  }
+  if (dtype == DType::f64) {
+    std::memcpy(p, &value, sizeof value);
     return;
   }
   if (is_scaled(

@@ -50,16 +50,21 @@ inline Vec8 gelu_tanh(Vec8 x) {
   return gated(x, _mm256_mul_ps(x, cubic));
 }
 
-// x Phi(x). Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), where P is a minimax fit of degree 8
+// Phi(-a) e^(a^2 / 2) for a = |x|: t P(t), t = 1 / (1 + 0.3 a / sqrt 2), where P is a minimax fit of degree 8
 // with relative error 2e-8. In this form the left tail keeps its relative accuracy, which 1 + erf(x) loses.
-inline Vec8 gelu_erf(Vec8 x) {
+[[gnu::always_inline]] inline Vec8 upper_tail(Vec8 x) {
   const Vec8 a = _mm256_andnot_ps(all8(-0.0f), x);
   const Vec8 t = _mm256_div_ps(all8(1.0f), _mm256_fmadd_ps(a, all8(0.3f * 0.70710678f), all8(1.0f)));
   Vec8 p = all8(-0.0647703335f);
   for (const float c : {0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f, 0.0741553232f,
                         0.085359931f, 0.0845938399f})
     p = _mm256_fmadd_ps(p, t, all8(c));
-  const Vec8 tail = _mm256_mul_ps(_mm256_mul_ps(p, t), exp8(_mm256_mul_ps(_mm256_mul_ps(a, a), all8(-0.5f))));
+  return _mm256_mul_ps(p, t);
+}
+
+// x Phi(x)
+inline Vec8 gelu_erf(Vec8 x) {
+  const Vec8 tail = _mm256_mul_ps(upper_tail(x), exp8(_mm256_mul_ps(_mm256_mul_ps(x, x), all8(-0.5f))));
   return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(all8(1.0f), tail), tail, x));
 }
 

@@ -1,0 +1,31 @@
+// The pass before a backward pass's products on eight lanes of fp32.
+#if defined(__x86_64__)
+
+#include "kernels/bsr_linear/cpu/gradient.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx2/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/generic/activation-inl.h"
+#include "kernels/bsr_linear/cpu/generic/gradient-inl.h"
+// clang-format on
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx2/end.h"
+
+namespace sparseloom::kernels::cpu {
+
+const GradientOps kGradientAvx2{sizeof(float), avx2::gradient_rows, avx2::gradient_total};
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

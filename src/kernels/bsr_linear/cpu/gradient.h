@@ -1,0 +1,46 @@
+// What a backward pass does before its products on the CPU: dz = dy act'(saved) and the column sums of dz,
+// the gradient of the bias, in one parallel region. On CUDA: kernels/shared/activation/activation_gradient.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sparseloom/activation.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom::kernels::cpu {
+
+struct GradientArgs {
+  Activation activation = Activation::none;
+  ConstMatrixView dy;              // f64, f32, f16 or bf16
+  ConstMatrixView saved;           // relu: its output; the others: the pre-activation
+  MatrixView dz;                   // saved and dz are not touched without an activation
+  void* dbias = nullptr;           // [cols] in dy's dtype: sums of dz as it was rounded; null: not wanted
+  std::byte* workspace = nullptr;  // gradient_workspace bytes, aligned to 64
+};
+
+/// A part of the matrix: rows and columns [begin, end). Columns begin at a multiple of 8.
+struct GradientPart {
+  std::int64_t row, row_end, col, col_end;
+};
+
+/// What an instruction set provides.
+struct GradientOps {
+  std::int64_t sum_bytes;
+  /// Writes dz of a part; and its column sums to sums[col] .., where that is not null.
+  void (*rows)(const GradientArgs& args, const GradientPart& part, void* sums);
+  /// dbias <- the sum of `chunks` rows of sums [chunks, cols], in order, for columns [begin, end).
+  void (*total)(const GradientArgs& args, const void* sums, std::int64_t chunks, std::int64_t begin,
+                std::int64_t end);
+};
+
+/// kGradientAvx2 leaves f64 out.
+extern const GradientOps kGradientScalar, kGradientAvx2;
+
+std::size_t gradient_workspace(const ConstMatrixView& dy);
+
+/// The result does not depend on the executor.
+void gradient(const GradientArgs& args, const Executor& executor);
+
+}  // namespace sparseloom::kernels::cpu
