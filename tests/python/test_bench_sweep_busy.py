@@ -28,10 +28,12 @@ def test_the_command_times_both_and_says_whether_it_held(
         of = each["beside_busy"]
         assert of["quiet"] > 0 and of["busy"] > 0
         assert of["quotient"] == pytest.approx(of["busy"] / of["quiet"], abs=1e-3)  # of rounded figures
+        assert of["of_sums"] > 0 and 0 <= of["lost"] < 1
     beyond = sum(each["beside_busy"]["quotient"] > 1.5 for each in found["records"])
     said = capsys.readouterr().out
     verdict = "missed" if beyond else "held"
-    assert f"at most 1.5 wanted: {verdict}, {beyond} ({50 * beyond:.1f} %) of 2 beyond" in said
+    assert "2 problems, not counted for other work: 0" in said
+    assert f"at most 1.5 wanted of the medians: {verdict}, {beyond} ({50 * beyond:.1f} %) beyond" in said
     (old,) = tmp_path.glob("*/sweep-5-beside-busy.json")
     assert sweep("--compare", old, "--device", "cpu", "--results", tmp_path, "--seconds", 0) == 0
     assert written(tmp_path, "sweep-5-beside-busy-again")["beside_busy"] is True
@@ -57,24 +59,29 @@ def test_a_problem_beyond_the_limit_is_timed_again(monkeypatch: pytest.MonkeyPat
     calls: Any = [lambda: None, lambda: None]
     for ratios, quotient in (((0.5, 0.7), 1.4), ((0.5, 0.8, 0.5, 0.55), 1.1), ((0.5, 0.8, 0.4, 0.64), 1.6)):
         left = list(ratios)
-        monkeypatch.setattr(beside_busy, "_ratio", lambda *_, left=left: left.pop(0))
+        monkeypatch.setattr(beside_busy, "_ratios", lambda *_, left=left: (left.pop(0), 2.0))
         found = made.also({"index": 0}, *calls)
-        assert not left and found["beside_busy"]["quotient"] == quotient and "unmeasured" not in found
+        assert not left and found["beside_busy"]["quotient"] == quotient and beside_busy.counts(found)
+        assert found["beside_busy"]["of_sums"] == 1.0
     monkeypatch.setattr(beside_busy, "BUSY", -1.0)  # everybody is busy
-    monkeypatch.setattr(beside_busy, "_ratio", lambda *_: 1.0)
-    assert "quiet rounds" in made.also({}, *calls)["unmeasured"]
+    monkeypatch.setattr(beside_busy, "_ratios", lambda *_: (1.0, 1.0))
+    assert not beside_busy.counts(made.also({}, *calls)) and not beside_busy.counts({})
 
 
 def test_the_verdict_names_what_is_beyond_the_limit() -> None:
     records = [
         DRAWS[at].fields()
         | {"speedup": 2.0, "us": {"median": 9.0}, "predicted_us": 9.0, "stored": 0.5, "kernel": "some"}
-        | {"beside_busy": {"quiet": 0.5, "busy": 0.5 * quotient, "quotient": quotient}}
-        for at, quotient in enumerate((1.0, 1.6, 1.2, 2.0))
+        | {"beside_busy": {"quiet": 0.5, "busy": 0.5 * of, "quotient": of, "of_sums": 2 * of, "lost": 0.1}}
+        for at, of in enumerate((1.0, 1.6, 1.2, 2.0))
     ]
-    said = "\n".join(summary.sentences(records))
-    assert "over the same without: p5 1.03, p25 1.15, p50 1.40" in said
-    assert "at most 1.5 wanted: missed, 2 (50.0 %) of 4 beyond\n  #3 " in said
+    loud = {**records[3], "beside_busy": records[3]["beside_busy"] | {"lost": 0.5}}
+    said = "\n".join(summary.sentences([*records, loud]))
+    assert "over the same without: 4 problems, not counted for other work: 1" in said
+    assert "medians of the rounds: p5 1.03, p25 1.15, p50 1.40" in said
+    assert "whole times: p5 2.06, p25 2.30, p50 2.80" in said
+    assert "at most 1.5 wanted of the medians: missed, 2 (50.0 %) beyond\n  #3 " in said
     assert "2.00 (0.500 quiet, 1.000 busy)\n  #1 " in said
-    assert "held, 0 (0.0 %) of 1 beyond" in "\n".join(summary.sentences(records[:1]))
-    assert "wanted" not in "\n".join(summary.sentences([{**records[0], "unmeasured": "x"}]))
+    unmeasured = {**records[0], "unmeasured": "its rounds do not agree"}  # by 5 %, which says nothing of 1.5
+    assert "held, 0 (0.0 %) beyond" in "\n".join(summary.sentences([unmeasured]))
+    assert "wanted" not in "\n".join(summary.sentences([loud]))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...timing.busy import BUSY, Watch
-from ..timing import Call, interleaved
+from ..timing import Call, interleaved, ratios
 from .cpu import Cpu
 from .record import Record
 
@@ -50,7 +50,9 @@ def busy_processes(many: int) -> Iterator[None]:
 
 class BesideBusy(Cpu):
     """Measures as Cpu does, and each problem's choice beside busy processes too: records have
-    ``beside_busy``, with ours over dense ``quiet`` and ``busy``, and the ``quotient`` of the two."""
+    ``beside_busy``, with ours over dense ``quiet`` and ``busy``, and the ``quotient`` of the two. Those are
+    medians of the rounds; ``of_sums`` is the quotient of whole times, and ``lost`` the share of the CPU time
+    that others took in the quiet rounds."""
 
     beside_busy = True
 
@@ -61,21 +63,26 @@ class BesideBusy(Cpu):
     def also(self, record: Record, ours: Call, dense: Call) -> Record:
         for seconds in SECONDS:
             watch = Watch()
-            quiet = _ratio(ours, dense, seconds)
+            quiet = _ratios(ours, dense, seconds)
             watch.look()
             with busy_processes(self.about["busy_processes"]):
-                busy = _ratio(ours, dense, seconds)
-            over = {"quiet": quiet, "busy": busy, "quotient": busy / quiet}
-            if over["quotient"] <= MOST and watch.lost <= BUSY:
+                busy = _ratios(ours, dense, seconds)
+            found = {"quiet": quiet[0], "busy": busy[0], "quotient": busy[0] / quiet[0]}
+            found |= {"of_sums": busy[1] / quiet[1], "lost": watch.lost}
+            if found["quotient"] <= MOST and watch.lost <= BUSY:
                 break
-        record = record | {"beside_busy": {name: round(ratio, 4) for name, ratio in over.items()}}
-        if watch.lost <= BUSY:
-            return record
-        return record | {"unmeasured": f"others took {100 * watch.lost:.0f} % of the quiet rounds' CPU time"}
+        return record | {"beside_busy": {name: round(value, 4) for name, value in found.items()}}
 
 
-def _ratio(ours: Call, dense: Call, seconds: float) -> float:
-    """Returns ours over dense, called in turn: the time of all calls of one over that of the other's. The
-    median of the rounds would not see the waits, where a call is so short that most have none."""
+def counts(record: Record) -> bool:
+    """Returns whether the record says how ours fares beside busy processes: whether it was quiet without."""
+    return "beside_busy" in record and record["beside_busy"]["lost"] <= BUSY
+
+
+def _ratios(ours: Call, dense: Call, seconds: float) -> tuple[float, float]:
+    """Returns ours over dense, called in turn: the median of the rounds, and all rounds of one over those of
+    the other. The second has the waits that less than half of the calls have; of those a call of ours has
+    more the longer dense takes, since it asks now and then anew whether threads come in time
+    (Executor::late_us)."""
     times, dense_times = interleaved([ours, dense], seconds)
-    return sum(times) / sum(dense_times)
+    return ratios(times, dense_times).median, sum(times) / sum(dense_times)

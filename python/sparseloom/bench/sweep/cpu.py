@@ -91,7 +91,7 @@ class Cpu:
                     if watch.lost > BUSY
                     else f"a third of its rounds lies {100 * apart:.1f} % beside all"
                 )
-        return record | {"unmeasured": "; then ".join(wrong)}
+        return self.also(record | {"unmeasured": "; then ".join(wrong)}, calls[0], bench.dense)
 
     def also(self, record: Record, ours: Call, dense: Call) -> Record:
         """Returns the record with what else is measured of a problem: nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import semi24
 from ..cells import DENSE_COPY
-from .beside_busy import MOST
+from . import beside_busy
 from .record import WITHIN, Record, by_plan, portable
 
 #: A problem counts as slower than dense when its speed-up is below SLOWER and it loses more than SLOWER_US
@@ -125,7 +125,8 @@ def sentences(records: list[Record], dense_copy: bool = False) -> list[str]:
     """Returns sentences on what the table cannot say. ``dense_copy``: whether copies were allowed."""
     found = measured(records)
     copies = [_of_copies(found)] if dense_copy else []
-    busy = _of_busy(found) if any("beside_busy" in record for record in found) else []
+    beside = [record for record in records if "beside_busy" in record]
+    busy = _of_busy(beside) if beside else []
     return [*(_of_measured(found) if found else []), *copies, *busy, *_of_others(records)]
 
 
@@ -140,20 +141,26 @@ def _of_copies(found: list[Record]) -> str:
     return f"dense copy allowed, {many}: taken in {taken}; slower than dense: {behind}, below .9: {far}"
 
 
-def _of_busy(found: list[Record]) -> list[str]:
+def _of_busy(records: list[Record]) -> list[str]:
     """Returns the verdict on ours beside busy processes, and the problems that lose more than is allowed."""
-    timed = [record for record in found if "beside_busy" in record]
+    timed = [record for record in records if beside_busy.counts(record)]
+    found = {name: [float(each["beside_busy"][name]) for each in timed] for name in ("quotient", "of_sums")}
+    what = "ours over dense beside one busy process a core, over the same without"
+    lines = [f"{what}: {len(timed)} problems, not counted for other work: {len(records) - len(timed)}"]
+    if not timed:
+        return lines
+    for name, words in (("quotient", "medians of the rounds"), ("of_sums", "whole times")):
+        lines.append(
+            f"{words}: " + ", ".join(f"p{100 * at:.0f} {quantile(found[name], at):.2f}" for at in QUANTILES)
+        )
     lost = sorted(timed, key=lambda record: float(record["beside_busy"]["quotient"]), reverse=True)
-    quotients = [float(record["beside_busy"]["quotient"]) for record in lost]
-    beyond = [record for record in lost if record["beside_busy"]["quotient"] > MOST]
-    spread = ", ".join(f"p{100 * at:.0f} {quantile(quotients, at):.2f}" for at in QUANTILES)
-    first = f"ours over dense beside one busy process a core, over the same without: {spread}"
-    verdict = "missed" if beyond else "held"
-    second = f"at most {MOST} wanted: {verdict}, {share(len(beyond), len(timed))} of {len(timed)} beyond"
+    beyond = [record for record in lost if record["beside_busy"]["quotient"] > beside_busy.MOST]
+    verdict = f"{'missed' if beyond else 'held'}, {share(len(beyond), len(timed))} beyond"
+    last = f"at most {beside_busy.MOST} wanted of the medians: {verdict}"
     for record in beyond:
         ratios = "{quotient:.2f} ({quiet:.3f} quiet, {busy:.3f} busy)".format(**record["beside_busy"])
-        second += f"\n  {title(record)}: {ratios}"
-    return [first, second]
+        last += f"\n  {title(record)}: {ratios}"
+    return [*lines, last]
 
 
 def _of_measured(found: list[Record]) -> list[str]:
