@@ -18,6 +18,7 @@ from cpu_goals import NO_CPU_GOALS, cpu_goals_part
 from cpu_tables import captions, load, record_table
 from csr_tables import is_csr
 from csr_tables import page as csr_page
+from digits_tables import digits_part
 from generated import ROOT, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
 from gpu_tables import is_gpu, merged, page, peers_table
@@ -50,6 +51,7 @@ EMPTY = {
         "cpu": "No result files yet: `sparseloom bench semi24` writes them.",
     },
     "docs/results.md": {"claims": ""},
+    "docs/results_digits.md": {"table": "No result files yet: `sparseloom experiment digits` writes them."},
     "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
 }
 Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
@@ -126,6 +128,8 @@ def made(folders: list[Path]) -> Parts:
         add_conv(parts, folder.name, runs)
         add_semi24(parts, folder.name, runs)
         add_demo(parts, runs)
+        if digits := digits_part(folder):
+            parts["docs/results_digits.md", "table"].append(digits)
     parts["docs/results.md", "claims"] = [claims_tables.page(claims_tables.read(folders))]
     parts["README.md", "front"] = [front_page.front(folders)]
     return parts
