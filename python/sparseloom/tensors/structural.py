@@ -117,6 +117,15 @@ def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _moved(func, args, {**kwargs, "memory_format": None})
 
 
+def _strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The stored places for new values, where the size is the same: autograd asks so before it copies the
+    first gradient of a leaf."""
+    source, size = args[0], args[1]
+    if tuple(size) != tuple(source.shape):
+        return NotImplemented
+    return _filled(aten.empty_like.default, (source,), kwargs)
+
+
 _ZERO_STAYS = (
     *(aten.neg, aten.abs, aten.relu, aten.sqrt, aten.sin, aten.tanh, aten.sign, aten.square, aten.gelu),
     *(aten.silu, aten.leaky_relu, aten.trunc, aten.round, aten.nan_to_num),
@@ -128,6 +137,7 @@ _HANDLERS: dict[Any, Handler] = {
     aten._to_copy.default: _moved,
     aten.zeros_like.default: _filled,
     aten.empty_like.default: _filled,
+    aten.new_empty_strided.default: _strided,
     aten.view.default: _viewed,
     aten._unsafe_view.default: _viewed,
     aten._reshape_alias.default: _viewed,
