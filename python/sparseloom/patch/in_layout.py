@@ -66,8 +66,14 @@ class InLayout(Recipe):
         if not method.gradient.dense_master:
             got, remedy = type(method.gradient).__name__, "pass gradient=gradients.Masked()"
             raise Error(op, "a method that trains a dense weight", got, remedy)
+        if self.layout.name == "nmg":
+            got, remedy = "nmg", 'no method shares its patterns among rows: pass "nm" and select.NM'
+            raise Error(op, "a layout whose elements a method can choose", got, remedy)
         if self.layout.name == "nm":
             n_of_m, known = (self.options.get("n", 2), self.options.get("m", 4)), {"n", "m"}
+            if not all(type(each) is int for each in n_of_m) or not 0 < n_of_m[0] < n_of_m[1]:
+                got, remedy = f"n={n_of_m[0]!r}, m={n_of_m[1]!r}", "pass n=2, m=4, for example"
+                raise Error(op, "whole numbers 0 < n < m", got, remedy)
         elif n_of_m is None:
             known = {"density"}
         if extra := self.options.keys() - known:
