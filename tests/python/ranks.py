@@ -171,6 +171,18 @@ def state_of_entries(entries):
     }
 
 
+def as_first_pair(model, optimizer):
+    """Gives all pairs of ranks the first one's values. Each process plans by times that it measured, so pairs
+    may choose other kernels and differ in rounding, and of each part only one pair's is written."""
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    if mesh["dp"].size() > 1:
+        for entry in [*model.parameters(), *states]:
+            local = entry.detach()
+            local = local.to_local() if hasattr(local, "to_local") else local
+            dist.broadcast(local, group=mesh["dp"].get_group(), group_src=0)
+
+
+as_first_pair(tensor, of_tensor)
 saved, saved_moments = state_of(tensor), moments(tensor, of_tensor)
 save_checkpoint("two", tensor, of_tensor)
 wider = cut(made(), everyone["all"])
