@@ -42,6 +42,9 @@ for _ in range(3):
 print(json.dumps(times))
 """
 
+# Seconds. A first call takes .05 to .1 of them on a quiet machine; .54 in each of three attempts beside other
+# work. The naive product that this test is for takes 8 and more.
+SLACK = 1.5
 
 DTYPES = [
     ("float32", 512, 0.25),
@@ -61,7 +64,7 @@ def test_the_first_call_does_not_wait_for_torchs_naive_products(name, tokens, de
         environment = os.environ | {"SPARSELOOM_CACHE": str(tmp_path / str(attempt))}
         ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         times = json.loads(ran.stdout)
-        late = {key: each for key, each in times.items() if each and each[0] > 0.3 + 3 * min(each[1:])}
+        late = {key: each for key, each in times.items() if each and each[0] > SLACK + 3 * min(each[1:])}
         if not late:
             return
     pytest.fail(f"first call and the next two, in seconds: {late}")
