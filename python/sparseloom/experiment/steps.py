@@ -1,11 +1,9 @@
-"""What the trainings on a GPU share: a step as a CUDA graph, the learning rate, seeds and checkpoints."""
+"""What the trainings on a GPU share: a step as a CUDA graph, the learning rate and seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,13 +76,6 @@ def rate(progress: float, warm_up: float) -> float:
 def mixed(seed: int, number: int) -> int:
     """Returns the seed of one step or epoch of a run; ``+ 1`` of it is free for another draw."""
     return (seed + 1) * 1_000_003 + 2 * number
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Writes a checkpoint so that a stop in between leaves the one before."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    temporary.replace(path)
 
 
 def device_name(device: torch.device | str) -> str:

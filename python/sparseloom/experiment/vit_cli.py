@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from .._files import write_whole
 from ..errors import Error
-from . import cifar, vit, vit_outcome
+from . import checkpoints, cifar, vit, vit_outcome
 from .steps import device_name
-from .steps import save as save_file
 from .vit_model import Size
 
 _OP = "experiment vit"
@@ -52,11 +52,12 @@ def vit_command(
         raise Error(
             _OP, "a CUDA device", "none", "a CPU would take days; --device cpu --smoke shows that it runs"
         )
-    path, unfinished = out / f"{arm}.seed{seed}.json", out / f"{arm}.seed{seed}.pt"
+    path, unfinished = out / f"{arm}.seed{seed}.json", out / f"{arm}.seed{seed}.checkpoint"
     if path.exists() and not speed:
         typer.echo(f"{path} is there already")
         return
     begin = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
     images = cifar.load(data, out / "images.pt", whole=not smoke)
     changes: dict[str, Any] = SMOKE if smoke else {"epochs": epochs}
     setting = vit.Setting(cifar.digest(data), **changes)
@@ -67,13 +68,13 @@ def vit_command(
         typer.echo(f"{arm}: {found['steps_per_second']:.1f} steps per second")
         return
     if unfinished.exists():
-        training.load_state_dict(torch.load(unfinished, map_location=device, weights_only=True))
+        training.load_state_dict(checkpoints.load(_OP, unfinished, device))
         typer.echo(f"{arm}: goes on at step {training.step} of {training.steps}")
     saved = time.monotonic()
 
     def save() -> None:
         nonlocal saved
-        save_file(unfinished, training.state_dict())
+        checkpoints.save(unfinished, training.state_dict())
         saved = time.monotonic()
 
     def after_epoch() -> bool:
@@ -85,8 +86,8 @@ def vit_command(
         typer.echo(f"{arm}: step {training.step} of {training.steps}; run the same command again")
         return
     outcome = training.outcome()
-    path.write_text(json.dumps(outcome, indent=1) + "\n")
-    unfinished.unlink(missing_ok=True)
+    write_whole(path, (json.dumps(outcome, indent=1) + "\n").encode())
+    checkpoints.remove(unfinished)
     typer.echo(
         f"{arm}, seed {seed}: {100 * outcome['accuracy']:.2f} %, {100 * outcome['density']:.1f} % of the "
         f"weights kept, {time.monotonic() - begin:.0f} s"
