@@ -206,9 +206,9 @@ def test_bars_compare_means_with_dense_and_static(tmp_path):
     (tmp_path / "rigl-80.speed.json").write_text('{"arm": "rigl-80", "steps_per_second": 40.0}')
     bars = {bar.text: bar for bar in vit_outcome.bars(vit_outcome.read(tmp_path))}
     assert bars["dense at least 84 %"].value == pytest.approx(86) and bars["dense at least 84 %"].met
-    assert bars["best at 80 %: at most 1.2 points below dense"].value == pytest.approx(0.8)
-    assert bars["best at 80 %: at least 1.0 points above static"].met
-    assert not bars["best at 70 %: at most 0.7 points below dense"].met
+    assert bars["best by test accuracy at 80 %: at most 1.2 points below dense"].value == pytest.approx(0.8)
+    assert bars["best by test accuracy at 80 %: at least 1.0 points above static"].met
+    assert not bars["best by test accuracy at 70 %: at most 0.7 points below dense"].met
     assert bars["rigl-80 not below static"].value == pytest.approx(-0.2)
     assert bars["rigl-90 not below static"].value is None and not bars["supermask-80 not below static"].met
     text = vit_outcome.table(vit_outcome.read(tmp_path))
