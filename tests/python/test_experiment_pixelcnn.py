@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from test_experiment_vit import image_archive
+from test_experiment_vit import image_archive, temporary  # noqa: F401  a fixture
 
 from sparseloom import Error
 from sparseloom.cli import main

@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import tarfile
+import tempfile
 from dataclasses import replace
 
 import numpy
@@ -46,6 +47,12 @@ def pickled_archive(path, batch):
     return path
 
 
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch, tmp_path_factory):
+    """A folder of its own for decoded images."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
 @pytest.fixture(scope="module")
 def images():
     generator = torch.Generator().manual_seed(1)
@@ -53,14 +60,17 @@ def images():
     return cifar.Images(x, torch.arange(20) % 10, x[:10], torch.arange(10))
 
 
-def test_a_tar_of_images_is_read_with_classes_by_name(tmp_path):
+def test_a_tar_of_images_is_read_with_classes_by_name(tmp_path, monkeypatch):
     path = image_archive(tmp_path / "images.tar.xz")
-    found = cifar.load(path, tmp_path / "kept.pt", whole=False)
+    found = cifar.load(path, whole=False)
     assert found.x.shape == (20, 3, 32, 32) and found.test_y.bincount().tolist() == [1] * 10
     red = found.x[:, 0, 0, 0].float()
     assert torch.equal(red, 180 - 20.0 * found.y), "class a has the largest red"
+    (kept,) = cifar._temporary().iterdir()
+    assert kept.parent.stat().st_mode & 0o777 == 0o700 and {path} == set(tmp_path.iterdir())
+    monkeypatch.setattr(cifar, "_read", pytest.fail)  # the copy is read
     path.rename(tmp_path / "moved.tar.xz")
-    again = cifar.load(tmp_path / "moved.tar.xz", tmp_path / "kept.pt", whole=False)
+    again = cifar.load(tmp_path / "moved.tar.xz", whole=False)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
 
@@ -68,12 +78,12 @@ def test_the_published_pickles_are_read_and_no_other_class(tmp_path):
     pixels = numpy.arange(20 * 3072, dtype=numpy.uint32).astype(numpy.uint8).reshape(20, 3072)
     batch = {b"data": pixels, b"labels": list(range(10)) * 2, b"batch_label": b"one"}
     path = pickled_archive(tmp_path / "python.tar.gz", batch)
-    found = cifar.load(path, tmp_path / "kept.pt", whole=False)
+    found = cifar.load(path, whole=False)
     assert found.x.shape == (100, 3, 32, 32) and found.test_x.shape == (20, 3, 32, 32)
     assert torch.equal(found.test_x.view(20, 3072), torch.from_numpy(pixels))
     for bad in ({b"data": io.BytesIO()}, {b"data": "text"}, [1]):
         with pytest.raises(Error, match="whole tar archive"):
-            cifar.load(pickled_archive(tmp_path / "bad.tar.gz", bad), tmp_path / "no.pt", whole=False)
+            cifar.load(pickled_archive(tmp_path / "bad.tar.gz", bad), whole=False)
 
 
 def test_archives_that_are_missing_damaged_or_others_say_so(tmp_path):
@@ -90,15 +100,19 @@ def test_archives_that_are_missing_damaged_or_others_say_so(tmp_path):
     damaged.write_bytes(content)
     for said, path in cases.items():
         with pytest.raises(Error, match=said):
-            cifar.load(path, tmp_path / "kept.pt")
+            cifar.load(path)
     damaged.write_bytes(whole.read_bytes()[:-200])
     with pytest.raises(Error, match="cannot be read"):
-        cifar.load(damaged, tmp_path / "kept.pt", whole=False)
+        cifar.load(damaged, whole=False)
     empty = tmp_path / "empty.tar"
     tarfile.open(empty, "w").close()
     with pytest.raises(Error, match="some images of each of 10 classes in the part train"):
-        cifar.load(empty, tmp_path / "kept.pt", whole=False)
-    assert not (tmp_path / "kept.pt").exists()
+        cifar.load(empty, whole=False)
+    kept = list(cifar._temporary().iterdir())
+    assert not kept, "nothing of these is kept"
+    cifar.load(whole, whole=False)
+    with pytest.raises(Error, match="5000 images of each"):
+        cifar.load(whole)  # from the copy
 
 
 @pytest.mark.parametrize("name", ARMS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
+import os
 import pickle
 import re
 import tarfile
+import tempfile
 import zlib
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -49,31 +51,41 @@ def digest(path: Path) -> str:
         raise Error(_OP, "a CIFAR-10 archive", f"none at {path}", remedy) from error
 
 
-def load(path: Path, keep: Path, whole: bool = True) -> Images:
+def load(path: Path, whole: bool = True) -> Images:
     """Returns the images of an archive: the published "python version", or any tar of images
     ``train/CLASS/NAME.jpg`` and ``test/CLASS/NAME.jpg`` (or .png), whose classes are numbered by name.
 
-    ``keep`` is a file for the decoded images, which the next call for the same archive reads; ``whole`` asks
-    for all 60,000 of them. Raises Error for an archive that is missing, damaged or of other content, and
-    without NumPy or Pillow.
+    ``whole`` asks for all 60,000 of them. Raises Error for an archive that is missing, damaged or of other
+    content, and without NumPy or Pillow. The decoded images, 184 MB, lie in the folder for temporary files
+    until the system empties it: every arm reads them, and to decode 60,000 JPEG files takes 25 s on one core.
     """
     name = digest(path)
+    keep = _temporary() / f"cifar-{name[:16]}.pt"
     if keep.exists():
         kept = torch.load(keep, weights_only=True)
         if kept["archive"] == name:
-            return Images(*kept["images"])
+            return _checked(path, Images(*kept["images"]), whole)
     try:
         with tarfile.open(path, "r:*") as tar:
             parts = _read(tar)
     except _DAMAGED as error:
         got = f"{path}, which cannot be read ({error or type(error).__name__})"
         raise Error(_OP, "a whole tar archive", got, "copy or download it again") from error
-    images = _checked(path, parts, whole)
-    keep.parent.mkdir(parents=True, exist_ok=True)
-    temporary = keep.with_suffix(f".{id(images)}.tmp")  # several arms may start side by side
-    torch.save({"archive": name, "images": tuple(images)}, temporary)
-    temporary.replace(keep)
+    images = _checked(path, _joined(parts), whole)
+    handle, temporary = tempfile.mkstemp(dir=keep.parent)  # several arms may start side by side
+    with os.fdopen(handle, "wb") as file:
+        torch.save({"archive": name, "images": tuple(images)}, file)
+    os.replace(temporary, keep)
     return images
+
+
+def _temporary() -> Path:
+    """Returns a folder that no other user writes to."""
+    folder = Path(tempfile.gettempdir()) / f"sparseloom-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise Error(_OP, f"{folder} to be yours", "one of another user", "set TMPDIR to a folder of yours")
+    return folder
 
 
 #: part -> (pixels [images, 3, 32, 32], labels) in pieces
@@ -138,14 +150,20 @@ def _unpickled(file: IO[bytes], name: str) -> tuple[Tensor, list[int]]:
         raise pickle.UnpicklingError(f"{name} is no batch of CIFAR-10") from error
 
 
-def _checked(path: Path, parts: _Parts, whole: bool) -> Images:
-    """Returns what was read, if each part has ten classes, of the published numbers where ``whole``."""
+def _joined(parts: _Parts) -> Images:
     tensors: list[Tensor] = []
-    for part, each in (("train", TRAIN), ("test", TEST)):
-        labels = torch.tensor([label for _, some in parts[part] for label in some], dtype=torch.int64)
+    for pieces in parts.values():
+        pixels = [some for some, _ in pieces] or [torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)]
+        labels = [label for _, some in pieces for label in some]
+        tensors += [torch.cat(pixels), torch.tensor(labels, dtype=torch.int64)]
+    return Images(*tensors)
+
+
+def _checked(path: Path, images: Images, whole: bool) -> Images:
+    """Returns the images, if each part has ten classes, of the published numbers where ``whole``."""
+    for part, labels, each in (("train", images.y, TRAIN), ("test", images.test_y, TEST)):
         counts = labels.bincount(minlength=CLASSES).tolist()
         if len(counts) != CLASSES or min(counts) == 0 or (whole and set(counts) != {each}):
             expected = f"{each if whole else 'some'} images of each of {CLASSES} classes in the part {part}"
             raise Error(_OP, expected, f"{counts} in {path}", "pass the whole of CIFAR-10")
-        tensors += [torch.cat([pixels for pixels, _ in parts[part]]), labels]
-    return Images(*tensors)
+    return images

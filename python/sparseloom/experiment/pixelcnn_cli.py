@@ -51,7 +51,7 @@ def pixelcnn_command(
         device = "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
         raise Error(_OP, "a CUDA device", "none", "a CPU would take days; --smoke shows that it runs")
-    images = pixelcnn.invented() if data is None else cifar.load(data, out / "images.pt", whole=not smoke)
+    images = pixelcnn.invented() if data is None else cifar.load(data, whole=not smoke)
     changes: dict[str, Any] = SMOKE if smoke else {"steps": updates}
     setting = pixelcnn.Setting("invented" if data is None else cifar.digest(data), **changes)
     parts = pixelcnn.split(images.to(torch.device(device)))

@@ -58,7 +58,7 @@ def vit_command(
         return
     begin = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    images = cifar.load(data, out / "images.pt", whole=not smoke)
+    images = cifar.load(data, whole=not smoke)
     changes: dict[str, Any] = SMOKE if smoke else {"epochs": epochs}
     setting = vit.Setting(cifar.digest(data), **changes)
     training = vit.Training(arm, seed, setting, images.to(torch.device(device)), compiled=device == "cuda")
