@@ -62,23 +62,27 @@ class PixelCNN(nn.Module):
     def __init__(self, size: Size, groups: int = 1) -> None:
         super().__init__()
         self.size, self.groups = size, groups
-        # four channels in, and the last two, are dense in every arm
+        # four channels in, and the last two layers, are dense in every arm
         self.first_vertical = nn.Conv2d(4, size.width, (2, 3))
         self.first_horizontal = nn.Conv2d(4, size.width, (1, 2))
         self.layers = nn.ModuleList(Layer(size, groups) for _ in range(size.depth * groups))
         self.mixed = nn.Conv2d(size.width, size.width, 1)
-        self.head = nn.Conv2d(size.width, PARAMETERS, 1)
+        self.head = nn.Linear(size.width, PARAMETERS)  # not by cuDNN, which would round to TF32
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps pixels [images, 3, side, side] from -1 to 1 to [images, PARAMETERS, side, side]."""
+        """Maps pixels [images, 3, side, side] from -1 to 1 to [images, PARAMETERS, side, side], in float32
+        under autocast too."""
         # a channel of ones tells the padding from grey
         x = torch.cat([x, torch.ones_like(x[:, :1])], 1).contiguous(memory_format=torch.channels_last)
         v = self.first_vertical(F.pad(x, (1, 1, 2, 0))[:, :, :-1])
         h = v + self.first_horizontal(F.pad(x, (2, 0))[:, :, :, :-1])
         for layer in self.layers:
             v, h = layer(v, h)
-        parameters: Tensor = self.head(F.elu(self.mixed(F.elu(h))))
-        return parameters
+        h = F.elu(self.mixed(F.elu(h)))
+        # in bf16 a mean near 1 would be rounded to 1 / 256, half the distance of two colours
+        with torch.autocast(h.device.type, enabled=False):
+            parameters: Tensor = self.head(h.movedim(1, -1).float())
+        return parameters.movedim(-1, 1)
 
 
 def _conv(inputs: int, outputs: int, kernel: tuple[int, int], block: int, groups: int) -> nn.Module:
