@@ -65,6 +65,14 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(streams, tmp_path):
         other.load_state_dict(second.state_dict())
 
 
+def test_streams_mix_labels_that_the_table_sorts():
+    part = [reviews.Text(bytes([65 + label]) * 9, label) for label in (0, 1) for _ in range(500)]
+    streams = Streams.of(reviews.Reviews(part, part, part))
+    first = bytes(streams.test[:1000].tolist())
+    assert 40 <= first.count(b"A" * 9) <= 60 and len(streams.test) == 10000
+    assert torch.equal(streams.test, Streams.of(reviews.Reviews(part, part, part)).test)
+
+
 def test_arms_have_equal_parameters_at_full_size():
     size = char_lstm.Size()
     sparse = [char_lstm.stored(char_lstm.network(arm, size)) for arm in ARMS[1:]]

@@ -22,7 +22,7 @@ from .. import pattern
 from ..errors import Error
 from ..nn import SmallWorldLSTM
 from ..pattern import Pattern
-from .reviews import Reviews
+from .reviews import Reviews, shuffled
 from .runs import Plan, Run
 from .steps import Graph, mixed
 from .training import PartedTraining
@@ -69,8 +69,9 @@ class Streams(NamedTuple):
 
     @staticmethod
     def of(reviews: Reviews) -> Streams:
-        """Returns the texts of each part one after the other, in lines."""
-        joined = (b"\n".join(text.content for text in part) + b"\n" for part in reviews)
+        """Returns the texts of each part one after the other, in lines, and shuffled: what JUDGED cuts off is
+        like the rest."""
+        joined = (b"\n".join(text.content for text in shuffled(part)) + b"\n" for part in reviews)
         return Streams(*(torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in joined))
 
     def to(self, device: torch.device) -> Streams:

@@ -119,13 +119,17 @@ def _both(texts: list[Text], path: Path) -> list[Text]:
     return texts
 
 
+def shuffled(texts: list[Text]) -> list[Text]:
+    """Returns texts in an order that is the same in each call: IMDB's table has one label after the other."""
+    found = list(texts)
+    random.Random(0).shuffle(found)
+    return found
+
+
 def parted(texts: list[Text]) -> Reviews:
-    """Returns the parts of a set that has none: 80, 10 and 10 % in an order that is the same in each call."""
-    order = list(range(len(texts)))
-    random.Random(0).shuffle(order)
-    tenth = len(texts) // 10
-    pieces = order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth]
-    return Reviews(*([texts[each] for each in piece] for piece in pieces))
+    """Returns the parts of a set that has none: 80, 10 and 10 % in shuffled order."""
+    mixed, tenth = shuffled(texts), len(texts) // 10
+    return Reviews(mixed[2 * tenth :], mixed[:tenth], mixed[tenth : 2 * tenth])
 
 
 def invented(count: int = 36) -> Reviews:
