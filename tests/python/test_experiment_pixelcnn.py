@@ -277,6 +277,7 @@ def test_the_command_reads_an_archive_and_names_what_is_wrong(tmp_path, capsys) 
     assert len(outcome["setting"]["archive"]) == 64 and outcome["arm"] == "groups-2"
     for more, expected in (
         (["--smoke", "--data", str(path), "--only", "seed0"], "a search at 3 learning rates"),
+        (["--smoke"], "pass another --out"),
         ([], "expected --data"),
         (["--smoke", "--arm", "groups-3"], "dense, groups-2, groups-4"),
         (["--smoke", "--data", str(tmp_path / "none")], "a CIFAR-10 archive"),

@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
+from .._files import write_whole
 from ..errors import Error
 from . import char_lstm_outcome, reviews, runs
 from .char_lstm import ARMS, OP, PLAN, TINY, Setting, Streams, Training
@@ -20,13 +21,15 @@ def char_lstm_command(
         "experiment-char-lstm"
     ),
     arm: Annotated[list[str] | None, typer.Option(help="what to train now; default: all, in turn")] = None,
+    only: Annotated[str, typer.Option(help="regex of an arm's runs, as 'rate.*' or 'seed1'")] = ".*",
     steps: Annotated[int, typer.Option(min=1, help="the same for every arm")] = Setting.steps,
     minutes: Annotated[float, typer.Option(min=0, help="stops then; the same command goes on")] = 4.0,
     device: Annotated[str, typer.Option(help="cuda, or cpu")] = "cuda",
     smoke: Annotated[bool, typer.Option(help="seconds on a CPU: tiny networks and a few steps")] = False,
 ) -> None:
     """Trains what is left of a dense LSTM and of small worlds with as many parameters; then writes the record
-    char-lstm.json, the table and the page."""
+    char-lstm.json, the table and the page, of the arms that have all their seeds. Several commands may run
+    side by side for several arms, or seeds."""
     chosen = list(arm or ARMS)
     if unknown := set(chosen) - set(ARMS):
         raise Error(OP, f"arms of {', '.join(ARMS)}", ", ".join(sorted(unknown)), "pass --arm again for more")
@@ -43,12 +46,13 @@ def char_lstm_command(
     def made(run: runs.Run) -> Training:
         return Training(run, setting, streams)
 
-    done = runs.go(PLAN, out, chosen, made, where, minutes, typer.echo)
+    done = runs.go(PLAN, out, chosen, made, setting, where, minutes, typer.echo, only)
     found = char_lstm_outcome.record(runs.read(PLAN, out))
     if not done or not found["arms"]:
         return
-    (out / "char-lstm.json").write_text(json.dumps(found, indent=1) + "\n")
     text = char_lstm_outcome.table(found)
-    (out / "char-lstm.md").write_text(text)
-    (out / "char-lstm.html").write_text(char_lstm_outcome.html(found))
+    record = json.dumps(found, indent=1) + "\n"
+    files = {"char-lstm.json": record, "char-lstm.md": text, "char-lstm.html": char_lstm_outcome.html(found)}
+    for name, content in files.items():
+        write_whole(out / name, content.encode())
     typer.echo(text)

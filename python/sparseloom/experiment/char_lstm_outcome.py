@@ -8,7 +8,7 @@ from typing import Any
 
 from .char_lstm import ARMS, PLAN, Size, patterns
 from .curves import Picture, page
-from .runs import SEEDS, best_rate, improves, spread
+from .runs import SEEDS, counted, improves, spread
 
 #: How many percent more bits than dense's the best small world may have, the aim, and how many percent the
 #: last tenth of a run may still improve.
@@ -22,13 +22,14 @@ def record(found: Found) -> dict[str, Any]:
     """Returns what the arms reached that have all their seeds: {"experiment", "setting", "arms"}."""
     arms = {}
     for arm in ARMS:
-        seeds = [each for each in found.get(arm, []) if not each["searching"]]
+        seeds = counted(PLAN, found.get(arm, []))
         bits = [each["test"] for each in seeds]
-        if len(seeds) < SEEDS or None in bits:
+        if len(seeds) < SEEDS or None in bits or None in [each["validation"] for each in seeds]:
             continue
         mean, deviation = spread(bits)
         arms[arm] = {
-            "bits": mean, "deviation": deviation, "seeds": bits, "rate": best_rate(PLAN, found[arm]),
+            "bits": mean, "deviation": deviation, "seeds": bits, "rate": seeds[0]["rate"],
+            "validation": statistics.mean(each["validation"] for each in seeds),
             "units": seeds[0]["units"], "parameters": seeds[0]["parameters"],
             "recurrent_parameters": seeds[0]["recurrent_parameters"],
             "improves": max(improves(each["losses"]) for each in seeds),
@@ -54,14 +55,16 @@ def table(found: dict[str, Any]) -> str:
         f"{setting['length']} characters. The best of the learning rates {rates} by a search of one seed at "
         f"a quarter of the steps, then {SEEDS} seeds.",
         "",
-        "| arm | units | parameters | learning rate | bits | over dense | last tenth improves | s a run |",
-        "|---|---|---|---|---|---|---|---|",
+        "| arm | units | parameters | learning rate | validation | bits | over dense | last tenth improves "
+        "| s a run |",
+        "|---" * 9 + "|",
     ]
     dense = arms.get("dense")
     for name, arm in arms.items():
         over = f"{100 * (arm['bits'] / dense['bits'] - 1):+.2f} %" if dense else ""
         lines.append(
-            f"| {name} | {arm['units']} | {arm['parameters']:,} | {arm['rate']:g} | {arm['bits']:.4f} ± "
+            f"| {name} | {arm['units']} | {arm['parameters']:,} | {arm['rate']:g} | "
+            f"{arm['validation']:.4f} | {arm['bits']:.4f} ± "
             f"{arm['deviation']:.4f} | {over} | {arm['improves']:.2f} % | {arm['seconds']:.0f} |"
         )
     lines += ["", *(f"- {text}: {value}" for text, value in bars(found))]
@@ -71,12 +74,13 @@ def table(found: dict[str, Any]) -> str:
 def bars(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what is to be shown, and whether it was."""
     arms = found["arms"]
-    worlds = [arm["bits"] for name, arm in arms.items() if name != "dense"]
+    worlds = [arm for name, arm in arms.items() if name != "dense"]
     shown = []
     if "dense" in arms and worlds:
-        over = 100 * (min(worlds) / arms["dense"]["bits"] - 1)
+        best = min(worlds, key=lambda arm: arm["validation"])  # the test only judges it
+        over = 100 * (best["bits"] / arms["dense"]["bits"] - 1)
         word = "met, and the goal too" if over <= GOAL else "met" if over <= BAR else "missed"
-    aim = f"the best small world at most {BAR:+.0f} % bits of dense, the goal {GOAL:+.0f} %"
+    aim = f"the best small world by validation at most {BAR:+.0f} % bits of dense, the goal {GOAL:+.0f} %"
     shown.append((aim, f"{over:+.2f} %, {word}" if "dense" in arms and worlds else "not run"))
     still = max((arm["improves"] for arm in arms.values()), default=None)
     word = "not run" if still is None else f"{still:.2f} %, {'met' if still < SETTLED else 'missed'}"

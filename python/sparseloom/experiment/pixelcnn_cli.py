@@ -29,7 +29,7 @@ def pixelcnn_command(
     ),
     only: Annotated[str, typer.Option(help="regex of an arm's runs, as 'rate.*' or 'seed1'")] = ".*",
     updates: Annotated[int, typer.Option("--steps", min=1, help="the same for every arm")] = pixelcnn.STEPS,
-    minutes: Annotated[float, typer.Option(min=0, help="stops then; the same command goes on")] = 8.0,
+    minutes: Annotated[float, typer.Option(min=0, help="stops then; the same command goes on")] = 4.0,
     device: Annotated[str, typer.Option(help="cuda, or cpu for a look")] = "cuda",
     graph: Annotated[bool, typer.Option(help="on a GPU each step replays one CUDA graph")] = True,
     smoke: Annotated[
@@ -60,7 +60,7 @@ def pixelcnn_command(
         return pixelcnn.Training(run, setting, parts, graph)
 
     chosen = tuple(ARMS) if arm is None else (arm,)
-    done = runs.go(pixelcnn.PLAN, out, chosen, made, torch.device(device), minutes, typer.echo, only)
+    done = runs.go(pixelcnn.PLAN, out, chosen, made, setting, torch.device(device), minutes, typer.echo, only)
     if done and arm is None and only == ".*":
         _write(out)
 

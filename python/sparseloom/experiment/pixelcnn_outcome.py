@@ -46,8 +46,9 @@ def read(folder: Path) -> Record:
     search, and where two outcomes had other settings."""
     record = {}
     for name, mine in runs.read(PLAN, folder).items():
-        arm = Arm([e for e in mine if e["searching"]], [e for e in mine if not e["searching"]])
-        if len(arm.searches) < len(PLAN.rates) or not arm.finals:
+        searches: list[Outcome] = [e for e in mine if e["searching"] and e["rate"] in PLAN.rates]
+        arm = Arm(searches, list[Outcome](runs.counted(PLAN, mine)))
+        if not arm.finals:
             got = f"{len(arm.searches)} of the search and {len(arm.finals)} final ones"
             raise Error(PLAN.op, f"outcomes of the arm {name}", got, f"train it with --arm {name}")
         record[name] = arm

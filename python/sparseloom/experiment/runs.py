@@ -3,12 +3,14 @@ that count, each run one file in a folder, and resumable."""
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -101,7 +103,7 @@ def read(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
 def best_rate(plan: Plan, outcomes: Sequence[Mapping[str, Any]]) -> float | None:
     """Returns the learning rate of the search with the best validation; None before all of them are there.
     Raises Error where no search ended with a number."""
-    searched = [each for each in outcomes if each["searching"]]
+    searched = [each for each in outcomes if each["searching"] and each["rate"] in plan.rates]
     if len(searched) < len(plan.rates):
         return None
     numbers = [(each["validation"], each["rate"]) for each in searched if each["validation"] is not None]
@@ -110,6 +112,14 @@ def best_rate(plan: Plan, outcomes: Sequence[Mapping[str, Any]]) -> float | None
         remedy = f"lower the learning rates, which were {rates}"
         raise Error(plan.op, "a search whose losses are numbers", "infinity or NaN in each", remedy)
     return float(min(numbers)[1])
+
+
+def counted(plan: Plan, outcomes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the outcomes of seeds at the learning rate that the search chose: those of another one, which
+    an earlier search had chosen, do not count. None before the search is done."""
+    seeds = [each for each in outcomes if not each["searching"]]
+    rate = best_rate(plan, outcomes) if seeds else None
+    return [each for each in seeds if each["rate"] == rate]
 
 
 def left(plan: Plan, folder: Path, chosen: Sequence[str], only: str = ".*") -> Iterator[Run]:
@@ -130,45 +140,76 @@ def left(plan: Plan, folder: Path, chosen: Sequence[str], only: str = ".*") -> I
 
 def _missing(runs: list[Run], folder: Path, only: str) -> Iterator[Run]:
     for run in runs:
-        if re.fullmatch(only, run.part) and not (folder / f"{run.name}.json").exists():
+        path = folder / f"{run.name}.json"
+        # a seed's name does not say its learning rate
+        if re.fullmatch(only, run.part) and not (
+            path.exists() and json.loads(path.read_text())["rate"] == run.rate
+        ):
             yield run
 
 
 def go(
-    plan: Plan, folder: Path, chosen: Sequence[str], made: Callable[[Run], Training], device: torch.device,
-    minutes: float, say: Callable[[str], None], only: str = ".*",
+    plan: Plan, folder: Path, chosen: Sequence[str], made: Callable[[Run], Training], setting: Any,
+    device: torch.device, minutes: float, say: Callable[[str], None], only: str = ".*",
 ) -> bool:  # fmt: skip
     """Trains what is left of the chosen arms for some minutes, and returns whether all of it is done. Call it
     again with the same arguments to go on; calls for different arms, or other ``only``, may run side by side.
+    Raises Error before the first run where the folder has outcomes of another ``setting``, a dataclass.
     """
-    begin = saved = time.monotonic()
+    begin = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = json.dumps(asdict(setting), sort_keys=True)
+    for outcome in (each for some in read(plan, folder).values() for each in some):
+        if (got := json.dumps(outcome["setting"], sort_keys=True)) != wanted:
+            raise Error(plan.op, f"outcomes of {wanted}", f"{got} in {folder}", "pass another --out")
     for run in left(plan, folder, chosen, only):
-        training, unfinished = made(run), folder / f"{run.name}.checkpoint"
-        if unfinished.exists():
-            training.load_state_dict(checkpoints.load(plan.op, unfinished, device))
-            say(f"{run.name}: goes on at step {training.step} of {training.steps}")
-
-        def save(training: Training = training, unfinished: Path = unfinished) -> None:
-            nonlocal saved
-            checkpoints.save(unfinished, training.state_dict())
-            saved = time.monotonic()
-
-        def stop(save: Callable[[], None] = save) -> bool:
-            if time.monotonic() - saved >= SAVE_EVERY:
-                save()
-            return time.monotonic() - begin >= 60 * minutes
-
-        if not training.train(stop, save):
-            say(f"{run.name}: step {training.step} of {training.steps}; run the same command again")
+        done = _trained(plan, folder, run, made, device, begin + 60 * minutes, say)
+        _release(device)
+        if not done:
             return False
-        outcome, kept = training.outcome(), training.kept()
-        if kept is not None:
-            checkpoints.save(folder / f"{run.name}.model", kept)
-        write_whole(folder / f"{run.name}.json", (json.dumps(outcome, indent=1) + "\n").encode())
-        checkpoints.remove(unfinished)
-        say(f"{run.name}: validation {outcome['validation']}, {time.monotonic() - begin:.0f} s")
     return True
+
+
+def _trained(
+    plan: Plan, folder: Path, run: Run, made: Callable[[Run], Training], device: torch.device, until: float,
+    say: Callable[[str], None],
+) -> bool:  # fmt: skip
+    """Trains one run to its end, and returns True, or until a time."""
+    begin = saved = time.monotonic()
+    training, unfinished = made(run), folder / f"{run.name}.checkpoint"
+    if unfinished.exists():
+        training.load_state_dict(checkpoints.load(plan.op, unfinished, device))
+        say(f"{run.name}: goes on at step {training.step} of {training.steps}")
+
+    def save() -> None:
+        nonlocal saved
+        checkpoints.save(unfinished, training.state_dict())
+        saved = time.monotonic()
+
+    def stop() -> bool:
+        if time.monotonic() - saved >= SAVE_EVERY:
+            save()
+        return time.monotonic() >= until
+
+    if not training.train(stop, save):
+        say(f"{run.name}: step {training.step} of {training.steps}; run the same command again")
+        return False
+    save()  # a stop while the run is judged costs no step
+    outcome, kept = training.outcome(), training.kept()
+    if kept is not None:
+        checkpoints.save(folder / f"{run.name}.model", kept)
+    write_whole(folder / f"{run.name}.json", (json.dumps(outcome, indent=1) + "\n").encode())
+    checkpoints.remove(unfinished)
+    say(f"{run.name}: validation {outcome['validation']}, {time.monotonic() - begin:.0f} s")
+    return True
+
+
+def _release(device: torch.device) -> None:
+    """Frees what the run before held. A training and its CUDA graph refer to each other: without this they
+    would stay while the next run captures, or be freed in the middle of a capture, which CUDA refuses."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def spread(values: list[float]) -> tuple[float, float]:
