@@ -13,8 +13,6 @@ from sparseloom.experiment import sentiment as recipe
 from sparseloom.experiment.char_lstm import ARMS, TINY, network
 from sparseloom.experiment.reviews import Text
 
-pytest.importorskip("sklearn")
-
 
 def run_to_end(arguments):
     with pytest.raises(SystemExit) as done:
@@ -29,15 +27,43 @@ def archive(path, files):
     return path
 
 
-def test_the_smoke_tells_invented_reviews_apart_and_keeps_what_is_done(tmp_path, capsys):
+def test_the_smoke_tells_invented_reviews_apart_and_keeps_what_is_done(tmp_path, capsys, monkeypatch):
+    logistic = recipe.logistic
+    run_to_end(["--smoke", "--out", tmp_path, "--minutes", 0])
+    assert "dense.seed0: not all fits" in capsys.readouterr().out
+    first = json.loads((tmp_path / "dense.seed0.fits").read_text())["sets"]["invented"]["fits"]
+    assert len(first) == 1 and not (tmp_path / "sentiment.json").exists()
+    asked = []
+    monkeypatch.setattr(recipe, "logistic", lambda *args: asked.append(args) or logistic(*args))
+    run_to_end(["--smoke", "--out", tmp_path, "--only", "dense.*"])
+    assert len(asked) == 7  # the first fit is kept
+    assert len(json.loads((tmp_path / "sentiment.json").read_text())["runs"]) == 1
     run_to_end(["--smoke", "--out", tmp_path])
+    assert len(asked) == 15
     record = json.loads((tmp_path / "sentiment.json").read_text())
     assert [run["arm"] for run in record["runs"].values()] == list(ARMS[:2])
     assert all(run["errors"]["invented"] < 0.3 for run in record["runs"].values())  # chance is half
     assert "| dense | 1 |" in (tmp_path / "sentiment.md").read_text()
     capsys.readouterr()
     run_to_end(["--smoke", "--out", tmp_path])
-    assert "seed0:" not in capsys.readouterr().out
+    assert len(asked) == 15 and json.loads((tmp_path / "sentiment.json").read_text()) == record
+    sets = {"invented": reviews.invented()}
+    assert list(recipe.record(tmp_path, sets, {"dense.seed0": ""})["runs"]) == ["dense.seed0"]
+    assert not recipe.record(tmp_path, sets, {"dense.seed0": "another network"})["runs"]
+
+
+def test_the_regression_is_scikit_learns():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 30, dtype=torch.float64, generator=generator)
+    y = (x[:, 0] + torch.randn(200, generator=generator) > 0.3).long()
+    for strength in (1e-4, 1e-2, 10.0):
+        weight, bias = recipe.logistic(x, y, strength)
+        theirs = linear_model.LogisticRegression(C=strength, tol=1e-8, max_iter=3000).fit(
+            x.numpy(), y.numpy()
+        )
+        assert weight.tolist() == pytest.approx(theirs.coef_[0].tolist(), abs=1e-3, rel=1e-3)
+        assert float(bias) == pytest.approx(float(theirs.intercept_[0]), abs=1e-3)
 
 
 def test_states_are_those_of_each_text_alone(monkeypatch):
@@ -59,11 +85,11 @@ def test_networks_are_read_as_char_lstm_leaves_them(tmp_path):
     net = network("dense", TINY, seed=3)
     kept = {"arm": "dense", "size": TINY.__dict__, "net": net.state_dict()}
     checkpoints.save(tmp_path / "dense.seed3.model", kept)
-    (found,) = recipe.trained(tmp_path, torch.device("cpu"))
+    (found,) = recipe.trained(tmp_path, torch.device("cpu"), "dense.*")
     assert found[:2] == ("dense.seed3", "dense") and len(found.weights) == 64
     assert torch.equal(found.net.gates.weight, net.gates.weight)
     with pytest.raises(Error, match="char-lstm first"):
-        recipe.trained(tmp_path / "none", torch.device("cpu"))
+        next(recipe.trained(tmp_path, torch.device("cpu"), "wide.*"))
 
 
 def test_customers_sentences_have_opinions_of_one_sign(tmp_path):
@@ -93,10 +119,13 @@ def test_parts_share_no_text():
 
 def test_the_bar_is_by_the_mean_over_the_sets():
     runs = {
-        arm: {"arm": arm, "errors": {"a": a, "b": b}}
+        arm: {"arm": arm, "errors": {"a": a, "b": b}, "validation": {"a": a, "b": b}}
         for arm, a, b in (("dense", 0.1, 0.2), (ARMS[1], 0.11, 0.194))
     }
     found = {"setting": {"sets": {"a": [1, 1, 1], "b": [1, 1, 1]}}, "runs": runs}
+    assert recipe.bar(found) == "+0.20 points, met"
+    worse = {"errors": {"a": 0.1, "b": 0.1}, "validation": {"a": 0.2, "b": 0.2}}
+    runs[ARMS[2]] = {"arm": ARMS[2]} | worse  # which the test likes most, and validation least
     assert recipe.bar(found) == "+0.20 points, met"
     runs[ARMS[1]]["errors"]["a"] = 0.12
     assert recipe.bar(found) == "+0.70 points, missed"
