@@ -66,6 +66,7 @@ PUBLIC = dict.fromkeys(
     "gradient_norms": "ops",
     "gates": "kernels",
     "recurrent": "kernels",
+    "unit_norm": "kernels",
     "semi24_pruning": "layout",
     "topology": "layout",
     "pattern_graph": "pattern",

@@ -206,6 +206,17 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "
       "Tensor(a!) dx, Tensor(b!) dg, Tensor(c!) dh_before) -> ()");
+  // A LayerNorm between the steps of a cell, with the input that scales some units or is added to them, and
+  // relu (include/sparseloom/unit_norm.h). weight, bias [groups, units]; z, y [rows, groups x units]; extra
+  // [rows, ceil(units / stride)]; statistics, means [rows, groups, 2] and sums [8, 2, groups, units], to
+  // which the gradients of weight and bias are added, are float32, or float64 beside float64.
+  m.def(
+      "unit_norm(Tensor z, Tensor weight, Tensor bias, Tensor? extra, int stride, int group, bool multiply, "
+      "float scale, bool relu, float eps, Tensor(a!) y, Tensor(b!)? statistics) -> ()");
+  m.def(
+      "unit_norm_backward(Tensor dy, Tensor z, Tensor weight, Tensor bias, Tensor? extra, int stride, int "
+      "group, bool multiply, float scale, bool relu, Tensor statistics, Tensor(a!) dz, Tensor(b!)? dextra, "
+      "Tensor(c!) means, Tensor(d!)? sums) -> ()");
 
   m.def(
       "generate_pattern(str generator, int rows, int cols, int block_rows, int block_cols, float[] "

@@ -269,5 +269,7 @@ def _scaled_linear_of_pair_fake(
 @torch.library.register_fake("sparseloom::lstm_cell_pointwise_backward")
 @torch.library.register_fake("sparseloom::gru_cell_pointwise")
 @torch.library.register_fake("sparseloom::gru_cell_pointwise_backward")
+@torch.library.register_fake("sparseloom::unit_norm")
+@torch.library.register_fake("sparseloom::unit_norm_backward")
 def _cell_fake(*operands: Any) -> None:
     return None

@@ -12,6 +12,41 @@ from . import _operators
 from ._recurrent import Weight
 
 
+class Rows:
+    """Memory for the rows of a sequence's steps, one step behind the other, so that a product over all of
+    them needs no copy."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._all: Tensor | None = None
+
+    def at(self, step: int, like: Tensor) -> Tensor:
+        """Returns memory for the rows of a step, of the shape and dtype of ``like``; beyond the last step,
+        memory of its own."""
+        if step >= self._steps:
+            return torch.empty_like(like, memory_format=torch.contiguous_format)
+        if self._all is None or self._all.shape[1:] != like.shape or self._all.dtype != like.dtype:
+            self._all = like.new_empty((self._steps, *like.shape))
+        # not a view for autograd, which would take each step's writing for a change of all steps
+        return self._all[step].data
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """Returns the rows of all steps, given last step first: without a copy where they lie one behind the
+    other."""
+    rows, first = parts[::-1], parts[-1]
+    storage, size = first.untyped_storage().data_ptr(), first.numel() * first.element_size()
+    if all(
+        each.is_contiguous()
+        and each.shape == first.shape
+        and each.untyped_storage().data_ptr() == storage
+        and each.data_ptr() == first.data_ptr() + i * size
+        for i, each in enumerate(rows)
+    ):
+        return first.as_strided((len(rows) * len(first), first.shape[1]), (first.shape[1], 1))
+    return torch.cat(rows)
+
+
 class Products:
     """The products of one weight with the states of a sequence's steps. Its gradient is one product over the
     rows of all steps: each step's backward pass gives dX alone and keeps its rows, and the last one to run
@@ -34,9 +69,15 @@ class Products:
         """Returns dW of the steps that have run backward, and forgets them."""
         if not self._rows:
             return None
-        dy, x = (torch.cat(rows) for rows in zip(*self._rows, strict=True))
+        dy, x = (_joined(rows) for rows in zip(*self._rows, strict=True))
         self._rows.clear()
         return self._weight.dw(dy, x)
+
+
+def runs(ctx: Any, tensor: int) -> bool:
+    """Returns whether this backward pass goes on to the ``tensor``-th tensor that a Function was given:
+    autograd.grad of others leaves a token's gradient out, and what was kept for it would count later."""
+    return bool(torch._C._will_engine_execute_node(ctx.next_functions[tensor][0]))
 
 
 class _Gradient(torch.autograd.Function):
@@ -67,15 +108,15 @@ class _Product(torch.autograd.Function):
         x, _ = ctx.saved_tensors  # the values are looked at for writes since the forward pass alone
         need_x, need_token, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
-        if need_token:
+        if need_token and runs(ctx, 1):
             ctx.products._rows.append((dy, x))
         return ctx.products._weight.dx(dy) if need_x else None, None, None, None
 
 
 class _Cell(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        gates, after, h = torch.empty_like(z), torch.empty_like(c), z.new_empty(c.shape)
+    def forward(ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int) -> tuple[Tensor, Tensor]:
+        gates, after, h = torch.empty_like(z), torch.empty_like(c), rows.at(step, z[:, : c.shape[1]])
         _operators.lstm_cell_pointwise(z, c, gates, after, h)
         ctx.save_for_backward(gates, c, after)
         ctx.set_materialize_grads(False)
@@ -83,24 +124,25 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         gates, c, after = ctx.saved_tensors
         dz = torch.empty_like(gates)
         dc = torch.zeros_like(c) if dc is None else dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
         _operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz)
-        return dz, dc
+        return dz, dc, None, None
 
 
-def lstm_cell(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_cell(z: Tensor, c: Tensor, rows: Rows | None = None, step: int = 0) -> tuple[Tensor, Tensor]:
     """Returns h, of z's dtype, and c of one step of an LSTM, differentiably once.
 
     z is [rows, 4 hidden], the gates i, f, g, o before their activations; c is [rows, hidden] of float32,
-    or of float64 beside float64.
+    or of float64 beside float64. ``rows`` and ``step`` say where h lies
+    if a gradient is asked for.
     """
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
-        found: tuple[Tensor, Tensor] = _Cell.apply(z, c)
+        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step)
         return found
     after, h = torch.empty_like(c), z.new_empty(c.shape)
     _operators.lstm_cell_pointwise(z, c, None, after, h)

@@ -4,6 +4,11 @@ import pytest
 import torch
 from on_gpu import capture
 from recurrent_twins import OPTIONS, expect_as_torch, inputs, make, run
+from unit_norm_twin import CASES, by_torch, operands
+
+from sparseloom import pattern
+from sparseloom._norms import Norm, Reach
+from sparseloom.nn import SmallWorldLSTM
 
 pytestmark = pytest.mark.gpu
 
@@ -51,6 +56,57 @@ def test_a_sequence_is_one_graph(kind):
     graph, found = capture(step)
     with torch.no_grad():
         leaves[0].copy_(torch.randn_like(leaves[0]))
+    graph.replay()
+    for mine, theirs in zip(found, step(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("case", [*CASES, (128, 1, 18432, 36, 0, True, 1.0, True)])
+def test_norms_between_steps_are_those_of_float64(case, shift, dtype):
+    z, *others = operands(case, dtype, "cuda")
+    if shift:  # rows that are no whole vectors
+        z = torch.cat([z.detach().flatten()[:1], z.detach().flatten()])[1:].view(z.shape).requires_grad_()
+    leaves = [each for each in (z, *others) if each is not None]
+    exact = [each.detach().double().requires_grad_() for each in leaves]
+    y = Norm(*others[:2], 1e-5, dtype, 1, case[-1])(z, others[2], Reach(max(1, case[3]), *case[4:7]))
+    wanted = by_torch(case, *exact, *[None] * (4 - len(exact)))
+    tolerance = 2e-5 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(y.double(), wanted, atol=4 * tolerance, rtol=tolerance)
+    dy = torch.randn(y.shape, device="cuda").to(dtype)
+    # where y is near zero its rounding decides whether relu passes the gradient on
+    dy = torch.where((wanted.abs() < 1e-4) & (wanted != 0), 0, dy)
+    y.backward(dy)
+    wanted.backward(dy.double())
+    for mine, theirs in zip(leaves, exact, strict=True):
+        scale = theirs.grad.abs().max()
+        torch.testing.assert_close(mine.grad.double() / scale, theirs.grad / scale, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_small_world_is_that_of_the_cpu_and_one_graph(dtype):
+    def drawn(step):
+        return pattern.barabasi_albert(768, 768, 32, 2, step)
+
+    torch.manual_seed(0)
+    layer = SmallWorldLSTM(16, 768, pattern=drawn, steps=4, inputs=96, outputs=48, dropout=0.0)
+    there = SmallWorldLSTM(16, 768, pattern=drawn, steps=4, inputs=96, outputs=48, dropout=0.0, device="cuda")
+    there.load_state_dict(layer.state_dict())
+    there.to(dtype)
+    x = torch.randn(5, 24, 16)
+    layer(x)[0].square().sum().backward()
+
+    def step():
+        return torch.autograd.grad(there(x.to("cuda", dtype))[0].float().square().sum(), wanted_of)
+
+    wanted_of, tolerance = list(there.parameters()), 1e-3 if dtype is torch.float32 else 1e-1
+    for mine, parameter in zip(step(), layer.parameters(), strict=True):
+        scale = parameter.grad.norm() + 1e-3
+        assert (mine.float().cpu() - parameter.grad).norm() <= tolerance * scale
+    x = x.to("cuda", dtype)
+    graph, found = capture(step)
+    x.copy_(torch.randn_like(x))
     graph.replay()
     for mine, theirs in zip(found, step(), strict=True):
         assert torch.equal(mine, theirs)

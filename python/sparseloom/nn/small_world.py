@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from .._norms import Norm, Reach
 from .._numbers import whole
 from .._recurrent import state_dtype
-from .._steps import Products, lstm_cell
+from .._steps import Products, Rows, lstm_cell
 from ..errors import Error
 from ..pattern import Pattern
 from .linears import in_blocks
@@ -143,21 +144,62 @@ class SmallWorldLSTM(nn.Module):
         factor, summand = self.multiply_norm(self.multiply(x)), self.add_norm(self.add(x))
         h, c = self._state(state, x, factor.dtype)
         products = [self._products(matrix) for matrix in [*self.steps, self.gates]]
+        norms = self._norms(len(x))
+        h = h if norms is None else h.to(norms[0].weight.dtype)
         read, outputs = self.hidden_size // self.outputs, []
-        for each_factor, each_summand in zip(factor, summand, strict=True):
-            h, c = self._step(h, c, each_factor, each_summand, products)
+        states, kept = Rows(len(x) + 1), self._kept(h, len(x))
+        if norms is not None and torch.is_grad_enabled() and not h.requires_grad:
+            h = states.at(0, h).copy_(h)
+        for step, (each_factor, each_summand) in enumerate(zip(factor, summand, strict=True)):
+            if norms is None:
+                z = self._gates_by_torch(h, each_factor, each_summand, products)
+            else:
+                z = self._gates(h, each_factor, each_summand, products, norms, kept[step])
+            h, c = lstm_cell(z, c, states, step + 1)
             outputs.append(h[:, ::read])
         y = torch.stack(outputs)
         return y if self.head is None else self.head(y), (h, c)
 
-    def _step(
-        self,
-        h: Tensor,
-        c: Tensor,
-        factor: Tensor,
-        summand: Tensor,
-        products: list[Callable[[Tensor], Tensor]],
-    ) -> tuple[Tensor, Tensor]:
+    def _gates(
+        self, h: Tensor, factor: Tensor, summand: Tensor, products: list[Callable[[Tensor], Tensor]],
+        norms: list[Norm], kept: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Returns what reaches the gates' activations, [batch, 4 hidden]."""
+        stride = self.hidden_size // self.inputs
+        for step, (product, norm) in enumerate(zip(products, norms, strict=True)):
+            z = product(h)
+            if step == 0:
+                h = norm(z, factor.to(z.dtype), Reach(stride, 0, True))
+            elif step == 1:
+                h = norm(z, summand.to(z.dtype), Reach(stride))
+            elif step < len(self.norms):
+                h = norm(z)
+            else:
+                scale = 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
+                h = norm(z, kept, Reach(1, 2, True, scale))
+        return h
+
+    def _norms(self, steps: int) -> list[Norm] | None:
+        """Returns the norms behind each product as single passes, or None where torch's operators do it: a
+        compiler fuses them itself, and hooks and replaced modules want to be called."""
+        if torch.compiler.is_compiling() or not all(_plain(norm) for norm in self.norms):
+            return None
+        dtype = self._dtype(self.gate_scale)
+        found = [
+            Norm(norm.weight[None], norm.bias[None], norm.eps, dtype, steps, relu=step > 0)
+            for step, norm in enumerate(cast("list[nn.LayerNorm]", list(self.norms)))
+        ]
+        return [*found, Norm(self.gate_scale, self.gate_bias, 1e-5, dtype, steps, relu=False)]
+
+    def _kept(self, h: Tensor, steps: int) -> Sequence[Tensor | None]:
+        """Draws the units u that stay of each step, as ones and zeros."""
+        if not self.dropout or not self.training:
+            return [None] * steps
+        return h.new_empty((steps, *h.shape)).bernoulli_(1 - self.dropout).unbind()
+
+    def _gates_by_torch(
+        self, h: Tensor, factor: Tensor, summand: Tensor, products: list[Callable[[Tensor], Tensor]],
+    ) -> Tensor:  # fmt: skip
         for step, norm in enumerate(self.norms):
             h = norm(products[step](h))
             if step == 0:
@@ -172,7 +214,7 @@ class SmallWorldLSTM(nn.Module):
         if self.dropout and self.training:
             i, f, u, o = z.unbind(1)
             z = torch.stack([i, f, F.dropout(u, self.dropout), o], 1)
-        return lstm_cell(z.flatten(1), c)
+        return z.flatten(1)
 
     def _reached(self, h: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """Returns h with the units changed that the input reaches."""
@@ -187,11 +229,15 @@ class SmallWorldLSTM(nn.Module):
         if not plain or matrix._forward_hooks or torch.compiler.is_compiling():
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
-        kind, dtype = values.device.type, values.dtype
-        if torch.is_autocast_enabled(kind) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
+        dtype = self._dtype(values)
         products = Products(weight_of(matrix, dtype)[0])
         return lambda h: products(h.to(dtype))
+
+    def _dtype(self, of: Tensor) -> torch.dtype:
+        """Returns the dtype of products with a Parameter: autocast's where it is on."""
+        kind, dtype = of.device.type, of.dtype
+        autocast = torch.is_autocast_enabled(kind) and dtype != torch.float64
+        return torch.get_autocast_dtype(kind) if autocast else dtype
 
     def _state(self, state: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         shape, wide = (x.shape[1], self.hidden_size), state_dtype(dtype)
@@ -206,6 +252,12 @@ class SmallWorldLSTM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, inputs={self.inputs}, outputs={self.outputs}"
+
+
+def _plain(norm: nn.Module) -> bool:
+    """Returns whether a norm is nn.LayerNorm's own, with nothing that wants to be called."""
+    hooked = norm._forward_hooks or norm._forward_pre_hooks
+    return type(norm) is nn.LayerNorm and not hooked and norm.weight is not None and norm.bias is not None
 
 
 def _normal_(matrix: nn.Module, generator: torch.Generator | None) -> None:

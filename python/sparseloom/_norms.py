@@ -1,0 +1,130 @@
+"""LayerNorms between the steps of a recurrent cell, each in one pass with the input that reaches some units
+and with relu; their parameters' gradients wait for all steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _operators
+from ._recurrent import state_dtype
+from ._steps import Rows, runs
+
+#: Rows of partial sums of the parameters' gradients (kUnitNormParts in unit_norm.h).
+_PARTS = 8
+
+
+class Reach(NamedTuple):
+    """How extra numbers reach the units: every ``stride``-th of one group, multiplied or added, times
+    ``scale``."""
+
+    stride: int = 1
+    group: int = 0
+    multiply: bool = False
+    scale: float = 1.0
+
+
+class Norm:
+    """One LayerNorm in all steps of a sequence: y = relu(extra(norm(z) weight + bias)).
+
+    Args:
+        weight, bias: [groups, units]; each group of a row is normalised by itself.
+        dtype: of z. eps: as in nn.LayerNorm. relu: whether it follows.
+        steps: calls to come. Results and gradients of all calls lie one behind the other.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, steps: int, relu: bool
+    ) -> None:
+        self.weight, self.bias = (each.detach().to(dtype).contiguous() for each in (weight, bias))
+        self.eps, self.relu = eps, relu
+        self.results, self.gradients, self._steps, self._next = Rows(steps), Rows(steps), steps, 0
+        self._sums: Tensor | None = None
+        needed = torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)
+        self._token = _Gradient.apply(weight, bias, self) if needed else None
+
+    def __call__(self, z: Tensor, extra: Tensor | None = None, reach: Reach | None = None) -> Tensor:
+        """Returns y of z [rows, groups x units]; differentiable once. ``extra``: [rows, units / stride] of
+        z's dtype."""
+        reach = reach or Reach()
+        tracked = z.requires_grad or self._token is not None or (extra is not None and extra.requires_grad)
+        if torch.is_grad_enabled() and tracked:
+            step, self._next = self._next, self._next + 1
+            y: Tensor = _Norm.apply(z, extra, self._token, self.weight, self.bias, self, reach, step)
+            return y
+        y = torch.empty_like(z, memory_format=torch.contiguous_format)
+        self.run(z.contiguous(), None if extra is None else extra.contiguous(), reach, y, None)
+        return y
+
+    def run(
+        self, z: Tensor, extra: Tensor | None, reach: Reach, y: Tensor, statistics: Tensor | None
+    ) -> None:
+        _operators.unit_norm(
+            z, self.weight, self.bias, extra, *reach, self.relu, self.eps, y, statistics
+        )  # fmt: skip
+
+    def sums(self) -> Tensor:
+        """Returns the partial sums that the steps' backward passes add to."""
+        if self._sums is None:
+            wide = state_dtype(self.weight.dtype)
+            self._sums = self.weight.new_zeros((_PARTS, 2, *self.weight.shape), dtype=wide)
+        return self._sums
+
+    def gradient(self) -> Tensor | None:
+        """Returns the gradients [2, groups, units] of the steps that have run backward, and forgets them."""
+        found, self._sums = self._sums, None
+        self.gradients = Rows(self._steps)
+        return None if found is None else found.sum(0)
+
+
+class _Gradient(torch.autograd.Function):
+    """Gives the steps a token to depend on: autograd calls backward when all of them have run."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor, norm: Norm) -> Tensor:
+        ctx.norm, ctx.dtypes = norm, (weight.dtype, bias.dtype)
+        ctx.set_materialize_grads(False)
+        return weight.new_empty(())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        found = ctx.norm.gradient()
+        if found is None:
+            return None, None, None
+        return *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True)), None
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, extra: Tensor | None, token: Tensor | None, weight: Tensor, bias: Tensor,
+        norm: Norm, reach: Reach, step: int,
+    ) -> Tensor:  # fmt: skip
+        z = z.contiguous()
+        extra = None if extra is None else extra.contiguous()
+        wide = state_dtype(z.dtype)
+        statistics = z.new_empty((len(z), len(weight), 2), dtype=wide)
+        y = norm.results.at(step, z)
+        norm.run(z, extra, reach, y, statistics)
+        ctx.save_for_backward(z, extra, weight, bias, statistics)
+        ctx.norm, ctx.reach, ctx.step = norm, reach, step
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        z, extra, weight, bias, statistics = ctx.saved_tensors
+        _, need_extra, need_token, *_ = ctx.needs_input_grad
+        need_token = need_token and runs(ctx, 1 if extra is None else 2)
+        norm = ctx.norm
+        # without the token nobody tells where this backward pass ends, and a second one would write there
+        dz = norm.gradients.at(ctx.step, z) if need_token else torch.empty_like(z)
+        dextra = torch.empty_like(extra) if need_extra else None
+        _operators.unit_norm_backward(
+            dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, statistics, dz, dextra,
+            torch.empty_like(statistics), norm.sums() if need_token else None,
+        )  # fmt: skip
+        return dz, dextra, *[None] * 6

@@ -1,0 +1,174 @@
+// The norms between steps, row by row. Sums of a row run in eight lanes, which the compiler makes a vector
+// of.
+#include "kernels/recurrent/cpu/norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "sparseloom/generic/half.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+#define SPARSELOOM_NORM inline
+#include "kernels/recurrent/norm-inl.h"
+#undef SPARSELOOM_NORM
+
+constexpr std::int64_t kLanes = 8;
+
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+Wide<T> read(const T* p) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return *p;
+  else
+    return core::to_f32(*p);
+}
+template <class T>
+void write(T* p, Wide<T> x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    *p = x;
+  else if constexpr (std::is_same_v<T, core::F16>)
+    *p = core::to_f16(x);
+  else
+    *p = core::to_bf16(x);
+}
+
+/// The two sums over a row of what body(j) gives.
+template <class V, class Body>
+void sums_of(std::int64_t n, V (&sums)[2], Body body) {
+  V lanes[2][kLanes] = {};
+  for (std::int64_t j = 0; j < n; j += kLanes)
+    for (std::int64_t lane = 0; lane < std::min(kLanes, n - j); ++lane) {
+      V first, second;
+      body(j + lane, first, second);
+      lanes[0][lane] += first, lanes[1][lane] += second;
+    }
+  for (int k = 0; k < 2; ++k) {
+    sums[k] = 0;
+    for (const V lane : lanes[k]) sums[k] += lane;
+  }
+}
+
+/// One group of one row: where it lies, and its weight, bias and extra numbers.
+template <class T>
+struct Group {
+  using V = Wide<T>;
+  std::int64_t at, slots;  // units before it, and extra numbers before the row's
+  const T *z, *weight, *bias, *extra;
+  V* statistics;
+  V scale;
+
+  Group(const UnitNorm& norm, std::int64_t row, std::int64_t group)
+      : at((row * norm.groups + group) * norm.hidden),
+        slots(row * ((norm.hidden + norm.stride - 1) / norm.stride)),
+        z(static_cast<const T*>(norm.z) + at),
+        weight(static_cast<const T*>(norm.weight) + group * norm.hidden),
+        bias(static_cast<const T*>(norm.bias) + group * norm.hidden),
+        extra(norm.extra == nullptr || group != norm.group ? nullptr
+                                                           : static_cast<const T*>(norm.extra) + slots),
+        statistics(norm.statistics == nullptr
+                       ? nullptr
+                       : static_cast<V*>(norm.statistics) + 2 * (row * norm.groups + group)),
+        scale(static_cast<V>(norm.scale)) {}
+};
+
+/// Calls body(j, reached, slot) for the units of a row, where every stride-th is reached.
+template <class Body>
+void each_unit(std::int64_t hidden, std::int64_t stride, bool any, Body body) {
+  if (!any) {
+    for (std::int64_t j = 0; j < hidden; ++j) body(j, false, std::int64_t{0});
+    return;
+  }
+  for (std::int64_t slot = 0; slot * stride < hidden; ++slot) {
+    body(slot * stride, true, slot);
+    const std::int64_t end = std::min(hidden, (slot + 1) * stride);
+    for (std::int64_t j = slot * stride + 1; j < end; ++j) body(j, false, std::int64_t{0});
+  }
+}
+
+template <class T>
+void forward(const UnitNorm& norm, std::int64_t row) {
+  using V = Wide<T>;
+  for (std::int64_t group = 0; group < norm.groups; ++group) {
+    const Group<T> mine(norm, row, group);
+    // Around the first unit, so that a mean far from zero costs no digits.
+    const V origin = read(mine.z), count = static_cast<V>(norm.hidden);
+    V sums[2];
+    sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
+      first = read(mine.z + j) - origin, second = first * first;
+    });
+    const V shift = sums[0] / count, variance = std::max(V(0), sums[1] / count - shift * shift);
+    const V mean = origin + shift, inverse = 1 / std::sqrt(variance + static_cast<V>(norm.eps));
+    if (mine.statistics != nullptr) mine.statistics[0] = mean, mine.statistics[1] = inverse;
+    T* const y = static_cast<T*>(norm.y) + mine.at;
+    each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
+      const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
+      const V value = norm_value<V>((read(mine.z + j) - mean) * inverse, read(mine.weight + j),
+                                    read(mine.bias + j), reached, norm.multiply, extra);
+      write(y + j, norm.relu && value < 0 ? V(0) : value);
+    });
+  }
+}
+
+template <class T>
+void gradient(const UnitNormGradient& of, std::int64_t part) {
+  using V = Wide<T>;
+  const UnitNorm& norm = of.norm;
+  std::vector<V> before(static_cast<std::size_t>(norm.hidden));
+  for (std::int64_t row = part; row < norm.n; row += kUnitNormParts)
+    for (std::int64_t group = 0; group < norm.groups; ++group) {
+      const Group<T> mine(norm, row, group);
+      const T* const dy = static_cast<const T*>(of.dy) + mine.at;
+      T* const dz = static_cast<T*>(of.dz) + mine.at;
+      const V mean = mine.statistics[0], inverse = mine.statistics[1];
+      const std::int64_t columns = norm.groups * norm.hidden;
+      V* const dweight =
+          of.sums == nullptr ? nullptr : static_cast<V*>(of.sums) + part * 2 * columns + group * norm.hidden;
+      each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
+        const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
+        const V normal = (read(mine.z + j) - mean) * inverse;
+        const NormSlope<V> slope =
+            norm_slope<V>(read(dy + j), normal, read(mine.weight + j), read(mine.bias + j), reached,
+                          norm.multiply, extra, norm.relu);
+        if (dweight != nullptr) dweight[j] += slope.before * normal, dweight[columns + j] += slope.before;
+        if (reached && of.dextra != nullptr)
+          write(static_cast<T*>(of.dextra) + mine.slots + slot, slope.extra * mine.scale);
+        before[static_cast<std::size_t>(j)] = slope.before * read(mine.weight + j);
+      });
+      V sums[2];
+      sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
+        first = before[static_cast<std::size_t>(j)], second = first * (read(mine.z + j) - mean) * inverse;
+      });
+      const V a = sums[0] / static_cast<V>(norm.hidden), b = sums[1] / static_cast<V>(norm.hidden);
+      for (std::int64_t j = 0; j < norm.hidden; ++j)
+        write(dz + j,
+              inverse * (before[static_cast<std::size_t>(j)] - a - (read(mine.z + j) - mean) * inverse * b));
+    }
+}
+
+}  // namespace
+
+void unit_norm_row(const UnitNorm& norm, std::int64_t row) {
+  switch (norm.dtype) {
+    case DType::f64: return forward<double>(norm, row);
+    case DType::f16: return forward<core::F16>(norm, row);
+    case DType::bf16: return forward<core::Bf16>(norm, row);
+    default: return forward<float>(norm, row);
+  }
+}
+
+void unit_norm_gradient_part(const UnitNormGradient& norm, std::int64_t part) {
+  switch (norm.norm.dtype) {
+    case DType::f64: return gradient<double>(norm, part);
+    case DType::f16: return gradient<core::F16>(norm, part);
+    case DType::bf16: return gradient<core::Bf16>(norm, part);
+    default: return gradient<float>(norm, part);
+  }
+}
+
+}  // namespace sparseloom::kernels::cpu
