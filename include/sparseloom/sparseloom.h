@@ -28,6 +28,7 @@
 #include "sparseloom/plan.h"
 #include "sparseloom/recurrent.h"
 #include "sparseloom/schedule.h"
+#include "sparseloom/unit_norm.h"
 // 2:4 weights, which hold half of each group of four.
 #include "sparseloom/channel_order.h"
 #include "sparseloom/semi24.h"
