@@ -212,10 +212,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // which the gradients of weight and bias are added, are float32, or float64 beside float64.
   m.def(
       "unit_norm(Tensor z, Tensor weight, Tensor bias, Tensor? extra, int stride, int group, bool multiply, "
-      "float scale, bool relu, float eps, Tensor(a!) y, Tensor(b!)? statistics) -> ()");
+      "float scale, bool relu, int side, float eps, Tensor(a!) y, Tensor(b!)? statistics) -> ()");
   m.def(
       "unit_norm_backward(Tensor dy, Tensor z, Tensor weight, Tensor bias, Tensor? extra, int stride, int "
-      "group, bool multiply, float scale, bool relu, Tensor statistics, Tensor(a!) dz, Tensor(b!)? dextra, "
+      "group, bool multiply, float scale, bool relu, int side, Tensor statistics, Tensor(a!) dz, Tensor(b!)? "
+      "dextra, "
       "Tensor(c!) means, Tensor(d!)? sums) -> ()");
 
   m.def(

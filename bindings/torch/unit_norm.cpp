@@ -46,12 +46,14 @@ class Operands {
   }
 
   UnitNorm norm(const Tensor& z, const Tensor& weight, const Tensor& bias, const std::optional<Tensor>& extra,
-                std::int64_t stride, std::int64_t group, bool multiply, double scale, bool relu) const {
+                std::int64_t stride, std::int64_t group, bool multiply, double scale, bool relu,
+                std::int64_t side) const {
     UnitNorm norm;
     norm.dtype = dtype_, norm.n = n_, norm.groups = groups_, norm.hidden = hidden_;
     norm.z = of("z", z, n_ * row()), norm.weight = of("weight", weight, row());
     norm.bias = of("bias", bias, row());
     norm.stride = stride, norm.group = group, norm.multiply = multiply, norm.scale = scale, norm.relu = relu;
+    norm.side = side;
     if (extra) norm.extra = of("extra", *extra, extras(stride));
     return norm;
   }
@@ -67,10 +69,10 @@ class Operands {
 };
 
 void unit_norm(const Tensor& z, const Tensor& weight, const Tensor& bias, const std::optional<Tensor>& extra,
-               std::int64_t stride, std::int64_t group, bool multiply, double scale, bool relu, double eps,
-               const Tensor& y, const std::optional<Tensor>& statistics) {
+               std::int64_t stride, std::int64_t group, bool multiply, double scale, bool relu,
+               std::int64_t side, double eps, const Tensor& y, const std::optional<Tensor>& statistics) {
   const Operands operands("unit_norm", z, weight);
-  UnitNorm norm = operands.norm(z, weight, bias, extra, stride, group, multiply, scale, relu);
+  UnitNorm norm = operands.norm(z, weight, bias, extra, stride, group, multiply, scale, relu, side);
   norm.eps = eps, norm.y = operands.of("y", y, operands.n() * operands.row());
   if (statistics)
     norm.statistics =
@@ -80,13 +82,13 @@ void unit_norm(const Tensor& z, const Tensor& weight, const Tensor& bias, const 
 
 void unit_norm_backward(const Tensor& dy, const Tensor& z, const Tensor& weight, const Tensor& bias,
                         const std::optional<Tensor>& extra, std::int64_t stride, std::int64_t group,
-                        bool multiply, double scale, bool relu, const Tensor& statistics, const Tensor& dz,
-                        const std::optional<Tensor>& dextra, const Tensor& means,
+                        bool multiply, double scale, bool relu, std::int64_t side, const Tensor& statistics,
+                        const Tensor& dz, const std::optional<Tensor>& dextra, const Tensor& means,
                         const std::optional<Tensor>& sums) {
   const Operands operands("unit_norm_backward", z, weight);
   const std::int64_t all = operands.n() * operands.row(), pairs = operands.n() * operands.groups() * 2;
   UnitNormGradient of;
-  of.norm = operands.norm(z, weight, bias, extra, stride, group, multiply, scale, relu);
+  of.norm = operands.norm(z, weight, bias, extra, stride, group, multiply, scale, relu, side);
   of.norm.statistics = operands.of("statistics", statistics, pairs, operands.state());
   of.means = operands.of("means", means, pairs, operands.state());
   of.dy = operands.of("dy", dy, all), of.dz = operands.of("dz", dz, all);

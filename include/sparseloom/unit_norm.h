@@ -19,6 +19,9 @@ inline constexpr std::int64_t kUnitNormParts = 8;
 struct UnitNorm {
   DType dtype = DType::f32;  // of all but the statistics
   std::int64_t n = 0, groups = 1, hidden = 0;
+  // Units of a group that lie side by side in z and dz, then as many of the next group; 0: all of them, as in
+  // all other matrices. With 32, the four gates of 32 units are one block row of a product.
+  std::int64_t side = 0;
   const void* z = nullptr;                        // [n, groups x hidden]
   const void *weight = nullptr, *bias = nullptr;  // [groups x hidden]
   // [n, ceil(hidden / stride)], or null: one number for every stride-th unit of one group
@@ -28,7 +31,7 @@ struct UnitNorm {
   double scale = 1;
   bool relu = false;
   double eps = 1e-5;
-  void* y = nullptr;  // [n, groups x hidden]; may be z
+  void* y = nullptr;  // [n, groups x hidden]; may be z if side is 0
   void* statistics =
       nullptr;  // [n, groups, 2] of fp32 (of fp64 beside fp64): mean and 1 / deviation, or null
 };
@@ -42,7 +45,7 @@ SPARSELOOM_API void unit_norm(const UnitNorm& norm, const Executor& executor);
 struct UnitNormGradient {
   UnitNorm norm;             // its statistics are read
   const void* dy = nullptr;  // [n, groups x hidden]
-  void* dz = nullptr;        // [n, groups x hidden]; may be dy
+  void* dz = nullptr;        // [n, groups x hidden]; may be dy if side is 0
   void* dextra = nullptr;    // as extra, or null
   void* means = nullptr;     // as the statistics: scratch
   void* sums = nullptr;      // [kUnitNormParts, 2, groups x hidden] of the statistics' dtype, or null: the

@@ -32,14 +32,22 @@ class Norm:
     Args:
         weight, bias: [groups, units]; each group of a row is normalised by itself.
         dtype: of z. eps: as in nn.LayerNorm. relu: whether it follows.
+        side: 0, or units of a group that lie side by side in z, then as many of the next group.
         steps: calls to come. Results and gradients of all calls lie one behind the other.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, steps: int, relu: bool
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        dtype: torch.dtype,
+        steps: int,
+        relu: bool,
+        side: int = 0,
     ) -> None:
         self.weight, self.bias = (each.detach().to(dtype).contiguous() for each in (weight, bias))
-        self.eps, self.relu = eps, relu
+        self.eps, self.relu, self.side = eps, relu, side
         self.results, self.gradients, self._steps, self._next = Rows(steps), Rows(steps), steps, 0
         self._sums: Tensor | None = None
         needed = torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)
@@ -62,7 +70,7 @@ class Norm:
         self, z: Tensor, extra: Tensor | None, reach: Reach, y: Tensor, statistics: Tensor | None
     ) -> None:
         _operators.unit_norm(
-            z, self.weight, self.bias, extra, *reach, self.relu, self.eps, y, statistics
+            z, self.weight, self.bias, extra, *reach, self.relu, self.side, self.eps, y, statistics
         )  # fmt: skip
 
     def sums(self) -> Tensor:
@@ -124,7 +132,7 @@ class _Norm(torch.autograd.Function):
         dz = norm.gradients.at(ctx.step, z) if need_token else torch.empty_like(z)
         dextra = torch.empty_like(extra) if need_extra else None
         _operators.unit_norm_backward(
-            dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, statistics, dz, dextra,
+            dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, norm.side, statistics, dz, dextra,
             torch.empty_like(statistics), norm.sums() if need_token else None,
         )  # fmt: skip
         return dz, dextra, *[None] * 6

@@ -26,6 +26,8 @@ void check(const char* op, const UnitNorm& norm, const Executor& executor) {
     core::fail(op, "a stride of 1 or more, and one of " + std::to_string(norm.groups) + " groups",
                "stride " + std::to_string(norm.stride) + ", group " + std::to_string(norm.group),
                "extra numbers reach every stride-th unit of one group");
+  if (norm.side < 0 || (norm.side > 0 && norm.hidden % norm.side != 0))
+    core::fail(op, "a side that divides the units", std::to_string(norm.side), "pass 0 for whole groups");
   const bool known = norm.dtype == DType::f32 || norm.dtype == DType::f16 || norm.dtype == DType::bf16;
   if (!known && (norm.dtype != DType::f64 || executor.device >= 0))
     core::fail(op, executor.device < 0 ? "f64, f32, f16 or bf16" : "f32, f16 or bf16", name_of(norm.dtype),

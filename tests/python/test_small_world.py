@@ -12,6 +12,7 @@ from sparseloom import Error, pattern, quantize_
 from sparseloom._recurrent import Weight
 from sparseloom._steps import Products
 from sparseloom.nn import BlockSparseLinear, SmallWorldLSTM
+from sparseloom.nn.recurrent_weights import beside_of
 
 HIDDEN, OPTIONS = 96, {"steps": 4, "inputs": 24, "outputs": 48, "dropout": 0.0}
 
@@ -108,6 +109,29 @@ def test_the_weights_gradient_is_one_product_over_all_steps():
     torch.testing.assert_close(dh, h.grad)
     y.square().sum().backward()  # again, of the kept graph
     torch.testing.assert_close(layer.values.grad, 2 * mine)
+
+
+def test_gates_lie_side_by_side_in_the_product_where_they_share_a_pattern():
+    layer = make()
+    weight, side = beside_of(layer.gates, 4, torch.float32)
+    blocks = len(layer.gates.values) // 4
+    assert side == 16 and weight.values.shape == (blocks, 64, 16)
+    torch.testing.assert_close(weight.values[:, 16:32], layer.gates.values[blocks : 2 * blocks])
+    x = torch.randn(5, HIDDEN)
+    mine = weight.product(x).view(5, HIDDEN // 16, 4, 16).transpose(1, 2).flatten(1)
+    torch.testing.assert_close(mine, layer.gates(x))
+    other = pattern.random(4 * HIDDEN, HIDDEN, block=16, density=0.3, seed=0)
+    assert beside_of(BlockSparseLinear(HIDDEN, 4 * HIDDEN, False, pattern=other), 4, torch.float32) is None
+    wide = SmallWorldLSTM(8, 128, pattern=lambda step: pattern.full(128, 128, 64))
+    assert beside_of(wide.gates, 4, torch.float32) is None
+
+
+def test_hooks_of_norms_are_called_and_change_nothing_else():
+    layer, x, seen = make(), torch.randn(3, 2, 20), []
+    wanted = layer(x)[0]
+    layer.norms[2].register_forward_hook(lambda module, inputs, y: seen.append(y.shape))
+    torch.testing.assert_close(layer(x)[0], wanted)
+    assert len(seen) == 3
 
 
 def test_tokens_classes_and_a_carried_state():

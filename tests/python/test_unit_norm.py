@@ -31,6 +31,21 @@ def test_values_and_gradients_are_torchs(case):
         torch.testing.assert_close(mine, theirs)
 
 
+def test_groups_may_lie_side_by_side_in_pieces():
+    case = CASES[4]
+    z, weight, bias, extra = leaves = operands(case, torch.float64, "cpu")
+    beside = z.view(11, 4, 17, 8).transpose(1, 2).flatten(1)
+    y = Norm(weight, bias, 1e-5, z.dtype, 1, case[-1], side=8)(beside, extra, reach_of(case))
+    wanted = by_torch(case, *leaves)
+    torch.testing.assert_close(y, wanted)
+    for mine, theirs in zip(
+        torch.autograd.grad(y.square().sum(), leaves),
+        torch.autograd.grad(wanted.square().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_other_dtypes_are_near_float64(dtype):
     case, tolerance = CASES[1], 1e-5 if dtype is torch.float32 else 2e-2
@@ -89,8 +104,8 @@ def test_rows_of_all_steps_are_joined_without_a_copy():
 def test_refusals():
     z, one = torch.zeros(2, 8), torch.ones(1, 8)
     with pytest.raises(RuntimeError, match="statistics"):
-        _operators.unit_norm(z, one, one, None, 1, 0, False, 1.0, False, 1e-5, z, torch.zeros(3))
+        _operators.unit_norm(z, one, one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, torch.zeros(3))
     with pytest.raises(RuntimeError, match="weight"):
-        _operators.unit_norm(z, torch.ones(1, 9), one, None, 1, 0, False, 1.0, False, 1e-5, z, None)
+        _operators.unit_norm(z, torch.ones(1, 9), one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, None)
     with pytest.raises(RuntimeError, match="group"):
-        _operators.unit_norm(z, one, one, None, 1, 1, False, 1.0, False, 1e-5, z, None)
+        _operators.unit_norm(z, one, one, None, 1, 1, False, 1.0, False, 0, 1e-5, z, None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from .. import ops
 from .. import pattern as patterns
 from .._recurrent import Weight
 from ..errors import Error
@@ -17,6 +19,10 @@ from .linears import in_blocks
 
 #: A pattern, of one gate or of all stacked, or what makes the one of a gate from (out, in features).
 GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None
+
+
+#: The index of each weight with its gates side by side, which copies and files of the module leave out.
+_BESIDE: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 class BlockSparseGates(BlockSparseLinear):
@@ -69,6 +75,39 @@ def made_of(
             remedy = "pass a function of (rows, cols) where layers differ"
             raise Error(op, expected, f"{found.rows} x {found.cols}", remedy)
     return BlockSparseGates(cols, gates * rows, pattern=found, generator=generator, **how)
+
+
+def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> tuple[Weight, int] | None:
+    """Returns the weight of gates of one pattern with ``side`` units of each gate side by side, and ``side``.
+    A block row then has all gates of its units, and reads the inputs once. None for gates without such
+    blocks."""
+    if not in_blocks(module) or module._digest < 0 or module.capacity is not None:
+        return None
+    weight, (bm, bn) = weight_of(module, dtype)[0], module.block
+    key = module._digest, weight.values.device, gates
+    found = _BESIDE.get(module)
+    if found is None or found[0] != key:
+        found = _BESIDE[module] = key, _index_beside(module, gates)
+    if found[1] is None:
+        return None
+    packed, numbers = found[1]
+    values = weight.values.unflatten(0, (gates, -1)).transpose(0, 1).reshape(-1, gates * bm, bn)
+    return Weight(values, packed, numbers), bm
+
+
+def _index_beside(module: BlockSparseLinear, gates: int) -> tuple[Tensor, tuple[int, ...]] | None:
+    (bm, bn), pattern = module.block, module.pattern
+    if gates * bm > 128 or pattern.rows % (gates * bm):
+        return None
+    masks = pattern.mask.unflatten(0, (gates, -1))
+    if not bool((masks == masks[0]).all()):
+        return None
+    one = Pattern(pattern.rows, pattern.cols, (gates * bm, bn), masks[0])
+    index = ops.make_index(*one.index(), one.rows, one.cols, one.block)
+    packed = index.packed.to(module.values.device)
+    if packed.is_cuda:
+        ops.remember(index, packed)
+    return packed, (index.blocks, index.rows, index.cols, *one.block, index.digest, int(module.strict))
 
 
 def weight_of(module: nn.Module, dtype: torch.dtype) -> tuple[Weight, Tensor | None]:

@@ -13,12 +13,12 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from .._norms import Norm, Reach
 from .._numbers import whole
-from .._recurrent import state_dtype
+from .._recurrent import Weight, state_dtype
 from .._steps import Products, Rows, lstm_cell
 from ..errors import Error
 from ..pattern import Pattern
 from .linears import in_blocks
-from .recurrent_weights import BlockSparseGates, stacked, weight_of
+from .recurrent_weights import BlockSparseGates, beside_of, stacked, weight_of
 
 _OP = "SmallWorldLSTM"
 
@@ -144,7 +144,12 @@ class SmallWorldLSTM(nn.Module):
         factor, summand = self.multiply_norm(self.multiply(x)), self.add_norm(self.add(x))
         h, c = self._state(state, x, factor.dtype)
         products = [self._products(matrix) for matrix in [*self.steps, self.gates]]
-        norms = self._norms(len(x))
+        plain, side = self._single_passes(), 0
+        if plain and isinstance(products[-1], _Of):
+            beside = beside_of(self.gates, 4, self._dtype(self.gate_scale))
+            if beside is not None:
+                products[-1], side = _Of(beside[0]), beside[1]
+        norms = self._norms(len(x), side) if plain else None
         h = h if norms is None else h.to(norms[0].weight.dtype)
         read, outputs = self.hidden_size // self.outputs, []
         states, kept = Rows(len(x) + 1), self._kept(h, len(x))
@@ -179,17 +184,19 @@ class SmallWorldLSTM(nn.Module):
                 h = norm(z, kept, Reach(1, 2, True, scale))
         return h
 
-    def _norms(self, steps: int) -> list[Norm] | None:
-        """Returns the norms behind each product as single passes, or None where torch's operators do it: a
-        compiler fuses them itself, and hooks and replaced modules want to be called."""
-        if torch.compiler.is_compiling() or not all(_plain(norm) for norm in self.norms):
-            return None
+    def _single_passes(self) -> bool:
+        """Returns whether the norms behind the products run as single passes. Torch's operators do it for a
+        compiler, which fuses them itself, and where hooks and replaced modules want to be called."""
+        return not torch.compiler.is_compiling() and all(_plain(norm) for norm in self.norms)
+
+    def _norms(self, steps: int, side: int) -> list[Norm]:
+        """Returns the norms; ``side``: units of a gate that lie side by side in the last product's result."""
         dtype = self._dtype(self.gate_scale)
         found = [
             Norm(norm.weight[None], norm.bias[None], norm.eps, dtype, steps, relu=step > 0)
             for step, norm in enumerate(cast("list[nn.LayerNorm]", list(self.norms)))
         ]
-        return [*found, Norm(self.gate_scale, self.gate_bias, 1e-5, dtype, steps, relu=False)]
+        return [*found, Norm(self.gate_scale, self.gate_bias, 1e-5, dtype, steps, relu=False, side=side)]
 
     def _kept(self, h: Tensor, steps: int) -> Sequence[Tensor | None]:
         """Draws the units u that stay of each step, as ones and zeros."""
@@ -230,8 +237,7 @@ class SmallWorldLSTM(nn.Module):
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
         dtype = self._dtype(values)
-        products = Products(weight_of(matrix, dtype)[0])
-        return lambda h: products(h.to(dtype))
+        return _Of(weight_of(matrix, dtype)[0])
 
     def _dtype(self, of: Tensor) -> torch.dtype:
         """Returns the dtype of products with a Parameter: autocast's where it is on."""
@@ -252,6 +258,16 @@ class SmallWorldLSTM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, inputs={self.inputs}, outputs={self.outputs}"
+
+
+class _Of:
+    """Multiplies with a weight in its dtype."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._products, self._dtype = Products(weight), weight.values.dtype
+
+    def __call__(self, h: Tensor) -> Tensor:
+        return self._products(h.to(self._dtype))
 
 
 def _plain(norm: nn.Module) -> bool:

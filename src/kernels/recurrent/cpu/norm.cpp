@@ -58,7 +58,8 @@ void sums_of(std::int64_t n, V (&sums)[2], Body body) {
 template <class T>
 struct Group {
   using V = Wide<T>;
-  std::int64_t at, slots;  // units before it, and extra numbers before the row's
+  std::int64_t at, slots;                   // units before it, and extra numbers before the row's
+  std::int64_t from, side, groups, hidden;  // of z: see each_place
   const T *z, *weight, *bias, *extra;
   V* statistics;
   V scale;
@@ -66,7 +67,11 @@ struct Group {
   Group(const UnitNorm& norm, std::int64_t row, std::int64_t group)
       : at((row * norm.groups + group) * norm.hidden),
         slots(row * ((norm.hidden + norm.stride - 1) / norm.stride)),
-        z(static_cast<const T*>(norm.z) + at),
+        from(row * norm.groups * norm.hidden + group * (norm.side == 0 ? norm.hidden : norm.side)),
+        side(norm.side == 0 ? norm.hidden : norm.side),
+        groups(norm.groups),
+        hidden(norm.hidden),
+        z(static_cast<const T*>(norm.z) + from),
         weight(static_cast<const T*>(norm.weight) + group * norm.hidden),
         bias(static_cast<const T*>(norm.bias) + group * norm.hidden),
         extra(norm.extra == nullptr || group != norm.group ? nullptr
@@ -75,6 +80,19 @@ struct Group {
                        ? nullptr
                        : static_cast<V*>(norm.statistics) + 2 * (row * norm.groups + group)),
         scale(static_cast<V>(norm.scale)) {}
+
+  /// Calls body(j, place) for the units, where place is where j lies in z and dz, behind `from`.
+  template <class Body>
+  void each_place(Body body) const {
+    for (std::int64_t begin = 0; begin < hidden; begin += side)
+      for (std::int64_t j = begin, place = begin * groups; j < begin + side; ++j, ++place) body(j, place);
+  }
+  std::vector<V> units() const {
+    std::vector<V> found(static_cast<std::size_t>(hidden));
+    V* const to = found.data();
+    each_place([&](std::int64_t j, std::int64_t place) { to[j] = read(z + place); });
+    return found;
+  }
 };
 
 /// Calls body(j, reached, slot) for the units of a row, where every stride-th is reached.
@@ -96,11 +114,13 @@ void forward(const UnitNorm& norm, std::int64_t row) {
   using V = Wide<T>;
   for (std::int64_t group = 0; group < norm.groups; ++group) {
     const Group<T> mine(norm, row, group);
+    const std::vector<V> z = mine.units();
+    const V* const unit = z.data();
     // Around the first unit, so that a mean far from zero costs no digits.
-    const V origin = read(mine.z), count = static_cast<V>(norm.hidden);
+    const V origin = unit[0], count = static_cast<V>(norm.hidden);
     V sums[2];
     sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
-      first = read(mine.z + j) - origin, second = first * first;
+      first = unit[j] - origin, second = first * first;
     });
     const V shift = sums[0] / count, variance = std::max(V(0), sums[1] / count - shift * shift);
     const V mean = origin + shift, inverse = 1 / std::sqrt(variance + static_cast<V>(norm.eps));
@@ -108,8 +128,8 @@ void forward(const UnitNorm& norm, std::int64_t row) {
     T* const y = static_cast<T*>(norm.y) + mine.at;
     each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
       const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
-      const V value = norm_value<V>((read(mine.z + j) - mean) * inverse, read(mine.weight + j),
-                                    read(mine.bias + j), reached, norm.multiply, extra);
+      const V value = norm_value<V>((unit[j] - mean) * inverse, read(mine.weight + j), read(mine.bias + j),
+                                    reached, norm.multiply, extra);
       write(y + j, norm.relu && value < 0 ? V(0) : value);
     });
   }
@@ -123,15 +143,17 @@ void gradient(const UnitNormGradient& of, std::int64_t part) {
   for (std::int64_t row = part; row < norm.n; row += kUnitNormParts)
     for (std::int64_t group = 0; group < norm.groups; ++group) {
       const Group<T> mine(norm, row, group);
+      const std::vector<V> z = mine.units();
+      const V* const unit = z.data();
       const T* const dy = static_cast<const T*>(of.dy) + mine.at;
-      T* const dz = static_cast<T*>(of.dz) + mine.at;
+      T* const dz = static_cast<T*>(of.dz) + mine.from;
       const V mean = mine.statistics[0], inverse = mine.statistics[1];
       const std::int64_t columns = norm.groups * norm.hidden;
       V* const dweight =
           of.sums == nullptr ? nullptr : static_cast<V*>(of.sums) + part * 2 * columns + group * norm.hidden;
       each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
         const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
-        const V normal = (read(mine.z + j) - mean) * inverse;
+        const V normal = (unit[j] - mean) * inverse;
         const NormSlope<V> slope =
             norm_slope<V>(read(dy + j), normal, read(mine.weight + j), read(mine.bias + j), reached,
                           norm.multiply, extra, norm.relu);
@@ -142,12 +164,13 @@ void gradient(const UnitNormGradient& of, std::int64_t part) {
       });
       V sums[2];
       sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
-        first = before[static_cast<std::size_t>(j)], second = first * (read(mine.z + j) - mean) * inverse;
+        first = before[static_cast<std::size_t>(j)], second = first * (unit[j] - mean) * inverse;
       });
       const V a = sums[0] / static_cast<V>(norm.hidden), b = sums[1] / static_cast<V>(norm.hidden);
-      for (std::int64_t j = 0; j < norm.hidden; ++j)
-        write(dz + j,
-              inverse * (before[static_cast<std::size_t>(j)] - a - (read(mine.z + j) - mean) * inverse * b));
+      mine.each_place([&](std::int64_t j, std::int64_t place) {
+        write(dz + place,
+              inverse * (before[static_cast<std::size_t>(j)] - a - (unit[j] - mean) * inverse * b));
+      });
     }
 }
 

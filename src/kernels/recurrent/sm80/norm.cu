@@ -68,18 +68,27 @@ __device__ __forceinline__ std::int64_t extras(const UnitNorm& norm) {
   return (norm.hidden + norm.stride - 1) / norm.stride;
 }
 
+/// Where a unit of a group lies in a row of z and dz.
+__device__ __forceinline__ std::int64_t place_of(const UnitNorm& norm, std::int64_t group,
+                                                 std::int64_t unit) {
+  if (norm.side == 0) return group * norm.hidden + unit;
+  const auto at = static_cast<std::uint32_t>(unit), side = static_cast<std::uint32_t>(norm.side);
+  const std::uint32_t before = at / side * side;
+  return std::int64_t{before} * norm.groups + group * norm.side + (at - before);
+}
+
 template <class Element, int kUnits>
 __global__ void __launch_bounds__(1024) unit_norm_kernel(const __grid_constant__ UnitNorm norm) {
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
-  const std::int64_t first = std::int64_t{threadIdx.x} * kUnits;
+  const std::int64_t first = std::int64_t{threadIdx.x} * kUnits, from = row * norm.groups * norm.hidden;
   Units<Element, 1> origin;  // sums around it lose no digits to a mean far from zero
-  origin.load(norm.z, begin);
+  origin.load(norm.z, from + place_of(norm, group, 0));
   float2 sums{0.0f, 0.0f};
 #pragma unroll 4
   for (std::int64_t unit = first; unit < norm.hidden; unit += step) {
     Units<Element, kUnits> z;
-    z.load(norm.z, begin + unit);
+    z.load(norm.z, from + place_of(norm, group, unit));
 #pragma unroll
     for (int e = 0; e < kUnits; ++e) {
       const float x = z.x[e] - origin.x[0];
@@ -97,7 +106,7 @@ __global__ void __launch_bounds__(1024) unit_norm_kernel(const __grid_constant__
   for (std::int64_t unit = first; unit < norm.hidden; unit += step) {
     Operands<Element, kUnits> of;
     Units<Element, kUnits> y;
-    y.load(norm.z, begin + unit), of.load(norm, group, unit);
+    y.load(norm.z, from + place_of(norm, group, unit)), of.load(norm, group, unit);
 #pragma unroll
     for (int e = 0; e < kUnits; ++e) {
       const bool reached = of.slots.at[e] >= 0;
@@ -117,13 +126,14 @@ __global__ void __launch_bounds__(1024) means_kernel(const __grid_constant__ Uni
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
   const float2 known = static_cast<const float2*>(norm.statistics)[pair];
-  const std::int64_t slot = row * extras(norm);
+  const std::int64_t slot = row * extras(norm), from = row * norm.groups * norm.hidden;
   float2 sums{0.0f, 0.0f};
 #pragma unroll 2
   for (std::int64_t unit = std::int64_t{threadIdx.x} * kUnits; unit < norm.hidden; unit += step) {
     Units<Element, kUnits> z, dy;
     Operands<Element, kUnits> with;
-    z.load(norm.z, begin + unit), dy.load(of.dy, begin + unit), with.load(norm, group, unit);
+    z.load(norm.z, from + place_of(norm, group, unit)), dy.load(of.dy, begin + unit),
+        with.load(norm, group, unit);
 #pragma unroll
     for (int e = 0; e < kUnits; ++e) {
       const bool reached = with.slots.at[e] >= 0;
@@ -152,6 +162,7 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
   Operands<Element, kUnits> with;
   with.load(norm, group, unit);
   Units<row::F32, kUnits> dweight{}, dbias{};
+  const std::int64_t place = place_of(norm, group, unit), columns = norm.groups * norm.hidden;
   for (std::int64_t row = part; row < norm.n; row += kRows * kUnitNormParts) {
     Units<Element, kUnits> z[kRows], dy[kRows];
     float2 known[kRows], means[kRows];
@@ -159,7 +170,8 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
     for (int r = 0; r < kRows; ++r) {
       // rows behind the last one are read as the first, and neither summed nor stored
       const std::int64_t at = row + r * kUnitNormParts, pair = (at < norm.n ? at : row) * norm.groups + group;
-      z[r].load(norm.z, pair * norm.hidden + unit), dy[r].load(of.dy, pair * norm.hidden + unit);
+      z[r].load(norm.z, (at < norm.n ? at : row) * columns + place),
+          dy[r].load(of.dy, pair * norm.hidden + unit);
       known[r] = static_cast<const float2*>(norm.statistics)[pair];
       means[r] = static_cast<const float2*>(of.means)[pair];
     }
@@ -177,11 +189,10 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
         dweight.x[e] = fmaf(slope.before, normal, dweight.x[e]), dbias.x[e] += slope.before;
         dy[r].x[e] = known[r].y * (slope.before * with.weight.x[e] - means[r].x - normal * means[r].y);
       }
-      dy[r].store(of.dz, (at * norm.groups + group) * norm.hidden + unit);
+      dy[r].store(of.dz, at * columns + place);
     }
   }
   if (of.sums == nullptr) return;
-  const std::int64_t columns = norm.groups * norm.hidden;
   const std::int64_t at = part * 2 * columns + group * norm.hidden + unit;
   dweight.add(of.sums, at), dbias.add(of.sums, at + columns);
   dweight.store(of.sums, at), dbias.store(of.sums, at + columns);
@@ -198,9 +209,9 @@ LaunchShape by_rows(const UnitNorm& norm, bool four, void* stream) {
 
 /// Whether every row of every matrix is a whole number of vectors of four units.
 bool in_fours(const UnitNorm& norm, std::initializer_list<const void*> matrices) {
-  return norm.hidden % 4 == 0 && std::all_of(matrices.begin(), matrices.end(), [](const void* p) {
-           return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
-         });
+  return norm.hidden % 4 == 0 && norm.side % 4 == 0 &&
+         std::all_of(matrices.begin(), matrices.end(),
+                     [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; });
 }
 
 /// `kernel` for the norm's dtype, of four units a thread or one.
