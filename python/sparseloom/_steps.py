@@ -19,6 +19,7 @@ class Rows:
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._all: Tensor | None = None
+        self.kept: Tensor | None = None  # what a step's backward pass returned and the next may write to
 
     def at(self, step: int, like: Tensor) -> Tensor:
         """Returns memory for the rows of a step, of the shape and dtype of ``like``; beyond the last step,
@@ -115,10 +116,13 @@ class _Product(torch.autograd.Function):
 
 class _Cell(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int) -> tuple[Tensor, Tensor]:
-        gates, after, h = torch.empty_like(z), torch.empty_like(c), rows.at(step, z[:, : c.shape[1]])
+    def forward(ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int, over: bool) -> tuple[Tensor, Tensor]:
+        gates, after = z if over else torch.empty_like(z), torch.empty_like(c)
+        h = rows.at(step, z[:, : c.shape[1]])
         _operators.lstm_cell_pointwise(z, c, gates, after, h)
-        ctx.save_for_backward(gates, c, after)
+        # gates that overwrite z are kept without their history, which leads here
+        ctx.save_for_backward(gates.detach(), c, after)
+        ctx.rows = rows
         ctx.set_materialize_grads(False)
         return h, after
 
@@ -127,22 +131,28 @@ class _Cell(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         gates, c, after = ctx.saved_tensors
         dz = torch.empty_like(gates)
-        dc = torch.zeros_like(c) if dc is None else dc.clone(memory_format=torch.contiguous_format)
+        if dc is None:
+            dc = torch.zeros_like(c)
+        elif dc is not ctx.rows.kept:  # of the step behind this one, it is nobody else's
+            dc = dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
         _operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz)
-        return dz, dc, None, None
+        ctx.rows.kept = dc
+        return dz, dc, None, None, None
 
 
-def lstm_cell(z: Tensor, c: Tensor, rows: Rows | None = None, step: int = 0) -> tuple[Tensor, Tensor]:
+def lstm_cell(
+    z: Tensor, c: Tensor, rows: Rows | None = None, step: int = 0, over: bool = False
+) -> tuple[Tensor, Tensor]:
     """Returns h, of z's dtype, and c of one step of an LSTM, differentiably once.
 
     z is [rows, 4 hidden], the gates i, f, g, o before their activations; c is [rows, hidden] of float32,
     or of float64 beside float64. ``rows`` and ``step`` say where h lies
-    if a gradient is asked for.
+    if a gradient is asked for; ``over`` lets the gates overwrite z, which nobody may need later.
     """
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
-        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step)
+        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over)
         return found
     after, h = torch.empty_like(c), z.new_empty(c.shape)
     _operators.lstm_cell_pointwise(z, c, None, after, h)

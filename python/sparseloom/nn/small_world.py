@@ -160,7 +160,7 @@ class SmallWorldLSTM(nn.Module):
                 z = self._gates_by_torch(h, each_factor, each_summand, products)
             else:
                 z = self._gates(h, each_factor, each_summand, products, norms, kept[step])
-            h, c = lstm_cell(z, c, states, step + 1)
+            h, c = lstm_cell(z, c, states, step + 1, over=norms is not None)
             outputs.append(h[:, ::read])
         y = torch.stack(outputs)
         return y if self.head is None else self.head(y), (h, c)
