@@ -52,10 +52,13 @@ __device__ __forceinline__ std::int32_t warp_sum(std::int32_t x) {
   return x;
 }
 
-/// Ranks of a chunk's live entries among all, and how many there are in all.
+/// Ranks of a chunk's live entries among all, and how many there are in all. The warps' sums come first, at
+/// multiples of 16 bytes: behind `through`, the compiler widened their loads to whole vectors that began with
+/// its last entry, which another thread writes meanwhile (racecheck).
 struct Ranks {
+  alignas(16) std::int32_t before[kWarps];
+  std::int32_t all[kWarps], own[kWarps];
   std::int32_t through[kChunk + 1];  // live entries before entry `first + i`
-  std::int32_t before[kWarps], all[kWarps], own[kWarps];
 };
 
 /// Fills ranks.through and returns the number of live entries of [0, count). live(i) says whether i is.
