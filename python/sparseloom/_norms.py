@@ -46,12 +46,14 @@ class Norm:
         relu: bool,
         side: int = 0,
     ) -> None:
-        self.weight, self.bias = (each.detach().to(dtype).contiguous() for each in (weight, bias))
-        self.eps, self.relu, self.side = eps, relu, side
-        self.results, self.gradients, self._steps, self._next = Rows(steps), Rows(steps), steps, 0
-        self._sums: Tensor | None = None
+        own, other = (each.detach().to(dtype).contiguous() for each in (weight, bias))
+        self._kept, self._next = _Kept(own, other, eps, steps, relu, side), 0
         needed = torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)
-        self._token = _Gradient.apply(weight, bias, self) if needed else None
+        self._token = _Gradient.apply(weight, bias, self._kept) if needed else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._kept.weight.dtype
 
     def __call__(self, z: Tensor, extra: Tensor | None = None, reach: Reach | None = None) -> Tensor:
         """Returns y of z [rows, groups x units]; differentiable once. ``extra``: [rows, units / stride] of
@@ -60,11 +62,22 @@ class Norm:
         tracked = z.requires_grad or self._token is not None or (extra is not None and extra.requires_grad)
         if torch.is_grad_enabled() and tracked:
             step, self._next = self._next, self._next + 1
-            y: Tensor = _Norm.apply(z, extra, self._token, self.weight, self.bias, self, reach, step)
+            kept = self._kept
+            y: Tensor = _Norm.apply(z, extra, self._token, kept.weight, kept.bias, kept, reach, step)
             return y
         y = torch.empty_like(z, memory_format=torch.contiguous_format)
-        self.run(z.contiguous(), None if extra is None else extra.contiguous(), reach, y, None)
+        self._kept.run(z.contiguous(), None if extra is None else extra.contiguous(), reach, y, None)
         return y
+
+
+class _Kept:
+    """The operands of all steps, and what their backward passes leave for the last one. It does not know the
+    token, for the reason that _steps._Kept gives."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float, steps: int, relu: bool, side: int) -> None:
+        self.weight, self.bias, self.eps, self.relu, self.side = weight, bias, eps, relu, side
+        self.results, self.gradients, self._steps = Rows(steps), Rows(steps), steps
+        self._sums: Tensor | None = None
 
     def run(
         self, z: Tensor, extra: Tensor | None, reach: Reach, y: Tensor, statistics: Tensor | None
@@ -91,7 +104,7 @@ class _Gradient(torch.autograd.Function):
     """Gives the steps a token to depend on: autograd calls backward when all of them have run."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor, norm: Norm) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, bias: Tensor, norm: _Kept) -> Tensor:
         ctx.norm, ctx.dtypes = norm, (weight.dtype, bias.dtype)
         ctx.set_materialize_grads(False)
         return weight.new_empty(())
@@ -109,7 +122,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, z: Tensor, extra: Tensor | None, token: Tensor | None, weight: Tensor, bias: Tensor,
-        norm: Norm, reach: Reach, step: int,
+        norm: _Kept, reach: Reach, step: int,
     ) -> Tensor:  # fmt: skip
         z = z.contiguous()
         extra = None if extra is None else extra.contiguous()

@@ -54,25 +54,35 @@ class Products:
     makes dW of them."""
 
     def __init__(self, weight: Weight) -> None:
-        self._weight = weight
-        self._rows: list[tuple[Tensor, Tensor]] = []  # (dy, x) of the steps that have run backward
+        self._kept = _Kept(weight)
         needed = torch.is_grad_enabled() and weight.values.requires_grad
-        self._token = _Gradient.apply(weight.values, self) if needed else None
+        self._token = _Gradient.apply(weight.values, self._kept) if needed else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x W^T, for x [rows, in]; differentiable once."""
+        weight = self._kept.weight
         if torch.is_grad_enabled() and (self._token is not None or x.requires_grad):
-            y: Tensor = _Product.apply(x, self._token, self._weight.values.detach(), self)
+            y: Tensor = _Product.apply(x, self._token, weight.values.detach(), self._kept)
             return y
-        return self._weight.product(x)
+        return weight.product(x)
+
+
+class _Kept:
+    """What the backward passes of the steps leave for the last one. It does not know the token, whose history
+    leads here: the graph of a sequence then goes when its last user does, without Python's garbage collector,
+    and a CUDA graph captured after it meets no node of another stream."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.weight = weight
+        self.rows: list[tuple[Tensor, Tensor]] = []  # (dy, x) of the steps that have run backward
 
     def gradient(self) -> Tensor | None:
         """Returns dW of the steps that have run backward, and forgets them."""
-        if not self._rows:
+        if not self.rows:
             return None
-        dy, x = (_joined(rows) for rows in zip(*self._rows, strict=True))
-        self._rows.clear()
-        return self._weight.dw(dy, x)
+        dy, x = (_joined(rows) for rows in zip(*self.rows, strict=True))
+        self.rows.clear()
+        return self.weight.dw(dy, x)
 
 
 def runs(ctx: Any, tensor: int) -> bool:
@@ -85,23 +95,23 @@ class _Gradient(torch.autograd.Function):
     """Gives the steps' products a token to depend on: autograd calls backward when all of them have run."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, products: Products) -> Tensor:
-        ctx.products = products
+    def forward(ctx: Any, values: Tensor, kept: _Kept) -> Tensor:
+        ctx.kept = kept
         ctx.set_materialize_grads(False)
         return values.new_empty(())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
-        return ctx.products.gradient(), None
+        return ctx.kept.gradient(), None
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor | None, values: Tensor, products: Products) -> Tensor:
-        ctx.products = products
+    def forward(ctx: Any, x: Tensor, token: Tensor | None, values: Tensor, kept: _Kept) -> Tensor:
+        ctx.kept = kept
         ctx.save_for_backward(x if token is not None else None, values)
-        return products._weight.product(x)
+        return kept.weight.product(x)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -110,8 +120,8 @@ class _Product(torch.autograd.Function):
         need_x, need_token, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
         if need_token and runs(ctx, 1):
-            ctx.products._rows.append((dy, x))
-        return ctx.products._weight.dx(dy) if need_x else None, None, None, None
+            ctx.kept.rows.append((dy, x))
+        return ctx.kept.weight.dx(dy) if need_x else None, None, None, None
 
 
 class _Cell(torch.autograd.Function):

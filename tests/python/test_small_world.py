@@ -2,6 +2,7 @@
 gradient waits for all steps."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import sparseloom
 from sparseloom import Error, pattern, quantize_
 from sparseloom._recurrent import Weight
 from sparseloom._steps import Products
-from sparseloom.nn import BlockSparseLinear, SmallWorldLSTM
+from sparseloom.nn import BlockSparseLinear, BlockSparseLSTM, SmallWorldLSTM
 from sparseloom.nn.recurrent_weights import beside_of
 
 HIDDEN, OPTIONS = 96, {"steps": 4, "inputs": 24, "outputs": 48, "dropout": 0.0}
@@ -206,3 +207,18 @@ def test_refusals(options, words):
         make()(torch.randn(2, 3, 19))
     with pytest.raises(Error, match="h and c"):
         make()(torch.randn(2, 3, 20), torch.randn(3, HIDDEN))
+
+
+def test_the_graph_of_a_sequence_goes_with_its_last_user():
+    """A CUDA graph captured later must not meet nodes of an earlier backward pass."""
+    layer = SmallWorldLSTM(8, 64, pattern=lambda step: pattern.balanced(64, 64, 16, 0.5, step), steps=2)
+    lstm = BlockSparseLSTM(32, 64, density=0.5, block=16)
+    gc.collect()
+    gc.disable()
+    try:
+        for net, x in ((layer, torch.randn(3, 2, 8)), (lstm, torch.randn(3, 2, 32))):
+            net(x)[0].sum().backward()
+            left = [each for each in gc.get_objects() if type(each).__name__ in ("_Kept", "Products", "Norm")]
+            assert left == []
+    finally:
+        gc.enable()

@@ -150,7 +150,7 @@ class SmallWorldLSTM(nn.Module):
             if beside is not None:
                 products[-1], side = _Of(beside[0]), beside[1]
         norms = self._norms(len(x), side) if plain else None
-        h = h if norms is None else h.to(norms[0].weight.dtype)
+        h = h if norms is None else h.to(norms[0].dtype)
         read, outputs = self.hidden_size // self.outputs, []
         states, kept = Rows(len(x) + 1), self._kept(h, len(x))
         if norms is not None and torch.is_grad_enabled() and not h.requires_grad:
