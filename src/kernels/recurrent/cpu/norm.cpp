@@ -38,16 +38,44 @@ void write(T* p, Wide<T> x) {
     *p = core::to_bf16(x);
 }
 
-/// The two sums over a row of what body(j) gives.
+template <class T>
+void widen(const T* __restrict__ from, Wide<T>* __restrict__ to, std::int64_t n) {
+  for (std::int64_t j = 0; j < n; ++j) to[j] = read(from + j);
+}
+
+/// norm_value and norm_slope of a whole row that no extra number reaches: loops that become vectors.
+template <class T>
+void values_of(const Wide<T>* __restrict__ unit, const T* __restrict__ weight, const T* __restrict__ bias,
+               Wide<T> mean, Wide<T> inverse, bool relu, T* __restrict__ y, std::int64_t n) {
+  using V = Wide<T>;
+  for (std::int64_t j = 0; j < n; ++j) {
+    const V value =
+        norm_value<V>((unit[j] - mean) * inverse, read(weight + j), read(bias + j), false, false, V(0));
+    write(y + j, relu && value < 0 ? V(0) : value);
+  }
+}
+template <bool kSums, class T>
+void slopes_of(const Wide<T>* __restrict__ unit, const T* __restrict__ dy, const T* __restrict__ weight,
+               const T* __restrict__ bias, Wide<T> mean, Wide<T> inverse, bool relu,
+               Wide<T>* __restrict__ before, Wide<T>* __restrict__ dweight, Wide<T>* __restrict__ dbias,
+               std::int64_t n) {
+  using V = Wide<T>;
+  for (std::int64_t j = 0; j < n; ++j) {
+    const V normal = (unit[j] - mean) * inverse, w = read(weight + j);
+    const V slope = norm_slope<V>(read(dy + j), normal, w, read(bias + j), false, false, V(0), relu).before;
+    if constexpr (kSums) dweight[j] += slope * normal, dbias[j] += slope;
+    before[j] = slope * w;
+  }
+}
+
+/// The two sums over a row of what body(j, first, second) adds.
 template <class V, class Body>
 void sums_of(std::int64_t n, V (&sums)[2], Body body) {
   V lanes[2][kLanes] = {};
-  for (std::int64_t j = 0; j < n; j += kLanes)
-    for (std::int64_t lane = 0; lane < std::min(kLanes, n - j); ++lane) {
-      V first, second;
-      body(j + lane, first, second);
-      lanes[0][lane] += first, lanes[1][lane] += second;
-    }
+  std::int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) body(j + lane, lanes[0][lane], lanes[1][lane]);
+  for (; j < n; ++j) body(j, lanes[0][0], lanes[1][0]);
   for (int k = 0; k < 2; ++k) {
     sums[k] = 0;
     for (const V lane : lanes[k]) sums[k] += lane;
@@ -90,18 +118,14 @@ struct Group {
   std::vector<V> units() const {
     std::vector<V> found(static_cast<std::size_t>(hidden));
     V* const to = found.data();
-    each_place([&](std::int64_t j, std::int64_t place) { to[j] = read(z + place); });
+    for (std::int64_t begin = 0; begin < hidden; begin += side) widen(z + begin * groups, to + begin, side);
     return found;
   }
 };
 
-/// Calls body(j, reached, slot) for the units of a row, where every stride-th is reached.
+/// Calls body(j, reached, slot) for the units of a row, of which every stride-th is reached.
 template <class Body>
-void each_unit(std::int64_t hidden, std::int64_t stride, bool any, Body body) {
-  if (!any) {
-    for (std::int64_t j = 0; j < hidden; ++j) body(j, false, std::int64_t{0});
-    return;
-  }
+void each_unit(std::int64_t hidden, std::int64_t stride, Body body) {
   for (std::int64_t slot = 0; slot * stride < hidden; ++slot) {
     body(slot * stride, true, slot);
     const std::int64_t end = std::min(hidden, (slot + 1) * stride);
@@ -120,13 +144,18 @@ void forward(const UnitNorm& norm, std::int64_t row) {
     const V origin = unit[0], count = static_cast<V>(norm.hidden);
     V sums[2];
     sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
-      first = unit[j] - origin, second = first * first;
+      const V x = unit[j] - origin;
+      first += x, second += x * x;
     });
     const V shift = sums[0] / count, variance = std::max(V(0), sums[1] / count - shift * shift);
     const V mean = origin + shift, inverse = 1 / std::sqrt(variance + static_cast<V>(norm.eps));
     if (mine.statistics != nullptr) mine.statistics[0] = mean, mine.statistics[1] = inverse;
     T* const y = static_cast<T*>(norm.y) + mine.at;
-    each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
+    if (mine.extra == nullptr) {
+      values_of<T>(unit, mine.weight, mine.bias, mean, inverse, norm.relu, y, norm.hidden);
+      continue;
+    }
+    each_unit(norm.hidden, norm.stride, [&](auto j, bool reached, auto slot) {
       const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
       const V value = norm_value<V>((unit[j] - mean) * inverse, read(mine.weight + j), read(mine.bias + j),
                                     reached, norm.multiply, extra);
@@ -151,20 +180,29 @@ void gradient(const UnitNormGradient& of, std::int64_t part) {
       const std::int64_t columns = norm.groups * norm.hidden;
       V* const dweight =
           of.sums == nullptr ? nullptr : static_cast<V*>(of.sums) + part * 2 * columns + group * norm.hidden;
-      each_unit(norm.hidden, norm.stride, mine.extra != nullptr, [&](auto j, bool reached, auto slot) {
-        const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
-        const V normal = (unit[j] - mean) * inverse;
-        const NormSlope<V> slope =
-            norm_slope<V>(read(dy + j), normal, read(mine.weight + j), read(mine.bias + j), reached,
-                          norm.multiply, extra, norm.relu);
-        if (dweight != nullptr) dweight[j] += slope.before * normal, dweight[columns + j] += slope.before;
-        if (reached && of.dextra != nullptr)
-          write(static_cast<T*>(of.dextra) + mine.slots + slot, slope.extra * mine.scale);
-        before[static_cast<std::size_t>(j)] = slope.before * read(mine.weight + j);
-      });
+      if (mine.extra != nullptr) {
+        each_unit(norm.hidden, norm.stride, [&](auto j, bool reached, auto slot) {
+          const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
+          const V normal = (unit[j] - mean) * inverse;
+          const NormSlope<V> slope =
+              norm_slope<V>(read(dy + j), normal, read(mine.weight + j), read(mine.bias + j), reached,
+                            norm.multiply, extra, norm.relu);
+          if (dweight != nullptr) dweight[j] += slope.before * normal, dweight[columns + j] += slope.before;
+          if (reached && of.dextra != nullptr)
+            write(static_cast<T*>(of.dextra) + mine.slots + slot, slope.extra * mine.scale);
+          before[static_cast<std::size_t>(j)] = slope.before * read(mine.weight + j);
+        });
+      } else if (dweight != nullptr) {
+        slopes_of<true, T>(unit, dy, mine.weight, mine.bias, mean, inverse, norm.relu, before.data(), dweight,
+                           dweight + columns, norm.hidden);
+      } else {
+        slopes_of<false, T>(unit, dy, mine.weight, mine.bias, mean, inverse, norm.relu, before.data(),
+                            nullptr, nullptr, norm.hidden);
+      }
       V sums[2];
       sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {
-        first = before[static_cast<std::size_t>(j)], second = first * (unit[j] - mean) * inverse;
+        const V x = before[static_cast<std::size_t>(j)];
+        first += x, second += x * (unit[j] - mean) * inverse;
       });
       const V a = sums[0] / static_cast<V>(norm.hidden), b = sums[1] / static_cast<V>(norm.hidden);
       mine.each_place([&](std::int64_t j, std::int64_t place) {
