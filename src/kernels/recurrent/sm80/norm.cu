@@ -78,7 +78,7 @@ __device__ __forceinline__ std::int64_t place_of(const UnitNorm& norm, std::int6
 }
 
 template <class Element, int kUnits>
-__global__ void __launch_bounds__(1024) unit_norm_kernel(const __grid_constant__ UnitNorm norm) {
+__global__ void __launch_bounds__(1024, 1) unit_norm_kernel(const __grid_constant__ UnitNorm norm) {
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
   const std::int64_t first = std::int64_t{threadIdx.x} * kUnits, from = row * norm.groups * norm.hidden;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(1024) unit_norm_kernel(const __grid_constant__
 
 /// The two means over a group that the gradient of z takes away, and the gradient of the extra numbers.
 template <class Element, int kUnits>
-__global__ void __launch_bounds__(1024) means_kernel(const __grid_constant__ UnitNormGradient of) {
+__global__ void __launch_bounds__(1024, 1) means_kernel(const __grid_constant__ UnitNormGradient of) {
   const UnitNorm& norm = of.norm;
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
