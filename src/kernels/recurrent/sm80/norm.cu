@@ -14,7 +14,8 @@ namespace recurrent {
 #include "kernels/recurrent/norm-inl.h"
 #undef SPARSELOOM_NORM
 
-constexpr int kRows = 4;  // of spread_kernel in flight
+constexpr int kRows = 4;           // of spread_kernel in flight
+constexpr int kMostThreads = 768;  // of the others; the 64 registers of 1024 threads spill
 
 /// Adds up two numbers over the thread block; every thread gets the sums.
 __device__ __forceinline__ float2 block_sums(float2 mine) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ float2 block_sums(float2 mine) {
 /// The extra numbers that reach some units in a row: their places, or -1.
 template <int kUnits>
 struct Slots {
-  std::int64_t at[kUnits];
+  std::int32_t at[kUnits];
   __device__ __forceinline__ void find(std::int64_t unit, std::int64_t stride, bool any) {
     std::int64_t slot = 0, past = 0;  // units behind the last one reached
     if (any) {
@@ -43,7 +44,7 @@ struct Slots {
     }
 #pragma unroll
     for (int e = 0; e < kUnits; ++e) {
-      at[e] = any && past == 0 ? slot : -1;
+      at[e] = any && past == 0 ? static_cast<std::int32_t>(slot) : -1;
       if (++past == stride) past = 0, ++slot;
     }
   }
@@ -78,7 +79,7 @@ __device__ __forceinline__ std::int64_t place_of(const UnitNorm& norm, std::int6
 }
 
 template <class Element, int kUnits>
-__global__ void __launch_bounds__(1024, 1) unit_norm_kernel(const __grid_constant__ UnitNorm norm) {
+__global__ void __launch_bounds__(kMostThreads) unit_norm_kernel(const __grid_constant__ UnitNorm norm) {
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
   const std::int64_t first = std::int64_t{threadIdx.x} * kUnits, from = row * norm.groups * norm.hidden;
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(1024, 1) unit_norm_kernel(const __grid_constan
 
 /// The two means over a group that the gradient of z takes away, and the gradient of the extra numbers.
 template <class Element, int kUnits>
-__global__ void __launch_bounds__(1024, 1) means_kernel(const __grid_constant__ UnitNormGradient of) {
+__global__ void __launch_bounds__(kMostThreads) means_kernel(const __grid_constant__ UnitNormGradient of) {
   const UnitNorm& norm = of.norm;
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
 /// Thread blocks for groups of rows: whole warps, as many as the units keep busy.
 LaunchShape by_rows(const UnitNorm& norm, bool four, void* stream) {
   const std::int64_t vectors = norm.hidden / (four ? 4 : 1);
-  const std::int64_t threads = std::clamp<std::int64_t>((vectors + 31) / 32 * 32, 32, 1024);
+  const std::int64_t threads = std::clamp<std::int64_t>((vectors + 31) / 32 * 32, 32, kMostThreads);
   return {.grid = dim3(static_cast<unsigned>(norm.n * norm.groups)),
           .block = dim3(static_cast<unsigned>(threads)),
           .stream = static_cast<cudaStream_t>(stream)};
