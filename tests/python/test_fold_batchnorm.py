@@ -59,6 +59,14 @@ def test_the_folded_model_computes_the_same(bias: bool) -> None:
     torch.testing.assert_close(model(X), y, rtol=1e-4, atol=1e-4)
 
 
+def test_a_convolution_with_room_for_more_blocks_is_folded() -> None:
+    model = net()
+    model[2].conv2.linear.reserve_(0.9)
+    y = model(X)
+    assert ("2.conv2", "2.bn2") in fold_batchnorm_(model).pairs
+    torch.testing.assert_close(model(X), y, rtol=1e-4, atol=1e-4)
+
+
 def test_pairs_can_be_named_and_edge_bias_is_folded() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

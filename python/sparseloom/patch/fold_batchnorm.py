@@ -164,7 +164,8 @@ def _fold(conv: nn.Module, norm: Any) -> None:
     rows = torch.repeat_interleave(torch.arange(grid, device=device), layer.crow.diff().long())
     by_row = nn.functional.pad(factor, (0, grid * bm - len(factor))).unflatten(0, (grid, bm))[rows]
     by_block = by_row.reshape(len(rows), *(1,) * (values.dim() - 3), bm, 1)
-    values.copy_(values.to(exact) * by_block)
+    stored = values[: len(rows)]  # free slots of a layer with a capacity follow
+    stored.copy_(stored.to(exact) * by_block)
     bias = torch.zeros_like(mean) if layer.bias is None else layer.bias.to(exact)
     _set(layer, (bias * factor + shift).to(values.dtype))
     edges = getattr(layer, "edges", None)
