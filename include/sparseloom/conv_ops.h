@@ -44,7 +44,8 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 
 /// Microseconds that the lender's convolution with a dense W would take, and scattering W for it (dW:
 /// gathering). In 16 bits it is taken to run at the rate of the lent GEMM, which is measured as in rates.h.
-/// 0: on CUDA, or where no GEMM is lent.
+/// On a CUDA device it is taken for what the vendor's GEMM takes for as many operations. 0: where no GEMM is
+/// lent on the CPU, and for fp32 on CUDA.
 SPARSELOOM_API double dense_conv_us(const bsr_conv::Problem& problem, const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of

@@ -59,8 +59,8 @@ def conv(
 ) -> Tensor:
     """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
 
-    The rows of bsr_conv run it where x is bf16 or fp16 on a GPU, and where it is that or fp32 on the CPU and
-    the plan expects less time of them: x in channels-last memory is not copied, and the result lies in
+    The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU, and the plan expects less time of
+    them: x in channels-last memory is not copied, and the result lies in
     channels-last memory. They are differentiable once. Everywhere else (fp64, no images, torch.func) torch's
     convolution runs with a dense copy of W, which is differentiable to any order. Raises Error where
     ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
@@ -88,7 +88,8 @@ def by_rows(
     """Returns whether a row of bsr_conv shall run the product of ``direction`` on the operand x, where W maps
     from space of ``extents``. The rows all want something to multiply."""
     if x.is_cuda:
-        return x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
+        fits = x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
+        return fits and (strict or rows_are_faster(direction, x, extents, window, index))
     fits = x.device.type == "cpu" and x.dtype in (torch.float32, *_SIXTEEN_BITS) and x.numel() > 0
     if not fits or transformed() or torch._C._get_tracing_state() is not None:
         return False
@@ -135,7 +136,7 @@ def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, windo
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
-    if dy.is_cuda or rows_are_faster("dx", dy, extents, window, index):
+    if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         return _called(_operators.conv_dx, dy, values, index.packed, index.cols, *three, *window)
     made = _INPUTS[len(extents) - 1]
@@ -145,7 +146,7 @@ def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: W
 
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     extents = x.shape[1:-1]
-    if dy.is_cuda or rows_are_faster("dw", x, extents, window, index):
+    if rows_are_faster("dw", x, extents, window, index):
         how = index.packed, index.blocks, index.bm, index.bn
         return _called(_operators.conv_dw, dy, x, *how, *window)
     made, sizes = _WEIGHTS[len(extents) - 1], (index.rows, index.cols, *window.kernel)
@@ -174,18 +175,25 @@ def blocks_of(weight: Tensor, index: Index) -> Tensor:
     """Returns the values [blocks, taps, bm, bn] of W [rows, cols, *kernel]: undoes ``dense``."""
     block_rows, block_cols = _grid(index)
     taps = weight.flatten(2)
-    taps = F.pad(taps, (0, 0, 0, block_cols * index.bn - index.cols, 0, block_rows * index.bm - index.rows))
-    grid = taps.reshape(block_rows, index.bm, block_cols, index.bn, -1).permute(0, 2, 4, 1, 3).flatten(0, 1)
-    return grid[_cells(index, weight.device)].contiguous()
+    ragged = block_cols * index.bn - index.cols, block_rows * index.bm - index.rows
+    if any(ragged):
+        taps = F.pad(taps, (0, 0, 0, ragged[0], 0, ragged[1]))
+    grid = taps.reshape(block_rows, index.bm, block_cols, index.bn, -1).permute(0, 2, 4, 1, 3)
+    return grid[_places(index, weight.device)].contiguous()
 
 
 def _grid(index: Index) -> tuple[int, int]:
     return -(-index.rows // index.bm), -(-index.cols // index.bn)
 
 
-def _cells(index: Index, device: torch.device) -> Tensor:
-    """Returns the number of each block's cell in the grid, row by row: int64 [blocks]."""
+def _places(index: Index, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the block row and the block column of each block: [blocks] each."""
     crow, col = index.crow.to(device), index.col.to(device)
     order = torch.arange(index.blocks, dtype=torch.int32, device=device)
-    row = torch.searchsorted(crow[1:].contiguous(), order, right=True)
+    return torch.searchsorted(crow[1:].contiguous(), order, right=True), col
+
+
+def _cells(index: Index, device: torch.device) -> Tensor:
+    """Returns the number of each block's cell in the grid, row by row: int64 [blocks]."""
+    row, col = _places(index, device)
     return row * _grid(index)[1] + col

@@ -1,4 +1,4 @@
-"""Whether a row of bsr_conv shall run a convolution on the CPU, or torch with a dense copy of the weight."""
+"""Whether a row of bsr_conv shall run a convolution, or torch with a dense copy of the weight."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def plan(
     extents: Sequence[int],
     window: Any,
     index: Index | _Sizes,
+    device: int = -1,
 ) -> dict[str, Any]:
-    """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, as ops.plan has it.
-    ``dense_copy_us`` is the predicted time of torch's convolution, the making of the dense weight included.
-    Raises Error listing every refusal where no row can run."""
+    """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, or on the GPU of number
+    ``device``, as ops.plan has it. ``dense_copy_us`` is the predicted time of torch's convolution, the making
+    of the dense weight included. Raises Error listing every refusal where no row can run."""
     window = map(list, window)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn)))
+    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device)))
 
 
 def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:
@@ -42,9 +43,10 @@ def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: A
     if torch.compiler.is_compiling():
         return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
     sizes = index.blocks, index.rows, index.cols, index.bm, index.bn
-    return _faster(
-        direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, torch.get_num_threads()
-    )
+    device = (x.device.index or 0) if x.is_cuda else -1
+    # torch's number of threads is in the key alone: the plan asks torch itself
+    threads = torch.get_num_threads() if device < 0 else 0
+    return _faster(direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device, threads)
 
 
 class _Sizes(NamedTuple):
@@ -59,11 +61,17 @@ class _Sizes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _faster(
-    direction: str, dtype: torch.dtype, images: int, extents: Sequence[int], window: Any, sizes: Any, _: int
+    direction: str,
+    dtype: torch.dtype,
+    images: int,
+    extents: Sequence[int],
+    window: Any,
+    sizes: Any,
+    device: int,
+    _: int,
 ) -> bool:
-    # the last argument, torch's number of threads, is in the key alone: the plan asks torch itself
     try:
-        found = plan(direction, dtype, images, extents, window, _Sizes(*sizes))
+        found = plan(direction, dtype, images, extents, window, _Sizes(*sizes), device)
     except Error:  # no row runs on this machine
         return False
     return found["dense_copy_us"] is None or found["predicted_us"] < found["dense_copy_us"]

@@ -5,8 +5,10 @@
 #include <string>
 
 #include "core/check.h"
+#include "kernels/bsr_conv/cuda/product.h"
 #include "kernels/machine_rates.h"
 #include "ops/call.h"
+#include "ops/machine.h"
 #include "ops/problem.h"
 #include "ops/rows.h"
 #include "sparseloom/conv_ops.h"
@@ -124,7 +126,9 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Execu
 }
 
 double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
-  if (executor.device >= 0 || executor.gemm == nullptr || p.m == 0 || p.rows == 0 || p.cols == 0) return 0;
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return 0;
+  if (executor.device >= 0) return kernels::dense_conv_on_device_us(p, ops::known_machine(executor).machine);
+  if (executor.gemm == nullptr) return 0;
   // dX of a stride above 1 multiplies no more than the forward product does.
   const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
   const int threads = std::max(1, executor.num_threads);

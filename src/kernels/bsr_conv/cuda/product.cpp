@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/bsr_linear/dense/predict.h"
+
 #ifdef SPARSELOOM_HAVE_CUDA
 
 namespace sparseloom::kernels::cuda::conv_rows {
@@ -28,5 +30,31 @@ double repeated_bytes(const bsr_conv::Problem& p) {
 }
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
+
+namespace sparseloom::kernels {
+
+// torch makes the dense W in five passes (zeros, scatter, permutation, the layout that cuDNN wants, and the
+// list of cells), which write it four times and read it twice; dW's blocks are gathered in three.
+double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& machine) {
+  using namespace cuda;
+  if (size_of(p.dtype) != 2) return 0;
+  sparseloom::Problem product = conv_rows::product_of(p);
+  const bool dw = p.direction == Direction::dw;
+  const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) * 2;
+  const double passes = dw ? 3 : 5, moved = dw ? 2 * bytes_of(product).stored : 6 * dense;
+  product.activation = Activation::none, product.residual = false;
+  return dense::product_us(product, machine) + passes * kLaunchUs +
+         us(memory_seconds(moved, Device(machine)));
+}
+
+}  // namespace sparseloom::kernels
+
+#else
+
+namespace sparseloom::kernels {
+
+double dense_conv_on_device_us(const bsr_conv::Problem&, const plan::Machine&) { return 0; }
+
+}  // namespace sparseloom::kernels
 
 #endif

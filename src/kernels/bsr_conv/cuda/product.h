@@ -5,6 +5,14 @@
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "sparseloom/bsr_conv.h"
 
+namespace sparseloom::kernels {
+
+/// Microseconds of the vendor's convolution with a dense W, and of scattering W for it or gathering dW's
+/// blocks. 0 where no kernel here competes with it: for fp32, or in a build without CUDA.
+double dense_conv_on_device_us(const bsr_conv::Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels
+
 namespace sparseloom::kernels::cuda::conv_rows {
 
 /// dX: W [taps rows, cols].

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/bsr_conv/cuda/product.h"
 #include "kernels/bsr_conv/cuda/rows.h"
 
 namespace sparseloom::testing {
@@ -60,6 +61,24 @@ TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
         answer.offer.predicted_us,
         ask("sm80_conv", problem_of(m.direction, m.channels, m.extent, m.side, m.blocks)).offer.predicted_us);
   }
+}
+
+// cuDNN on an H100: bench/results/h100/bsr_conv_bfloat16.json, with what the layer's dense dW took.
+TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
+  const auto dense = [](Direction direction, int channels, int extent) {
+    return kernels::dense_conv_on_device_us(problem_of(direction, channels, extent, 32, 128), kHopper);
+  };
+  EXPECT_NEAR(dense(Direction::forward, 512, 28), 300, 60);
+  EXPECT_NEAR(dense(Direction::dx, 1024, 14), 300, 80);
+  EXPECT_NEAR(dense(Direction::dw, 512, 28), 340, 60);
+  // dW at .5 in blocks of 32 takes 533 us, and 270 in blocks of 64
+  EXPECT_GT(ask("sm90_conv", problem_of(Direction::dw, 512, 28, 32, 128)).offer.predicted_us,
+            dense(Direction::dw, 512, 28));
+  EXPECT_LT(ask("sm90_conv", problem_of(Direction::dw, 512, 28, 64, 32)).offer.predicted_us,
+            dense(Direction::dw, 512, 28));
+  bsr_conv::Problem p = problem_of(Direction::forward, 512, 28, 32, 128);
+  p.dtype = DType::f32;
+  EXPECT_EQ(kernels::dense_conv_on_device_us(p, kHopper), 0);
 }
 
 TEST(CudaConvRows, RefuseInWords) {

@@ -140,6 +140,29 @@ TEST_P(CudaSmallConv, DwAddsToWhatIsThere) {
   check_pieces(c, 3);
 }
 
+class CudaConv : public ::testing::TestWithParam<int> {};
+
+// Many tiles of pixels, across images; several K tiles of channels, and groups of block rows; every row that
+// Hopper has.
+TEST_P(CudaConv, RunsOfPixelsInManyTiles) {
+  const Axis none;
+  std::uint64_t seed = 300;
+  for (const int side : {32, 64, 128})
+    for (const Direction direction : {Direction::forward, Direction::dx})
+      for (const Shape& shape : {Shape{{none, axis_of(14, 3, 1, 1), axis_of(14, 3, 1, 1)}, 5},
+                                 Shape{{none, axis_of(9, 5, 1, 2), axis_of(30, 3, 1, 1, 1)}, 3},
+                                 Shape{{none, axis_of(12, 3, 1, 0), axis_of(13, 2, 1, 1)}, 4}}) {
+        ++seed;
+        ConvCase c{direction,   seed % 3 == 0 ? DType::f16 : DType::bf16, shape, 2 * 128 - 8, 2 * 128 - 24,
+                   {side, side}};
+        c.bias = seed % 2 == 0, c.relu = seed % 4 == 1 && direction == Direction::forward, c.seed = seed;
+        EXPECT_GE(check(c), 1) << describe(c);
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaConv, ::testing::ValuesIn(devices()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaConv);
+
 INSTANTIATE_TEST_SUITE_P(, CudaSmallConv, ::testing::ValuesIn(devices()));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallConv);
 
