@@ -1,4 +1,4 @@
-"""Makes the tables of convolutions on the CPU (bench/results/<device>/bsr_conv*.json)."""
+"""Makes the tables of convolutions (bench/results/<device>/bsr_conv*.json)."""
 
 from generated import table
 from result_files import Record, caption
@@ -28,5 +28,6 @@ def page(run: Record) -> str:
             row += [f"{median:.2f} ({low:.2f} to {high:.2f})", f"{fastest['torch'] / fastest['plan']:.2f}"]
         rows.append(row)
     dtypes = ", ".join(dict.fromkeys(record["dtype"] for record in run["records"]))
-    said = "3 x 3 taps, padding 1. Torch's faster memory format counts. Beside it in turn, by the kernel"
+    torchs = "cuDNN's channels-last convolution" if "gpu" in run else "torch's in its faster memory format"
+    said = f"3 x 3 taps, padding 1, beside {torchs} in turn, by the kernel"
     return "\n\n".join([f"{dtypes}, {said} and by the plan's choice:", table(head, rows), caption(run)])

@@ -40,7 +40,10 @@ NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes t
 EMPTY = {
     "README.md": {"front": MISSING},
     "docs/distributed.md": {"ranks": "No result files yet: `sparseloom bench ranks` writes them."},
-    "docs/convolutions.md": {"cpu": "No result files yet: `sparseloom bench conv` writes them."},
+    "docs/convolutions.md": {
+        "cpu": "No result files yet: `sparseloom bench conv` writes them.",
+        "gpu": "Not measured yet.",
+    },
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
@@ -99,7 +102,8 @@ def add_csr(parts: Parts, name: str, runs: list[Record]) -> None:
 def add_conv(parts: Parts, name: str, runs: list[Record]) -> None:
     """Adds the convolutions that were measured on one CPU."""
     for run in filter(is_conv, runs):
-        parts["docs/convolutions.md", "cpu"].append(f"### {name}\n\n{conv_page(run)}")
+        section = "gpu" if "gpu" in run else "cpu"
+        parts["docs/convolutions.md", section].append(f"### {name}\n\n{conv_page(run)}")
 
 
 def add_semi24(parts: Parts, name: str, runs: list[Record]) -> None:

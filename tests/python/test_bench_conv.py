@@ -35,6 +35,19 @@ def test_a_record_has_every_density_and_direction(tmp_path: Path, dtype: str) ->
             assert conv.speedup(each, direction) > 0
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_timed_beside_cudnn(tmp_path: Path) -> None:
+    how = "--device", "cuda", "--dtype", "bfloat16", "--smoke", "--seconds", "0"
+    assert run(*how, "--results", str(tmp_path)) == 0
+    (path,) = tmp_path.glob("*/bsr_conv_bfloat16.json")
+    records = json.loads(path.read_text())["records"]
+    assert [each["block"] for each in records[::3]] == list(conv.GPU_BLOCKS)
+    for each in records:
+        for direction in conv.DIRECTIONS:
+            assert set(each["us"][direction]["torch"]) == {"channels last"}
+            assert each["kernels"][direction] in each["us"][direction]["each"]
+
+
 def test_a_wrong_product_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true = conv.call
     monkeypatch.setattr(
@@ -43,6 +56,10 @@ def test_a_wrong_product_fails_the_run(tmp_path: Path, monkeypatch: pytest.Monke
         lambda op, *how: torch.zeros_like(true(op, *how)) if op == "bsr_conv_dw" else true(op, *how),
     )
     assert run("--smoke", "--seconds", "0", "--results", str(tmp_path)) == 1
+
+
+def test_other_devices_are_refused() -> None:
+    assert run("--smoke", "--device", "tpu") == 1
 
 
 def test_other_dtypes_are_refused() -> None:

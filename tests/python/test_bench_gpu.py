@@ -47,7 +47,7 @@ def test_the_captured_calls_take_turns_and_reuse_their_own_output(monkeypatch: p
     )
     nothing.synchronize = lambda: None
     monkeypatch.setattr(replay.torch, "cuda", nothing)
-    monkeypatch.setattr(replay, "_capture_stream", lambda _: None)
+    monkeypatch.setattr(replay, "capture_stream", lambda _: None)
     monkeypatch.setattr(replay, "estimate_us", lambda _: 345.0)
     order: list[int] = []
     alive: list[int] = []

@@ -1,14 +1,16 @@
-"""`sparseloom bench conv`: block-sparse convolutions on the CPU beside torch's, forward, dX and dW.
+"""`sparseloom bench conv`: block-sparse convolutions beside torch's, forward, dX and dW.
 
 Torch's convolution is called in channels-last and in channels-first memory, in turn with ours, and the faster
-layout counts. "plan" is what the layer calls: the kernel, or torch's convolution with a dense copy of W, made
-in the call, where the plan expects less time of that.
+layout counts; on a GPU it is cuDNN's in channels-last memory, and each call is a CUDA graph. "plan" is what
+the layer calls: the kernel, or torch's convolution with a dense copy of W, made in the call, where the plan
+expects less time of that.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,19 +20,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .. import _conv, _conv_plans
+from .. import _conv, _conv_plans, pattern
 from .._plans import dtype_name
 from ..errors import Error
 from ..nn import BlockSparseConv2d
 from ..ops import call
 from ..timing.rounds import in_turn
+from .gpu.device import Monitor, describe, require_gpu, slug
+from .gpu.replay import capture, capture_stream
 from .results import default_folder, header, write_results
 
 #: Images, channels in and out, extent of both axes; 3 x 3 taps, padding 1.
 SHAPES = ((8, 512, 14), (1, 512, 14))
+GPU_SHAPES = ((64, 512, 28), (64, 1024, 14))
 SMOKE = ((2, 64, 5),)
 DENSITIES = (0.125, 0.25, 0.5)
-BLOCK = 32
+BLOCKS, GPU_BLOCKS = (32,), (64, 32)
+GPU_ROWS = ("sm90_conv", "sm90_conv_narrow", "sm80_conv")
 DIRECTIONS = ("forward", "dx", "dw")
 #: Largest relative error, in norm, of a product beside torch's in fp32.
 ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -39,13 +45,15 @@ Calls = dict[str, dict[str, Callable[[], Tensor]]]
 
 
 def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
-    """Returns {direction: {"ours", "plan" or "torch": calls by name}}."""
+    """Returns {direction: {"ours", "plan" or "torch": calls by name}}. A GPU has one memory format."""
     window, index, values = layer._window, layer.index, layer.values.detach()
     lists = [list(each) for each in window]
     weight = _conv.dense(values, index, window.kernel)
     pixels, grad = x.movedim(1, -1), dy.movedim(1, -1)
     sizes, extents = (index.blocks, index.bm, index.bn), x.shape[2:]
     formats = {"channels last": torch.channels_last, "channels first": torch.contiguous_format}
+    if x.is_cuda:
+        del formats["channels first"]
 
     def gradient(kind: int, memory: torch.memory_format) -> Callable[[], Tensor]:
         operands = [each.contiguous(memory_format=memory) for each in (dy, x, weight)]
@@ -58,45 +66,87 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
         a, w = (each.contiguous(memory_format=memory) for each in (x, weight))
         return lambda: torch.conv2d(a, w, None, *window[1:])
 
+    def rows(op: str, *how: Any) -> Calls:
+        """Our calls: by the row that the plan chooses, and on a GPU by each row that does not refuse."""
+        names = [name for name in GPU_ROWS if _runs(op, *how, name)] if x.is_cuda else []
+        return {
+            "ours": {"row": lambda: call(op, *how)},
+            "each": {name: partial(call, op, *how, name) for name in names},
+        }
+
     return {
         "forward": {
-            "ours": {"row": lambda: call("bsr_conv", pixels, values, index.packed, None, index.rows, *lists)},
+            **rows("bsr_conv", pixels, values, index.packed, None, index.rows, *lists),
             "plan": {"layer": lambda: layer(x)},
             "torch": {name: forward(memory) for name, memory in formats.items()},
         },
         "dx": {
-            "ours": {
-                "row": lambda: call(
-                    "bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists
-                )
-            },
+            **rows("bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists),
             "plan": {"layer": lambda: _conv._dx(grad, values, extents, index, window)},
             "torch": {name: gradient(0, memory) for name, memory in formats.items()},
         },
         "dw": {
-            "ours": {"row": lambda: call("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists)},
+            **rows("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists),
             "plan": {"layer": lambda: _conv._dvalues(grad, pixels, index, window)},
             "torch": {name: gradient(1, memory) for name, memory in formats.items()},
         },
     }
 
 
+def _runs(op: str, *how: Any) -> bool:
+    try:
+        call(op, *how)
+    except Error:
+        return False
+    return True
+
+
+def even(channels: int, block: int, density: float, generator: torch.Generator) -> pattern.Pattern:
+    """Draws a pattern with as many blocks in each block row as in each block column."""
+    side = -(-channels // block)
+    rows, cols, shifts = (torch.randperm(side, generator=generator) for _ in range(3))
+    mask = torch.zeros(side, side, dtype=torch.bool)
+    for shift in shifts[: max(1, round(density * side))]:
+        mask[rows, cols[(torch.arange(side) + shift) % side]] = True
+    return pattern.from_mask(channels, channels, block, mask)
+
+
+def _replayed(call: Callable[[], Tensor]) -> Callable[[], object]:
+    """Returns the replay of a CUDA graph with the call."""
+
+    def body() -> None:
+        call()
+
+    with torch.cuda.stream(capture_stream(torch.cuda.current_device())):
+        call()  # what libraries look for and keep at a first call
+    torch.cuda.synchronize()
+    return capture(body).replay
+
+
 def measured(
-    images: int, channels: int, extent: int, density: float, dtype: torch.dtype, seconds: float
+    images: int,
+    channels: int,
+    extent: int,
+    density: float,
+    dtype: torch.dtype,
+    seconds: float,
+    block: int = 32,
+    gpu: torch.device | None = None,
 ) -> dict[str, Any]:
-    """Returns the record of a cell: for each direction our kernel, its relative error, the microseconds of
-    each call in its fastest round, and of the rounds' ratios of torch's faster layout over ours the median
-    and the quartiles."""
+    """Returns the record of a cell: for each direction our kernel, its relative error, the
+    microseconds of each call in its fastest round, and of the rounds' ratios of torch's faster layout over
+    ours the median and the quartiles."""
     generator = torch.Generator().manual_seed(0)
-    how: dict[str, Any] = {"padding": 1, "bias": False, "block": BLOCK, "density": density}
-    layer = BlockSparseConv2d(channels, channels, 3, generator=generator, **how).to(dtype)
+    options: dict[str, Any] = {"padding": 1, "bias": False, "generator": generator}
+    options["pattern"] = even(channels, block, density, generator)
+    layer = BlockSparseConv2d(channels, channels, 3, **options).to(gpu, dtype)
     shape = images, channels, extent, extent
     x, dy = (
-        torch.randn(shape, generator=generator).to(dtype).contiguous(memory_format=torch.channels_last)
+        torch.randn(shape, generator=generator).to(gpu, dtype).contiguous(memory_format=torch.channels_last)
         for _ in range(2)
     )
     record: dict[str, Any] = {"op": "conv", "dtype": dtype_name("bench", dtype), "images": images}
-    record |= {"channels": channels, "extent": extent, "kernel": 3, "block": BLOCK, "density": density}
+    record |= {"channels": channels, "extent": extent, "kernel": 3, "block": block, "density": density}
     record |= {"kernels": {}, "error": {}, "us": {}, "ratio": {}}
     exact = calls_of(layer.float(), x.float(), dy.float())
     layer = layer.to(dtype)
@@ -107,7 +157,8 @@ def measured(
         want = _conv.blocks_of(want, layer.index) if direction == "dw" else want
         record["error"][direction] = float(f"{float((got - want).norm() / want.norm()):.3g}")
         flat = [(kind, name, run) for kind, calls in kinds.items() for name, run in calls.items()]
-        samples = in_turn([run for *_, run in flat], seconds)
+        runs = [_replayed(run) if gpu else run for *_, run in flat]
+        samples = in_turn(runs, seconds, gpu, gpu_calls=3)
         us: dict[str, dict[str, float]] = {}
         rounds: dict[str, list[float]] = {}
         for (kind, name, _), taken in zip(flat, samples, strict=True):
@@ -118,7 +169,8 @@ def measured(
         # a product so slow that it ran once has one ratio
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         record["ratio"][direction] = [round(each, 2) for each in quartiles]
-        plan = _conv_plans.plan(direction, dtype, images, (extent, extent), layer._window, layer.index)
+        how = direction, dtype, images, (extent, extent), layer._window, layer.index
+        plan = _conv_plans.plan(*how, -1 if gpu is None else gpu.index or 0)
         record["kernels"][direction] = plan["kernel"]
     return record
 
@@ -130,12 +182,13 @@ def speedup(record: dict[str, Any], direction: str, kind: str = "ours") -> float
 
 
 def _table(records: list[dict[str, Any]]) -> Table:
-    out = Table("images, channels, extent", "dtype", "density")
+    out = Table("images, channels, extent", "block", "dtype", "density")
     for direction in DIRECTIONS:
         for column in (f"{direction} us", "over torch", "by plan"):
             out.add_column(column, justify="right")
     for each in records:
-        row = [f"{each['images']}, {each['channels']}, {each['extent']}", each["dtype"], f"{each['density']}"]
+        row = [f"{each['images']}, {each['channels']}, {each['extent']}", f"{each['block']}", each["dtype"]]
+        row.append(f"{each['density']}")
         for direction in DIRECTIONS:
             row.append(f"{min(each['us'][direction]['ours'].values()):.0f}")
             row += [f"{speedup(each, direction, kind):.2f}" for kind in ("ours", "plan")]
@@ -148,30 +201,35 @@ def conv(
         float, typer.Option(min=0.0, help="of each product's calls, all together; five rounds at least")
     ] = 2.0,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     smoke: Annotated[bool, typer.Option(help="one tiny layer: does it run?")] = False,
     results: Annotated[
         Path | None, typer.Option(help="default: bench/results of the checkout, else here")
     ] = None,
 ) -> None:
-    """Times convolutions of 3 x 3 taps on the CPU, forward, dX and dW, beside torch's in both memory formats
-    and writes <results>/<device>/bsr_conv.json (other dtypes than float32: bsr_conv_<dtype>.json)."""
+    """Times convolutions of 3 x 3 taps, forward, dX and dW, beside torch's and writes
+    <results>/<device>/bsr_conv.json (other dtypes than float32: bsr_conv_<dtype>.json)."""
     kinds = {str(each).removeprefix("torch."): each for each in ERROR}
-    if dtype not in kinds:
-        error = Error("bench", f"a dtype of {', '.join(kinds)}", dtype, "see --help")
-        typer.echo(f"sparseloom bench conv: {error}", err=True)
-        raise typer.Exit(1)
+    for what, allowed, got in (("dtype", list(kinds), dtype), ("device", ["cpu", "cuda"], device)):
+        if got not in allowed:
+            error = Error("bench", f"a {what} of {', '.join(allowed)}", got, "see --help")
+            typer.echo(f"sparseloom bench conv: {error}", err=True)
+            raise typer.Exit(1)
     kind = kinds[dtype]
-    with torch.no_grad():
+    gpu = require_gpu("conv") if device == "cuda" else None
+    about = {"gpu": describe(gpu, Monitor(gpu))} if gpu else {}
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
         records = [
-            measured(*shape, density, kind, seconds)
-            for shape in (SMOKE if smoke else SHAPES)
+            measured(*shape, density, kind, seconds, block, gpu)
+            for shape in (SMOKE if smoke else GPU_SHAPES if gpu else SHAPES)
+            for block in (GPU_BLOCKS if gpu else BLOCKS)
             for density in DENSITIES
         ]
     console = Console()
     console.width = max(console.width, 140)
     console.print(_table(records))
     name = "bsr_conv" if kind is torch.float32 else f"bsr_conv_{dtype}"
-    head = header("burst") | {"suite": "bsr_conv"}
+    head = header("burst", slug(about["gpu"]["name"]) if gpu else None) | {"suite": "bsr_conv"} | about
     path = write_results(results or default_folder(Path(".")), name, head, records)
     typer.echo(f"results: {path.resolve()}")
     wrong = [each for each in records if max(each["error"].values()) > ERROR[kind]]

@@ -49,7 +49,7 @@ def pause_after(seconds: float) -> float:
 
 
 @cache
-def _capture_stream(device: int) -> torch.cuda.Stream:
+def capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
@@ -59,7 +59,7 @@ def capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
     torch.cuda.graph would empty the allocator's cache each time, which takes minutes for this suite.
     """
     device, pool = torch.cuda.current_device(), torch.cuda.graph_pool_handle()
-    graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
+    graph, stream = torch.cuda.CUDAGraph(), capture_stream(device)
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool)
@@ -118,7 +118,7 @@ class Replay:
         #: Microseconds of a call: an upper bound until the first burst, then the last burst's time.
         self.us = estimate_us(calls[0])
         self.launches = launches_for(self.us, len(calls))
-        with torch.cuda.stream(_capture_stream(torch.cuda.current_device())):
+        with torch.cuda.stream(capture_stream(torch.cuda.current_device())):
             calls[-1]()  # what libraries keep for each stream must exist before the capture
         torch.cuda.synchronize()
         self._graph = capture(self._queue) if graphed else None
