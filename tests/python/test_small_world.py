@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import sparseloom
-from sparseloom import Error, pattern, quantize_
+from sparseloom import Error, _norms, _steps, pattern, quantize_
 from sparseloom._recurrent import Weight
 from sparseloom._steps import Products
 from sparseloom.nn import BlockSparseLinear, BlockSparseLSTM, SmallWorldLSTM
@@ -218,7 +218,7 @@ def test_the_graph_of_a_sequence_goes_with_its_last_user():
     try:
         for net, x in ((layer, torch.randn(3, 2, 8)), (lstm, torch.randn(3, 2, 32))):
             net(x)[0].sum().backward()
-            left = [each for each in gc.get_objects() if type(each).__name__ in ("_Kept", "Products", "Norm")]
-            assert left == []
+            kinds = _norms.Norm, _norms._Kept, _steps.Products, _steps._Kept
+            assert [each for each in gc.get_objects() if type(each) in kinds] == []
     finally:
         gc.enable()
