@@ -59,7 +59,7 @@ def test_runs_follow_each_other_and_their_networks_are_read(streams: Streams, tm
     said: list[str] = []
     for minutes, done in ((0.0, False), (5.0, True)):
         assert runs.go(PLAN, tmp_path, ARMS[:2], training, SETTING, device, minutes, said.append) == done
-    assert said[1] == "dense.rate0.001: goes on at step 1 of 6" and len(made) == 13
+    assert said[1] == "dense.rate0.002: goes on at step 1 of 6" and len(made) == 13
     record = char_lstm_outcome.record(runs.read(PLAN, tmp_path))
     assert list(record["arms"]) == list(ARMS[:2]) and len(list(tmp_path.glob("*.model"))) == 6
     network = next(sentiment.trained(tmp_path, device))
