@@ -38,9 +38,9 @@ class BlockSparseConv(ConvModule):
         edge_bias: whether outputs whose taps lie outside of x get a gain and a bias of their own, for each
             set of such taps: see nn.edges. With padding of zeros.
 
-    On a GPU in bf16 and fp16, and on the CPU in them and fp32 where the plan expects less time of it, the
-    kernels read x in channels-last memory without a copy, and copy it from any other; the result lies in
-    channels-last memory. Everywhere else torch's convolution runs with a dense copy of W, which each call
+    In bf16 and fp16, and in fp32 on the CPU, where the plan expects less time of them, the kernels read x in
+    channels-last memory without a copy, and copy it from any other; the result lies in channels-last memory.
+    Everywhere else torch's convolution runs with a dense copy of W, which each call
     makes; ``strict = True`` forbids that of forward. The set of blocks stays:
     ``set_topology_``, ``reserve_`` and ``drop_and_grow_`` raise Error. All errors are ``sparseloom.Error``.
     """
