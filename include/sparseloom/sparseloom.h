@@ -15,7 +15,6 @@
 #include "sparseloom/pattern.h"
 #include "sparseloom/pattern_graph.h"
 #include "sparseloom/topology.h"
-#include "sparseloom/unit_norm.h"
 // Decide once, run many.
 #include "sparseloom/activation.h"
 #include "sparseloom/bsr_conv.h"

@@ -60,9 +60,8 @@ def conv(
     """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
 
     The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU, and the plan expects less time of
-    them: x in channels-last memory is not copied, and the result lies in
-    channels-last memory. They are differentiable once. Everywhere else (fp64, no images, torch.func) torch's
-    convolution runs with a dense copy of W, which is differentiable to any order. Raises Error where
+    them: x in channels-last memory is not copied, and the result lies in channels-last memory. They are
+    differentiable once. Everywhere else (fp64, no images, torch.func) torch's convolution runs with a dense copy of W, which is differentiable to any order. Raises Error where
     ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])

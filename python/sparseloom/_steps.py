@@ -157,8 +157,8 @@ def lstm_cell(
     """Returns h, of z's dtype, and c of one step of an LSTM, differentiably once.
 
     z is [rows, 4 hidden], the gates i, f, g, o before their activations; c is [rows, hidden] of float32,
-    or of float64 beside float64. ``rows`` and ``step`` say where h lies
-    if a gradient is asked for; ``over`` lets the gates overwrite z, which nobody may need later.
+    or of float64 beside float64. ``rows`` and ``step`` say where h lies if a gradient is asked for; ``over``
+    lets the gates overwrite z, which nobody may need later.
     """
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
