@@ -61,8 +61,9 @@ def conv(
 
     The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU, and the plan expects less time of
     them: x in channels-last memory is not copied, and the result lies in channels-last memory. They are
-    differentiable once. Everywhere else (fp64, no images, torch.func) torch's convolution runs with a dense copy of W, which is differentiable to any order. Raises Error where
-    ``strict`` forbids that copy, where the taps do not fit, or an operand does not.
+    differentiable once. Everywhere else (fp64, no images, torch.func) torch's convolution runs with a dense
+    copy of W, which is differentiable to any order. Raises Error where ``strict`` forbids that copy, where
+    the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])
     if not by_rows("forward", x, tuple(x.shape[2:]), index, window, strict):
