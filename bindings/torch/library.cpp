@@ -184,8 +184,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "choose_blocks(Tensor index, Tensor scores, Tensor? growth, Tensor budget, Tensor(a!) mask, "
       "Tensor(b!) flags) -> ()");
 
-  // The blocks whose gate is not zero, times their gates (include/sparseloom/gates.h): an index of digest -2
-  // with room for all blocks, its values, and for each block its place there or -1.
+  // The blocks whose gate is not zero, times their gates (include/sparseloom/gates.h): an index with room for
+  // all blocks, of a digest below -1, its values, and for each block its place there or -1.
   m.def(
       "gate_blocks(Tensor values, Tensor index, Tensor gates, int rows, int cols) -> (Tensor index, "
       "Tensor values, Tensor place)");

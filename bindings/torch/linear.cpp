@@ -48,7 +48,7 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
 }
 
 IndexView stored_part(const char* op, const IndexView& index, std::int64_t digest, int device) {
-  if (digest != kMovingDigest || device >= 0) return index;
+  if (!Facts::of_digest(digest).moving || device >= 0) return index;
   IndexView stored = index;
   stored.blocks = index.crow[index.block_rows()];
   if (stored.blocks < 0 || stored.blocks > index.blocks)

@@ -27,9 +27,9 @@ struct GatedBlocks {
 SPARSELOOM_API std::size_t gate_blocks_workspace(const IndexView& index, const Executor& executor);
 
 /// Writes the blocks times their gates, fp32 [blocks], a NaN among them included. values are f32, f16 or
-/// bf16; the product is rounded once. Everything lies on the executor's device; on CUDA the work is two
-/// launches, queued and not waited for, which a CUDA graph may capture. workspace: gate_blocks_workspace
-/// bytes, aligned to 16. Throws Error on another dtype or too little workspace.
+/// bf16; the product is rounded once. Everything lies on the executor's device; on CUDA the work is one
+/// launch (two beyond 8192 blocks), queued and not waited for, which a CUDA graph may capture. workspace:
+/// gate_blocks_workspace bytes, aligned to 16. Throws Error on another dtype or too little workspace.
 SPARSELOOM_API void gate_blocks(const IndexView& index, const TransposedView& transposed, DType dtype,
                                 const void* values, const float* gates, const GatedBlocks& gated,
                                 std::span<std::byte> workspace, const Executor& executor);

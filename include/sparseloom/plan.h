@@ -36,12 +36,13 @@ struct Facts {
   Longest longest_column = Longest::chance;
   bool banded = false;  // most blocks have the next one of their row beside them, more than chance puts there
   // Only some of Problem::blocks are stored, as many as the index says on its device at the time of the call
-  // (update_topology in topology.h). Nothing else is known then.
+  // (update_topology in topology.h, gate_blocks in gates.h). The other facts, where known, are those of all
+  // blocks, from which the stored ones are taken: a hint for the choice, on which no kernel may rely.
   bool moving = false;
 
-  /// The facts as a number that a program can carry: kUnknownDigest, kMovingDigest, or one from 2 to 197.
-  /// of_digest reads it, and 0 and 1, which older programs carry and which tell uneven_rows only. It takes
-  /// any other number as unknown facts.
+  /// The facts as a number that a program can carry: kUnknownDigest, kMovingDigest, one from 2 to 197, or,
+  /// of some of the blocks of a known pattern, from -198 to -3. of_digest reads it, and 0 and 1, which older
+  /// programs carry and which tell uneven_rows only. It takes any other number as unknown facts.
   SPARSELOOM_API std::int64_t digest() const noexcept;
   SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
   friend bool operator==(const Facts&, const Facts&) = default;

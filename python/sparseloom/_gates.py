@@ -14,7 +14,12 @@ from ._operators import PLAN_CHOOSES, tf32_of
 if TYPE_CHECKING:
     from .ops import Index
 
-_MOVING = -2  # the value of ops.MOVING: the host does not know how many blocks are left
+_MOVING = -2  # the value of ops.MOVING
+
+
+def _of_some(digest: int) -> int:
+    """Returns the digest of a list of some of an index's blocks: Facts::digest in plan.h."""
+    return -1 - digest if digest > 1 else _MOVING
 
 
 class Gated(torch.autograd.Function):
@@ -33,7 +38,7 @@ class Gated(torch.autograd.Function):
         )
         tf32 = x.is_cuda and tf32_of(x)
         return _operators.linear(
-            x, scaled, left, bias, index.rows, 0, _MOVING, strict, tf32, PLAN_CHOOSES, None
+            x, scaled, left, bias, index.rows, 0, _of_some(index.digest), strict, tf32, PLAN_CHOOSES, None
         )
 
     @staticmethod
@@ -43,8 +48,8 @@ class Gated(torch.autograd.Function):
         need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad
         dy = in_rows(dy)
         dx, gradient, dbias = _operators.linear_backward(
-            dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, 0, _MOVING, strict,
-            tf32_of(dy), need_bias,
+            dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, 0,
+            _of_some(index.digest), strict, tf32_of(dy), need_bias,
         )  # fmt: skip
         dvalues = dgates = None
         if values is not None:

@@ -15,8 +15,8 @@ void remember_index(const IndexView& host, const IndexView& on_device, int devic
 std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const CommonProblem& p, Direction direction,
                                                                 BlockRowGroups groups,
                                                                 const IndexView& index) {
-  // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
-  if (p.device < 0 || direction == Direction::dw || !p.facts.known) return nullptr;
+  // The order of a moment ago of a topology that moves helps nobody.
+  if (p.device < 0 || direction == Direction::dw || !p.facts.known || p.facts.moving) return nullptr;
   return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, direction, groups);
 }
 

@@ -28,7 +28,8 @@ bool plan::uneven(std::span<const std::int64_t> lengths, std::int64_t group, dou
 
 namespace {
 
-constexpr std::int64_t kClasses = 7, kFirstDigest = 2;
+constexpr std::int64_t kClasses = 7, kFirstDigest = 2, kEndDigest = kFirstDigest + 4 * kClasses * kClasses;
+constexpr std::int64_t kOfSome = -1;           // minus the digest of all blocks: the digest of some of them
 constexpr double kClassEnds[] = {2, 3, 5, 9};  // of Longest::twice to Longest::nine, in means
 
 Longest class_of(std::span<const std::int64_t> lengths, std::int64_t most) {
@@ -81,6 +82,11 @@ Facts facts_of(const IndexView& index) {
 
 std::int64_t Facts::digest() const noexcept {
   if (!known) return moving ? kMovingDigest : kUnknownDigest;
+  if (moving) {
+    Facts all = *this;
+    all.moving = false;
+    return kOfSome - all.digest();
+  }
   const auto number = [](Longest longest) { return static_cast<std::int64_t>(longest); };
   return kFirstDigest + std::int64_t{uneven_rows} +
          2 * (number(longest_row) + kClasses * (number(longest_column) + kClasses * std::int64_t{banded}));
@@ -92,10 +98,15 @@ Facts Facts::of_digest(std::int64_t digest) noexcept {
     facts.moving = true;
     return facts;
   }
+  if (digest < kMovingDigest && digest > kOfSome - kEndDigest) {
+    Facts facts = of_digest(kOfSome - digest);
+    facts.moving = true;
+    return facts;
+  }
   if (digest == 0 || digest == 1)
     return {true, digest == 1, digest == 1 ? Longest::thrice : Longest::chance, Longest::chance, false};
   const std::int64_t number = digest - kFirstDigest;
-  if (digest < kFirstDigest || number >= 4 * kClasses * kClasses) return {};
+  if (digest < kFirstDigest || digest >= kEndDigest) return {};
   return {true, number % 2 == 1, static_cast<Longest>(number / 2 % kClasses),
           static_cast<Longest>(number / 2 / kClasses % kClasses), number >= 2 * kClasses * kClasses};
 }

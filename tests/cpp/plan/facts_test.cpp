@@ -71,8 +71,13 @@ TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
           const Facts known{true, flag, static_cast<Longest>(row), static_cast<Longest>(column), banded};
           EXPECT_EQ(Facts::of_digest(known.digest()), known);
           EXPECT_TRUE(digests.insert(known.digest()).second);
+          Facts some = known;
+          some.moving = true;
+          EXPECT_EQ(Facts::of_digest(some.digest()), some);
+          EXPECT_TRUE(digests.insert(some.digest()).second);
         }
   EXPECT_EQ(*digests.rbegin(), 197);
+  EXPECT_EQ(*digests.begin(), -198);
   EXPECT_EQ(Facts{}.digest(), kUnknownDigest);
   Facts moving;
   moving.moving = true;
@@ -80,7 +85,8 @@ TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
   EXPECT_EQ(Facts::of_digest(kMovingDigest), moving);
   EXPECT_FALSE(digests.contains(kMovingDigest));
   // A content hash, which programs exported before carry in the digest's place.
-  for (const std::int64_t other : {kUnknownDigest, std::int64_t{198}, std::int64_t{0x5bbbc74d4a57de7b}})
+  for (const std::int64_t other :
+       {kUnknownDigest, std::int64_t{198}, std::int64_t{-199}, std::int64_t{0x5bbbc74d4a57de7b}})
     EXPECT_EQ(Facts::of_digest(other), Facts{});
 }
 

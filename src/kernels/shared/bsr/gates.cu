@@ -1,14 +1,16 @@
 // Gates of stored blocks: the lists of the blocks whose gate is not zero, their values times their gates, and
 // the gradients of both.
 //
-//   launch 1: place, crow, col     a thread block takes kChunk blocks of the weight
-//   launch 2: ccol, row, slot      the same over the transposed lists, by the first thread blocks; the others
-//             values * gates       take kWords vectors of the values each
-//   gradients: a thread block (of large blocks) or a warp (of small ones) takes one block
+//   place, crow, col     a thread block takes kChunk blocks of the weight
+//   ccol, row, slot      the same over the transposed lists
+//   values * gates       a thread block takes kThreads * kEach vectors of the values
+//   gradients            a thread block (of large blocks) or a warp (of small ones) takes one block
 //
 // A chunk's first rank is the number of live blocks before it, which each thread block counts anew from the
-// gates: they lie in L2, and nobody waits for another thread block. Rejected: one thread block for all, as
-// topology.cuh has, which scans 65536 gates (4096 x 4096 in blocks of 16) in 32 rounds, the others idle.
+// gates: they lie in L2, and nobody waits for another thread block. Up to kFew blocks all but the gradients
+// is one launch, in which each thread block counts all of the gates; beyond, a second launch reads the places
+// that the first one wrote. Rejected: one thread block for all, as topology.cuh has, which scans 65536 gates
+// (4096 x 4096 in blocks of 16) in 32 rounds, the others idle.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -26,7 +28,8 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr unsigned kWarp = 0xffffffffu;
 constexpr int kPerThread = 8, kChunk = kThreads * kPerThread;  // blocks of a thread, of a thread block
 constexpr int kEach = 4;                                       // vectors of values in flight per thread
-constexpr int kLarge = 2048;  // elements of a block that a thread block takes
+constexpr int kLarge = 2048;         // elements of a block that a thread block takes
+constexpr int kFew = 32 * kThreads;  // blocks whose gates each thread block of the one launch reads
 
 __device__ __forceinline__ float as_f32(float x) { return x; }
 __device__ __forceinline__ float as_f32(__half x) { return __half2float(x); }
@@ -128,7 +131,7 @@ __device__ __forceinline__ void clear_gap(std::int32_t* index, std::int64_t begi
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) index[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Lists lists) {
+__device__ __forceinline__ void write_rows(const Lists& lists) {
   __shared__ Ranks ranks;
   const std::int64_t first = std::int64_t{blockIdx.x} * kChunk, blocks = lists.blocks;
   const auto live = [&](std::int64_t i) { return __ldg(lists.gates + i) != 0; };
@@ -149,10 +152,50 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
   clear_gap(lists.index, lists.at.col + blocks, lists.at.ccol);
 }
 
-__device__ __forceinline__ void write_columns(const Lists& lists) {
+/// All live blocks as bits, and how many of them lie before each word.
+struct LiveSet {
+  std::uint32_t word[kThreads];
+  std::int32_t before[kThreads];
+
+  /// The rank of block i among the live ones; -1 if it is not one of them.
+  __device__ std::int32_t place(std::int64_t i) const {
+    const std::uint32_t bits = word[i / 32], bit = 1u << (i % 32);
+    return (bits & bit) != 0 ? before[i / 32] + __popc(bits & (bit - 1)) : -1;
+  }
+};
+
+/// Fills the set from at most kFew gates; the whole thread block.
+__device__ __forceinline__ void fill(LiveSet& live, const float* gates, std::int64_t blocks) {
+  __shared__ alignas(16) std::int32_t sums[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 4
+  for (int w = warp; w < kThreads; w += kWarps) {
+    const std::int64_t i = std::int64_t{w} * 32 + lane;
+    const std::uint32_t bits = __ballot_sync(kWarp, i < blocks && __ldg(gates + i) != 0);
+    if (lane == 0) live.word[w] = bits;
+  }
+  __syncthreads();
+  const std::int32_t own = __popc(live.word[threadIdx.x]);
+  std::int32_t through = own;  // of this word and those of lower lanes
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const std::int32_t lower = __shfl_up_sync(kWarp, through, distance);
+    if (lane >= distance) through += lower;
+  }
+  if (lane == 31) sums[warp] = through;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) through += w < warp ? sums[w] : 0;
+  live.before[threadIdx.x] = through - own;
+  __syncthreads();
+}
+
+/// chunk: which kChunk entries of the transposed lists. place(i): the rank of block i, or -1.
+template <class Place>
+__device__ __forceinline__ void write_columns(const Lists& lists, unsigned chunk, const Place& place_of) {
   __shared__ Ranks ranks;
-  const std::int64_t first = std::int64_t{blockIdx.x} * kChunk, blocks = lists.blocks;
-  const auto place = [&](std::int64_t t) { return __ldg(lists.place + __ldg(lists.slot + t)); };
+  const std::int64_t first = std::int64_t{chunk} * kChunk, blocks = lists.blocks;
+  const auto place = [&](std::int64_t t) { return place_of(__ldg(lists.slot + t)); };
   const std::int32_t total = rank_chunk(ranks, first, blocks, [&](std::int64_t t) { return place(t) >= 0; });
   std::int32_t *const row = lists.index + lists.at.row, *const slot = lists.index + lists.at.slot;
   const std::int64_t end = min(first + kChunk, blocks);
@@ -164,9 +207,9 @@ __device__ __forceinline__ void write_columns(const Lists& lists) {
   }
   clear_free(row, first, total, blocks);
   clear_free(slot, first, total, blocks);
-  write_bounds(ranks, first, blockIdx.x + 1 == lists.chunks, lists.ccol, lists.block_cols + 1,
+  write_bounds(ranks, first, chunk + 1 == lists.chunks, lists.ccol, lists.block_cols + 1,
                lists.index + lists.at.ccol);
-  if (blockIdx.x != 0) return;
+  if (chunk != 0) return;
   clear_gap(lists.index, lists.at.ccol + lists.block_cols + 1, lists.at.row);
   clear_gap(lists.index, lists.at.row + blocks, lists.at.slot);
 }
@@ -196,13 +239,15 @@ struct Words {
   __device__ static void store(T* to, const Word& word) { *reinterpret_cast<Word*>(to) = word; }
 };
 
-template <class T, bool kVectors>
-__device__ __forceinline__ void write_values(const Lists& lists, int shift) {
+/// group: which kThreads * kEach vectors of the values. shift: log2 of a block's vectors.
+template <class T, bool kVectors, class Place>
+__device__ __forceinline__ void write_values(const Lists& lists, unsigned group, int shift,
+                                             const Place& place_of) {
   using W = Words<T, kVectors>;
   const auto* values = static_cast<const T*>(lists.values);
   auto* gated = static_cast<T*>(lists.gated);
   const std::int64_t words = lists.blocks << shift,
-                     first = std::int64_t{blockIdx.x - lists.chunks} * kThreads * kEach + threadIdx.x;
+                     first = std::int64_t{group} * kThreads * kEach + threadIdx.x;
   typename W::Word word[kEach];
   std::int32_t place[kEach];
   float gate[kEach];
@@ -212,7 +257,7 @@ __device__ __forceinline__ void write_values(const Lists& lists, int shift) {
     place[u] = -1;
     if (v >= words) continue;
     gate[u] = __ldg(lists.gates + (v >> shift));
-    place[u] = __ldg(lists.place + (v >> shift));
+    place[u] = place_of(v >> shift);
     if (gate[u] != 0) word[u] = W::load(values + v * W::kCount);
   }
 #pragma unroll
@@ -223,13 +268,35 @@ __device__ __forceinline__ void write_values(const Lists& lists, int shift) {
   }
 }
 
-/// shift: log2 of a block's words.
+/// The one launch of at most kFew blocks.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(kThreads) few_kernel(const __grid_constant__ Lists lists, int shift) {
+  if (blockIdx.x < lists.chunks) {
+    write_rows(lists);
+    return;
+  }
+  __shared__ LiveSet live;
+  fill(live, lists.gates, lists.blocks);
+  const auto place = [&](std::int64_t i) { return live.place(i); };
+  const unsigned chunk = blockIdx.x - lists.chunks;
+  if (chunk < lists.chunks)
+    write_columns(lists, chunk, place);
+  else
+    write_values<T, kVectors>(lists, chunk - lists.chunks, shift, place);
+}
+
+__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Lists lists) {
+  write_rows(lists);
+}
+
+/// After rows_kernel, whose places it reads.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) values_kernel(const __grid_constant__ Lists lists, int shift) {
+  const auto place = [&](std::int64_t i) { return __ldg(lists.place + i); };
   if (blockIdx.x < lists.chunks)
-    write_columns(lists);
+    write_columns(lists, blockIdx.x, place);
   else
-    write_values<T, kVectors>(lists, shift);
+    write_values<T, kVectors>(lists, blockIdx.x - lists.chunks, shift, place);
 }
 
 /// kGroup: threads to a block of the weight, kThreads or a warp.
@@ -288,11 +355,17 @@ bool aligned(const Pointer*... pointers) {
 }
 
 template <class T, bool kVectors>
-cudaError_t launch_values(const Lists& lists, std::int64_t elements, cudaStream_t stream) {
+cudaError_t launch_blocks(const Lists& lists, std::int64_t elements, cudaStream_t stream) {
   const std::int64_t words = elements / Words<T, kVectors>::kCount;  // a power of two
-  const unsigned grid = lists.chunks + groups_of(lists.blocks * words, kThreads * kEach);
-  values_kernel<T, kVectors>
-      <<<grid, kThreads, 0, stream>>>(lists, std::countr_zero(static_cast<std::uint64_t>(words)));
+  const unsigned groups = groups_of(lists.blocks * words, kThreads * kEach);
+  const int shift = std::countr_zero(static_cast<std::uint64_t>(words));
+  if (lists.blocks <= kFew) {
+    few_kernel<T, kVectors><<<2 * lists.chunks + groups, kThreads, 0, stream>>>(lists, shift);
+    return cudaGetLastError();
+  }
+  rows_kernel<<<lists.chunks, kThreads, 0, stream>>>(lists);
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  values_kernel<T, kVectors><<<lists.chunks + groups, kThreads, 0, stream>>>(lists, shift);
   return cudaGetLastError();
 }
 
@@ -331,13 +404,11 @@ int sm80_gate_blocks(const IndexView& index, const TransposedView& transposed, D
   lists.index = gated.index, lists.gated = gated.values, lists.place = gated.place;
   lists.at = index_segments(lists.block_rows, lists.block_cols, lists.blocks);
   lists.chunks = lists.blocks == 0 ? 1 : groups_of(lists.blocks, kChunk);
-  rows_kernel<<<lists.chunks, kThreads, 0, cuda_stream>>>(lists);
-  if (const cudaError_t error = cudaGetLastError()) return error;
   const bool vectors = aligned(static_cast<const char*>(values), static_cast<const char*>(gated.values));
   return with_type(dtype, [&]<class T>(T) {
     const std::int64_t elements = index.block_elements();
-    return vectors ? launch_values<T, true>(lists, elements, cuda_stream)
-                   : launch_values<T, false>(lists, elements, cuda_stream);
+    return vectors ? launch_blocks<T, true>(lists, elements, cuda_stream)
+                   : launch_blocks<T, false>(lists, elements, cuda_stream);
   });
 }
 
