@@ -194,14 +194,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "gate_gradients(Tensor gradient, Tensor values, Tensor gates, Tensor place, bool need_values, "
       "bool need_gates) -> (Tensor dvalues, Tensor dgates)");
 
-  // The pointwise half of a recurrent step (include/sparseloom/recurrent.h). z, gates: [sequences, 4 units];
-  // x, g, dx, dg of a GRU: three thirds; the rest [sequences, units]. c_before, c and dc are float32, or
-  // float64 beside float64. dy, dh, more: summands of the gradient of h.
+  // The pointwise half of a recurrent step (include/sparseloom/recurrent.h). z, gates: [sequences, 4 units],
+  // `side` units of each gate side by side, or all of them for 0; x, g, dx, dg of a GRU: three thirds; the
+  // rest [sequences, units]. c_before, c and dc are float32, or float64 beside float64. dy, dh, more: summands
+  // of the gradient of h.
   m.def(
-      "lstm_cell_pointwise(Tensor z, Tensor c_before, Tensor(a!)? gates, Tensor(b!) c, Tensor(c!) h) -> ()");
+      "lstm_cell_pointwise(Tensor z, Tensor c_before, Tensor(a!)? gates, Tensor(b!) c, Tensor(c!) h, int "
+      "side=0) -> ()");
   m.def(
       "lstm_cell_pointwise_backward(Tensor gates, Tensor c_before, Tensor c, Tensor? dy, Tensor? dh, "
-      "Tensor(a!) dc, Tensor(b!) dz) -> ()");
+      "Tensor(a!) dc, Tensor(b!) dz, int side=0) -> ()");
   m.def("gru_cell_pointwise(Tensor x, Tensor g, Tensor h_before, Tensor(a!)? gates, Tensor(b!) h) -> ()");
   m.def(
       "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "

@@ -64,9 +64,10 @@ Cell sized(const Operands& operands) {
 }
 
 void lstm_cell_pointwise(const Tensor& z, const Tensor& c_before, const std::optional<Tensor>& gates,
-                         const Tensor& c, const Tensor& h) {
+                         const Tensor& c, const Tensor& h, std::int64_t side) {
   const Operands operands("lstm_cell_pointwise", "z", z, 4);
   auto cell = sized<LstmCell>(operands);
+  cell.side = side;
   cell.z = operands.of("z", z, 4), cell.gates = operands.of("gates", gates, 4);
   cell.c_before = operands.of("c_before", c_before, 1, operands.state());
   cell.c = operands.of("c", c, 1, operands.state()), cell.h = operands.of("h", h);
@@ -75,9 +76,10 @@ void lstm_cell_pointwise(const Tensor& z, const Tensor& c_before, const std::opt
 
 void lstm_cell_pointwise_backward(const Tensor& gates, const Tensor& c_before, const Tensor& c,
                                   const std::optional<Tensor>& dy, const std::optional<Tensor>& dh,
-                                  const Tensor& dc, const Tensor& dz) {
+                                  const Tensor& dc, const Tensor& dz, std::int64_t side) {
   const Operands operands("lstm_cell_pointwise_backward", "gates", gates, 4);
   auto cell = sized<LstmCellGradient>(operands);
+  cell.side = side;
   cell.gates = operands.of("gates", gates, 4), cell.dz = operands.of("dz", dz, 4);
   cell.c_before = operands.of("c_before", c_before, 1, operands.state());
   cell.c = operands.of("c", c, 1, operands.state()), cell.dc = operands.of("dc", dc, 1, operands.state());

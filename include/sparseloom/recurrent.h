@@ -21,11 +21,15 @@ struct LstmCell {
   void* gates = nullptr;           // [n, 4 hidden], after them, for the gradient; may be z, or null
   void* c = nullptr;               // [n, hidden]; may be c_before
   void* h = nullptr;               // [n, hidden]
+  // 0: a row of z and gates has i of all units, then f, g and o. Else a multiple of 16 that divides hidden:
+  // it has the four gates of the first `side` units, then those of the next, as a product with blocks that
+  // hold all gates of their units leaves them.
+  std::int64_t side = 0;
 };
 
 /// c = f c_before + i g, h = o tanh(c), of i, f, o = sigmoid(z) and g = tanh(z), in the dtype of c; h is
 /// rounded once. The dtype is f64 (CPU only), f32, f16 or bf16. On CUDA: one launch, queued and not waited
-/// for. Throws Error on another dtype or a negative size.
+/// for. Throws Error on another dtype, a negative size, or a side that does not fit.
 SPARSELOOM_API void lstm_cell(const LstmCell& cell, const Executor& executor);
 
 /// The gradient of one lstm_cell.
@@ -35,8 +39,9 @@ struct LstmCellGradient {
   const void *gates = nullptr, *c_before = nullptr, *c = nullptr;  // of the cell
   // [n, hidden] each, or null: the gradient of h is their sum
   const void *dy = nullptr, *dh = nullptr;
-  void* dc = nullptr;  // [n, hidden]: in, the gradient of c; out, that of c_before
-  void* dz = nullptr;  // [n, 4 hidden]; may be gates
+  void* dc = nullptr;     // [n, hidden]: in, the gradient of c; out, that of c_before
+  void* dz = nullptr;     // [n, 4 hidden]; may be gates
+  std::int64_t side = 0;  // of gates and dz, as in LstmCell
 };
 SPARSELOOM_API void lstm_cell_gradient(const LstmCellGradient& cell, const Executor& executor);
 

@@ -15,17 +15,22 @@ from ._operators import PLAN_CHOOSES, tf32_of
 
 class Weight(NamedTuple):
     """A matrix [out, in] of the layer: blocks with their packed index, or dense. ``numbers``: the others of
-    ops.Index, and whether only sparse kernels may run."""
+    ops.Index, whether only sparse kernels may run, and the ``side`` of an LSTM's gates."""
 
     values: Tensor
     packed: Tensor | None = None
     numbers: tuple[int, ...] = ()
 
+    @property
+    def side(self) -> int:
+        """Units of a gate that lie side by side in what the product returns; 0: all of them."""
+        return self.numbers[7] if len(self.numbers) > 7 else 0
+
     def product(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
         if self.packed is None:
             y = F.linear(x, self.values, bias)
             return y if residual is None else y + residual
-        _, rows, _, _, _, digest, strict = self.numbers
+        _, rows, _, _, _, digest, strict, *_ = self.numbers
         return _operators.linear(
             x,
             self.values,
@@ -43,7 +48,7 @@ class Weight(NamedTuple):
     def dx(self, dy: Tensor) -> Tensor:
         if self.packed is None:
             return dy @ self.values
-        _, _, cols, _, _, digest, strict = self.numbers
+        _, _, cols, _, _, digest, strict, *_ = self.numbers
         return _operators.linear_dx(
             dy, self.values, self.packed, cols, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
         )
@@ -51,7 +56,7 @@ class Weight(NamedTuple):
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if self.packed is None:
             return dy.t() @ x
-        blocks, _, _, bm, bn, digest, strict = self.numbers
+        blocks, _, _, bm, bn, digest, strict, *_ = self.numbers
         return _operators.linear_dw(
             dy, x, self.packed, blocks, bm, bn, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
         )
@@ -156,7 +161,7 @@ def lstm_forward(
         z = weight.product(walk.before(h, place), bias, gx[begin:end])
         before, after = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
         step = None if gates is None else gates[begin:end]
-        _operators.lstm_cell_pointwise(z, before, step, after, m[begin:end])
+        _operators.lstm_cell_pointwise(z, before, step, after, m[begin:end], weight.side)
         if projection is not None:
             walk.data(h)[begin:end] = projection.product(m[begin:end])
     found = [h, walk.final(h, places), walk.final(c, places) if save else c]
@@ -184,7 +189,7 @@ def lstm_backward(
             first, second = projection.dx(totals[begin:end]), None
         _operators.lstm_cell_pointwise_backward(
             gates[begin:end], walk.before(c, place), walk.data(c)[begin:end], first, second, dc[:size],
-            dz[begin:end],
+            dz[begin:end], weight.side,
         )  # fmt: skip
         dx = weight.dx(dz[begin:end])
         if walk.uniform:

@@ -126,13 +126,15 @@ class _Product(torch.autograd.Function):
 
 class _Cell(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int, over: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int, over: bool, side: int
+    ) -> tuple[Tensor, Tensor]:
         gates, after = z if over else torch.empty_like(z), torch.empty_like(c)
         h = rows.at(step, z[:, : c.shape[1]])
-        _operators.lstm_cell_pointwise(z, c, gates, after, h)
+        _operators.lstm_cell_pointwise(z, c, gates, after, h, side)
         # gates that overwrite z are kept without their history, which leads here
         ctx.save_for_backward(gates.detach(), c, after)
-        ctx.rows = rows
+        ctx.rows, ctx.side = rows, side
         ctx.set_materialize_grads(False)
         return h, after
 
@@ -146,24 +148,25 @@ class _Cell(torch.autograd.Function):
         elif dc is not ctx.rows.kept:  # of the step behind this one, it is nobody else's
             dc = dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
-        _operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz)
+        _operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz, ctx.side)
         ctx.rows.kept = dc
-        return dz, dc, None, None, None
+        return dz, dc, None, None, None, None
 
 
 def lstm_cell(
-    z: Tensor, c: Tensor, rows: Rows | None = None, step: int = 0, over: bool = False
+    z: Tensor, c: Tensor, rows: Rows | None = None, step: int = 0, over: bool = False, side: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Returns h, of z's dtype, and c of one step of an LSTM, differentiably once.
 
     z is [rows, 4 hidden], the gates i, f, g, o before their activations; c is [rows, hidden] of float32,
     or of float64 beside float64. ``rows`` and ``step`` say where h lies if a gradient is asked for; ``over``
-    lets the gates overwrite z, which nobody may need later.
+    lets the gates overwrite z, which nobody may need later; ``side``: units of a gate that lie side by side
+    in z, 0 for all.
     """
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
-        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over)
+        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)
         return found
     after, h = torch.empty_like(c), z.new_empty(c.shape)
-    _operators.lstm_cell_pointwise(z, c, None, after, h)
+    _operators.lstm_cell_pointwise(z, c, None, after, h, side)
     return h, after

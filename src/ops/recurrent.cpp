@@ -34,6 +34,10 @@ void check(const char* op, const Cell& cell, const Executor& executor) {
   if (!known && (cell.dtype != DType::f64 || executor.device >= 0))
     core::fail(op, executor.device < 0 ? "f64, f32, f16 or bf16" : "f32, f16 or bf16", name_of(cell.dtype),
                "convert the module and its inputs with .float()");
+  if constexpr (requires { cell.side; })
+    if (cell.side < 0 || (cell.side > 0 && (cell.side % 16 != 0 || cell.hidden % cell.side != 0)))
+      core::fail(op, "side 0, or a multiple of 16 that divides " + std::to_string(cell.hidden),
+                 std::to_string(cell.side), "pass 0 where gates lie one behind the other");
 }
 
 // Runs the cell on all units, on the device or the CPU; there on this thread alone where others come later

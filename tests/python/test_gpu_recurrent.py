@@ -90,20 +90,26 @@ def test_small_world_is_that_of_the_cpu_and_one_graph(dtype):
         return pattern.barabasi_albert(768, 768, 32, 2, step)
 
     torch.manual_seed(0)
-    layer = SmallWorldLSTM(16, 768, pattern=drawn, steps=4, inputs=96, outputs=48, dropout=0.0)
-    there = SmallWorldLSTM(16, 768, pattern=drawn, steps=4, inputs=96, outputs=48, dropout=0.0, device="cuda")
-    there.load_state_dict(layer.state_dict())
-    there.to(dtype)
+    layer, rounded, there = (
+        SmallWorldLSTM(16, 768, pattern=drawn, steps=4, inputs=96, outputs=48, dropout=0.0) for _ in range(3)
+    )
+    for twin in (rounded, there):
+        twin.load_state_dict(layer.state_dict())
+    rounded.to(dtype)
+    there.to("cuda", dtype)
     x = torch.randn(5, 24, 16)
-    layer(x)[0].square().sum().backward()
+
+    def gradients(module, x):
+        return torch.autograd.grad(module(x)[0].float().square().sum(), list(module.parameters()))
 
     def step():
-        return torch.autograd.grad(there(x.to("cuda", dtype))[0].float().square().sum(), wanted_of)
+        return gradients(there, x.to("cuda", dtype))
 
-    wanted_of, tolerance = list(there.parameters()), 1e-3 if dtype is torch.float32 else 1e-1
-    for mine, parameter in zip(step(), layer.parameters(), strict=True):
-        scale = parameter.grad.norm() + 1e-3
-        assert (mine.float().cpu() - parameter.grad).norm() <= tolerance * scale
+    exact = gradients(layer, x)
+    for mine, theirs, wanted in zip(step(), gradients(rounded, x.to(dtype)), exact, strict=True):
+        # what 16 bits cost by themselves, up to .14 of a gradient that five products lie behind
+        error, usual = ((each.float().cpu() - wanted).norm() for each in (mine, theirs))
+        assert error <= 1.5 * usual + 1e-3 * (wanted.norm() + 1)
     x = x.to("cuda", dtype)
     graph, found = capture(step)
     x.copy_(torch.randn_like(x))

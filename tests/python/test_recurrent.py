@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparseloom import Error, pattern
 from sparseloom.nn import BlockSparseGRU, BlockSparseLSTM
-from sparseloom.nn.recurrent_weights import stacked
+from sparseloom.nn.recurrent_weights import beside_of, stacked
 
 KINDS = ["lstm", "gru"]
 
@@ -28,6 +28,21 @@ def test_results_and_gradients_are_torchs(kind, options):
 def test_packed_sequences_are_torchs(kind, options, lengths):
     layer = make(kind, **OPTIONS[options])
     expect_as_torch(layer, inputs(layer), lengths)
+
+
+@pytest.mark.parametrize("lengths", [None, (1, 4, 6, 2, 6)])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gates_that_lie_side_by_side_change_nothing(options, lengths, monkeypatch):
+    found = []
+
+    def beside(layer, recurrent, gx, walk):  # without the rule that asks for a GPU
+        found.append(beside_of(recurrent, layer.gates, gx.dtype))
+        return found[-1]
+
+    monkeypatch.setattr(BlockSparseLSTM, "_beside", beside)
+    layer = make("lstm", **OPTIONS[options])
+    expect_as_torch(layer, inputs(layer), lengths)
+    assert found and all(weight is not None and weight.side == 16 for weight in found)
 
 
 @pytest.mark.parametrize("kind", KINDS)

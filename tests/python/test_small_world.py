@@ -114,9 +114,9 @@ def test_the_weights_gradient_is_one_product_over_all_steps():
 
 def test_gates_lie_side_by_side_in_the_product_where_they_share_a_pattern():
     layer = make()
-    weight, side = beside_of(layer.gates, 4, torch.float32)
+    weight = beside_of(layer.gates, 4, torch.float32)
     blocks = len(layer.gates.values) // 4
-    assert side == 16 and weight.values.shape == (blocks, 64, 16)
+    assert weight.side == 16 and weight.values.shape == (blocks, 64, 16)
     torch.testing.assert_close(weight.values[:, 16:32], layer.gates.values[blocks : 2 * blocks])
     x = torch.randn(5, HIDDEN)
     mine = weight.product(x).view(5, HIDDEN // 16, 4, 16).transpose(1, 2).flatten(1)

@@ -9,15 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from .._recurrent import Walk
+from .._recurrent import Walk, Weight
 from .._sequences import sequence
 from ..errors import Error
 from ..pattern import Block
 from .linears import in_blocks
-from .recurrent_weights import GatePattern, made_of, names_of, weight_of
+from .recurrent_weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
 Self = TypeVar("Self", bound="BlockSparseRNN")
+#: Steps of a sequence from which side-by-side gates save more than they cost on a GPU: two copies of the
+#: weight's values and one of their gradient, beside a product in each step that reads x once for four.
+_STEPS_BESIDE = 8
 
 
 class BlockSparseRNN(nn.Module):
@@ -186,8 +189,19 @@ class BlockSparseRNN(nn.Module):
         if recurrent._forward_hooks:  # report and others see one step of what is never called
             recurrent(h0)
         weight, bias = weight_of(recurrent, gx.dtype)
+        beside = self._beside(recurrent, gx, walk)
+        if beside is not None:
+            weight, side = beside, beside.side
+            gx = side_by_side(gx, self.gates, side)
+            bias = None if bias is None else side_by_side(bias, self.gates, side)
         narrow = None if projection is None else weight_of(projection, gx.dtype)[0]
         return sequence(gx, h0, cells[0] if cells else None, weight, bias, narrow, walk)
+
+    def _beside(self, recurrent: nn.Module, gx: Tensor, walk: Walk) -> Weight | None:
+        """Returns the recurrent weight with its gates side by side, where its products read less for it than
+        the copies of a sequence cost: on a GPU, from some steps on. A compiler would trace the search."""
+        worth = gx.is_cuda and len(walk.sizes) >= _STEPS_BESIDE and not torch.compiler.is_compiling()
+        return beside_of(recurrent, self.gates, gx.dtype) if worth and self.gates == 4 else None
 
     def _states(self, hx: Any, x: Tensor, batch: int, batched: bool) -> tuple[Tensor, ...]:
         """Returns the initial states [layers x directions, batch, width], zero without ``hx``. Raises Error

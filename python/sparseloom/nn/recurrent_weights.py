@@ -77,9 +77,9 @@ def made_of(
     return BlockSparseGates(cols, gates * rows, pattern=found, generator=generator, **how)
 
 
-def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> tuple[Weight, int] | None:
-    """Returns the weight of gates of one pattern with ``side`` units of each gate side by side, and ``side``.
-    A block row then has all gates of its units, and reads the inputs once. None for gates without such
+def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> Weight | None:
+    """Returns the weight of gates of one pattern with ``Weight.side`` units of each gate side by side. A
+    block row then has all gates of its units, and reads the inputs once. None for gates without such
     blocks."""
     if not in_blocks(module) or module._digest < 0 or module.capacity is not None:
         return None
@@ -92,7 +92,12 @@ def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> tuple[Weight
         return None
     packed, numbers = found[1]
     values = weight.values.unflatten(0, (gates, -1)).transpose(0, 1).reshape(-1, gates * bm, bn)
-    return Weight(values, packed, numbers), bm
+    return Weight(values, packed, numbers)
+
+
+def side_by_side(x: Tensor, gates: int, side: int) -> Tensor:
+    """Returns [.., gates x units] with ``side`` units of each gate side by side; the matrix of the same."""
+    return x.unflatten(-1, (gates, -1, side)).transpose(-3, -2).flatten(-3)
 
 
 def _index_beside(module: BlockSparseLinear, gates: int) -> tuple[Tensor, tuple[int, ...]] | None:
@@ -107,7 +112,8 @@ def _index_beside(module: BlockSparseLinear, gates: int) -> tuple[Tensor, tuple[
     packed = index.packed.to(module.values.device)
     if packed.is_cuda:
         ops.remember(index, packed)
-    return packed, (index.blocks, index.rows, index.cols, *one.block, index.digest, int(module.strict))
+    numbers = index.blocks, index.rows, index.cols, *one.block, index.digest, int(module.strict), bm
+    return packed, numbers
 
 
 def weight_of(module: nn.Module, dtype: torch.dtype) -> tuple[Weight, Tensor | None]:

@@ -148,7 +148,7 @@ class SmallWorldLSTM(nn.Module):
         if plain and isinstance(products[-1], _Of):
             beside = beside_of(self.gates, 4, self._dtype(self.gate_scale))
             if beside is not None:
-                products[-1], side = _Of(beside[0]), beside[1]
+                products[-1], side = _Of(beside), beside.side
         norms = self._norms(len(x), side) if plain else None
         h = h if norms is None else h.to(norms[0].dtype)
         read, outputs = self.hidden_size // self.outputs, []

@@ -1,6 +1,19 @@
 // The cells, once for numbers, vectors and CUDA threads. Included where `sigmoid` and `tangent` of V are
 // known and SPARSELOOM_CELL says how functions are declared.
 
+// Where the four gates of a unit lie in memory: the first, and how far behind it each next one is.
+struct GatesAt {
+  std::int64_t first, apart;
+};
+template <class Cell>
+SPARSELOOM_CELL GatesAt gates_at(const Cell& cell, std::int64_t row, std::int64_t unit) {
+  const std::int64_t at = row * 4 * cell.hidden + unit;
+  if (cell.side == 0) return {at, cell.hidden};
+  // 32 bits: a division of 64 takes a GPU some hundred instructions
+  const std::uint32_t side = static_cast<std::uint32_t>(cell.side);
+  return {at + 3 * std::int64_t{static_cast<std::uint32_t>(unit) / side * side}, cell.side};
+}
+
 // In: z of the gates and c before. Out: the gates, c and h.
 template <class V>
 SPARSELOOM_CELL void lstm_forward(V& i, V& f, V& g, V& o, V& c, V& h) {

@@ -2,6 +2,7 @@
 // same values. `Run` is what calls a cell on them, on the CPU or a device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -59,13 +60,29 @@ inline Cells gru_cells(DType dtype, std::int64_t n, std::int64_t hidden) {
   return cells;
 }
 
+/// A matrix of gates with `side` units of each gate side by side.
+inline std::vector<std::byte> beside(const Cells& cells, const std::string& name, std::int64_t side) {
+  const std::vector<std::byte>& from = cells.all.at(name);
+  std::vector<std::byte> to(from.size());
+  const auto size = static_cast<std::int64_t>(size_of(cells.dtype));
+  for (std::int64_t row = 0; row < cells.n; ++row)
+    for (std::int64_t gate = 0; gate < 4; ++gate)
+      for (std::int64_t unit = 0; unit < cells.hidden; ++unit) {
+        const std::int64_t at = row * 4 * cells.hidden;
+        std::copy_n(from.begin() + (at + gate * cells.hidden + unit) * size, size,
+                    to.begin() + (at + (unit / side * 4 + gate) * side + unit % side) * size);
+      }
+  return to;
+}
+
 /// Both cells forward and backward; at(name) is the memory of a matrix.
 template <class At>
-void run_lstm(const Cells& cells, const Executor& executor, At at) {
-  LstmCell cell{cells.dtype, cells.n, cells.hidden, at("z"), at("c_before"), at("gates"), at("c"), at("h")};
-  lstm_cell(cell, executor);
+void run_lstm(const Cells& cells, const Executor& executor, At at, std::int64_t side = 0) {
+  lstm_cell(
+      {cells.dtype, cells.n, cells.hidden, at("z"), at("c_before"), at("gates"), at("c"), at("h"), side},
+      executor);
   lstm_cell_gradient({cells.dtype, cells.n, cells.hidden, at("gates"), at("c_before"), at("c"), at("dy"),
-                      at("dh"), at("dc"), at("dz")},
+                      at("dh"), at("dc"), at("dz"), side},
                      executor);
 }
 

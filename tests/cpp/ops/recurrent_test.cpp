@@ -130,6 +130,25 @@ TEST_P(RecurrentCellsOf, GruIsThatOfFp64Rounded) {
                     {"gates", "h", "dx", "dg", "dh_before"}, {});
 }
 
+TEST_P(RecurrentCellsOf, GatesMayLieSideBySide) {
+  for (const std::int64_t side : {16, 48}) {
+    Cells plain = lstm_cells(GetParam(), 3, 96), cells = plain;
+    cells.all["z"] = beside(plain, "z", side);
+    run_lstm(plain, Executor::serial(), memory_of(plain));
+    run_lstm(cells, Executor::serial(), memory_of(cells), side);
+    for (const char* name : {"h", "c", "dc"}) EXPECT_EQ(cells.all[name], plain.all[name]) << name;
+    for (const char* name : {"gates", "dz"}) EXPECT_EQ(cells.all[name], beside(plain, name, side)) << name;
+  }
+}
+
+TEST(RecurrentCells, RefuseASideThatDoesNotFit) {
+  for (const std::int64_t side : {-16, 8, 32}) {
+    const LstmCell cell{.dtype = DType::f32, .n = 1, .hidden = 48, .side = side};
+    expect_error("lstm_cell", {"divides 48", std::to_string(side)},
+                 [&] { lstm_cell(cell, Executor::serial()); });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RecurrentCellsOf, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 

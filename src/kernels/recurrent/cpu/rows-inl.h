@@ -6,20 +6,20 @@ template <class T>
                                             std::int64_t end) {
   using L = Lanes<T>;
   using S = Lanes<C<T>>;
-  const std::int64_t hidden = cell.hidden;
-  const T* const z = static_cast<const T*>(cell.z) + row * 4 * hidden;
-  T* const gates = cell.gates == nullptr ? nullptr : static_cast<T*>(cell.gates) + row * 4 * hidden;
+  const T* const z = static_cast<const T*>(cell.z);
+  T* const gates = static_cast<T*>(cell.gates);
   for (std::int64_t j = begin; j < end; j += L::kUnits) {
-    const std::int64_t n = std::min<std::int64_t>(L::kUnits, end - j), at = row * hidden + j;
-    auto i = L::load(z + j, n), f = L::load(z + hidden + j, n);
-    auto g = L::load(z + 2 * hidden + j, n), o = L::load(z + 3 * hidden + j, n);
+    const std::int64_t n = std::min<std::int64_t>(L::kUnits, end - j), at = row * cell.hidden + j;
+    const auto [gate, apart] = gates_at(cell, row, j);
+    auto i = L::load(z + gate, n), f = L::load(z + gate + apart, n);
+    auto g = L::load(z + gate + 2 * apart, n), o = L::load(z + gate + 3 * apart, n);
     auto c = S::load(static_cast<const C<T>*>(cell.c_before) + at, n), h = c;
     lstm_forward(i, f, g, o, c, h);
     S::store(static_cast<C<T>*>(cell.c) + at, c, n);
     L::store(static_cast<T*>(cell.h) + at, h, n);
     if (gates == nullptr) continue;
-    L::store(gates + j, i, n), L::store(gates + hidden + j, f, n);
-    L::store(gates + 2 * hidden + j, g, n), L::store(gates + 3 * hidden + j, o, n);
+    L::store(gates + gate, i, n), L::store(gates + gate + apart, f, n);
+    L::store(gates + gate + 2 * apart, g, n), L::store(gates + gate + 3 * apart, o, n);
   }
 }
 
@@ -38,21 +38,21 @@ template <class T>
                                                      std::int64_t begin, std::int64_t end) {
   using L = Lanes<T>;
   using S = Lanes<C<T>>;
-  const std::int64_t hidden = cell.hidden;
-  const T* const gates = static_cast<const T*>(cell.gates) + row * 4 * hidden;
-  T* const dz = static_cast<T*>(cell.dz) + row * 4 * hidden;
+  const T* const gates = static_cast<const T*>(cell.gates);
+  T* const dz = static_cast<T*>(cell.dz);
   for (std::int64_t j = begin; j < end; j += L::kUnits) {
-    const std::int64_t n = std::min<std::int64_t>(L::kUnits, end - j), at = row * hidden + j;
-    auto i = L::load(gates + j, n), f = L::load(gates + hidden + j, n);
-    auto g = L::load(gates + 2 * hidden + j, n), o = L::load(gates + 3 * hidden + j, n);
+    const std::int64_t n = std::min<std::int64_t>(L::kUnits, end - j), at = row * cell.hidden + j;
+    const auto [gate, apart] = gates_at(cell, row, j);
+    auto i = L::load(gates + gate, n), f = L::load(gates + gate + apart, n);
+    auto g = L::load(gates + gate + 2 * apart, n), o = L::load(gates + gate + 3 * apart, n);
     C<T>* const state = static_cast<C<T>*>(cell.dc) + at;
     auto dc = S::load(state, n);
     lstm_backward(i, f, g, o, S::load(static_cast<const C<T>*>(cell.c_before) + at, n),
                   S::load(static_cast<const C<T>*>(cell.c) + at, n), sum_of<T>({cell.dy, cell.dh}, at, n),
                   dc);
     S::store(state, dc, n);
-    L::store(dz + j, i, n), L::store(dz + hidden + j, f, n);
-    L::store(dz + 2 * hidden + j, g, n), L::store(dz + 3 * hidden + j, o, n);
+    L::store(dz + gate, i, n), L::store(dz + gate + apart, f, n);
+    L::store(dz + gate + 2 * apart, g, n), L::store(dz + gate + 3 * apart, o, n);
   }
 }
 

@@ -79,6 +79,22 @@ TEST_P(CudaRecurrentCells, GruIsThatOfFp64Rounded) {
                     {"gates", "h", "dx", "dg", "dh_before"}, {});
 }
 
+TEST_P(CudaRecurrentCells, GatesMayLieSideBySide) {
+  for (const std::int64_t side : {16, 48}) {
+    Cells plain = lstm_cells(GetParam(), 3, 96), cells = plain;
+    cells.all["z"] = beside(plain, "z", side);
+    for (Cells* each : {&plain, &cells}) {
+      OnDevice there(*each, 0);
+      run_lstm(
+          *each, Executor::cuda(0), [&](const char* name) { return there.at(name); },
+          each == &plain ? 0 : side);
+      there.read();
+    }
+    for (const char* name : {"h", "c", "dc"}) EXPECT_EQ(cells.all[name], plain.all[name]) << name;
+    for (const char* name : {"gates", "dz"}) EXPECT_EQ(cells.all[name], beside(plain, name, side)) << name;
+  }
+}
+
 std::vector<DType> on_any_gpu() {
   if (runtime::cuda_device(0).sm < 80) return {};
   return {DType::f32, DType::f16, DType::bf16};

@@ -26,7 +26,7 @@ struct Config {
   // Two warps share a tile of 16 x 16 to 32 x 32 outputs, half of a chunk each, where eight such tiles would
   // be more than there are.
   static constexpr int kWarpsK = kTokens * kStrip >= 8192 ? 1 : 2;
-  static constexpr int kWarpsN = kStrip == 64 || kTokens == 32 ? 2 : 1,
+  static constexpr int kWarpsN = kStrip >= 64 || kTokens == 32 ? 2 : 1,
                        kWarpsM = kConsumers / kWarpsK / kWarpsN;
   static constexpr int kWarpTokens = kTokens / kWarpsM, kWarpStrip = kStrip / kWarpsN;
   static constexpr int kFragmentsM = kWarpTokens / 16, kFragmentsN = kWarpStrip / 8;

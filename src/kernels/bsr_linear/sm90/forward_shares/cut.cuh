@@ -1,5 +1,5 @@
-// How forward_shares divides the stored blocks. Strips of at most 64 outputs are cut into pieces: of a
-// block's outputs in the strip, at most 64 elements of the reduction.
+// How forward_shares divides the stored blocks. Strips of at most 64 outputs, or 128 (size_of says when), are
+// cut into pieces: of a block's outputs in the strip, at most 64 elements of the reduction.
 //
 //   units of cost   |e p p p p p p|e p|e|e p p p p p p p p|..    e: a strip's end, p: a piece; one unit each
 //   shares           0 0 0 0 0 1 1 1 1 1 2 2 2 2 2 3 3 3 ..      the same number of units each

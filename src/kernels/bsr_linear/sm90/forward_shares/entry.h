@@ -25,11 +25,13 @@ struct Size {
   std::size_t workspace;    // bytes
 };
 
-/// m > 0. outputs and side: along the outputs; k_side: of a block along the reduction.
+/// m > 0. outputs and side: along the outputs; k_side: of a block along the reduction. wide: a strip may have
+/// 128 outputs, which TMA's swizzle of W leaves to forward. X is then read once for them, where the blocks
+/// suffice for some to each multiprocessor.
 inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t blocks, int side, int k_side,
-                    int multiprocessors) {
+                    bool wide, int multiprocessors) {
   Size size{};
-  size.strip = std::min(side, 64);
+  size.strip = std::min(side, wide && blocks >= 4 * std::int64_t{multiprocessors} ? 128 : 64);
   size.tokens = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   size.token_tiles = static_cast<int>((m + size.tokens - 1) / size.tokens);
   const std::int64_t strips = (outputs + side - 1) / side * (side / size.strip);

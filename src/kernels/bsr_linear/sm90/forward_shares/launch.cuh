@@ -101,6 +101,9 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   switch (schedule.tile_n) {
     case 32: return launch_strip<Element, kDx, 32>(params, args, schedule.tile_m);
     case 64: return launch_strip<Element, kDx, 64>(params, args, schedule.tile_m);
+    case 128:
+      if constexpr (!kDx) return launch_strip<Element, kDx, 128>(params, args, schedule.tile_m);
+      return cudaErrorInvalidValue;
     default: return cudaErrorInvalidValue;
   }
 }

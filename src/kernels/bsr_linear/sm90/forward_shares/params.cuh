@@ -31,7 +31,7 @@ struct Params {
   int block_rows, shares;
   int tile_tokens;             // from token tile to token tile, at most what a tile holds
   int side_log2, k_side_log2;  // of a block along the outputs, and along the reduction
-  int strips_log2;             // strips of a block row: one, or two if blocks have 128 outputs
+  int strips_log2;             // strips of a block row: one or two
   int pieces_log2;             // pieces of a block in a strip: one, or two
   Activation activation;
   bool store_pairs, store_pre_pairs;  // two outputs may be stored at once

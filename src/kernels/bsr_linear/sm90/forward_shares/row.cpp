@@ -29,7 +29,7 @@ int k_side(const Problem& p) { return p.direction == Direction::dx ? p.block.row
 
 shares::Size size_of_product(const Problem& p, const Machine& machine) {
   return shares::size_of(p.m, p.direction == Direction::dx ? p.cols : p.rows, p.blocks, out_side(p),
-                         k_side(p), machine.cuda.multiprocessors);
+                         k_side(p), p.direction == Direction::forward, machine.cuda.multiprocessors);
 }
 
 Refusal refusal(const Problem& p, const Machine& machine) {
