@@ -15,9 +15,13 @@ void remember_index(const IndexView& host, const IndexView& on_device, int devic
 std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const CommonProblem& p, Direction direction,
                                                                 BlockRowGroups groups,
                                                                 const IndexView& index) {
-  // The order of a moment ago of a topology that moves helps nobody.
-  if (p.device < 0 || direction == Direction::dw || !p.facts.known || p.facts.moving) return nullptr;
+  // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
+  if (p.device < 0 || direction == Direction::dw || !p.facts.known) return nullptr;
   return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, direction, groups);
+}
+
+void ops::share_hints(const IndexView& all, const std::int32_t* crow_of_some, int device) {
+  shared_by_threads<plan::KnownIndices>().share({device, all.crow}, {device, crow_of_some});
 }
 
 }  // namespace sparseloom

@@ -1,6 +1,7 @@
 // What a call on a CUDA device is told of its block rows.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "plan/known_indices.h"
@@ -13,5 +14,9 @@ namespace sparseloom::ops {
 /// the addresses of `index`. Null if none was announced.
 std::shared_ptr<const plan::BlockRowHints> block_row_hints(const CommonProblem& problem, Direction direction,
                                                            BlockRowGroups groups, const IndexView& index);
+
+/// Lets an index of some of the blocks of another one on the same device have its hints: an order of block
+/// rows that suits all blocks suits some of them.
+void share_hints(const IndexView& all, const std::int32_t* crow_of_some, int device);
 
 }  // namespace sparseloom::ops

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "kernels/shared/bsr/gates.h"
+#include "ops/block_row_hints.h"
 #include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/generic/half.h"
@@ -132,6 +133,9 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
   ops::require_queued(
       op, kernels::cuda::sm80_gate_blocks(index, transposed, dtype, values, gates, gated, executor.stream),
       executor);
+  ops::share_hints(index,
+                   gated.index + index_segments(index.block_rows(), index.block_cols(), index.blocks).crow,
+                   executor.device);
 #endif
 }
 

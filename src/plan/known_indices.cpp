@@ -14,6 +14,7 @@ void KnownIndices::remember(Place place, const IndexView& index) {
   made.col.assign(index.col, index.col + index.blocks);
   made.block_cols = index.block_cols();
   std::lock_guard lock(mutex_);
+  shared_.erase(place);
   const auto before = known_.find(place);
   if (before != known_.end()) {
     const Known& known = before->second;
@@ -35,10 +36,17 @@ void KnownIndices::remember(Place place, const IndexView& index) {
   bytes_ += bytes;
 }
 
+void KnownIndices::share(Place all, Place some) {
+  std::lock_guard lock(mutex_);
+  if (shared_.size() >= kMostShared) shared_.clear();  // of memory that was freed, most of them
+  shared_.insert_or_assign(some, all);
+}
+
 std::shared_ptr<const BlockRowHints> KnownIndices::hints(Place place, const IndexView& index,
                                                          Direction direction, BlockRowGroups groups) {
   // This runs under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
+  if (const auto other = shared_.find(place); other != shared_.end()) place = other->second;
   const auto found = known_.find(place);
   if (found == known_.end()) return nullptr;
   Known& known = found->second;

@@ -36,6 +36,9 @@ class KnownIndices {
   /// forgotten. Does nothing if the index alone is larger than the capacity.
   void remember(Place place, const IndexView& index);
 
+  /// Gives the index at `some`, which has some of the blocks of the one at `all`, the hints of that one.
+  void share(Place all, Place some);
+
   /// The hints for kernels with these groups, made once. Null if no index was remembered there, or one of
   /// another shape than `index`: memory that was freed may be in use again.
   std::shared_ptr<const BlockRowHints> hints(Place place, const IndexView& index, Direction direction,
@@ -61,6 +64,8 @@ class KnownIndices {
   std::size_t capacity_, bytes_ = 0;
   std::uint64_t next_age_ = 0;
   std::map<Place, Known> known_;
+  std::map<Place, Place> shared_;  // whose hints a place has; cleared when there are kMostShared
+  static constexpr std::size_t kMostShared = 4096;
 };
 
 }  // namespace sparseloom::plan

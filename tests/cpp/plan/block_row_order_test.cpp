@@ -248,6 +248,17 @@ TEST(KnownIndices, GiveTheOrderOfWhatLiesThereNow) {
   EXPECT_NE(after, order);
 }
 
+TEST(KnownIndices, GiveSomeOfTheBlocksTheOrderOfAll) {
+  const BlockIndex all(pattern::balanced(1024, 512, {32, 32}, 0.2, 5)),
+      some(pattern::balanced(1024, 512, {32, 32}, 0.2, 6));
+  KnownIndices known;
+  known.remember(place_of(all), all.view());
+  known.share(place_of(all), place_of(some));
+  EXPECT_EQ(order_of(known, some, Direction::forward), order_of(known, all, Direction::forward));
+  known.remember(place_of(some), some.view());  // the memory has an index of its own now
+  EXPECT_NE(order_of(known, some, Direction::forward), order_of(known, all, Direction::forward));
+}
+
 TEST(KnownIndices, ForgetTheOldest) {
   const BlockIndex first(pattern::balanced(512, 512, {32, 32}, 0.2, 1)),
       second(pattern::balanced(512, 512, {32, 32}, 0.2, 2)),

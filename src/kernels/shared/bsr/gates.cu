@@ -145,7 +145,7 @@ __device__ __forceinline__ void write_rows(const Lists& lists) {
     if (is) col[to] = __ldg(lists.col + i);
   }
   clear_free(col, first, total, blocks);
-  write_bounds(ranks, first, blockIdx.x + 1 == gridDim.x, lists.crow, lists.block_rows + 1,
+  write_bounds(ranks, first, blockIdx.x + 1 == lists.chunks, lists.crow, lists.block_rows + 1,
                lists.index + lists.at.crow);
   if (blockIdx.x != 0) return;
   clear_gap(lists.index, lists.at.crow + lists.block_rows + 1, lists.at.col);

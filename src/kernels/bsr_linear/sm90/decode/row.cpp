@@ -25,9 +25,10 @@ constexpr double kStartUs = 4.6, kXUs = 6.1e-6, kLongestNs = 0.73;
 // the start, the sums of 64 tokens, the longest block row, and from L2 to a multiprocessor W, with the tokens
 // for every 32 rows of a block.
 constexpr double kWideStartUs = 3.6, kWideTokensUs = 6.25, kWideLongestNs = 0.53, kBytesPerClock = 75;
-// Beyond 32 tokens, what the others wait for each position that the longest block row has more than the mean
-// (pruned masks of 33 to 64 tokens on an H100, group `masks`).
-constexpr double kExcessNs = 5;
+// What the others wait for each position that the longest block row has more than the mean: beyond 32 tokens
+// (pruned masks of 33 to 64 tokens on an H100, group `masks`), and from 17 on (the hubs of 32 x 12288 x 49152
+// in blocks of 128 x 32, 22.1 us there, where the other terms give 19.8).
+constexpr double kExcessNs = 5, kFewExcessNs = 1;
 // Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
 // byte of W; and the sums from other thread blocks of a cluster.
 constexpr double kXInSharedStream = 0.86, kXInSharedBytesPerClock = 17, kSumBytesPerClock = 14;
@@ -66,7 +67,10 @@ double predict_us(const Problem& p, const Machine& machine) {
            us(std::max(stored / (kXInSharedStream * device.memory_bytes), multiplied) + sums);
   }
   const double moved = stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks());
-  const double chain = kWideLongestNs * w.longest + (p.m > 32 ? kExcessNs * (w.longest - w.mean) : 0);
+  const double chain = kWideLongestNs * w.longest + (p.m > 32   ? kExcessNs
+                                                     : p.m > 16 ? kFewExcessNs
+                                                                : 0) *
+                                                        (w.longest - w.mean);
   return kWideStartUs + kWideTokensUs * tokens / 64 + chain_us(chain, device) +
          us(std::max(memory_seconds(stored, device), moved));
 }

@@ -27,11 +27,12 @@ struct Size {
 
 /// m > 0. outputs and side: along the outputs; k_side: of a block along the reduction. wide: a strip may have
 /// 128 outputs, which TMA's swizzle of W leaves to forward. X is then read once for them, where the blocks
-/// suffice for some to each multiprocessor.
+/// suffice for some to each multiprocessor. Beyond 64 tokens that gains nothing (79 us for 81): the warps
+/// that multiply wait for each other's results, two to a scheduler, whatever is read.
 inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t blocks, int side, int k_side,
                     bool wide, int multiprocessors) {
   Size size{};
-  size.strip = std::min(side, wide && blocks >= 4 * std::int64_t{multiprocessors} ? 128 : 64);
+  size.strip = std::min(side, wide && m <= 64 && blocks >= 4 * std::int64_t{multiprocessors} ? 128 : 64);
   size.tokens = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   size.token_tiles = static_cast<int>((m + size.tokens - 1) / size.tokens);
   const std::int64_t strips = (outputs + side - 1) / side * (side / size.strip);
