@@ -50,7 +50,10 @@ int launch_piece(const Params& params, const MatmulArgs& args, int tokens) noexc
   switch (tokens) {
     case 32: return launch_instance<Config<Element, kDx, kStrip, kPiece, 32>>(params, args);
     case 64: return launch_instance<Config<Element, kDx, kStrip, kPiece, 64>>(params, args);
-    case 128: return launch_instance<Config<Element, kDx, kStrip, kPiece, 128>>(params, args);
+    case 128:
+      if constexpr (kStrip <= 64)
+        return launch_instance<Config<Element, kDx, kStrip, kPiece, 128>>(params, args);
+      return cudaErrorInvalidValue;
     default: return cudaErrorInvalidValue;
   }
 }
