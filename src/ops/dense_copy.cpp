@@ -16,16 +16,6 @@ bool dense_can_run(const Choice& plan) {
   });
 }
 
-// The same product of a weight in one block: with a copy it does not matter what was stored.
-Problem of_one_block(const LinearProblem& p) {
-  Problem same;
-  same.direction = p.direction, same.dtype = p.dtype, same.m = p.m, same.rows = p.rows, same.cols = p.cols;
-  same.block = {static_cast<std::int32_t>(p.rows), static_cast<std::int32_t>(p.cols)}, same.blocks = 1;
-  same.bias = p.bias, same.activation = p.activation, same.residual = p.residual, same.aligned = p.aligned;
-  same.threads = p.threads, same.device = p.device, same.can_gemm = p.can_gemm;
-  return same;
-}
-
 }  // namespace
 
 std::optional<double> dense_copy_us(const Plan& plan, const Executor& executor) {
@@ -45,7 +35,7 @@ std::optional<double> dense_copy_us(const Semi24Linear::Plan& plan, const Execut
   if (!dense_can_run(plan)) return std::nullopt;
   plan::Machine machine = known_machine(executor).machine;
   if (plan.problem.device < 0) machine.rates.gemm_flops = plan.problem.rates.gemm_flops;
-  return kernels::dense::copy_us(of_one_block(plan.problem), machine);
+  return kernels::dense::copy_us(plan.problem, machine);
 }
 
 }  // namespace sparseloom::ops

@@ -113,6 +113,15 @@ double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
   return kLaunchUs + fit_of(p).moving * us(memory_seconds(moved, Device(machine)));
 }
 
+Problem of_one_block(const LinearProblem& p) {
+  Problem same;
+  same.direction = p.direction, same.dtype = p.dtype, same.m = p.m, same.rows = p.rows, same.cols = p.cols;
+  same.block = {static_cast<std::int32_t>(p.rows), static_cast<std::int32_t>(p.cols)}, same.blocks = 1;
+  same.bias = p.bias, same.activation = p.activation, same.residual = p.residual, same.aligned = p.aligned;
+  same.threads = p.threads, same.device = p.device, same.can_gemm = p.can_gemm;
+  return same;
+}
+
 }  // namespace
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
@@ -127,6 +136,14 @@ double predict_us(const ScaledProblem& p, const plan::Machine& machine) {
 
 double product_us(const Problem& p, const plan::Machine& machine) {
   return product_cuda_us(p, machine, fit_of(p));
+}
+
+double product_us(const LinearProblem& p, const plan::Machine& machine) {
+  return product_us(of_one_block(p), machine);
+}
+
+double copy_us(const LinearProblem& p, const plan::Machine& machine) {
+  return copy_us(of_one_block(p), machine);
 }
 
 double copy_us(const Problem& p, const plan::Machine& machine) {

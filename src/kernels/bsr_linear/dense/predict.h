@@ -2,6 +2,7 @@
 #pragma once
 
 #include "plan/machine.h"
+#include "sparseloom/linear_of.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::dense {
@@ -12,9 +13,12 @@ double predict_us(const ScaledProblem& problem, const plan::Machine& machine);
 
 /// Microseconds of that product alone on a CUDA device, behind a pass that wrote W: L2 still has some of it.
 double product_us(const Problem& problem, const plan::Machine& machine);
+/// The same of a weight in any layout: W is dense, and it does not matter what was stored.
+double product_us(const LinearProblem& problem, const plan::Machine& machine);
 
 /// The same of a W that a caller keeps dense, and that comes from memory in each call.
 double copy_us(const Problem& problem, const plan::Machine& machine);
+double copy_us(const LinearProblem& problem, const plan::Machine& machine);
 double copy_us(const ScaledProblem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::dense

@@ -36,12 +36,6 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
-  // The vendor's product is BSR's, of which every block is stored.
-  Problem product;
-  product.direction = p.direction, product.dtype = p.dtype, product.m = p.m, product.device = p.device;
-  product.rows = p.rows, product.cols = p.cols, product.block = {32, 32};
-  product.blocks = (p.rows + 31) / 32 * ((p.cols + 31) / 32);
-  product.activation = p.activation, product.residual = p.residual;
   const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const bool dw = p.direction == Direction::dw;
   const double moved = dw ? kGathered * stored_bytes(p)
@@ -49,7 +43,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   // dW may be added to sums in fp32, of which a plan does not know.
   const std::size_t element = dw ? std::max(size_of(p.dtype), sizeof(float)) : size_of(p.dtype);
   out.add({{},
-           kLaunchUs + us(memory_seconds(moved, Device(machine))) + dense::product_us(product, machine),
+           kLaunchUs + us(memory_seconds(moved, Device(machine))) + dense::product_us(p, machine),
            static_cast<std::size_t>(p.rows * p.cols) * element});
   return {};
 }

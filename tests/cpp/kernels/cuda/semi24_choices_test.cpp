@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 
@@ -141,6 +142,48 @@ TEST(Semi24Choices, OfDxAndFp32) {
   EXPECT_EQ(kernel(alone, kH200), "dense_on_device");
   alone.can_gemm = false;
   EXPECT_EQ(kernel(alone, kH200), "none");
+}
+
+// Where the sweep of an H100 that allowed a dense copy (2026-11-27) measured dense as faster than what ran,
+// and where it did not.
+TEST(Semi24Choices, OfADenseCopyOnAnH100) {
+  plan::Machine h100 = kH200;
+  h100.cuda.l2_bytes = 50u << 20, h100.cuda.memory_bytes = 2.94e12;  // as measured there
+  h100.clusters = {132, 64, 25, 13};
+  struct Timed {
+    DType dtype;
+    std::int64_t m, cols, rows;
+    bool copy_is_faster;
+    Direction direction = Direction::forward;
+  };
+  for (const Timed& each : {Timed{DType::f16, 1, 1280, 1280, true},
+                            {DType::bf16, 21, 768, 2048, true},
+                            {DType::f16, 15, 1024, 3072, true},
+                            {DType::f16, 33, 1024, 3072, true},
+                            {DType::bf16, 2297, 777, 1333, true},
+                            {DType::f32, 2, 2050, 510, true},
+                            {DType::f32, 6, 1280, 5120, true},
+                            {DType::f32, 6, 5120, 13824, true},
+                            {DType::f32, 27481, 4096, 14336, true},
+                            {DType::bf16, 5, 1024, 4096, false},
+                            {DType::f16, 4, 5120, 1280, false},
+                            {DType::f16, 58, 13824, 5120, false},
+                            {DType::f16, 5512, 1024, 3072, false},
+                            {DType::f32, 1, 4096, 4096, false},
+                            {DType::f32, 8, 2048, 768, false},
+                            {DType::f32, 48, 768, 768, false},
+                            {DType::bf16, 1211, 6400, 1600, true, Direction::dx},
+                            {DType::f16, 24342, 2050, 510, true, Direction::dx},
+                            {DType::f32, 7, 1024, 1024, true, Direction::dx},
+                            {DType::bf16, 4, 14336, 4096, false, Direction::dx},
+                            {DType::f32, 4, 4096, 14336, false, Direction::dx}}) {
+    LinearProblem p = problem_of(each.dtype, each.m, each.cols, each.rows);
+    p.direction = each.direction;
+    const Choice found = chosen(kernels::semi24_cuda_rows(), p, h100);
+    EXPECT_EQ(kernels::dense::copy_us(p, h100) < found.us, each.copy_is_faster)
+        << name_of(p.direction) << " " << name_of(p.dtype) << " " << p.m << " x " << p.cols << " x " << p.rows
+        << ": " << kernels::dense::copy_us(p, h100) << " and " << found.us << " of " << found.kernel;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The row of fp32_ffma.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/sm80/fp32_ffma/entry.h"
@@ -14,6 +15,10 @@ namespace {
 constexpr double kGroupSlots[2] = {12, 20}, kTokenSlots[2] = {17, 5}, kSlotsPerClock[2] = {1.3, 0.74},
                  kMemoryShare[2] = {0.95, 0.85};
 constexpr double kClusterUs = 0.8;
+// Of the shorter of memory and compute, what the longer one does not hide where there are several tokens.
+constexpr double kExposed = 0.5;
+// Columns of W that forward's thread block takes in a turn, two groups by each thread.
+constexpr int kTurnColumns = 1024;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (p.direction == Direction::dw) return "multiplies forward and dX only, the direction is dw";
@@ -27,13 +32,19 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   if (!p.aligned) return "needs operands whose rows lie at multiples of 16 bytes";
   const Device device(machine);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
-  const double tokens_bytes = 4 * static_cast<double>(p.m) * (rows + cols);
+  const double tokens_bytes = 4 * static_cast<double>(p.m) * (rows + cols),
+               stored = rows * cols * (2 + 0.125);
+  // L2 gives a W that it holds to the second tile of tokens and to those behind it, at some three times the
+  // memory's rate.
+  const double again = stored <= static_cast<double>(device.l2_bytes) ? 1.0 / 3 : 1;
+  // A thread block waits for the threads that have one turn more than the others.
+  const double turns = cols / kTurnColumns, idle = dx || turns <= 1 ? 1 : std::ceil(turns) / turns;
   for (int i = 0; i < semi24_ffma::kTokensCount; ++i) {
     const double each = semi24_ffma::kTokens[i], tiles = tiles_of(p.m, semi24_ffma::kTokens[i]);
-    // L2 gives W to the second tile of tokens and to those behind it, at some three times the memory's rate.
-    const double weights = rows * cols * (2 + 0.125) * (1 + (tiles - 1) / 3);
+    const double weights = stored * (1 + (tiles - 1) * again);
     const double memory = us(memory_seconds(weights + tokens_bytes, device)) / kMemoryShare[dx];
-    const double slots = tiles * rows * cols / 4 * (kGroupSlots[dx] / 2 + each * kTokenSlots[dx] / 2) / 32;
+    const double slots =
+        idle * tiles * rows * cols / 4 * (kGroupSlots[dx] / 2 + each * kTokenSlots[dx] / 2) / 32;
     for (int log2 = 0; log2 < (dx ? 4 : 1); ++log2) {
       const int ranks = 1 << log2, clusters = machine.clusters[static_cast<std::size_t>(log2)];
       if (ranks > 1 && clusters <= 0) break;
@@ -42,9 +53,11 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
       const double blocks = dx ? tiles_of(p.cols, semi24_ffma::kDxInputs) * tiles * ranks
                                : tiles_of(p.rows, semi24_ffma::kForwardRows) * tiles / 2;
       const double busy = std::min(1.0, blocks / (2.0 * std::max(device.multiprocessors, 1)));
-      const double compute = us(slots / (kSlotsPerClock[dx] * device.clocks() * busy));
+      const double compute = us(slots / (kSlotsPerClock[dx] * device.clocks() * busy)),
+                   reading = memory / std::max(busy, 0.2);
+      const double exposed = p.m > 1 ? kExposed * std::min(reading, compute) : 0;
       out.add({{i * 4 + log2},
-               kLaunchUs + std::max(memory / std::max(busy, 0.2), compute) + (ranks > 1 ? kClusterUs : 0),
+               kLaunchUs + std::max(reading, compute) + exposed + (ranks > 1 ? kClusterUs : 0),
                0});
     }
   }

@@ -11,8 +11,8 @@ namespace {
 
 // Clocks of a multiprocessor of an H100, by tile: for kDepth rows of W, and for a tile's first copies and
 // last stores.
-constexpr double kStepClocks[semi24_dx::kTileCount] = {850, 900, 1950},
-                 kTileClocks[semi24_dx::kTileCount] = {2500, 3000, 4500};
+constexpr double kStepClocks[semi24_dx::kTileCount] = {950, 950, 1950},
+                 kTileClocks[semi24_dx::kTileCount] = {2500, 4000, 4500};
 // A cluster's meetings, and reading the sums of each further thread block.
 constexpr double kClusterClocks = 700, kRankClocks = 150;
 constexpr double kMemoryShare = 0.8;  // of the memory's rate
