@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,27 @@ def test_a_copy_of_the_layer_has_the_setting_and_no_copy(way: Any) -> None:
     assert copied(layer)
     again = way(layer)
     assert again.dense_copy is True and again._copy._weight is None and copied(again)
+
+
+@pytest.fixture(name="swapping")
+def _swapping() -> Iterator[None]:
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+@pytest.mark.usefixtures("swapping")
+@pytest.mark.parametrize("written", [False, True])
+def test_parameters_may_be_swapped(written: bool) -> None:
+    layer = make()
+    assert copied(layer)
+    if written:
+        change(layer, "values in place")
+    layer.double()
+    assert copied(layer, X.double()) != written
+    layer.load_state_dict(make(False).double().state_dict())
+    assert copied(layer, X.double()) != written
 
 
 def test_gradients_and_compiled_code_take_the_stored_weight() -> None:

@@ -11,7 +11,7 @@ and traced programs never read a copy, because nobody could end it for them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +41,8 @@ class DenseCopy:
     def __init__(self, values: Tensor | None, index: tuple[Tensor, ...] = ()) -> None:
         self._weight: Tensor | None = None
         self._hook: RemovableHandle | None = None
+        self._values: Callable[[], Tensor | None] = _gone
+        self._index: list[tuple[Callable[[], Tensor | None], int]] = []
         # Sharded and fake tensors are Parameters of other types. torch counts no writes to inference tensors,
         # and none by other processes (it calls all memory on CUDA shared).
         self._settled = type(values) is nn.Parameter and all(map(_counted, (values, *index)))
@@ -53,8 +55,10 @@ class DenseCopy:
         self._hooked = self._hook is not None
 
     def end(self) -> None:
-        """Notes that the values change."""
+        """Notes that the values change. No weak reference to a tensor is left, because those that have one
+        cannot be swapped, as module.to() may do (torch.__future__)."""
         self._settled, self._weight = False, None
+        self._values, self._index = _gone, []
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -108,6 +112,10 @@ class DenseCopy:
         return weight
 
 
+def _gone() -> None:
+    """Stands for a weak reference to what is gone."""
+
+
 def _counted(tensor: Tensor) -> bool:
     """Returns whether torch counts all writes to a tensor, or its memory is this process's own."""
     return not tensor.is_inference() and (tensor.is_cuda or not tensor.is_shared())
@@ -134,6 +142,8 @@ def own_writes(layer: WithCopy) -> Iterator[None]:
     """Lets the body change values or index: the copy is made anew, unless the values were written before."""
     kept = layer._copy
     serves = kept is not None and kept.serves(layer)
+    if kept is not None:
+        kept.end()
     try:
         yield
     finally:
