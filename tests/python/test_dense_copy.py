@@ -100,7 +100,10 @@ def test_a_plan_says_bytes_and_reason() -> None:
     assert "dense copy of W, 28000 bytes" in told["text"] and "used for inference" in told["text"]
     assert make().plan(64, dtype=torch.bfloat16)["dense_copy"]["bytes"] == 14000
     assert make(False).plan(64)["dense_copy"]["reason"] == "dense_copy is False"
-    assert "dense_copy" not in make().plan(64, "dx")
+    assert make().plan(64, "dx")["dense_copy"]["reason"] == "the values train"
+    frozen = make().requires_grad_(False)
+    frozen.dense_copy = True
+    assert frozen.plan(64, "dx")["dense_copy"]["used"] and "dense_copy" not in frozen.plan(64, "dw")
     assert "not used: the values may have changed unseen" in written(make()).plan(64)["text"]
 
 
@@ -204,12 +207,23 @@ def test_a_call_in_grad_mode_that_trains_nothing_leaves_it() -> None:
     layer.requires_grad_(False)
     layer.dense_copy = True
     torch.func.vmap(layer)(X)
-    layer(x)
-    assert (
-        layer._copy is not None and layer._copy._weight is None
-    )  # transforms and gradients of x: the blocks
+    assert layer._copy is not None and layer._copy._weight is None  # transforms: the blocks
     torch.testing.assert_close(layer(X), blocks(layer))
     assert layer._copy._weight is not None and copied(layer)
+
+
+def test_frozen_values_have_dx_from_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = make().requires_grad_(False), X.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
+    layer.dense_copy = True
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "linear_dx", None)
+        (dx,) = torch.autograd.grad(layer(x).square().sum(), x)
+    torch.testing.assert_close(dx, expected, atol=1e-5, rtol=1e-5)
+    assert copied(layer)
+    y = layer(x)
+    layer.dense_copy = False
+    torch.testing.assert_close(torch.autograd.grad(y.square().sum(), x)[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_what_the_layer_does_itself_makes_a_new_copy() -> None:

@@ -7,6 +7,7 @@ import torch
 from on_gpu import capture, device_work, make, random, sleeping
 
 from sparseloom import ops
+from sparseloom.nn import Semi24Linear
 
 pytestmark = pytest.mark.gpu
 
@@ -144,3 +145,82 @@ def test_compiled_code_in_a_graph_follows_the_values():
         with torch.no_grad():
             torch.testing.assert_close(compiled(x).clone(), blocks(layer, x), atol=1e-4, rtol=1e-4)
         layer.values.mul_(1.5)
+
+
+FROZEN = {
+    "2:4": lambda **options: Semi24Linear(128, 96, device="cuda", **options),
+    "blocks": lambda **options: make(128, 96, **options).requires_grad_(False),
+}
+
+
+def frozen(kind, dtype=torch.float32):
+    torch.manual_seed(0)
+    layer = FROZEN[kind](dtype=dtype)
+    layer.dense_copy = True
+    return layer, random(64, 128, dtype=dtype).requires_grad_(), random(64, 96, seed=1, dtype=dtype)
+
+
+def require_dx(dx, layer, dy):
+    """The gradient of x must be that of the values as they are now."""
+    weight = next(iter(layer.sparse_weights().values())).to_dense()
+    expected = dy.double() @ weight.double()
+    assert (dx.double() - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_dx_of_frozen_values_is_the_copys(kind, dtype):
+    layer, x, dy = frozen(kind, dtype)
+    require_dx(torch.autograd.grad(layer(x), x, dy)[0], layer, dy)
+    kept = layer._copy._weight
+    assert kept.is_cuda and kept.dtype == dtype
+    work = device_work(lambda: torch.autograd.grad(layer(x), x, dy))
+    assert work and not any("sparseloom" in name or "unpack" in name for name in work)
+    assert layer._copy._weight is kept
+    assert layer.plan(64, "dx")["dense_copy"]["used"]
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+def test_dx_follows_values_that_are_written(kind):
+    layer, x, dy = frozen(kind)
+    y = layer(x)
+    layer.values.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, x, dy)
+    require_dx(torch.autograd.grad(layer(x), x, dy)[0], layer, dy)
+    assert layer._copy._weight is None
+    layer.dense_copy = True
+    require_dx(torch.autograd.grad(layer(x), x, dy)[0], layer, dy)
+    assert layer._copy._weight is not None
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+def test_a_captured_write_leaves_no_stale_dx(kind):
+    layer, x, dy = frozen(kind)
+    assert torch.autograd.grad(layer(x), x, dy) and layer._copy._weight is not None
+    graph, _ = capture(lambda: layer.values.mul_(1.5))
+    for _ in range(3):
+        graph.replay()
+        require_dx(torch.autograd.grad(layer(x), x, dy)[0], layer, dy)
+        assert layer._copy._weight is None
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+def test_a_captured_backward_pass_reads_what_is_stored(kind):
+    layer, x, dy = frozen(kind)
+    require_dx(torch.autograd.grad(layer(x), x, dy)[0], layer, dy)
+    graph, dx = capture(lambda: torch.autograd.grad(layer(x), x, dy)[0])
+    for _ in range(2):
+        layer.values.mul_(2)
+        graph.replay()
+        require_dx(dx, layer, dy)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_auto_takes_it_for_dx_of_many_tokens(dtype):
+    layer = Semi24Linear(1024, 1024, device="cuda", dtype=dtype, dense_copy="auto")
+    x = random(4096, 1024, dtype=dtype).requires_grad_()
+    assert layer.plan(4096, "dx")["dense_copy"]["used"]
+    (dx,) = torch.autograd.grad(layer(x), x, dy := random(4096, 1024, seed=1, dtype=dtype))
+    require_dx(dx, layer, dy)
+    assert layer._copy._weight is not None

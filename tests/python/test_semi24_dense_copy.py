@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, _semi24, sparsify_
@@ -80,7 +81,9 @@ def test_a_plan_tells_bytes_and_predicted_time() -> None:
     assert told["bytes"] == 1024 * 1024 * 4 and 0 < told["predicted_us"] < plan["predicted_us"]
     assert told["used"] and "dense copy of W, 4194304 bytes" in plan["text"]
     assert layer.plan(4096, dtype=torch.bfloat16)["dense_copy"]["bytes"] == 1024 * 1024 * 2
-    assert "dense_copy" not in layer.plan(64, "dx")
+    dx = layer.plan(4096, "dx")
+    assert dx["dense_copy"] | {"predicted_us": 0} == told | {"predicted_us": 0}
+    assert dx["dense_copy"]["predicted_us"] < dx["predicted_us"] and "used in backward passes" in dx["text"]
 
 
 def change(layer: Semi24Linear, name: str) -> None:
@@ -131,6 +134,120 @@ def test_a_copy_of_the_layer_has_the_setting_and_no_copy(way: Any) -> None:
     assert again.dense_copy is True and again._copy._weight is None and copied(again)
 
 
+def gradients(layer: Semi24Linear, x: torch.Tensor, kept: bool) -> list[torch.Tensor]:
+    """The gradients of x, the bias and a residual. `kept`: no product may read what is stored."""
+    x, residual = x.detach().clone().requires_grad_(), torch.ones(*x.shape[:-1], 22, requires_grad=True)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("what is stored was multiplied")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if kept:
+            patch.setattr(_semi24, "dx", refused)
+            patch.setattr(_semi24, "linear", refused)
+        y = layer(x, residual)
+        return list(torch.autograd.grad((y * y.detach().cos()).sum(), [x, layer.bias, residual]))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", [(20, 30), (30,), (2, 1, 1, 2, 5, 30)])
+def test_dx_multiplies_with_the_copy(shape: tuple[int, ...], training: bool) -> None:
+    layer, x = make().train(training), torch.randn(shape)
+    for ours, expected in zip(gradients(layer, x, True), gradients(make(False), x, False), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    made = layer._copy and layer._copy._weight
+    gradients(layer, x, True)
+    assert layer._copy is not None and made is not None and layer._copy._weight is made
+
+
+def test_each_product_follows_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("linear", "dx"):
+        real = getattr(_semi24, name)
+        monkeypatch.setattr(
+            _semi24, name, lambda *a, real=real, name=name, **k: called.append(name) or real(*a, **k)
+        )
+    layer, expected = make("auto"), gradients(make(False), X, False)
+    plan = layer.plan
+    for faster in ({"forward", "dx"}, {"forward"}, {"dx"}, set()):
+
+        def planned(tokens: int, direction: str, *a: Any, faster: Any = faster, **k: Any) -> dict[str, Any]:
+            us = {"dense_copy_us": 1.0, "predicted_us": 2.0 if direction in faster else 0.5}
+            return plan(tokens, direction, *a, **k) | us
+
+        monkeypatch.setattr(layer, "plan", planned)
+        monkeypatch.setattr(dense_copy, "_faster", {})
+        called.clear()
+        for ours, other in zip(gradients(layer, X, False), expected, strict=True):
+            torch.testing.assert_close(ours, other, atol=1e-5, rtol=1e-5)
+        assert {{"linear": "forward"}.get(name, name) for name in called} == {"forward", "dx"} - faster
+
+
+@pytest.mark.parametrize("name", ["values in place", "positions in place"])
+def test_a_write_before_the_backward_pass_is_an_error_as_without_a_copy(name: str) -> None:
+    for setting in (True, False):
+        layer, x = make(setting), X.clone().requires_grad_()
+        y = layer(x)
+        change(layer, name)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+    assert not copied(layer)
+
+
+def begun_again(layer: Semi24Linear) -> None:
+    layer.values = nn.Parameter(layer.values.detach() * 2, requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        begun_again,
+        lambda layer: setattr(layer, "dense_copy", False),
+        lambda layer: setattr(layer.values, "grad", torch.ones_like(layer.values)),
+        lambda layer: layer.load_state_dict(make(bias=False).state_dict(), strict=False, assign=True),
+        lambda layer: layer.eval(),
+    ],
+)
+def test_the_backward_pass_is_of_the_values_that_were_multiplied(between: Any) -> None:
+    x = X.clone().requires_grad_()
+    layer, expected = make(), torch.autograd.grad(make(False)(x).sum(), x)[0]
+    y = layer(x)
+    between(layer)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_values_lent_for_a_call_have_their_own_gradient() -> None:
+    layer, x = make(), X.clone().requires_grad_()
+    assert copied(layer)
+    y = functional_call(layer, {"values": layer.values.detach() * 0}, (x,))
+    assert not torch.autograd.grad(y.sum(), x)[0].any()
+    assert copied(layer)
+
+
+def test_a_second_derivative_and_batched_gradients_take_the_stored_weight() -> None:
+    layer = make().double()
+    assert torch.autograd.gradcheck(layer, (X[:3].double().requires_grad_(),))
+    assert torch.autograd.gradgradcheck(layer, (X[:3].double().requires_grad_(),))
+    x = X.double().requires_grad_()
+    y, many = layer(x), torch.eye(22, dtype=torch.float64)[:, None].expand(22, 20, 22)
+    (batched,) = torch.autograd.grad(y, x, many, retain_graph=True, is_grads_batched=True)
+    single = [torch.autograd.grad(y, x, each, retain_graph=True)[0] for each in many]
+    torch.testing.assert_close(batched, torch.stack(single))
+
+
+def test_autocast_and_checkpoints_have_the_gradients_of_the_copy() -> None:
+    layer, x = make(), X.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    (dx,) = torch.autograd.grad(y.float().sum(), x)
+    assert layer._copy is not None and layer._copy._weight is not None
+    assert layer._copy._weight.dtype == torch.bfloat16
+    expected = torch.autograd.grad(make(False)(x).sum(), x)[0]
+    torch.testing.assert_close(dx, expected, atol=0.05, rtol=0.05)
+    y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.fixture(name="swapping")
 def _swapping() -> Iterator[None]:
     before = torch.__future__.get_swap_module_params_on_conversion()
@@ -152,11 +269,8 @@ def test_parameters_may_be_swapped(written: bool) -> None:
     assert copied(layer, X.double()) != written
 
 
-def test_gradients_and_compiled_code_take_the_stored_weight() -> None:
+def test_compiled_code_takes_the_stored_weight() -> None:
     layer = make()
-    x = X.clone().requires_grad_()
-    layer(x).sum().backward()
-    assert x.grad is not None and layer._copy is not None and layer._copy._weight is None
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(X), stored(layer))
@@ -185,7 +299,7 @@ def test_8_bit_layers_refuse_it_and_reports_tell_the_bytes() -> None:
     model = nn.Sequential(make())
     found = sparseloom.report(model, X, seconds=0.01)
     (layer,) = (each for each in found.layers if each.sparse)
-    assert layer.kernels["forward"] == "dense copy" and layer.copy_bytes == 30 * 22 * 4
+    assert layer.kernels == {"forward": "dense copy", "dx": "dense copy"} and layer.copy_bytes == 30 * 22 * 4
     with pytest.raises(Error, match="it may keep a dense copy"):
         sparseloom.quantize_(model, {".*": torch.int8})
     with pytest.raises(Error, match="copies are of layers that are not quantized"):

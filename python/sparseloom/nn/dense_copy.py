@@ -1,5 +1,5 @@
-"""DenseCopy: the dense copy of a layer's weight that calls for inference multiply with, where the layer's
-``dense_copy`` allows that.
+"""DenseCopy: the dense copy of a layer's weight that calls for inference multiply with, and the backward
+passes of values that need no gradient, where the layer's ``dense_copy`` allows that.
 
 A copy must never be stale. torch counts in-place writes to a tensor, but neither those of its fused
 optimizers nor those that a CUDA graph repeats when it is replayed. So no count says when to refresh a copy:
@@ -22,11 +22,14 @@ from torch.utils.hooks import RemovableHandle
 
 from .. import ops
 from .._operators import tf32_of
-from .._products import transformed
+from .._products import column_sums, gradient_batched, transformed
 from ..errors import Error
 
 if TYPE_CHECKING:
     from .with_copy import WithCopy
+
+#: What the layer's own kernels compute of an operand, the values and a bias.
+Stored = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _UNSETTLED = "the values may have changed unseen: assign dense_copy once they stay as they are"
 #: Whether the copy is faster, by everything that a plan depends on: layers of one shape share the answers.
@@ -164,17 +167,62 @@ def product(
     if torch.is_grad_enabled() and values.requires_grad:
         kept.note_training(layer)  # in compiled code too
         return None
-    if torch.compiler.is_compiling() or layer._no_copy() or not _eager(x):
+    if torch.compiler.is_compiling() or layer._no_copy() or not _eager(x) or not kept.serves(layer):
         return None
-    if _needs_gradient(x, bias, residual):
-        return None
-    if not kept.serves(layer) or (layer.dense_copy == "auto" and not _is_faster(layer, x, bias, residual)):
-        return None
-    y = ops.activate(F.linear(x, kept.weight(layer, values), bias), layer.activation)
+    copied = layer.dense_copy != "auto" or _is_faster(
+        layer, x, "forward", bias is not None, residual is not None
+    )
+    if not _needs_gradient(x, bias, residual):
+        if not copied:
+            return None
+        y = F.linear(x, kept.weight(layer, values), bias)
+    else:
+        if not copied and not (x.requires_grad and _is_faster(layer, x, "dx")):
+            return None
+        deep = x.dim() > 4  # more than the layer's own products take
+        y = _Product.apply(x.flatten(0, -2) if deep else x, bias, values, layer, copied)
+        y = y.reshape(*x.shape[:-1], layer.out_features) if deep else y
+    y = ops.activate(y, layer.activation)
     if residual is None:
         return y
     ops.require_residual(residual, y)
     return y + residual
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + bias of values that need no gradient, and its dX: each with the copy or with what is stored, as
+    the copy is when that product runs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, values: Tensor, layer: WithCopy, copied: bool
+    ) -> Tensor:
+        ctx.layer, ctx.kept, (forward, ctx.stored) = layer, layer._copy, layer._stored()
+        # Not the copy: a write to the values or to their places before the backward pass is an error then, as
+        # it is without one.
+        ctx.save_for_backward(values, *layer._copied_index())
+        return F.linear(x, ctx.kept.weight(layer, values), bias) if copied else forward(x, values, bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        values, layer = ctx.saved_tensors[0], ctx.layer
+        need_x, need_bias, *_ = ctx.needs_input_grad
+        dx = None
+        if need_x and _serves_dx(layer, ctx.kept, dy):
+            dx = dy @ ctx.kept.weight(layer, values)
+        elif need_x:
+            dx = ctx.stored(dy, values, None)
+        return dx, column_sums(dy) if need_bias else None, None, None, None
+
+
+def _serves_dx(layer: WithCopy, kept: DenseCopy, dy: Tensor) -> bool:
+    """Returns whether a backward pass multiplies with the copy. One that is differentiated again or batched
+    does not; nor does one whose layer has begun another copy, which is not of the values that were saved."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _eager(dy) or gradient_batched(dy):
+        return False
+    if layer._copy is not kept or layer._no_copy() or not kept.serves(layer):
+        return False
+    return layer.dense_copy != "auto" or _is_faster(layer, dy, "dx")
 
 
 def _eager(x: Tensor) -> bool:
@@ -193,41 +241,49 @@ def _needs_gradient(*operands: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
 
 
-def _is_faster(layer: WithCopy, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
-    """Returns what the plan for this call expects."""
-    tokens = x.numel() // layer.in_features if layer.in_features else 0
+def _is_faster(
+    layer: WithCopy, given: Tensor, direction: str, bias: bool = False, residual: bool = False
+) -> bool:
+    """Returns what the plan for a product of so many tokens as ``given`` has expects."""
+    tokens = given.numel() // given.shape[-1] if given.shape[-1] else 0
     weight = (layer.out_features, layer.in_features, *layer._copy_key())
-    call = (tokens, x.dtype, bias is not None, layer.activation, residual is not None)
-    key = (*weight, *call, x.device, tf32_of(x), torch.get_num_threads())
+    call = (direction, tokens, given.dtype, bias, layer.activation, residual)
+    key = (*weight, *call, given.device, tf32_of(given), torch.get_num_threads())
     found = _faster.get(key)
     if found is None:
-        plan = layer.plan(tokens, dtype=x.dtype, residual=residual is not None)
+        plan = layer.plan(tokens, direction, given.dtype, residual=residual)
         if len(_faster) >= _MOST_ANSWERS:
             _faster.clear()
         found = _faster[key] = ops.copy_is_faster(plan)
     return found
 
 
-def explained(layer: WithCopy, plan: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Returns a forward plan with what it means for the copy: ``dense_copy`` has ``bytes``, ``predicted_us``
-    (None where no dense product runs), ``used`` (whether an eager call for inference multiplies with it) and
-    ``reason``, why not; the text says the same."""
+def explained(
+    layer: WithCopy, plan: dict[str, Any], dtype: torch.dtype, direction: str = "forward"
+) -> dict[str, Any]:
+    """Returns a plan of forward or dx with what it means for the copy: ``dense_copy`` has ``bytes``,
+    ``predicted_us`` (None where no dense product runs), ``used`` (whether an eager call for inference, or a
+    backward pass of values that need no gradient, multiplies with it) and ``reason``, why not; the text says
+    the same. Both directions have the same copy."""
     us, size = plan["dense_copy_us"], layer.out_features * layer.in_features * dtype.itemsize
-    reason = _reason(layer, plan)
+    reason = _reason(layer, plan, direction)
     predicted = "" if us is None else f", predicted {us:.{1 if us < 100 else 0}f} us"
-    used = f"not used: {reason}" if reason else "used for inference"
+    where = "for inference" if direction == "forward" else "in backward passes"
+    used = f"not used: {reason}" if reason else f"used {where}"
     told = {"bytes": size, "predicted_us": us, "used": not reason, "reason": reason}
     line = f"  dense copy of W, {size} bytes{predicted}; {used}\n"
     return plan | {"dense_copy": told, "text": plan["text"] + line}
 
 
-def _reason(layer: WithCopy, plan: dict[str, Any]) -> str:
+def _reason(layer: WithCopy, plan: dict[str, Any], direction: str) -> str:
     if not layer.dense_copy:
         return "dense_copy is False"
     if reason := layer._no_copy():
         return reason
     if layer._copy is None or not layer._copy.serves(layer):
         return _UNSETTLED
+    if direction == "dx" and layer.values.requires_grad:
+        return "the values train"
     if layer.dense_copy == "auto" and not ops.copy_is_faster(plan):
         return "what is stored is expected to be faster"
     return ""

@@ -187,6 +187,13 @@ class IndexedModule(WithCopy, WithIndex):
         index = self.index
         return ops.call("unpack", values, index.crow, index.col, index.rows, index.cols)  # type: ignore[no-any-return]
 
+    def _stored(self) -> tuple[dense_copy.Stored, dense_copy.Stored]:
+        index, strict = self.index, self.strict
+        return (
+            lambda x, values, bias: ops.linear(x, values, index, bias, strict=strict),
+            lambda dy, values, _: ops.linear_dx(dy, values, index, strict),
+        )
+
     def _copy_key(self) -> tuple[Any, ...]:
         return self.block, self._blocks, self._digest
 

@@ -44,8 +44,8 @@ class BlockSparseLinear(IndexedModule):
         fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor
             that the training framework provides (the protocol of Megatron-LM and Transformer Engine), in the
             product's own kernel and unrounded. ``values.grad`` stays None.
-        dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
-            attribute.
+        dense_copy: whether calls, and backward passes of frozen values, may multiply with a dense copy of the
+            weight: see the attribute.
         capacity: share of blocks to make room for, at least the density: see ``reserve_``.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
@@ -227,9 +227,9 @@ class BlockSparseLinear(IndexedModule):
         default (on meta: the CPU). ``residual`` says that forward is called with one; ``accumulate`` says
         that dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` is set. ``measure`` runs
         the candidates on the layer's device, for about a second, and adds their times to the predicted ones:
-        as ``measured_us``, and in the text. ``dense_copy`` of a forward plan is a dict of what the attribute
-        means for it: bytes, predicted_us, used, reason. Raises Error when no call has these arguments, or to
-        measure on another device than the layer's."""
+        as ``measured_us``, and in the text. ``dense_copy`` of a plan of forward or dx is a dict of what
+        the attribute means for it: bytes, predicted_us, used, reason. Raises Error when no call has these
+        arguments, or to measure on another device than the layer's."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
@@ -253,8 +253,8 @@ class BlockSparseLinear(IndexedModule):
             residual=residual,
             accumulate=accumulate,
         )
-        if forward:
-            plan = copies.explained(self, plan, dtype or self.values.dtype)
+        if direction != "dw":
+            plan = copies.explained(self, plan, dtype or self.values.dtype, direction)
         if not measure:
             return plan
         return candidates.measure(

@@ -37,8 +37,9 @@ class Semi24Linear(WithCopy, Ordered):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
             into the product, except where the call needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
-        dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
-            attribute. It can pay above 16 tokens on the CPU, where a call unpacks the weight otherwise.
+        dense_copy: whether calls, and their backward passes, may multiply with a dense copy of the weight:
+            see the attribute. It pays where a call unpacks the weight otherwise: above 16 tokens on the CPU,
+            in fp32 and in dX on a GPU.
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
     model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the
@@ -219,6 +220,14 @@ class Semi24Linear(WithCopy, Ordered):
     def _unpacked(self, values: Tensor) -> Tensor:
         return _semi24.unpack(values, self.positions, self.in_features)
 
+    def _stored(self) -> tuple[copies.Stored, copies.Stored]:
+        positions, cols = self.positions, self.in_features
+        metadata = self._metadata(positions)
+        return (
+            lambda x, values, bias: _semi24.linear(x, values, positions, cols, bias, metadata=metadata),
+            lambda dy, values, _: _semi24.dx(dy, values, positions, cols),
+        )
+
     def _copied_index(self) -> tuple[Tensor, ...]:
         return (self.positions,)
 
@@ -242,8 +251,8 @@ class Semi24Linear(WithCopy, Ordered):
         """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
         ``ops.plan``. ``direction`` is forward or dx. ``dtype`` and ``device`` are the layer's own by default
         (on meta: the CPU); ``residual`` says that forward is called with one. ``dense_copy`` of
-        a forward plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises
-        Error when no call has these arguments."""
+        the plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises Error
+        when no call has these arguments."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         plan = _semi24.plan(
@@ -256,7 +265,7 @@ class Semi24Linear(WithCopy, Ordered):
             forward and residual,
             own if device is None else device,
         )
-        return copies.explained(self, plan, dtype or self.values.dtype) if forward else plan
+        return copies.explained(self, plan, dtype or self.values.dtype, direction)
 
     def extra_repr(self) -> str:
         fused = [f"activation={self.activation}"] if self.activation else []

@@ -1,4 +1,4 @@
-"""WithCopy: what layers have in common that may keep a dense copy of their weight for inference."""
+"""WithCopy: what layers have in common that may keep a dense copy of their weight."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ class WithCopy(nn.Module):
 
     @property
     def dense_copy(self) -> bool | Literal["auto"]:
-        """Whether calls for inference multiply with a dense copy of the weight, which the first of them makes
-        beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
-        that call expects the copy to be faster than its own choice. Such a call rounds as torch's product
-        does, and a NaN in x spreads to every output.
+        """Whether calls in which the values need no gradient multiply with a dense copy of the weight, and
+        their backward passes compute dX with it: for inference, and below adapters. The first of them makes
+        it beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
+        that product expects the copy to be faster than its own choice. Such a product rounds as torch's does,
+        and a NaN in x spreads to every output.
 
-        Only eager calls in which nothing needs a gradient read the copy; captured CUDA graphs, compiled and
-        traced programs multiply with what is stored. A gradient that arrives at the values, or a write to
-        them, ends the copy, and what is stored is multiplied: assigning ``dense_copy`` then says that the
-        values stay as they are from now on, also under graphs that were captured before. What the layer
-        itself does (``load_state_dict``, ``to``) needs no such assignment, unless the values were written
-        before. Writes that torch does not count (through ``.data`` or NumPy) are not seen: assign after them.
+        Only eager calls and backward passes read the copy; captured CUDA graphs, compiled and traced programs
+        multiply with what is stored, as gradients do that are differentiated again. A gradient that arrives
+        at the values, or a write to them, ends the copy, and what is stored is multiplied: assigning
+        ``dense_copy`` then says that the values stay as they are from now on, also under graphs that were
+        captured before. What the layer itself does (``load_state_dict``, ``to``) needs no such assignment,
+        unless the values were written before. Writes that torch does not count (through ``.data`` or NumPy)
+        are not seen: assign after them.
         ``plan`` says whether the copy is used, or why not. Raises Error for another value, and beside
         ``strict``.
         """
@@ -59,6 +61,10 @@ class WithCopy(nn.Module):
 
     def _unpacked(self, values: Tensor) -> Tensor:
         """Returns the dense weight with these values in their places."""
+        raise NotImplementedError
+
+    def _stored(self) -> tuple[copies.Stored, copies.Stored]:
+        """Returns what computes x W^T + bias and dY W from the values, where they lie now."""
         raise NotImplementedError
 
     def _copied_index(self) -> tuple[Tensor, ...]:

@@ -33,9 +33,10 @@ def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | Non
     else:
         plans = {direction: layer.plan(tokens, direction, dtype) for direction in weight.directions}
         entry.kernels = {direction: plan["kernel"] for direction, plan in plans.items()}
-        copy = plans["forward"].get("dense_copy")  # layers of other layouts keep none
-        if copy and copy["used"]:
-            entry.kernels["forward"], entry.copy_bytes = _COPY, copy["bytes"]
+        for direction, plan in plans.items():
+            copy = plan.get("dense_copy")  # layers of other layouts keep none
+            if copy and copy["used"]:  # forward and dX have the same one
+                entry.kernels[direction], entry.copy_bytes = _COPY, copy["bytes"]
     return entry
 
 

@@ -37,7 +37,7 @@ class LayerReport:
     note: str = ""
     pattern: Pattern | None = None
     layout: str | None = None  # a name of sparseloom.layouts; None for blocks and for dense layers
-    copy_bytes: int = 0  # of the dense copy that inference at these tokens keeps beside ``bytes``
+    copy_bytes: int = 0  # of the dense copy that calls of these tokens keep beside ``bytes``
 
     @property
     def sparse(self) -> bool:
@@ -108,7 +108,7 @@ class Totals:
     bytes: int  # parameters, and the indices of sparse layers
     dense_bytes: int
     sparse_share: float  # share of the dense twin's parameters that are weights of sparse layers
-    copy_bytes: int = 0  # of the dense copies that inference at these tokens keeps beside ``bytes``
+    copy_bytes: int = 0  # of the dense copies that calls of these tokens keep beside ``bytes``
 
 
 @dataclass(repr=False)
