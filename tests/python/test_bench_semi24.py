@@ -46,7 +46,7 @@ def test_operands_and_reference_agree_with_the_library(cell: semi24.Cell) -> Non
     outputs = [call() for call in made.calls(made.plan()["kernel"])]
     assert len(outputs) == len(made.copies) >= 2 and reference.check(outputs[0]).ok
     assert all(torch.equal(output, outputs[0]) for output in outputs)
-    if cell in (TINY[0], F32):
+    if cell.dtype not in ("fp8", "fp8_promoted", "int8"):
         assert all(reference.check(call()).ok for call in made.calls(DENSE_COPY))
     lost = outputs[0].clone()
     lost[0, :3] = 0
@@ -152,8 +152,9 @@ def test_2_4_problems_may_take_a_dense_copy(monkeypatch: pytest.MonkeyPatch, tmp
     assert found["dense_copy"] is True and found["family"] == "semi24"
     assert {each["direction"] for each in found["records"]} == {"forward", "dx"}
     for each in found["records"]:
-        assert (each["kernel"] == "dense_copy") == (each["direction"] == "forward")
-        assert each["tile_excess"] <= 1
+        assert each["kernel"] == "dense_copy" and each["tile_excess"] <= 1
+    first, second = (each for each in summary.sentences(found["records"], True) if "dense copy" in each)
+    assert "forward problems: taken in" in first and "dx problems: taken in" in second
 
 
 def test_drawn_problems_are_the_same_everywhere_and_in_range() -> None:

@@ -37,10 +37,18 @@ def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
     return 1 + max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_one)))
 
 
-def copied(weight: Tensor, dense_sets: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Call]:
-    """Returns torch's forward products with the scattered weight, one for each x of the dense sets."""
-    weights = [weight, *(weight.clone() for _ in dense_sets[1:])]
-    return [partial(F.linear, x, own) for (x, _, _), own in zip(dense_sets, weights, strict=True)]
+#: torch's products of x, dy and weight as a user writes them, by direction.
+PLAIN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "forward": lambda x, dy, weight: F.linear(x, weight),
+    "dx": lambda x, dy, weight: dy @ weight,
+    "dw": lambda x, dy, weight: dy.t() @ x,
+}
+
+
+def copied(direction: str, weight: Tensor, dense_sets: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Call]:
+    """Returns torch's products with the scattered weight, one for each x or dy of the dense sets."""
+    weights, product = [weight, *(weight.clone() for _ in dense_sets[1:])], PLAIN[direction]
+    return [partial(product, x, dy, own) for (x, dy, _), own in zip(dense_sets, weights, strict=True)]
 
 
 def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
@@ -137,10 +145,10 @@ class Operands:
         return ops.plan(self.host_index, *what, device="cuda", **how)  # type: ignore[arg-type]
 
     def calls(self, kernel: str) -> list[Call]:
-        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
-        the scattered weight, which a layer may keep."""
+        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's product with the
+        scattered weight, which a layer may keep."""
         if kernel == DENSE_COPY:
-            return copied(self.weight, self.dense_sets)
+            return copied(self.cell.direction, self.weight, self.dense_sets)
 
         def one(copy: Copy) -> Tensor:
             if self._fp8:

@@ -79,10 +79,10 @@ class Semi24Operands:
         return _semi24.plan(cell.direction, self.case.dtype, cell.m, shape, False, None, False, device)
 
     def calls(self, kernel: str) -> list[Call]:
-        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
-        the scattered weight, which a layer may keep; in 8 bits it keeps none."""
+        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's product with the
+        scattered weight, which a layer may keep; in 8 bits it keeps none."""
         if kernel == DENSE_COPY:
-            return copied(self.weight, self.dense_sets)
+            return copied(self.cell.direction, self.weight, self.dense_sets)
         cols = self.cell.k
 
         def one(own: Semi24Copy) -> Tensor:

@@ -46,7 +46,10 @@ def sweep(
         str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")
     ] = None,
     dense_copy: Annotated[
-        bool, typer.Option("--dense-copy", help="let forward products take a dense copy, as inference may")
+        bool,
+        typer.Option(
+            "--dense-copy", help="let products take a dense copy: forward, as inference may, and dX of 2:4"
+        ),
     ] = False,
     beside_busy: Annotated[
         bool, typer.Option("--beside-busy", help="CPU: time each problem beside a busy process a core too")

@@ -32,8 +32,8 @@ MOST_SPREAD = 0.05
 
 
 class Cpu:
-    """Measures on this machine's CPU, with torch's number of threads. ``dense_copy`` lets forward products
-    take a dense copy of the weight."""
+    """Measures on this machine's CPU, with torch's number of threads. ``dense_copy`` lets products take a
+    dense copy of the weight where Problem.copies allows it."""
 
     beside_busy = False
 

@@ -8,12 +8,11 @@ import time
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from ...testing import tf32_switch
 from ..gpu.device import Monitor, alive, describe, require_gpu, slug
 from ..gpu.measure import Candidate, DeadContext, Settings, entered, one_line, plan_of, rounds
-from ..gpu.operands import DENSE, Call, Operands, Reference
+from ..gpu.operands import DENSE, PLAIN, Call, Operands, Reference
 from ..gpu.replay import Replay, pause_after
 from ..gpu.semi24_operands import Semi24Operands
 from .problems import Problem
@@ -30,8 +29,8 @@ RESERVED_LIMIT = 0.3
 
 
 class Gpu:
-    """Measures on the current CUDA device. ``dense_copy`` lets forward products take a dense copy of the
-    weight. Raises Error where torch sees no device."""
+    """Measures on the current CUDA device. ``dense_copy`` lets products take a dense copy of the weight
+    where Problem.copies allows it. Raises Error where torch sees no device."""
 
     plan_device = "cuda"
     beside_busy = False
@@ -96,12 +95,7 @@ class Gpu:
 def plain(operands: Operands | Semi24Operands) -> list[Call]:
     """Returns torch's product as a user writes it, one call for each copy: the calls that are checked beside
     ours cost the host more."""
-    product = {
-        "forward": lambda x, dy, weight: F.linear(x, weight),
-        "dx": lambda x, dy, weight: dy @ weight,
-        "dw": lambda x, dy, weight: dy.t() @ x,
-    }[operands.cell.direction]
-    return [partial(product, *own) for own in operands.dense_sets]
+    return [partial(PLAIN[operands.cell.direction], *own) for own in operands.dense_sets]
 
 
 def eager(ours: list[Call], dense: list[Call], device_us: float) -> Record:

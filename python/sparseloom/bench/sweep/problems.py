@@ -130,7 +130,8 @@ class Problem(Cell):
 
     @property
     def copies(self) -> bool:
-        """Whether a layer may multiply with a dense copy: in calls for inference."""
+        """Whether a layer may multiply with a dense copy: in calls for inference. dX is timed as training
+        takes it, where values change."""
         return self.direction == "forward"
 
     def fields(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ choice: Callable[[Record], str] = by_plan
 
 
 def with_copy(plan: Record) -> Record:
-    """Returns a forward plan as a layer with ``dense_copy="auto"`` takes it: the copy is a candidate, and the
+    """Returns a plan as a layer with ``dense_copy="auto"`` takes it: the copy is a candidate, and the
     choice where it is expected to be faster."""
     if plan["dense_copy_us"] is None:
         return plan

@@ -37,6 +37,11 @@ class Semi24Problem(Problem):
     def bench(self) -> Semi24Bench:
         return Semi24Bench(self)
 
+    @property
+    def copies(self) -> bool:
+        """Whether a layer may multiply with a dense copy: always, since packed values do not train."""
+        return True
+
     def operands(self, device: torch.device, l2_bytes: int) -> Semi24Operands:
         return Semi24Operands(self, device, l2_bytes, self.mask_seed)
 

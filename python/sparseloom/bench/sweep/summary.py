@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import semi24
-from ..cells import DENSE_COPY
+from ..cells import DENSE_COPY, DIRECTIONS
 from . import beside_busy
 from .record import WITHIN, Record, by_plan, portable
 
@@ -124,21 +124,27 @@ def well_chosen(records: Iterable[Record]) -> tuple[int, int]:
 def sentences(records: list[Record], dense_copy: bool = False) -> list[str]:
     """Returns sentences on what the table cannot say. ``dense_copy``: whether copies were allowed."""
     found = measured(records)
-    copies = [_of_copies(found)] if dense_copy else []
+    copies = _of_copies(found) if dense_copy else []
     beside = [record for record in records if "beside_busy" in record]
     busy = _of_busy(beside) if beside else []
     return [*(_of_measured(found) if found else []), *copies, *busy, *_of_others(records)]
 
 
-def _of_copies(found: list[Record]) -> str:
-    inference = [record for record in found if record["direction"] == "forward"]
-    taken = share(sum(record["kernel"] == DENSE_COPY for record in inference), len(inference))
-    behind, far = (
-        share(sum(slower(record, than) for record in inference), len(inference))
-        for than in (SLOWER, MUCH_SLOWER)
-    )
-    many = f"{len(inference)} forward problems"
-    return f"dense copy allowed, {many}: taken in {taken}; slower than dense: {behind}, below .9: {far}"
+def _of_copies(found: list[Record]) -> list[str]:
+    # Older sweeps allowed it in forward problems alone, and do not say so.
+    taking = {record["direction"] for record in found if record["kernel"] == DENSE_COPY} | {"forward"}
+    lines = []
+    for direction in sorted(taking, key=DIRECTIONS.index):
+        own = [record for record in found if record["direction"] == direction]
+        taken = share(sum(record["kernel"] == DENSE_COPY for record in own), len(own))
+        behind, far = (
+            share(sum(slower(record, than) for record in own), len(own)) for than in (SLOWER, MUCH_SLOWER)
+        )
+        many = f"{len(own)} {direction} problems"
+        lines.append(
+            f"dense copy allowed, {many}: taken in {taken}; slower than dense: {behind}, below .9: {far}"
+        )
+    return lines
 
 
 def _of_busy(records: list[Record]) -> list[str]:
