@@ -47,13 +47,13 @@ SPARSELOOM_BOTH inline Walk walk_forward(const Axis& axis) {
 
 /// The class of dx's pixels whose remainder by the stride is `rest`. It has no taps where none divides.
 SPARSELOOM_BOTH inline Walk walk_dx(const Axis& axis, int rest) {
-  const int each = axis.stride / greatest_divisor(axis.stride, axis.dilation);
+  const int divisor = greatest_divisor(axis.stride, axis.dilation), each = axis.stride / divisor;
   Walk walk{axis.in > rest ? (axis.in - rest - 1) / axis.stride + 1 : 0,
             axis.out,
             0,
             1,
             0,
-            -(axis.dilation * each / axis.stride),
+            -(axis.dilation / divisor),  // dilation each / stride, without a product beyond 31 bits
             0,
             each,
             rest,

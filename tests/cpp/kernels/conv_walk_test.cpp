@@ -79,6 +79,16 @@ TEST(ConvWalk, ClassesOfDxTakeEachPixelOnceAndGatherItsPairs) {
   }
 }
 
+// The sanitizers' build fails where a product of two numbers of a window leaves 31 bits.
+TEST(ConvWalk, DxTakesTheLargestStrideAndDilation) {
+  const int most = (1 << 16) - 1;
+  const Walk walk = kernels::conv::walk_dx({1 << 20, 16, 2, most, 0, most - 1}, 0);
+  EXPECT_EQ(walk.walked, 17);
+  EXPECT_EQ(walk.taps, 1);
+  EXPECT_EQ(walk.tap_step, -(most - 1));
+  EXPECT_EQ(gathered_under(walk, 15), (Pairs{{0, 15}}));
+}
+
 TEST(ConvWalk, ShapeCountsTapsAndClasses) {
   const kernels::conv::Shape shape{{{4, 4, 3, 1, 1, 1}, {5, 3, 2, 2, 1, 1}, {9, 2, 5, 3, 0, 1}}, 7};
   EXPECT_EQ(shape.taps(), 3 * 2 * 5);
