@@ -23,7 +23,7 @@ from ._plans import has_kernels_for
 from ._products import transformed
 from .errors import Error, translated
 
-_TORCHS = (F.conv1d, F.conv2d, F.conv3d)
+_TORCHS: Any = (F.conv1d, F.conv2d, F.conv3d)
 _INPUTS: Any = (grad.conv1d_input, grad.conv2d_input, grad.conv3d_input)
 _WEIGHTS: Any = (grad.conv1d_weight, grad.conv2d_weight, grad.conv3d_weight)
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
@@ -71,8 +71,7 @@ def conv(
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
             expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
             raise Error("conv", expected, got, remedy)
-        torchs: Any = _TORCHS[len(window.kernel) - 1]
-        return torchs(x, dense(values, index, window.kernel), bias, *window[1:])  # type: ignore[no-any-return]
+        return torchs_forward(x, values, bias, index, window)
     y: Tensor
     pixels, needed = x.movedim(1, -1), (x, values, bias)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in needed):
@@ -139,17 +138,32 @@ def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: W
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         return _called(_operators.conv_dx, dy, values, index.packed, index.cols, *three, *window)
+    return torchs_dx(dy, values, extents, index, window)
+
+
+def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
+    if rows_are_faster("dw", x, x.shape[1:-1], window, index):
+        how = index.packed, index.blocks, index.bm, index.bn
+        return _called(_operators.conv_dw, dy, x, *how, *window)
+    return torchs_dvalues(dy, x, index, window)
+
+
+def torchs_forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
+    """Returns what ``conv`` does, by torch's convolution with a dense copy of W."""
+    made, w = _TORCHS[len(window.kernel) - 1], dense(values, index, window.kernel)
+    return made(x, w, bias, *window[1:])  # type: ignore[no-any-return]
+
+
+def torchs_dx(dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window) -> Tensor:
+    """Returns dx [images, *extents, cols] of dy [images, *space, rows], by torch with a dense copy of W."""
     made = _INPUTS[len(extents) - 1]
     sizes, w = (dy.shape[0], index.cols, *extents), dense(values, index, window.kernel)
     return made(sizes, w, dy.movedim(-1, 1), *window[1:]).movedim(1, -1)  # type: ignore[no-any-return]
 
 
-def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
-    extents = x.shape[1:-1]
-    if rows_are_faster("dw", x, extents, window, index):
-        how = index.packed, index.blocks, index.bm, index.bn
-        return _called(_operators.conv_dw, dy, x, *how, *window)
-    made, sizes = _WEIGHTS[len(extents) - 1], (index.rows, index.cols, *window.kernel)
+def torchs_dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
+    """Returns dvalues [blocks, taps, bm, bn] of dy and x [images, *space, channels], cut from torch's dW."""
+    made, sizes = _WEIGHTS[len(window.kernel) - 1], (index.rows, index.cols, *window.kernel)
     return blocks_of(made(x.movedim(-1, 1), sizes, dy.movedim(-1, 1), *window[1:]), index)
 
 
