@@ -14,11 +14,13 @@ from result_files import runs_of
 
 from sparseloom.bench.cells import DIRECTIONS
 from sparseloom.bench.sweep import compare, masks, problems, scores, summary
+from sparseloom.bench.sweep.convolutions import CONVOLUTIONS
 
 PAGE, RECORDS = ROOT / "docs" / "sweep.md", ROOT / "docs" / "results_sweep.md"
 RESULTS = ROOT / "bench" / "results"
 NONE_YET = "No result files yet: `sparseloom bench sweep` writes them."
 Record = dict[str, Any]
+OTHERS = {"semi24": ", 2:4", "bsr_conv": ", convolutions"}
 #: How many of the summary's columns the overview shows: up to the speed-up's quantiles.
 OVERVIEW = 9
 
@@ -29,6 +31,23 @@ def zoo() -> str:
     own = {shape: name.split(".", 2)[-1] for name, shape in scores.LAYERS.items()}  # every depth has the same
     rows += [[f"the demo's {name}, with its own masks", str(k), str(n)] for (k, n), name in own.items()]
     return table(["layer", "in features", "out features"], rows)
+
+
+def convolutions() -> str:
+    """Returns a table of the convolutions."""
+
+    def joined(numbers: tuple[int, ...]) -> str:
+        return " x ".join(map(str, numbers))
+
+    def short(numbers: tuple[int, ...]) -> str:
+        return joined(numbers) if len(set(numbers)) > 1 else str(numbers[0])
+
+    rows = [
+        [each.models, str(each.k), str(each.n), joined(each.extents), joined(each.window.kernel)]
+        + [short(numbers) for numbers in each.window[1:]]
+        for each in CONVOLUTIONS
+    ]
+    return table(["layer", "in", "out", "extents", "taps", "stride", "padding", "dilation"], rows)
 
 
 def drawn() -> str:
@@ -98,7 +117,7 @@ def overview() -> str:
     rows = []
     for device, runs in sweeps().items():
         for run in runs:
-            title = f"{device}, seed {run['seed']}" + (", 2:4" if run.get("family") == "semi24" else "")
+            title = f"{device}, seed {run['seed']}" + OTHERS.get(run.get("family", ""), "")
             title += f", by {run['kernel']}" if run["kernel"] else ""
             title += ", dense copies allowed" if run.get("dense_copy") else ""
             title += ", beside busy processes too" if run.get("beside_busy") else ""
@@ -118,7 +137,8 @@ def records() -> str:
 
 if __name__ == "__main__":
     check = "--check" in sys.argv
-    current = update(PAGE, {"runs": overview(), "drawn": drawn(), "zoo": zoo()}, check)
+    parts = {"runs": overview(), "drawn": drawn(), "zoo": zoo(), "convolutions": convolutions()}
+    current = update(PAGE, parts, check)
     current &= update(RECORDS, {"records": records()}, check)
     if check and not current:
         sys.exit("docs/sweep.md or docs/results_sweep.md is not up to date: run python tools/make_sweep.py")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from bench_stand import CPU, Stand
 
-from sparseloom import cli
-from sparseloom.bench.sweep import cpu, problems, record, scores
+from sparseloom import cli, ops
+from sparseloom.bench.gpu import measure as gpu_measure
+from sparseloom.bench.sweep import cpu, gpu, problems, record, scores
+from sparseloom.bench.sweep.conv_operands import ConvOperands
 from sparseloom.bench.sweep.problems import draw
 
 DRAWS = [draw(11, index) for index in range(3000)]
@@ -59,3 +63,31 @@ def tiny_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     # So small that the reference is a candidate like others, on every machine a second one.
     monkeypatch.setattr(record, "HOPELESS", 1e9)
     monkeypatch.setattr(record, "REFERENCE", "")
+
+
+def gpu_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that the sweep on a GPU asks CUDA, replaced."""
+
+    def plan_of(made: Any) -> Any:
+        if isinstance(made, ConvOperands):
+            return made.plan()
+        return ops.plan(made.host_index, made.cell.direction, made.case.dtype, made.cell.m)
+
+    monitor = SimpleNamespace(clock_mhz=lambda: 1980)
+    described = {"name": "NVIDIA H200", "l2_bytes": 1000, "memory_bytes": 10}
+    for module, name, value in (
+        (gpu, "require_gpu", lambda suite: CPU),
+        (gpu, "Monitor", lambda _: monitor),
+        (gpu, "describe", lambda *_: described),
+        (gpu, "plan_of", plan_of),
+        (gpu, "alive", lambda: True),
+        (gpu, "Replay", Stand),
+        (gpu, "pause_after", lambda seconds: 0),
+        (gpu_measure, "Replay", Stand),
+        (gpu_measure, "alive", lambda: True),
+        (gpu_measure, "pause_after", lambda seconds: 0),
+        (torch.cuda, "synchronize", lambda: None),
+        (torch.cuda, "memory_reserved", lambda: 5),
+        (torch.cuda, "empty_cache", lambda: None),
+    ):
+        monkeypatch.setattr(module, name, value)

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from bench_stand import CPU, Stand
 from second_best import second_best
-from sweep_stand import DRAWS, made_up_weights, sweep, tiny_problems, written
+from sweep_stand import DRAWS, gpu_on_the_cpu, made_up_weights, sweep, tiny_problems, written
 
 from sparseloom import ops
-from sparseloom.bench.gpu import measure as gpu_measure
 from sparseloom.bench.gpu.operands import Operands
 from sparseloom.bench.sweep import cpu, gpu, record, run, summary
 from sparseloom.bench.sweep.problems import Problem, draw, problem_of
@@ -114,29 +112,7 @@ def test_hopeless_candidates_are_left_out_and_a_forced_one_never() -> None:
 
 @pytest.fixture
 def stand_in(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that asks CUDA, replaced."""
-
-    def plan_of(made: Operands) -> dict[str, Any]:
-        return ops.plan(made.host_index, made.cell.direction, made.case.dtype, made.cell.m)
-
-    monitor = SimpleNamespace(clock_mhz=lambda: 1980)
-    described = {"name": "NVIDIA H200", "l2_bytes": 1000, "memory_bytes": 10}
-    for module, name, value in (
-        (gpu, "require_gpu", lambda suite: CPU),
-        (gpu, "Monitor", lambda _: monitor),
-        (gpu, "describe", lambda *_: described),
-        (gpu, "plan_of", plan_of),
-        (gpu, "alive", lambda: True),
-        (gpu, "Replay", Stand),
-        (gpu, "pause_after", lambda seconds: 0),
-        (gpu_measure, "Replay", Stand),
-        (gpu_measure, "alive", lambda: True),
-        (gpu_measure, "pause_after", lambda seconds: 0),
-        (torch.cuda, "synchronize", lambda: None),
-        (torch.cuda, "memory_reserved", lambda: 5),
-        (torch.cuda, "empty_cache", lambda: None),
-    ):
-        monkeypatch.setattr(module, name, value)
+    gpu_on_the_cpu(monkeypatch)
 
 
 def test_the_gpus_way_from_problem_to_record(

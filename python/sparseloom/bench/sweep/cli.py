@@ -21,6 +21,7 @@ from ..results import default_folder
 from . import compare as comparison
 from . import summary
 from .beside_busy import BesideBusy
+from .conv import require_kernel
 from .cpu import Cpu
 from .gpu import Gpu
 from .run import FAMILIES, Device, Sweep, replayed
@@ -40,7 +41,10 @@ def sweep(
     ] = 300,
     device: Annotated[str, typer.Option(help="cuda or cpu; default: cuda where torch sees a GPU")] = "",
     family: Annotated[
-        str, typer.Option(help="of weights: bsr (blocks) or semi24 (2:4); with --compare OLD's")
+        str,
+        typer.Option(
+            help="of weights: bsr (blocks), semi24 (2:4) or bsr_conv (convolutions); with --compare OLD's"
+        ),
     ] = "bsr",
     kernel: Annotated[
         str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")
@@ -79,6 +83,10 @@ def sweep(
             family = old.get("family", family)
         if family not in FAMILIES:
             raise Error("bench sweep", f"--family {' or '.join(FAMILIES)}", repr(family), "name one of them")
+        if dense_copy and not FAMILIES[family].copies:
+            keep = " or ".join(name for name, each in FAMILIES.items() if each.copies)
+            remedy = "leave it out: a convolution keeps no dense copy, the plan may lend torch's in a call"
+            raise Error("bench sweep", f"--dense-copy with --family {keep}", family, remedy)
         if kernel and family == "bsr":
             ops.kernel_number(kernel)
         seed = int(time.time()) if seed is None else seed
@@ -87,6 +95,8 @@ def sweep(
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
         if beside_busy and device != "cpu":
             raise Error("bench sweep", "--beside-busy with --device cpu", device, "add --device cpu")
+        if kernel and family == "bsr_conv":
+            require_kernel(kernel, device)
         kind = BesideBusy if beside_busy else DEVICES[device]
         flags = {"dense-copy": dense_copy, "beside-busy": beside_busy}
         asked = [flag for flag, given in flags.items() if given]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ...testing import dense_product
 from ...timing.busy import BUSY, Watch
 from ..results import device_slug
 from ..timing import LEAST_ROUNDS, Call, busy_share, interleaved, load_average
@@ -99,19 +98,12 @@ class Cpu:
 
 
 def dense_seconds(problem: Problem) -> float:
-    """Returns the seconds of one warm dense product.
-
-    The operands are constants: no product of this size depends on the values, and drawing them takes longer.
-    """
-    case = problem.case()
-    x, dy, weight = (
-        torch.full(shape, 0.5, dtype=case.dtype)
-        for shape in ((case.m, case.k), (case.m, case.n), (case.n, case.k))
-    )
+    """Returns the seconds of one warm dense product."""
+    product = problem.dense_of_constants()
     with torch.no_grad():
         for _ in range(2):
             start = time.perf_counter()
-            dense_product(case, x, dy, weight, None)
+            product()
             took = time.perf_counter() - start
             if took > 2 * MOST_DENSE_SECONDS:  # more than what a first call costs extra
                 break

@@ -12,9 +12,10 @@ import torch
 from ...testing import tf32_switch
 from ..gpu.device import Monitor, alive, describe, require_gpu, slug
 from ..gpu.measure import Candidate, DeadContext, Settings, entered, one_line, plan_of, rounds
-from ..gpu.operands import DENSE, PLAIN, Call, Operands, Reference
+from ..gpu.operands import DENSE, PLAIN, Call, Operands
 from ..gpu.replay import Replay, pause_after
 from ..gpu.semi24_operands import Semi24Operands
+from .conv_operands import ConvOperands
 from .problems import Problem
 from .record import Record, Timed, named, predicted_us, record_of, with_copy
 
@@ -56,8 +57,9 @@ class Gpu:
         """
         if torch.cuda.memory_reserved() > RESERVED_LIMIT * self._memory:
             torch.cuda.empty_cache()
+        cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False)
         try:
-            with torch.no_grad(), tf32_switch(False):
+            with torch.no_grad(), tf32_switch(False), cudnn:
                 return self._measure(problem, forced)
         except DeadContext as death:
             raise DeadContext(problem.fields() | {"error": death.record["error"]}) from death
@@ -72,7 +74,7 @@ class Gpu:
         plan = plan_of(operands)
         plan = with_copy(plan) if self.dense_copy and problem.copies else plan
         kernels = named(plan, problem.all_candidates or forced is not None, forced)
-        chosen, reference = kernels[0], Reference(operands)
+        chosen, reference = kernels[0], problem.reference(operands)
         entrants = (Candidate(kernel, predicted_us(plan, kernel)) for kernel in kernels)
         candidates = [entered(each, operands, reference, accuracy=False) for each in entrants]
         del reference
@@ -92,9 +94,11 @@ class Gpu:
         return record
 
 
-def plain(operands: Operands | Semi24Operands) -> list[Call]:
+def plain(operands: Operands | Semi24Operands | ConvOperands) -> list[Call]:
     """Returns torch's product as a user writes it, one call for each copy: the calls that are checked beside
-    ours cost the host more."""
+    ours cost the host more, but those of convolutions."""
+    if isinstance(operands, ConvOperands):
+        return operands.dense_calls()[DENSE]
     return [partial(PLAIN[operands.cell.direction], *own) for own in operands.dense_sets]
 
 

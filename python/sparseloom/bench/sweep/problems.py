@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor
 
 from ... import ops
 from ...nn.state import build_index
-from ...testing import TileCheck
+from ...testing import TileCheck, dense_product
 from ..cells import DIRECTIONS, DTYPES, Cell
-from ..gpu.operands import Operands
+from ..gpu.operands import Operands, Reference
 from ..gpu.semi24_operands import Semi24Operands
 from ..measure import Bench
+from ..timing import Call
 from .masks import MASKS, MaskedCase
 from .scores import LAYERS as DEMO_LAYERS
 
@@ -120,6 +122,20 @@ class Problem(Cell):
         """Returns the operands of the problem on a GPU."""
         return Operands(self, device, l2_bytes)
 
+    def reference(self, operands: Operands | Semi24Operands) -> Reference:
+        """Returns what checks results on a GPU."""
+        return Reference(operands)
+
+    def dense_of_constants(self) -> Call:
+        """Returns torch's dense product on the CPU of operands whose values are all the same: no product
+        depends on the values, and drawing them takes longer."""
+        case = self.case()
+        x, dy, weight = (
+            torch.full(shape, 0.5, dtype=case.dtype)
+            for shape in ((case.m, case.k), (case.m, case.n), (case.n, case.k))
+        )
+        return partial(dense_product, case, x, dy, weight, None)
+
     @property
     def all_candidates(self) -> bool:
         return self.index % EVERY == ALL_CANDIDATES
@@ -138,6 +154,11 @@ class Problem(Cell):
         """Returns the fields by which a record names its problem; problem_of reads them back."""
         return {"op": "sweep"} | {name: getattr(self, name) for name in NAMES} | {"block": list(self.block)}
 
+    @classmethod
+    def more(cls, record: dict[str, Any]) -> dict[str, Any]:
+        """Reads back what the fields of a kind have beyond these."""
+        return {}
+
 
 P = TypeVar("P", bound=Problem)
 
@@ -145,7 +166,8 @@ P = TypeVar("P", bound=Problem)
 def problem_of(record: dict[str, Any], kind: type[P] = Problem) -> P:  # type: ignore[assignment]
     """Returns the problem, of a kind, that a record was measured on, with the tokens halved as they were
     then."""
-    return kind(**{name: record[name] for name in NAMES}, block=tuple(record["block"]))
+    named = {name: record[name] for name in NAMES}
+    return kind(**named, block=tuple(record["block"]), **kind.more(record))
 
 
 def draw(seed: int, index: int) -> Problem:

@@ -46,14 +46,17 @@ def with_copy(plan: Record) -> Record:
 
 
 def able(plan: Record) -> list[Record]:
-    """Returns the candidates that can run, the fastest by the plan's own prediction first."""
+    """Returns the candidates that can run, the fastest by the plan's own prediction first. One without a
+    prediction is the only one."""
     can_run = (each for each in plan["candidates"] if not each["refusal"])
-    return sorted(can_run, key=lambda each: float(each["predicted_us"]))
+    return sorted(can_run, key=lambda each: float(each["predicted_us"] or 0.0))
 
 
 def predicted_us(plan: Record, kernel: str) -> float:
-    """Returns the microseconds that the plan predicts for a kernel that can run."""
-    return next(float(each["predicted_us"]) for each in plan["candidates"] if each["kernel"] == kernel)
+    """Returns the microseconds that the plan predicts for a kernel that can run; 0 where it predicts none: of
+    torch's convolution, where no row runs."""
+    found = next(each["predicted_us"] for each in plan["candidates"] if each["kernel"] == kernel)
+    return float(found or 0.0)
 
 
 def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
@@ -62,8 +65,8 @@ def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
     With `every`, these are all candidates that are not hopeless, and `forced`; else the choice alone.
     """
     candidates = [each for each in able(plan) if every and each["kernel"] != REFERENCE]
-    limit = HOPELESS * candidates[0]["predicted_us"] if candidates else 0.0
-    hopeful = [each["kernel"] for each in candidates if each["predicted_us"] <= limit]
+    limit = HOPELESS * (candidates[0]["predicted_us"] or 0.0) if candidates else 0.0
+    hopeful = [each["kernel"] for each in candidates if (each["predicted_us"] or 0.0) <= limit]
     return list(dict.fromkeys([choice(plan), *([forced] if forced and every else []), *hopeful]))
 
 

@@ -17,7 +17,7 @@ from ...errors import Error
 from ..gpu.measure import DeadContext, one_line
 from ..gpu.run import CELL_LIMIT, SAVE_EVERY, start_again
 from ..results import header, write_results
-from . import problems, record, semi24
+from . import conv, problems, record, semi24
 from .problems import Problem
 from .record import Record
 from .scores import digest
@@ -25,13 +25,19 @@ from .summary import WORST, worst
 
 
 class Family(NamedTuple):
-    """A family of weights: how its problems are drawn, and of which class they are."""
+    """A family of weights: how its problems are drawn, of which class they are, and whether a layer of them
+    may keep a dense copy."""
 
     draw: Callable[[int, int], Problem]
     kind: type[Problem]
+    copies: bool = True
 
 
-FAMILIES = {"bsr": Family(problems.draw, Problem), "semi24": Family(semi24.draw, semi24.Semi24Problem)}
+FAMILIES = {
+    "bsr": Family(problems.draw, Problem),
+    "semi24": Family(semi24.draw, semi24.Semi24Problem),
+    "bsr_conv": Family(conv.draw, conv.ConvProblem, copies=False),
+}
 #: With --kernel: how many problems in a row the kernel may refuse before it counts as one that takes none.
 MOST_DRAWS = 200
 
@@ -63,7 +69,9 @@ class Sweep:
         self.device, self._folder, self._name = device, folder, name
         chosen = record.choice.__name__
         about = {"suite": "sweep", "family": family, "seed": seed, "kernel": kernel, "choice": chosen}
-        about["demo_scores"] = digest() if family == "bsr" else None  # 2:4 masks are drawn alone
+        about["demo_scores"] = (
+            digest() if family == "bsr" else None
+        )  # the others have none of the demo's masks
         about |= {"dense_copy": device.dense_copy, "beside_busy": device.beside_busy}
         self.head: Record = header("burst", device.slug) | device.about | about
         self.records: list[Record] = []

@@ -65,17 +65,39 @@ def block_group(rows: int, cols: int) -> str:
     return f"{rows}x{cols}" if rows == cols else "rectangular"
 
 
-GROUPS: dict[str, Callable[[Record], str]] = {
+Key = Callable[[Record], str]
+
+
+def taps_of(record: Record) -> str:
+    return "x".join(map(str, record["window"]["kernel"]))
+
+
+def steps_of(record: Record) -> str:
+    """Returns the stride and the dilation, of the axes the largest."""
+    stride, dilation = (max(record["window"][name]) for name in ("stride", "dilation"))
+    return f"{stride}" + (", dilation above 1" if dilation > 1 else "")
+
+
+GROUPS: dict[str, Key] = {
     "direction": lambda record: record["direction"],
     "mask": lambda record: record["pattern"],
     "tokens": lambda record: token_group(record["m"]),
     "block": lambda record: block_group(*record["block"]),
     "dtype": lambda record: record["dtype"],
 }
-
-
 #: Groups that 2:4 weights do not have.
 OF_BLOCKS = ("mask", "block")
+OF_CONVOLUTIONS: dict[str, Key] = {
+    "images" if name == "tokens" else name: key for name, key in GROUPS.items()
+} | {"taps": taps_of, "stride": steps_of}
+
+
+def groups_of(record: Record) -> dict[str, Key]:
+    """Returns the groups that records of this one's family have."""
+    if "window" in record:
+        return OF_CONVOLUTIONS
+    packed = record["pattern"] == semi24.PATTERN
+    return {name: key for name, key in GROUPS.items() if not (packed and name in OF_BLOCKS)}
 
 
 def row(name: str, records: list[Record]) -> list[str]:
@@ -93,14 +115,12 @@ def row(name: str, records: list[Record]) -> list[str]:
 
 
 def rows(records: Iterable[Record]) -> list[list[str]]:
-    """Returns one row for all records, then rows for each of GROUPS in a fixed order."""
+    """Returns one row for all records, then rows for each of their groups in a fixed order."""
     found = measured(records)
     if not found:
         return []
     lines = [row("all", found)]
-    for name, key in GROUPS.items():
-        if name in OF_BLOCKS and found[0]["pattern"] == semi24.PATTERN:
-            continue
+    for name, key in groups_of(found[0]).items():
         grouped: dict[str, list[Record]] = {}
         for record in found:
             grouped.setdefault(key(record), []).append(record)
@@ -173,12 +193,13 @@ def _of_measured(found: list[Record]) -> list[str]:
     counts = (sum(slower(record, than) for record in found) for than in (SLOWER, MUCH_SLOWER))
     behind, far = (share(count, len(found)) for count in counts)
     median = quantile([record["speedup"] for record in found], 0.5)
-    ratios = [record["predicted_us"] / record["us"]["median"] for record in found]
-    predicted = ", ".join(f"p{100 * at:.0f} {quantile(ratios, at):.2f}" for at in QUANTILES)
+    ratios = [each["predicted_us"] / each["us"]["median"] for each in found if each["predicted_us"]]
+    predicted = ", ".join(f"p{100 * at:.0f} {quantile(ratios, at):.2f}" for at in QUANTILES if ratios)
+    without = f"; {len(found) - len(ratios)} without a prediction" if len(ratios) < len(found) else ""
     lines = [
         f"slower than dense (by 3 % and .5 us): {behind} of {len(found)} problems, below .9: {far}",
         f"median speed-up {median:.3f}",
-        f"predicted over measured time: {predicted}",
+        f"predicted over measured time: {predicted or 'none'}{without}",
     ]
     good, many = well_chosen(found)
     if many:
@@ -213,11 +234,21 @@ def _of_others(records: list[Record]) -> list[str]:
 def title(record: Record) -> str:
     """Describes one problem in a few words."""
     size = "{m} x {k} x {n}".format(**record)
+    if "window" in record:
+        size = convolution(record)
     if record["pattern"] == semi24.PATTERN:
         return f"#{record['index']} {record['direction']} {record['dtype']} {size}, 2:4"
     block = "{} x {}".format(*record["block"])
     mask = f"density {record.get('stored', record['density']):.3f} {record['pattern']}"
     return f"#{record['index']} {record['direction']} {record['dtype']} {size}, blocks of {block}, {mask}"
+
+
+def convolution(record: Record) -> str:
+    """Describes the sizes of a convolution."""
+    extents, steps = " x ".join(map(str, record["extents"])), record["window"]
+    taps = f"{record['k']} to {record['n']} channels, {taps_of(record).replace('x', ' x ')} taps"
+    more = [f"{name} {max(steps[name])}" for name in ("stride", "dilation") if max(steps[name]) > 1]
+    return ", ".join([f"{record['m']} of {extents}", taps, *more])
 
 
 def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
@@ -232,7 +263,7 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
 
 def about(head: dict[str, Any]) -> str:
     """Says which sweep it was: seed, device, commit, date, versions."""
-    kernel = ", 2:4 weights" if head.get("family") == "semi24" else ""
+    kernel = {"semi24": ", 2:4 weights", "bsr_conv": ", convolutions"}.get(head.get("family", ""), "")
     kernel += f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
