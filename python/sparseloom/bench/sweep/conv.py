@@ -68,7 +68,7 @@ class ConvProblem(Problem):
         return ConvReference(operands)
 
     def dense_of_constants(self) -> Call:
-        return dense_call(self, constants(self), fastest_layout(replace(self, m=1, drawn=1)))
+        return dense_call(self, constants(self), fastest_layout(replace(self, m=1)))
 
     @property
     def copies(self) -> bool:
