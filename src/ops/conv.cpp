@@ -26,9 +26,15 @@ constexpr std::int64_t kTapsLimit = 1 << 16;
 // Pixels along an axis, padding included, are counted in 32 bits.
 constexpr std::int64_t kExtentLimit = 1 << 30;
 
-// The share of the FMA peak that torch's fp32 convolution reaches: on a Zen 3, 512 channels of 14 x 14, 3 x
-// 3, beside the times that the rows predict there. Its dW is so much slower than its forward product and dX.
-constexpr double kTorchShare = 0.95, kTorchDwShare = 0.63;
+// What a layer's call of torch's convolution takes, fitted to 92 fp32 problems of the sweep with every
+// candidate timed (two threads of a Zen 3 that shares its host): the share of the FMA peak that torch's
+// product reaches; the seconds of one thread for an element of W, which is made of its blocks and laid out by
+// taps; and those for an element of x and y, which torch lays out anew where they have channels last. Of the
+// 92 it is within 1.3 of the time in 68. A share alone, .95 (dW .63) as 512 channels of 14 x 14 have it, was
+// so in 3, half of the time in the median, and the plan chose torch's in 19, in 18 of them by mistake.
+// Nearly full W of 3 x 3 in dX are the exception: torch's takes .75 to .85 of what is predicted there.
+constexpr double kTorchShare = 0.73, kTorchDxShare = 0.5, kTorchDwShare = 0.45;
+constexpr double kMadeSeconds = 12e-9, kLaidOutSeconds = 2e-9;
 
 void check_within(const char* op, const char* name, std::int64_t got, std::int64_t least,
                   std::int64_t limit) {
@@ -133,7 +139,9 @@ double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
   const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
   const int threads = std::max(1, executor.num_threads);
   const plan::MachineRates& machine = kernels::machine_rates();
-  const double share = p.direction == Direction::dw ? kTorchDwShare : kTorchShare,
+  const double share = p.direction == Direction::forward ? kTorchShare
+                       : p.direction == Direction::dx    ? kTorchDxShare
+                                                         : kTorchDwShare,
                peak = std::max(machine.f32_avx2, machine.f32_avx512) * threads;
   const double flops = p.dtype == DType::f32
                            ? share * peak
@@ -143,7 +151,13 @@ double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
   dense.cols = cols, dense.threads = threads, dense.can_gemm = true;
   dense.copy_bytes = machine.copy_bytes, dense.gemm_flops = flops;
   if (flops <= 0 || dense.copy_bytes <= 0) return 0;
-  return kernels::generic::predict_dense_on_cpu_us(dense);
+  const auto elements = [](std::int64_t high, std::int64_t wide) {
+    return static_cast<double>(high) * static_cast<double>(wide);
+  };
+  const double made = kMadeSeconds * elements(p.rows, cols);
+  const double laid_out =
+      kLaidOutSeconds * (elements(p.shape.in_pixels(), p.cols) + elements(pixels, p.rows));
+  return kernels::generic::predict_dense_on_cpu_us(dense) + 1e6 * (made + laid_out) / threads;
 }
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,

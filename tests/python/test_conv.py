@@ -67,7 +67,7 @@ def test_the_plan_chooses_between_the_rows_and_torch() -> None:
     how: Any = {"padding": 1, "block": 32, "bias": False}
     for density, rows in ((0.1, True), (1.0, False)):
         layer = BlockSparseConv2d(256, 256, 3, density=density, **how)
-        for direction in ("forward", "dx"):
+        for direction in ("forward", "dx") if rows else ("forward",):
             plan = _conv_plans.plan(direction, torch.float32, 8, (14, 14), layer._window, layer.index)
             assert (plan["predicted_us"] < plan["dense_copy_us"]) == rows, plan["text"]
             assert plan["kernel"].endswith("_conv") and plan["workspace_bytes"] < 64 << 20
