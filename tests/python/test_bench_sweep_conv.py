@@ -147,9 +147,17 @@ def test_where_no_row_runs_torchs_convolution_is_timed_without_a_prediction(
     assert "predicted over measured time: none; 1 without a prediction" in summary.sentences([found])
 
 
-def test_images_are_halved_until_dense_is_short(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "dense_seconds", lambda of: 0.02 * of.m)
-    assert cpu.Cpu().fitted(replace(draw(5, 0), m=24, drawn=24)).m == 1
+def test_images_and_then_extents_are_halved_until_dense_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    unet = next(each for each in DRAWS if each.extents == (256, 256))
+    drawn = replace(unet, m=24, drawn=24)
+    for us_per_pixel, images, side in ((0.01, 24, 256), (0.1, 6, 256), (1.0, 1, 128), (1e6, 1, 8)):
+        monkeypatch.setattr(
+            cpu, "dense_seconds", lambda of, us=us_per_pixel: 1e-6 * us * of.m * math.prod(of.extents)
+        )
+        assert cpu.Cpu().fitted(drawn) == replace(drawn, m=images, extents=(side, side))
+    for each in DRAWS[:200]:
+        for size in each.sizes():
+            assert isinstance(size, ConvProblem) and min(size.window.out(size.extents)) >= 1
 
 
 @pytest.mark.parametrize(

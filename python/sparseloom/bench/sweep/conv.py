@@ -27,6 +27,14 @@ CONV_MASKS = tuple(mask for mask in MASKS if mask != "demo")
 POINT = Window((), (), (), ())
 
 
+#: Of the last stages of classifiers.
+LEAST_EXTENT = 7
+
+
+def _halved(extent: int) -> int:
+    return extent // 2 if extent >= 2 * LEAST_EXTENT else extent
+
+
 @dataclass(frozen=True)
 class ConvProblem(Problem):
     """A problem of a convolution of `m` images of `extents`, from k to n channels."""
@@ -66,6 +74,14 @@ class ConvProblem(Problem):
 
     def reference(self, operands: ConvOperands) -> ConvReference:  # type: ignore[override]
         return ConvReference(operands)
+
+    def sizes(self) -> list[Problem]:
+        """Returns the problem with its images halved, down to one, and then the extents of that, none below
+        LEAST_EXTENT; the smallest first."""
+        found = super().sizes()
+        while (extents := tuple(map(_halved, found[0].extents))) != found[0].extents:  # type: ignore[attr-defined]
+            found.insert(0, replace(found[0], extents=extents))  # type: ignore[call-arg]
+        return found
 
     def dense_of_constants(self) -> Call:
         return dense_call(self, constants(self), fastest_layout(replace(self, m=1)))

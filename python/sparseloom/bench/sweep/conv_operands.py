@@ -194,7 +194,7 @@ def fastest_layout(problem: ConvProblem) -> bool:
     return _fastest_layout(replace(problem, drawn=problem.m))
 
 
-@lru_cache(maxsize=2)  # of one image, which the fit asks for, and of the problem
+@lru_cache(maxsize=2)  # of one image, which a fit asks for at some extents, and of the problem
 def _fastest_layout(problem: ConvProblem) -> bool:
     own = constants(problem)
     with torch.no_grad():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,23 +42,23 @@ class Cpu:
         self.plan_device = "cpu"
 
     def fitted(self, problem: Problem) -> Problem:
-        """Returns the problem with its tokens halved until torch's dense product takes at most
-        MOST_DENSE_SECONDS, or one token is left."""
-        tokens = [problem.m >> halvings for halvings in range(problem.m.bit_length())][::-1]
-        at, seconds = 0, dense_seconds(replace(problem, m=tokens[0]))
-        while seconds <= MOST_DENSE_SECONDS and at + 1 < len(tokens):
-            # The search goes up from one token, in strides that fit if twice the tokens take twice the time:
-            # going down from many tokens, fp16 would take minutes.
+        """Returns the largest of the problem's sizes whose dense product takes at most MOST_DENSE_SECONDS, or
+        the smallest."""
+        sizes = problem.sizes()
+        at, seconds = 0, dense_seconds(sizes[0])
+        while seconds <= MOST_DENSE_SECONDS and at + 1 < len(sizes):
+            # The search goes up from the smallest, in strides that fit if twice the tokens take twice the
+            # time: going down from many tokens, fp16 would take minutes.
             stride = max(1, int(math.log2(MOST_DENSE_SECONDS / max(seconds, 1e-6))))
-            ahead = min(at + stride, len(tokens) - 1)
-            took = dense_seconds(replace(problem, m=tokens[ahead]))
+            ahead = min(at + stride, len(sizes) - 1)
+            took = dense_seconds(sizes[ahead])
             while took > MOST_DENSE_SECONDS and ahead > at + 1:
                 ahead -= 1
-                took = dense_seconds(replace(problem, m=tokens[ahead]))
+                took = dense_seconds(sizes[ahead])
             if took > MOST_DENSE_SECONDS:
                 break
             at, seconds = ahead, took
-        return replace(problem, m=tokens[at])
+        return sizes[at]
 
     def measure(self, problem: Problem, forced: str | None = None) -> Record:
         """Returns the record, with `unmeasured` when twice the rounds did not agree or others used the CPU.

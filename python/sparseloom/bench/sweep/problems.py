@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -125,6 +125,10 @@ class Problem(Cell):
     def reference(self, operands: Operands | Semi24Operands) -> Reference:
         """Returns what checks results on a GPU."""
         return Reference(operands)
+
+    def sizes(self) -> list[Problem]:
+        """Returns the problem with its tokens halved, down to one; the smallest first."""
+        return [replace(self, m=self.m >> halvings) for halvings in range(self.m.bit_length())][::-1]
 
     def dense_of_constants(self) -> Call:
         """Returns torch's dense product on the CPU of operands whose values are all the same: no product
