@@ -71,6 +71,8 @@ with torch.no_grad():
     print(f"half of the blocks: {F.cross_entropy(model(images[:256]), classes[:256]).item():.3f}")
 print(f"trained on:         {train(model, 20):.3f}")
 
+print(sparseloom.report(model, images[:64], seconds=0.05))  # each layer, and the whole, beside dense twins
+
 model.eval()
 with torch.no_grad():
     expected = model(images[:16])

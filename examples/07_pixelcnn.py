@@ -101,6 +101,7 @@ sparseloom.sparsify_(model, {r"(down|right)\..*": BlockSparse(block=16, density=
 with torch.no_grad():
     print(f"half of the blocks: {bits(model, images[:64]).item():.3f}")
 print(f"trained on:         {train(model, 15):.3f}")
+print(sparseloom.report(model, images[:32], seconds=0.05))  # each layer, and the whole, beside dense twins
 
 # no pixel sees itself or a later one, sparse or not
 changed = images[:1].clone()

@@ -86,13 +86,18 @@ def by_rows(
 ) -> bool:
     """Returns whether a row of bsr_conv shall run the product of ``direction`` on the operand x, where W maps
     from space of ``extents``. The rows all want something to multiply."""
-    if x.is_cuda:
-        fits = x.dtype in _SIXTEEN_BITS and x.numel() > 0 and _built_for_cuda()
-        return fits and (strict or rows_are_faster(direction, x, extents, window, index))
-    fits = x.device.type == "cpu" and x.dtype in (torch.float32, *_SIXTEEN_BITS) and x.numel() > 0
-    if not fits or transformed() or torch._C._get_tracing_state() is not None:
+    if x.numel() == 0 or not have_rows(x.device, x.dtype):
+        return False
+    if not x.is_cuda and (transformed() or torch._C._get_tracing_state() is not None):
         return False
     return strict or rows_are_faster(direction, x, extents, window, index)
+
+
+def have_rows(device: torch.device, dtype: torch.dtype) -> bool:
+    """Returns whether rows of bsr_conv multiply in that dtype on that device."""
+    if device.type == "cuda":
+        return dtype in _SIXTEEN_BITS and _built_for_cuda()
+    return device.type == "cpu" and dtype in (torch.float32, *_SIXTEEN_BITS)
 
 
 def _built_for_cuda() -> bool:

@@ -19,6 +19,9 @@ from .errors import Error
 #: most shapes torch's convolution becomes faster somewhat above it.
 COMPILED_DENSITY = 0.5
 
+#: What plans call torch's convolution with a dense copy of the weight.
+DENSE = "dense"
+
 
 def plan(
     direction: str,
@@ -35,6 +38,36 @@ def plan(
     window = map(list, window)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
     return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device)))
+
+
+def explained(
+    direction: str,
+    dtype: torch.dtype,
+    images: int,
+    extents: Sequence[int],
+    window: Any,
+    index: Index | _Sizes,
+    device: int,
+    strict: bool,
+) -> dict[str, Any]:
+    """Returns ``plan``, of which ``kernel`` is what a call runs: the row, or "dense", torch's convolution
+    with a dense copy of the weight, and ``predicted_us`` its time; None where nobody predicts it. ``strict``
+    forbids that copy; where no row runs, ``kernel`` is "dense" all the same."""
+    try:
+        found = plan(direction, dtype, images, extents, window, index, device)
+    except Error as refused:
+        return {"kernel": DENSE, "predicted_us": None, "dense_copy_us": None, "text": str(refused)}
+    dense_us, row = found["dense_copy_us"], found["kernel"]
+    if dense_us is None:
+        return found
+    said, text = (
+        f"torch's convolution with a dense copy of the weight, predicted {dense_us:.0f} us",
+        found["text"],
+    )
+    if strict or found["predicted_us"] < dense_us:
+        return {**found, "text": f"{text}  not dense: {said}\n"}
+    text = text.replace(f"\n  runs {row}", f"\n  runs {said}\n  not {row}", 1)
+    return {**found, "kernel": DENSE, "predicted_us": dense_us, "text": text}
 
 
 def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:

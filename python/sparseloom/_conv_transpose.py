@@ -50,7 +50,7 @@ def conv_transpose(
     is as for ``_conv.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
-    sizes = index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm)  # of the turned one
+    sizes = turned_sizes(index)
     if not _conv.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
             got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
@@ -74,6 +74,11 @@ def conv_transpose(
         extents,
     )
     return (y if bias is None else y + bias).movedim(-1, 1)
+
+
+def turned_sizes(index: Index) -> Index:
+    """Returns the index with the sizes of ``turned(index)``, whose lists are not read."""
+    return index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm)
 
 
 def turned(index: Index) -> Index:

@@ -121,6 +121,12 @@ class BlockSparseConv(ConvModule):
         """
         return self._call(x, residual)
 
+    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+        added = self._pad[::-1]  # pairs, of the first axis first
+        padded = tuple(size + sum(added[2 * i : 2 * i + 2]) for i, size in enumerate(extents))
+        self._window.out(padded)
+        return direction, padded, self.index
+
     def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
         if self._pad:
             x = F.pad(x, self._pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .. import _conv, ops
+from .. import _conv, _conv_plans, ops
 from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from .._numbers import whole
@@ -192,11 +192,51 @@ class ConvModule(IndexedModule):
         """Returns the product with bias; the operands have one dtype and device."""
         raise NotImplementedError
 
-    def _require_fit(self, x: Tensor, values: Tensor) -> None:
-        if x.dim() != self.dimensions + 2 or x.shape[1] != self.in_features:
+    def plan(
+        self, x_shape: Sequence[int], direction: str = "forward", dtype: torch.dtype | None = None
+    ) -> dict[str, Any]:
+        """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
+        row of bsr_conv or "dense", torch's convolution with a dense copy of the weight; ``predicted_us``, and
+        ``dense_copy_us`` of that convolution, None where nobody predicts it; and ``text``.
+
+        ``direction`` is forward, dx or dw; where forward runs dense, so do the others. ``dtype`` is the
+        layer's own by default; its device is asked (on meta: the CPU). A compiled graph asks no plan: it runs
+        rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do not
+        fit.
+        """
+        if direction not in ops.DIRECTIONS:
+            raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
+        images, _, *extents = self._require_shape(tuple(x_shape))
+        dtype = dtype or self.values.dtype
+        device = torch.device("cpu") if self.values.is_meta else self.values.device
+        where = (device.index or 0) if device.type == "cuda" else -1
+        if not images or not _conv.have_rows(device, dtype):
+            said = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
+            return {"kernel": _conv_plans.DENSE, "predicted_us": None, "dense_copy_us": None, "text": said}
+        found: dict[str, Any] = {}
+        for each in dict.fromkeys(("forward", direction)):
+            row, of, sizes = self._asked(each, tuple(extents))
+            strict = self.strict and each == "forward"
+            how = row, dtype, images, of, self._window, sizes, where, strict
+            found = _conv_plans.explained(*how)
+            if found["kernel"] == _conv_plans.DENSE:
+                break
+        return found
+
+    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+        """Returns what the layer asks of a row for ``direction`` and an x of these extents: the row's
+        direction, the extents of what its window walks, and its sizes."""
+        raise NotImplementedError
+
+    def _require_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) != self.dimensions + 2 or shape[1] != self.in_features:
             space = ("length", "height, width", "depth, height, width")[self.dimensions - 1]
             expected = f"x [images, {self.in_features}, {space}]"
-            raise Error("conv", expected, str(list(x.shape)), "the second axis is in_channels")
+            raise Error("conv", expected, str(list(shape)), "the second axis is in_channels")
+        return shape
+
+    def _require_fit(self, x: Tensor, values: Tensor) -> None:
+        self._require_shape(tuple(x.shape))
         if x.dtype != values.dtype or x.device != values.device:
             expected, got = f"x of {values.dtype} on {values.device}", f"{x.dtype} on {x.device}"
             raise Error("conv", expected, got, "convert one of them with .to(), or use autocast")

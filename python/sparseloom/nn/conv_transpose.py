@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .._conv import Window
-from .._conv_transpose import conv_transpose, extents_of, turned
+from .._conv_transpose import conv_transpose, extents_of, turned, turned_sizes
 from ..errors import Error
 from ..pattern import Block, Pattern
 from . import state
@@ -130,6 +130,10 @@ class BlockSparseConvTranspose(ConvModule):
         """
         given = {} if output_size is None else {"output_size": output_size}
         return self._call(x, residual, **given)
+
+    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+        row = {"forward": "dx", "dx": "forward", "dw": "dw"}[direction]
+        return row, extents_of(extents, self._window, self.output_padding), turned_sizes(self.index)
 
     def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
         more = self.output_padding

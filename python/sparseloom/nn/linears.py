@@ -56,6 +56,12 @@ def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
             yield owner, weight
 
 
+def planned_convolutions(model: nn.Module) -> Iterator[tuple[ConvModule, SparseWeight]]:
+    """Yields every convolution of a model that is sparse in blocks, once, with its weight."""
+    weights = {layer.weight.owner: layer.weight for layer in sparse_layers(model)}
+    yield from ((owner, each) for owner, each in weights.items() if isinstance(owner, ConvModule))
+
+
 def sparse_linears(model: nn.Module) -> Iterator[tuple[str, BlockSparseLinear]]:
     """Yields every BlockSparseLinear of a model under all its names."""
     for layer in sparse_layers(model):

@@ -31,7 +31,16 @@ def grouped(layers: list[LayerReport]) -> tuple[list[Group], list[LayerReport]]:
 def _key(layer: LayerReport) -> tuple[Any, ...]:
     """Equal for layers that are shown as one. Times and notes differ between equal layers."""
     density = None if layer.density is None else f"{layer.density:.3g}"
-    size = (layer.kind, layer.shape, layer.block, layer.layout, density, layer.tokens, layer.dtype)
+    size = (
+        layer.kind,
+        layer.shape,
+        layer.block,
+        layer.layout,
+        density,
+        layer.tokens,
+        layer.x_shape,
+        layer.dtype,
+    )
     measured = layer.times is None or tuple(layer.times)
     return (*size, tuple(layer.kernels.items()), measured)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
+from ..nn.conv_base import ConvModule
 from ..nn.linears import Planned
 from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
@@ -51,7 +51,7 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
         type(module).__name__,
         (rows, cols),
         values.nbytes + weight.index_bytes + rest,
-        rows * cols * values.element_size() + rest,
+        rows * cols * weight.taps * values.element_size() + rest,
         weight.block if in_blocks else None,
         weight.density,
         dtype=str(values.dtype).removeprefix("torch."),
@@ -61,7 +61,7 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
     )
 
 
-def dense_kernels(entry: LayerReport, layer: Planned) -> str:
+def dense_kernels(entry: LayerReport, layer: Planned | ConvModule) -> str:
     """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
     none."""
     trains = layer.values.requires_grad
@@ -73,10 +73,10 @@ def dense_kernels(entry: LayerReport, layer: Planned) -> str:
     return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
 
 
-def require_sparse(entries: list[tuple[LayerReport, Planned]]) -> None:
+def require_sparse(entries: Sequence[tuple[LayerReport, Planned | ConvModule]]) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel."""
     if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
-        remedy = "layer.plan(tokens)['text'] says why; lower the density, or leave strict out"
+        remedy = "the layer's plan(..)['text'] says why; lower the density, or leave strict out"
         raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
 
 
@@ -130,35 +130,44 @@ def _measured(layer: Planned, tokens: int, seconds: float) -> tuple[Times, Times
     """Returns the median times of the layer and of its dense twin, and the rounds' ratios."""
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
-    generator = torch.Generator().manual_seed(0)
-    # explicit, whatever torch's defaults are
-    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
-    x = torch.randn(tokens, layer.in_features, **drawn).to(device, dtype)
 
     def dense(x: Tensor) -> Tensor:
         return ops.activate(linear(x), getattr(layer, "activation", None))
 
-    gpu = device if device.type == "cuda" else None
+    # what does not train here does not train there
+    linear.weight.requires_grad_(layer.values.requires_grad)
+    if layer.bias is not None:
+        linear.bias.requires_grad_(layer.bias.requires_grad)
+    twin = [parameter for parameter in linear.parameters() if parameter.requires_grad]
+    return timed(layer, dense, twin, drawn(tokens, layer.in_features).to(device, dtype), seconds)
+
+
+def drawn(*shape: int) -> Tensor:
+    """Returns the same random numbers in each call, whatever torch's defaults are."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def timed(
+    layer: nn.Module, dense: Callable[[Tensor], Tensor], twin: list[nn.Parameter], x: Tensor, seconds: float
+) -> tuple[Times, Times, Ratios]:
+    """Returns the median times of a layer on x and of ``dense``, whose trained parameters are ``twin``, and
+    the rounds' ratios: forward, and where the layer trains backward."""
+    gpu = x.device if x.is_cuda else None
     with torch.no_grad():
         samples = {"forward": in_turn([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)}
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     if not trains:
         return _summed_up(samples)
-    linear.weight.requires_grad_(layer.values.requires_grad)
     x.requires_grad_()
-    gradient = torch.randn(tokens, layer.out_features, **drawn).to(device)
 
     def backward(y: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
-        dy = gradient.to(y.dtype)
+        dy = drawn(*y.shape).to(y.device, y.dtype)
         return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
 
     with torch.enable_grad():
-        # what does not train here does not train there
-        twin = [linear.weight] if layer.values.requires_grad else []
-        twin += [linear.bias] if layer.bias is not None and layer.bias.requires_grad else []
-        samples["backward"] = in_turn(
-            [backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu
-        )
+        calls = [backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])]
+        samples["backward"] = in_turn(calls, seconds / 2, gpu)
     return _summed_up(samples)
 
 

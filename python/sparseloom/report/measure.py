@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..nn.arguments import require_module
-from ..nn.linears import Planned, planned_linears
+from ..nn.conv_base import ConvModule
+from ..nn.linears import Planned, planned_convolutions, planned_linears
 from ..nn.sparse_weight import sparse_layers
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
-from . import layers, whole
+from . import convs, layers, whole
 from .inputs import gpus_of, watched
 from .result import LayerReport, Report
 
@@ -31,12 +32,12 @@ def report(
     """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), then
     measures its sparse layers and itself.
 
-    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear of the same
-    shape and dtype, interleaved, for about ``seconds`` a layer. Layers that are not sparse are listed as they
-    are. The whole model is timed on the example input against a copy whose sparse layers are dense, forward
-    without gradients and, where it trains, backward. The model is left as it was (evaluation mode, no
-    gradients kept). What torch.compile wraps is measured without it; under autocast the products are those of
-    autocast, weights cast in each call.
+    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear or the
+    convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer. Layers that are not
+    sparse are listed as they are. The whole model is timed on the example input against a copy whose sparse
+    layers are dense, forward without gradients and, where it trains, backward. The model is left as it was
+    (evaluation mode, no gradients kept). What torch.compile wraps is measured without it; under autocast the
+    products are those of autocast, weights cast in each call.
 
     Args:
         seconds: of timing for each layer, and for the whole model at each batch size.
@@ -52,16 +53,21 @@ def report(
     model = inner if isinstance(inner, nn.Module) else model
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
-        tokens = _tokens_seen(model, example_input)
+        tokens, seen = _inputs_seen(model, example_input)
         entries = []
         sparse: list[tuple[LayerReport, Planned]] = []
+        convolutions: list[tuple[LayerReport, ConvModule]] = []
         linears = {layer: (layer, weight) for layer, weight in planned_linears(model)}
+        spatial = dict(planned_convolutions(model))
         others = {each.weight.owner: each.weight for each in sparse_layers(model)}
         for name, module in model.named_modules():
             if found := linears.get(module):
                 layer, weight = found
                 entries.append(layers.described(name, layer, weight, tokens.get(layer)))
                 sparse.append((entries[-1], layer))
+            elif isinstance(module, ConvModule) and module in spatial:
+                entries.append(convs.described(name, module, spatial[module], seen.get(module)))
+                convolutions.append((entries[-1], module))
             elif other := others.get(module):
                 entries.append(layers.listed(name, module, other))
             elif parameters := list(module.parameters(recurse=False)):
@@ -71,7 +77,7 @@ def report(
                     LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched")
                 )
         if strict:
-            layers.require_sparse(sparse)
+            layers.require_sparse([*sparse, *convolutions])
         watch = Watch()
         own, batches = whole.measured(model, example_input, batch_sizes, seconds)
         known: dict[tuple[Any, ...], dict[str, float | None]] = {}
@@ -88,7 +94,10 @@ def report(
             if key not in known:  # once for each shape: it takes some twenty plans
                 known[key] = layers.break_evens(entry, layer)
             entry.break_even = known[key]
-    gpus = {layer.values.device for _, layer in sparse if layer.values.is_cuda}
+        for entry, convolution in convolutions:
+            convs.measure(entry, convolution, seen.get(convolution), seconds)
+            watch.look()
+    gpus = {layer.values.device for _, layer in [*sparse, *convolutions] if layer.values.is_cuda}
     machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(
         ops.info().get("cpu", "cpu")
     )
@@ -96,20 +105,22 @@ def report(
     return Report(entries, torch.get_num_threads(), machine, totals, own, batches, watch.lost)
 
 
-def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
-    """Returns the most rows that each sparse layer saw in one call."""
+def _inputs_seen(
+    model: nn.Module, example_input: Any
+) -> tuple[dict[nn.Module, int], dict[ConvModule, Tensor]]:
+    """Returns the most rows that each layer saw in one call, and the largest inputs of convolutions."""
     tokens: dict[nn.Module, int] = {}
+    seen: dict[ConvModule, Tensor] = {}
 
     def see(
         module: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor], result: Tensor
     ) -> None:
         x = arguments[0] if arguments else keywords["x"]
-        tokens[module] = max(tokens.get(module, 0), x.numel() // max(1, x.shape[-1]))
+        if isinstance(module, ConvModule):
+            convs.see(module, x, seen)
+        else:
+            tokens[module] = max(tokens.get(module, 0), x.numel() // max(1, x.shape[-1]))
 
-    watched(
-        model,
-        [layer for layer, _ in planned_linears(model)],
-        example_input,
-        see,
-    )
-    return tokens
+    modules = [layer for layer, _ in planned_linears(model)]
+    watched(model, [*modules, *(layer for layer, _ in planned_convolutions(model))], example_input, see)
+    return tokens, seen

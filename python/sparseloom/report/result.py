@@ -20,12 +20,13 @@ class LayerReport:
 
     name: str
     kind: str
-    shape: tuple[int, ...]  # out features, in features for linear layers
+    shape: tuple[int, ...]  # out features, in features for linear layers; then the taps of convolutions
     bytes: int  # parameters and saved buffers as they are
     dense_bytes: int  # the bytes of the same layer, dense
     block: tuple[int, int] | None = None
     density: float | None = None
     tokens: int | None = None  # rows of the largest input seen
+    x_shape: tuple[int, ...] | None = None  # of the largest input that a convolution saw
     dtype: str | None = None  # of the products: autocast's where autocast is on
     kernels: dict[str, str] = field(default_factory=dict)  # forward, dx, dw
     times: Times | None = None

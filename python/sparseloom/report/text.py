@@ -77,6 +77,7 @@ def _group(group: Group) -> list[str]:
         "" if entry.layout is None else f"layout {entry.layout}",
         "" if entry.density is None else f"density {entry.density:.3g}",
         f"{entry.tokens} tokens of {entry.dtype}" if entry.tokens else "",
+        f"input {' x '.join(map(str, entry.x_shape))} of {entry.dtype}" if entry.x_shape else "",
         byte_words(entry) + (" in all" if len(names) > 1 else ""),
     ]
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def totals(model: nn.Module) -> Totals:
     parameters = sum(parameter.numel() for parameter in unique)
     size = sum(_bytes(parameter) for parameter in unique)
     stored = sum(weight.values.numel() for weight in weights.values())
-    dense = {key: weight.shape[0] * weight.shape[1] for key, weight in weights.items()}
+    dense = {key: math.prod(weight.shape) * weight.taps for key, weight in weights.items()}
     dense_parameters = parameters - stored + sum(dense.values())
     dense_bytes = size + sum(
         dense[key] * weight.values.element_size() - _bytes(weight.values) for key, weight in weights.items()
