@@ -30,4 +30,23 @@ def page(run: Record) -> str:
     dtypes = ", ".join(dict.fromkeys(record["dtype"] for record in run["records"]))
     torchs = "cuDNN's channels-last convolution" if "gpu" in run else "torch's in its faster memory format"
     said = f"3 x 3 taps, padding 1, beside {torchs} in turn, by the kernel"
-    return "\n\n".join([f"{dtypes}, {said} and by the plan's choice:", table(head, rows), caption(run)])
+    parts = [f"{dtypes}, {said} and by the plan's choice:", table(head, rows)]
+    return "\n\n".join([*parts, *memory(run["records"]), caption(run)])
+
+
+def memory(records: list[Record]) -> list[str]:
+    """Shows what a call of a GPU holds at most beside its operands; nothing of records without it."""
+    told = [record for record in records if record.get("peak_bytes")]
+    if not told:
+        return []
+    head = ["images, channels, extent", "block", "density", "weight", *DIRECTIONS]
+    rows = []
+    for record in told:
+        pairs = [record["weight_bytes"], *(record["peak_bytes"][direction] for direction in DIRECTIONS)]
+        row = [f"{record['images']}, {record['channels']}, {record['extent']}", str(record["block"])]
+        row.append(f"{record['density']:g}")
+        rows.append([*row, *(f"{pair['ours'] / 1e6:.2f} / {pair['torch'] / 1e6:.2f}" for pair in pairs)])
+    words = (
+        "MB, ours / cuDNN's: the weight with its index, and what a call holds at most beside its operands:"
+    )
+    return [words, table(head, rows)]

@@ -33,6 +33,9 @@ def test_a_record_has_every_density_and_direction(tmp_path: Path, dtype: str) ->
             low, median, high = each["ratio"][direction]
             assert 0 < low <= median <= high
             assert conv.speedup(each, direction) > 0
+            assert each["workspace_bytes"][direction] > 0
+        assert each["weight_bytes"]["ours"] < each["weight_bytes"]["torch"] * (each["density"] + 0.05)
+        assert each["peak_bytes"] == {}
 
 
 @pytest.mark.gpu
@@ -46,6 +49,12 @@ def test_a_gpu_is_timed_beside_cudnn(tmp_path: Path) -> None:
         for direction in conv.DIRECTIONS:
             assert set(each["us"][direction]["torch"]) == {"channels last"}
             assert each["kernels"][direction] in each["us"][direction]["each"]
+            held, pixels = (
+                each["peak_bytes"][direction],
+                2 * each["images"] * each["channels"] * each["extent"] ** 2,
+            )
+            assert set(held) == {"ours", "plan", "torch"}
+            assert direction == "dw" or min(held.values()) >= pixels  # the result of 16 bits
 
 
 def test_a_wrong_product_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

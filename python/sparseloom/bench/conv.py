@@ -123,6 +123,18 @@ def _replayed(call: Callable[[], Tensor]) -> Callable[[], object]:
     return capture(body).replay
 
 
+def peak_of(call: Callable[[], Tensor], gpu: torch.device) -> int:
+    """Returns the most bytes that a call holds beside what is there: its result, workspaces and copies."""
+    call()  # what libraries look for and keep at a first call
+    torch.cuda.synchronize(gpu)
+    torch.cuda.reset_peak_memory_stats(gpu)
+    before = torch.cuda.memory_allocated(gpu)
+    result = call()
+    torch.cuda.synchronize(gpu)
+    del result
+    return int(torch.cuda.max_memory_allocated(gpu) - before)
+
+
 def measured(
     images: int,
     channels: int,
@@ -135,7 +147,8 @@ def measured(
 ) -> dict[str, Any]:
     """Returns the record of a cell: for each direction our kernel, its relative error, the
     microseconds of each call in its fastest round, and of the rounds' ratios of torch's faster layout over
-    ours the median and the quartiles."""
+    ours the median and the quartiles; the bytes of the weight with its index beside the dense one's, our
+    workspace's, and on a GPU what each call holds at most beside its operands."""
     generator = torch.Generator().manual_seed(0)
     options: dict[str, Any] = {"padding": 1, "bias": False, "generator": generator}
     options["pattern"] = even(channels, block, density, generator)
@@ -147,7 +160,11 @@ def measured(
     )
     record: dict[str, Any] = {"op": "conv", "dtype": dtype_name("bench", dtype), "images": images}
     record |= {"channels": channels, "extent": extent, "kernel": 3, "block": block, "density": density}
-    record |= {"kernels": {}, "error": {}, "us": {}, "ratio": {}}
+    record |= {"kernels": {}, "error": {}, "us": {}, "ratio": {}, "workspace_bytes": {}, "peak_bytes": {}}
+    weight = layer.sparse_weights()["values"]
+    dense_bytes = channels * channels * weight.taps * weight.values.element_size()
+    ours_bytes = weight.values.nbytes + weight.index_bytes
+    record["weight_bytes"] = {"ours": ours_bytes, "torch": dense_bytes}
     exact = calls_of(layer.float(), x.float(), dy.float())
     layer = layer.to(dtype)
     for direction, kinds in calls_of(layer, x, dy).items():
@@ -172,6 +189,12 @@ def measured(
         how = direction, dtype, images, (extent, extent), layer._window, layer.index
         plan = _conv_plans.plan(*how, -1 if gpu is None else gpu.index or 0)
         record["kernels"][direction] = plan["kernel"]
+        record["workspace_bytes"][direction] = int(plan["workspace_bytes"])
+        if gpu:
+            record["peak_bytes"][direction] = {
+                kind: max(peak_of(run, gpu) for run in kinds[kind].values())
+                for kind in ("ours", "plan", "torch")
+            }
     return record
 
 
