@@ -16,12 +16,13 @@ from generated import ROOT, table, update
 from sparseloom import ops
 from sparseloom.testing.cases import DEVICES, Case, cases
 from sparseloom.testing.conv_cases import ConvCase, conv_cases
+from sparseloom.testing.conv_layer_cases import ConvLayerCase, conv_layer_cases
 
 PAGE = ROOT / "docs" / "support.md"
 ORDER = {"fp32": 0, "fp32 as TF32": 1, "bf16": 2, "fp16": 3, "fp64": 4}
 
 
-def dtype_name(case: Case | ConvCase) -> str:
+def dtype_name(case: Case | ConvCase | ConvLayerCase) -> str:
     if case.tf32:
         return "fp32 as TF32"
     name = ops.DTYPES[case.dtype]
@@ -36,7 +37,7 @@ def blocks_text(blocks: set[tuple[int, int]]) -> str:
     return ", ".join(f"{bm}x{bn}" for bm, bn in sorted(blocks))
 
 
-def support_rows(all_cases: list[Case | ConvCase]) -> list[list[str]]:
+def support_rows(all_cases: list[Case | ConvCase | ConvLayerCase]) -> list[list[str]]:
     """Returns one row per op, direction, dtype and device: blocks, fused activations, number of cases."""
     groups = defaultdict(list)
     for case in all_cases:
@@ -51,7 +52,7 @@ def support_rows(all_cases: list[Case | ConvCase]) -> list[list[str]]:
     return rows
 
 
-def edge_rows(all_cases: list[Case | ConvCase]) -> list[list[str]]:
+def edge_rows(all_cases: list[Case | ConvCase | ConvLayerCase]) -> list[list[str]]:
     """Returns what the cases are there for, with the number of cases of each."""
     counts: dict[str, int] = defaultdict(int)
     for case in all_cases:
@@ -77,8 +78,9 @@ def gpu_rows(checks: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
 
 
 def main() -> int:
-    all_cases: list[Case | ConvCase] = [case for device in DEVICES for case in cases(device)]
+    all_cases: list[Case | ConvCase | ConvLayerCase] = [case for device in DEVICES for case in cases(device)]
     all_cases += [case for device in DEVICES for case in conv_cases(device)]
+    all_cases += [case for device in DEVICES for case in conv_layer_cases(device)]
     head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases"]
     checks = [json.loads(path.read_text()) for path in (ROOT / "bench" / "results").glob("*/check.json")]
     steps = ["cpp", "python", "memcheck", "racecheck", "initcheck", "synccheck"]

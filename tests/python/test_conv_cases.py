@@ -1,13 +1,19 @@
-"""Every case of the list of convolutions, by every row that does not refuse it."""
+"""Every case of the lists of convolutions: by every row that does not refuse it, and through the layers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from sparseloom import Error
+from sparseloom import Error, _conv
 from sparseloom.testing.conv_cases import ConvCase, check_conv, conv_cases
+from sparseloom.testing.conv_layer_cases import DTYPES, check_conv_layer, conv_layer_cases
 
-ROWS = {"cpu": ("avx2_conv", "avx512_conv", "avx512bf16_conv"), "cuda": ("sm80_conv", "sm90_conv")}
+ROWS = {
+    "cpu": ("avx2_conv", "avx512_conv", "avx512bf16_conv"),
+    "cuda": ("sm80_conv", "sm90_conv", "sm90_conv_narrow"),
+}
 
 
 def require(case: ConvCase) -> None:
@@ -36,3 +42,44 @@ def test_cases_on_a_gpu(direction: str) -> None:
     for case in conv_cases("cuda"):
         if case.direction == direction:
             require(case)
+
+
+def require_layers(device: str, direction: str, rows: bool) -> None:
+    """By the rows in every dtype, and by torch in the first."""
+    for case in conv_layer_cases(device):
+        if case.direction == direction and (rows or case.dtype == DTYPES[device][0]):
+            found = check_conv_layer(case)
+            assert found.ok, f"{case}: {found}"
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_layers_on_the_cpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
+    require_layers("cpu", direction, rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_layers_on_a_gpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
+    require_layers("cuda", direction, rows)
+
+
+def test_a_lost_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one block, which no norm over the whole result would show."""
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: True)
+    called = _conv._called
+
+    def without(operator: Any, x: Any, values: Any, *rest: Any) -> Any:
+        values = values.clone()
+        values[0, 0] = 0
+        return called(operator, x, values, *rest)
+
+    cases = [
+        each for each in conv_layer_cases("cpu") if each.name == "padding" and each.direction == "forward"
+    ]
+    assert all(check_conv_layer(case).ok for case in cases)
+    monkeypatch.setattr(_conv, "_called", without)
+    assert not any(check_conv_layer(case).ok for case in cases)
