@@ -196,8 +196,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
 
   // The pointwise half of a recurrent step (include/sparseloom/recurrent.h). z, gates: [sequences, 4 units],
   // `side` units of each gate side by side, or all of them for 0; x, g, dx, dg of a GRU: three thirds; the
-  // rest [sequences, units]. c_before, c and dc are float32, or float64 beside float64. dy, dh, more: summands
-  // of the gradient of h.
+  // rest [sequences, units]. c_before, c and dc are float32, or float64 beside float64. dy, dh, more:
+  // summands of the gradient of h.
   m.def(
       "lstm_cell_pointwise(Tensor z, Tensor c_before, Tensor(a!)? gates, Tensor(b!) c, Tensor(c!) h, int "
       "side=0) -> ()");
