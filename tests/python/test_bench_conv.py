@@ -34,7 +34,9 @@ def test_a_record_has_every_density_and_direction(tmp_path: Path, dtype: str) ->
             assert 0 < low <= median <= high
             assert conv.speedup(each, direction) > 0
             assert each["workspace_bytes"][direction] > 0
-        assert each["weight_bytes"]["ours"] < each["weight_bytes"]["torch"] * (each["density"] + 0.05)
+        assert (
+            each["weight_bytes"]["ours"] < 0.6 * each["weight_bytes"]["torch"]
+        )  # two of four blocks at least
         assert each["peak_bytes"] == {}
 
 
