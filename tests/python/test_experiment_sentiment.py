@@ -44,6 +44,8 @@ def test_the_smoke_tells_invented_reviews_apart_and_keeps_what_is_done(tmp_path,
     assert [run["arm"] for run in record["runs"].values()] == list(ARMS[:2])
     assert all(run["errors"]["invented"] < 0.3 for run in record["runs"].values())  # chance is half
     assert "| dense | 1 |" in (tmp_path / "sentiment.md").read_text()
+    shown = (tmp_path / "sentiment.html").read_text()
+    assert "| dense | 1 |" in shown and shown.count("data:image/png;base64,") == 2  # test and validation
     capsys.readouterr()
     run_to_end(["--smoke", "--out", tmp_path])
     assert len(asked) == 15 and json.loads((tmp_path / "sentiment.json").read_text()) == record

@@ -25,10 +25,13 @@ def page(
     text: str,
     curves: Mapping[str, Mapping[str, Sequence[float | None]]],
     pictures: Sequence[Picture] = (),
+    bars: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]] | None = None,
 ) -> str:
     """Returns the page of a text in Markdown, whose tables stay as they are written; ``curves``: picture ->
-    line -> its values, in equal distances. Raises Error without matplotlib."""
+    line -> its values, in equal distances; ``bars``: picture -> colour -> group -> mean and deviation. Raises
+    Error without matplotlib."""
     shown = [_curves(name, lines) for name, lines in curves.items() if lines]
+    shown += [_bars(name, groups) for name, groups in (bars or {}).items() if groups]
     shown += [_pictures(pictures)] if pictures else []
     images = "\n".join(f'<p><img alt="" src="data:image/png;base64,{each}"></p>' for each in shown)
     return (
@@ -65,6 +68,22 @@ def _curves(name: str, lines: Mapping[str, Sequence[float | None]]) -> str:
     axes.set(xlabel="steps, %", title=name)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=3)
+    return _encoded(figure)
+
+
+def _bars(name: str, colours: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+    figure = _figure(9, 4.5)
+    axes = figure.subplots()
+    groups = list(dict.fromkeys(group for each in colours.values() for group in each))
+    width = 0.8 / len(colours)
+    for number, (label, each) in enumerate(colours.items()):
+        places = [groups.index(group) + (number - (len(colours) - 1) / 2) * width for group in each]
+        means, deviations = zip(*each.values(), strict=True)
+        axes.bar(places, means, width, yerr=deviations, capsize=3, label=label)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set(title=name)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize="small")
     return _encoded(figure)
 
 

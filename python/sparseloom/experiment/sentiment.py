@@ -21,6 +21,7 @@ from ..errors import Error
 from ..nn import SmallWorldLSTM
 from . import checkpoints, reviews
 from .char_lstm import ARMS, TINY, Size, network
+from .curves import page
 from .reviews import Reviews, Text
 from .runs import spread
 from .steps import device_name
@@ -52,8 +53,8 @@ def sentiment(
         bool, typer.Option(help="seconds on a CPU: untrained networks, invented reviews")
     ] = False,
 ) -> None:
-    """Fits logistic regressions to what the networks remember of reviews; then writes sentiment.json and the
-    table of the networks that have all fits. Several commands may run side by side for several networks."""
+    """Fits logistic regressions to what the networks remember of reviews; then writes sentiment.json, and the
+    table and page of networks that have all fits. Several commands may run side by side for several networks."""
     begin = time.monotonic()
     sets: dict[str, Reviews] = {}
     if smoke:
@@ -87,6 +88,11 @@ def sentiment(
     text = table(found)
     write_whole(out / "sentiment.json", (json.dumps(found, indent=1) + "\n").encode())
     write_whole(out / "sentiment.md", text.encode())
+    bars = {
+        "percent of errors, test": means(found),
+        "percent of errors, validation": means(found, "validation"),
+    }
+    write_whole(out / "sentiment.html", page(f"sparseloom {OP}", text, {}, bars=bars).encode())
     typer.echo(text)
 
 
