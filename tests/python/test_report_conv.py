@@ -77,7 +77,7 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("faster", ["rows", "torch", "rows but for dw"])
-@pytest.mark.parametrize(("make", "how"), OPTIONS, ids=str)
+@pytest.mark.parametrize(("make", "how"), OPTIONS, ids=[f"{make.__name__} {how}" for make, how in OPTIONS])
 def test_what_the_plan_says_runs(
     make: Any, how: dict[str, Any], faster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def sentiment(
     ] = False,
 ) -> None:
     """Fits logistic regressions to what the networks remember of reviews; then writes sentiment.json, and the
-    table and page of networks that have all fits. Several commands may run side by side for several networks."""
+    table and page of the networks that have all fits. Commands for several networks may run side by side."""
     begin = time.monotonic()
     sets: dict[str, Reviews] = {}
     if smoke:
