@@ -151,7 +151,7 @@ def test_a_dense_copy_is_replayed_in_as_many_copies_as_dense(
     calls = operands.calls("dense_copy")
     assert len(calls) == len(operands.dense_sets)
     assert all(torch.equal(call(), calls[0]()) for call in calls)
-    assert len({call.args[1].data_ptr() for call in calls}) == len(calls)  # type: ignore[attr-defined]
+    assert len({call.args[2].data_ptr() for call in calls}) == len(calls)  # type: ignore[attr-defined]
 
 
 def test_a_candidate_that_breaks_is_named_and_a_choice_that_breaks_is_an_error(
