@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from sparseloom import BlockSparse, prepare_ddp, sparsify_
+from sparseloom import BlockSparse, Error, SparseTensor, layouts, prepare_ddp, sparsify_
 
 SHOWN = [
     "no index is broadcast",
@@ -88,3 +91,18 @@ def test_prepare_ddp_without_ranks_takes_the_indices_out():
     assert prepare_ddp(net) is net
     assert set(net._ddp_params_and_buffers_to_ignore) == {"0.packed_index", "1.running_mean"}
     assert torch.is_tensor(net[0].packed_index)
+
+
+def test_sparse_tensors_among_the_parameters_are_refused_by_name():
+    """One process of gloo: the refusal comes before anything is sent."""
+    net = nn.Sequential(nn.Linear(8, 8))
+    net[0].weight = nn.Parameter(SparseTensor.from_dense(torch.eye(8), layouts.Csr))
+    with pytest.raises(Error, match=r"prepare_ddp.*plain tensors.*0\.weight, a SparseTensor.*sparsify_"):
+        prepare_ddp(net)
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(Error, match=r"DistributedDataParallel.*0\.weight, a SparseTensor"):
+            DistributedDataParallel(net)
+    finally:
+        dist.destroy_process_group()

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import Error
 from ..nn.sparse_weight import SparseWeight, joined, sparse_layers
+from ..tensors.sparse_tensor import SparseTensor
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
@@ -22,8 +23,9 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
 
     It compares the patterns of all ranks, and excludes the index from what DistributedDataParallel
     broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
-    pattern is not the same everywhere.
+    pattern is not the same everywhere, and for a SparseTensor among the Parameters.
     """
+    _require_plain("prepare_ddp", model)
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():
         require_equal("prepare_ddp", weights, process_group)
@@ -49,6 +51,16 @@ def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any)
                 raise Error(op, expected, f"another on rank {rank} than on rank 0", remedy)
 
 
+def _require_plain(op: str, model: nn.Module) -> None:
+    """Raises Error for a SparseTensor among the Parameters: DistributedDataParallel would copy the values of
+    rank 0 to wherever each rank's own pattern has places, or, of a single Parameter, to a dense tensor that
+    nobody keeps."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, SparseTensor):
+            remedy = "let sparsify_ or SparsityBuilder make a layer of it, whose values are a plain Parameter"
+            raise Error(op, "Parameters that are plain tensors", f"{name}, a SparseTensor", remedy)
+
+
 def _weights(model: nn.Module) -> dict[str, SparseWeight]:
     return {layer.name: layer.weight for layer in sparse_layers(model)}
 
@@ -61,6 +73,7 @@ def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> N
     """Sees DistributedDataParallel take its model, before it lists the buffers."""
     if name != "module" or child is None or not isinstance(parent, DistributedDataParallel):
         return
+    _require_plain("DistributedDataParallel", child)
     weights = _weights(child)
     if weights:
         require_equal("DistributedDataParallel", weights, parent.process_group)
