@@ -15,6 +15,7 @@ import sparseloom
 from sparseloom import BlockSparse, densify_, report, sparsify_
 from sparseloom.nn import (
     BlockSparseConv1x1,
+    BlockSparseConv2d,
     BlockSparseLinear,
     BlockSparseMultiheadAttention,
     BlockSparseTransformersConv1D,
@@ -153,7 +154,8 @@ def call(model, x):
 
 
 def sparse_layers(model):
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
+    kinds = (BlockSparseLinear, BlockSparseConv2d)
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, kinds)}
 
 
 def masked_twin(model):
@@ -249,6 +251,7 @@ def test_zoo(name, tmp_path):
         BlockSparseLinear,
         BlockSparseTransformersConv1D,
         BlockSparseConv1x1,
+        BlockSparseConv2d,
         BlockSparseMultiheadAttention,
     )
     assert not any(isinstance(module, kinds) for module in model.modules())
