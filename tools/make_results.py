@@ -24,6 +24,8 @@ from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, 
 from gpu_tables import is_gpu, merged, page, peers_table
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
+from nmg_tables import is_nmg
+from nmg_tables import page as nmg_page
 from ranks_tables import is_ranks
 from ranks_tables import page as ranks_page
 from result_files import Record, caption, runs_of
@@ -45,6 +47,7 @@ EMPTY = {
         "gpu": "Not measured yet.",
     },
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
+    "docs/nmg.md": {"nmg": "No result files yet: `sparseloom bench nmg` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
     "docs/results_cpu.md": {"records": MISSING},
@@ -99,6 +102,12 @@ def add_csr(parts: Parts, name: str, runs: list[Record]) -> None:
         parts["docs/csr.md", "csr"].append(f"### {name}\n\n{csr_page(run)}")
 
 
+def add_nmg(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds the n:m:g products that were measured on one CPU."""
+    for run in filter(is_nmg, runs):
+        parts["docs/nmg.md", "nmg"].append(f"### {name}\n\n{nmg_page(run)}")
+
+
 def add_conv(parts: Parts, name: str, runs: list[Record]) -> None:
     """Adds the convolutions that were measured on one CPU."""
     for run in filter(is_conv, runs):
@@ -130,6 +139,7 @@ def made(folders: list[Path]) -> Parts:
         add_cpu(parts, folder)
         add_csr(parts, folder.name, runs)
         add_conv(parts, folder.name, runs)
+        add_nmg(parts, folder.name, runs)
         add_semi24(parts, folder.name, runs)
         add_demo(parts, runs)
         if digits := digits_part(folder):
