@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "ops/checks.h"
+#include "runtime/huge_pages.h"
 
 namespace sparseloom::binding {
 
@@ -39,7 +40,13 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
                "memory on " + ops::place(device) + " for " + std::to_string(elements) +
                    " elements of a result or scratch",
                "out of memory", "use fewer tokens at a time, or free tensors that are no longer needed");
-  return Tensor(handle);
+  Tensor made(handle);
+  // With pages of 4 KiB, a result of 87 MB took 25 ms to be touched by two threads of a Zen 4, and 3.5 to be
+  // computed.
+  const std::size_t bytes = static_cast<std::size_t>(elements) * made.element_size();
+  if (device < 0 && bytes >= runtime::kMappedAnewBytes)
+    runtime::prefer_huge_pages(made.mutable_data_ptr(), bytes);
+  return made;
 }
 
 }  // namespace
