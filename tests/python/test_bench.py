@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +300,27 @@ def test_samples_are_paired_by_round() -> None:
     assert timing.ratios([4.0, 9.0, 100.0], [2.0, 3.0, 20.0]) == timing.Spread(3.0, 2.0, 5.0)
     assert timing.Spread.of([5.0, 1.0, 3.0, 2.0, 4.0, 6.0]) == timing.Spread(3.5, 2.0, 5.0)
     assert 0 <= timing.busy_share(0.05) <= 1
+
+
+def test_samples_begin_with_threads_awake_and_short_calls_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(timing, "wake_threads", lambda: seen.append("wake"))
+    rounds = timing.LEAST_ROUNDS
+
+    def call(name: str, seconds: float) -> None:
+        seen.append(name)
+        time.sleep(seconds)
+
+    long, short = partial(call, "long", 1.5e-3), partial(call, "short", 0.3e-3)
+    timing.interleaved([long, short], 0)
+    assert seen[:4] == ["long", "long", "short", "short"]  # the start: one to warm up, one to see how long
+    starts = "-".join(seen[4:])
+    assert seen.count("wake") == 2 * rounds and "wake-wake" not in starts
+    # Untimed behind a long call, but for the first round, which does not know yet that the call is short.
+    assert starts.count("wake-short-short") == rounds - 1 and "wake-long-long" not in starts
+    seen.clear()
+    timing.interleaved([long, short], 0, settled=False)
+    assert "wake" not in seen and "short-short" not in "-".join(seen[4:])
 
 
 def test_the_peak_is_vdpbf16ps_only_where_it_is_twice_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from ..timing.busy import wake_threads
 from ..timing.rounds import Spread as Spread
 from ..timing.rounds import ratios as ratios
 
@@ -22,17 +23,27 @@ SAMPLE_SECONDS = 200e-6
 # Even, so that of three calls both others follow the longest one equally often.
 LEAST_ROUNDS = 8
 _DRAWN_ORDERS = 24
+# A shorter call runs once untimed behind a longer one.
+_SHORT_SECONDS = 1e-3
 #: Counts as much as a pair that was seen this often, squared: no call follows itself where there are others.
 _FAR = 10_000
 
 
-def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) -> list[list[float]]:
+def interleaved(
+    calls: list[Call], seconds: float, least: int = LEAST_ROUNDS, settled: bool = True
+) -> list[list[float]]:
     """Times all calls in turn and returns the microseconds of one call, per call and round.
 
     Every round runs each call once (short ones repeatedly, to fill a sample), so that samples of one index
     belong together: a clock change or a neighbour affects all of them alike. Each call follows each other
     one about equally often: a call that always followed the dense product found its caches emptied, and lost
     10 to 30 % by that. There are at least `least` rounds.
+
+    `settled`: before each sample torch's threads get some work, as they have in a loop of layers: behind one
+    of torch's naive 16-bit products, which run on one thread for tens of milliseconds, the other thread
+    slept, and a call took three times its time. And a call of less than a millisecond runs once untimed
+    where the sample before took longer: else that one's operands, the dense weight, decided what the caches
+    still held of it.
     """
     orders = _orders(len(calls))
     repeats = []
@@ -42,13 +53,19 @@ def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) ->
         call()
         repeats.append(max(1, round(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7))))
     samples: list[list[float]] = [[] for _ in calls]
+    before = 0.0  # seconds that the last sample took
     end = time.perf_counter() + seconds
     while len(samples[0]) < least or time.perf_counter() < end:
         for i in next(orders):
+            if settled:
+                wake_threads()
+                if before > _SHORT_SECONDS and samples[i] and samples[i][-1] < 1e6 * _SHORT_SECONDS:
+                    calls[i]()
             start = time.perf_counter()
             for _ in range(repeats[i]):
                 calls[i]()
-            samples[i].append(1e6 * (time.perf_counter() - start) / repeats[i])
+            before = time.perf_counter() - start
+            samples[i].append(1e6 * before / repeats[i])
     return samples
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from .. import ops
 
@@ -19,6 +19,7 @@ from .. import ops
 #: that some rounds are undisturbed.
 _SPIN = 300_000
 _ROUNDS = 20
+_WAKING_SPIN = 1000
 #: Above this share medians move by more than layers differ by. Two processes that spin beside two threads
 #: take half.
 BUSY = 0.2
@@ -28,9 +29,7 @@ class Watch:
     """Times the loop when made and whenever asked to."""
 
     def __init__(self) -> None:
-        rate = next(
-            (name for name in ("f32_avx512", "f32_avx2") if ops.info()["rates"].get(name, 0) > 0), None
-        )
+        rate = _register_rate()
         # Without these rates, the loop runs on the calling thread alone.
         self._loop: Callable[[], object] = (
             partial(sum, range(50_000)) if rate is None else partial(ops.call, "spin_registers", rate, _SPIN)
@@ -51,6 +50,22 @@ class Watch:
         """The share of CPU time that something else took, 0 to 1: how far the mean round is from the
         fastest."""
         return 1 - min(self._times) / statistics.fmean(self._times)
+
+
+def wake_threads() -> None:
+    """Gives each of torch's threads some microseconds of work. Those that had none for some milliseconds
+    sleep; on a virtual machine they then come up to half a millisecond late. Does nothing on a CPU of which
+    no such loop is known."""
+    rate = _register_rate()
+    if rate is not None:
+        ops.call("spin_registers", rate, _WAKING_SPIN)
+
+
+@cache
+def _register_rate() -> str | None:
+    """Returns the rate whose loop of multiplications this CPU runs, or None."""
+    rates = ops.info()["rates"]
+    return next((name for name in ("f32_avx512", "f32_avx2") if rates.get(name, 0) > 0), None)
 
 
 def loud(lost: float) -> str:
