@@ -67,7 +67,7 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
 
 Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::optional<Tensor> bias,
                std::int64_t rows, Numbers kernel, Numbers stride, Numbers padding, Numbers dilation,
-               std::string row) {
+               std::string row, bool tf32) {
   constexpr const char* op = "conv";
   const int device = device_of(op, "x", x);
   const Numbers space = space_of(op, "x", x);
@@ -80,6 +80,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, device);
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
+  problem.tf32 = tf32;
   problem.bias = bias.has_value();
   problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr());
   problem.out_aligned = is_aligned({nullptr, dtype, problem.m, rows, rows});
@@ -93,7 +94,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
 
 Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int64_t cols, std::int64_t depth,
           std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row) {
+          Numbers dilation, std::string row, bool tf32) {
   constexpr const char* op = "conv_dx";
   const int device = device_of(op, "dy", dy);
   const std::size_t axes = space_of(op, "dy", dy).size();
@@ -108,6 +109,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy");
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
+  problem.tf32 = tf32;
   problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr());
   problem.out_aligned = is_aligned({nullptr, dtype, problem.m, cols, cols});
   const auto plan = plan_conv(problem, index, executor, row);
@@ -120,7 +122,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
 
 Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t blocks,
           std::int64_t block_rows, std::int64_t block_cols, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row) {
+          Numbers dilation, std::string row, bool tf32) {
   constexpr const char* op = "conv_dw";
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -134,6 +136,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   const IndexView index = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dw);
+  problem.tf32 = tf32;
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
   const auto plan = plan_conv(problem, index, executor, row);
   const Tensor out = new_like(op, x, {blocks, shape.taps(), block_rows, block_cols});
@@ -145,7 +148,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
 std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
                  Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
                  std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, bool bias,
-                 std::int64_t device, std::string row) {
+                 std::int64_t device, std::string row, bool tf32) {
   constexpr const char* op = "conv_plan";
   const ConvShape shape = shape_of_call(op, images, extents, kernel, stride, padding, dilation);
   const BlockShape block = block_of(op, rows, cols, bm, bn);
@@ -155,6 +158,7 @@ std::string plan(std::string direction, std::string dtype, std::int64_t images, 
                "pass the number of stored blocks");
   const Executor executor = planner(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype_named(dtype), direction_of(direction));
+  problem.tf32 = tf32;
   problem.bias = bias && problem.direction == Direction::forward;
   const auto made = plan_conv(problem, executor, row);
   const double dense_us = dense_conv_us(problem, executor);

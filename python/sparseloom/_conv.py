@@ -1,5 +1,5 @@
-"""Block-sparse convolutions as a function: by the rows of bsr_conv on CUDA in 16 bits, and on the CPU where
-the plan expects less time of them; by torch's convolution with the dense weight everywhere else.
+"""Block-sparse convolutions as a function: by the rows of bsr_conv on CUDA in 16 bits and TF32, and on the
+CPU, where the plan expects less time of them; by torch's convolution with the dense weight everywhere else.
 
 W [rows, cols, *kernel] is given by ``values`` [blocks, taps, bm, bn] and an ops.Index over the channels.
 """
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import grad
 
 from . import _operators
-from ._conv_plans import rows_are_faster
+from ._conv_plans import rounds_to_tf32, rows_are_faster
 from ._indices import Index
 from ._plans import has_kernels_for
 from ._products import transformed
@@ -59,18 +59,17 @@ def conv(
 ) -> Tensor:
     """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
 
-    The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU, and the plan expects less time of
-    them: x in channels-last memory is not copied, and the result lies in channels-last memory. They are
-    differentiable once. Everywhere else (fp64, no images, torch.func) torch's convolution runs with a dense
-    copy of W, which is differentiable to any order. Raises Error where ``strict`` forbids that copy, where
-    the taps do not fit, or an operand does not.
+    The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU or, where torch.backends.cudnn
+    allows TF32 for convolutions, on a GPU, and the plan expects less time of them: x in channels-last memory
+    is not copied, and the result lies in channels-last memory. They are differentiable once. Everywhere else
+    (fp64, no images, torch.func) torch's convolution runs with a dense copy of W, which is differentiable to
+    any order. Raises Error where ``strict`` forbids that copy, where the taps do not fit, or an operand does
+    not.
     """
     window.out(x.shape[2:])
     if not by_rows("forward", x, tuple(x.shape[2:]), index, window, strict):
         if strict:
-            got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
-            expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
-            raise Error("conv", expected, got, remedy)
+            raise no_row("conv", x)
         return torchs_forward(x, values, bias, index, window)
     y: Tensor
     pixels, needed = x.movedim(1, -1), (x, values, bias)
@@ -79,6 +78,12 @@ def conv(
     else:
         y = _forward(pixels, values, bias, index, window)
     return y.movedim(-1, 1)
+
+
+def no_row(op: str, x: Tensor) -> Error:
+    """Returns the Error for an x that no row takes, where ``strict`` forbids torch's convolution."""
+    expected = "x of bf16, fp16 or fp32 with images (fp32 on a GPU: where torch allows TF32)"
+    return Error(op, expected, f"{x.dtype} on {x.device}", "leave strict off, or convert it")
 
 
 def by_rows(
@@ -96,7 +101,7 @@ def by_rows(
 def have_rows(device: torch.device, dtype: torch.dtype) -> bool:
     """Returns whether rows of bsr_conv multiply in that dtype on that device."""
     if device.type == "cuda":
-        return dtype in _SIXTEEN_BITS and _built_for_cuda()
+        return (dtype in _SIXTEEN_BITS or rounds_to_tf32(dtype)) and _built_for_cuda()
     return device.type == "cpu" and dtype in (torch.float32, *_SIXTEEN_BITS)
 
 
@@ -136,20 +141,21 @@ class _Conv(torch.autograd.Function):
 
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
-    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window)
+    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x))
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
-        return _called(_operators.conv_dx, dy, values, index.packed, index.cols, *three, *window)
+        how = index.packed, index.cols, *three, *window, *_any_row(dy)
+        return _called(_operators.conv_dx, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 
 
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dw", x, x.shape[1:-1], window, index):
         how = index.packed, index.blocks, index.bm, index.bn
-        return _called(_operators.conv_dw, dy, x, *how, *window)
+        return _called(_operators.conv_dw, dy, x, *how, *window, *_any_row(x))
     return torchs_dvalues(dy, x, index, window)
 
 
@@ -170,6 +176,11 @@ def torchs_dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tenso
     """Returns dvalues [blocks, taps, bm, bn] of dy and x [images, *space, channels], cut from torch's dW."""
     made, sizes = _WEIGHTS[len(window.kernel) - 1], (index.rows, index.cols, *window.kernel)
     return blocks_of(made(x.movedim(-1, 1), sizes, dy.movedim(-1, 1), *window[1:]), index)
+
+
+def _any_row(operand: Tensor) -> tuple[str, bool]:
+    """Returns the operators' last arguments: the plan chooses the row, and whether it may round to TF32."""
+    return "", operand.is_cuda and rounds_to_tf32(operand.dtype)
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

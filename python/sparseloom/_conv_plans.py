@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._indices import Index
-from ._operators import call
+from ._operators import call, conv_tf32_allowed
 from ._plans import DTYPES
 from .errors import Error
 
@@ -35,9 +35,9 @@ def plan(
     """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, or on the GPU of number
     ``device``, as ops.plan has it. ``dense_copy_us`` is the predicted time of torch's convolution, the making
     of the dense weight included. Raises Error listing every refusal where no row can run."""
-    window = map(list, window)
+    window, tf32 = map(list, window), device >= 0 and rounds_to_tf32(dtype)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device)))
+    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32)))
 
 
 def explained(
@@ -77,9 +77,16 @@ def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: A
         return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
     sizes = index.blocks, index.rows, index.cols, index.bm, index.bn
     device = (x.device.index or 0) if x.is_cuda else -1
-    # torch's number of threads is in the key alone: the plan asks torch itself
+    # torch's number of threads and its switch are in the key alone: the plan asks torch itself
     threads = torch.get_num_threads() if device < 0 else 0
-    return _faster(direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device, threads)
+    tf32 = x.is_cuda and rounds_to_tf32(x.dtype)
+    key = direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device
+    return _faster(*key, threads, tf32)
+
+
+def rounds_to_tf32(dtype: torch.dtype) -> bool:
+    """Returns whether a convolution of that dtype may round its operands to TF32 on a GPU."""
+    return dtype is torch.float32 and conv_tf32_allowed()
 
 
 class _Sizes(NamedTuple):
@@ -101,7 +108,7 @@ def _faster(
     window: Any,
     sizes: Any,
     device: int,
-    _: int,
+    *_: int,
 ) -> bool:
     try:
         found = plan(direction, dtype, images, extents, window, _Sizes(*sizes), device)

@@ -53,9 +53,7 @@ def conv_transpose(
     sizes = turned_sizes(index)
     if not _conv.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
-            got, remedy = f"{x.dtype} on {x.device}", "leave strict off, or convert it"
-            expected = "x of bf16 or fp16 on a GPU, or of them or fp32 on the CPU, with images"
-            raise Error("conv_transpose", expected, got, remedy)
+            raise _conv.no_row("conv_transpose", x)
         torchs: Any = _TORCHS[len(window.kernel) - 1]
         weight = _conv.dense(values, index, window.kernel).transpose(0, 1)
         _, stride, padding, dilation = window
@@ -103,7 +101,8 @@ class _Transposed(torch.autograd.Function):
         need_x, need_values, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if need_values else None, values if need_x else None)
         three = (*(1,) * (3 - len(extents)), *extents)
-        return _conv._called(_operators.conv_dx, x, values, index.packed, index.cols, *three, *window)
+        how = index.packed, index.cols, *three, *window, *_conv._any_row(x)
+        return _conv._called(_operators.conv_dx, x, values, *how)
 
     @staticmethod
     @once_differentiable

@@ -96,6 +96,15 @@ def tf32_allowed() -> bool:
 tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def conv_tf32_allowed() -> bool:
+    """Returns whether torch's own switches let float32 convolutions on CUDA round their operands to TF32, as
+    they do unless told otherwise (torch.backends.cudnn.allow_tf32); see tf32_allowed."""
+    return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")  # type: ignore[attr-defined]
+
+
+conv_tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def tf32_of(x: Tensor) -> bool:
     """Returns whether a product with this operand may use TF32: see tf32_allowed."""
     return x.dtype is torch.float32 and x.is_cuda and tf32_allowed()

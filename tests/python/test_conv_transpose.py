@@ -45,7 +45,8 @@ class Rows:
 
     def conv(self, x: Tensor, values: Tensor, packed: Tensor, bias: Any, rows: int, *window: Any) -> Tensor:
         self.called.append("forward")
-        kernel, stride, padding, dilation = window
+        kernel, stride, padding, dilation, *any_row = window
+        assert any_row == ["", False]
         assert bias is None and rows == self.shape[0]
         conv = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
         y = conv(x.movedim(-1, 1), self.weight(values, packed, kernel), None, stride, padding, dilation)
@@ -53,10 +54,10 @@ class Rows:
 
     def conv_dx(self, dy: Tensor, values: Tensor, packed: Tensor, cols: int, *rest: Any) -> Tensor:
         self.called.append("dx")
-        *extents, kernel, stride, padding, dilation = rest
+        *extents, kernel, _, _, _, _, _ = rest
         x = dy.new_zeros(dy.shape[0], *extents[3 - len(kernel) :], cols, requires_grad=True)
         with torch.enable_grad():
-            y = self.conv(x, values, packed, None, dy.shape[-1], kernel, stride, padding, dilation)
+            y = self.conv(x, values, packed, None, dy.shape[-1], *rest[len(extents) :])
         self.called.pop()
         assert y.shape == dy.shape
         return torch.autograd.grad(y, x, dy)[0]
@@ -147,7 +148,7 @@ def test_operands_are_refused() -> None:
     with pytest.raises(Error, match="a result of at least one element"):
         layer(torch.zeros(2, 24, 2, 7))
     layer.strict = True
-    with pytest.raises(Error, match="bf16 or fp16 on a GPU"):
+    with pytest.raises(Error, match="bf16, fp16 or fp32 with images"):
         layer.double()(torch.zeros(2, 24, 6, 7, dtype=torch.float64))
 
 

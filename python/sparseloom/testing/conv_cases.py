@@ -14,13 +14,14 @@ from .. import pattern as patterns
 from .._conv import Window
 from ..nn.state import build_index
 from ..pattern import Pattern
-from .cases import BLOCK_SIDES
-from .tolerance import TILE_TOKENS, TileCheck, check_tiles
+from .cases import BLOCK_SIDES, round_to_tf32
+from .tolerance import TILE_TOKENS, TRUNCATION, TileCheck, check_tiles
 
-#: The dtypes of the rows on each device; torch's convolution serves the others.
+#: The dtypes of the rows on each device, and whether they round fp32 to TF32; torch's convolution serves the
+#: others.
 CONV_DTYPES = {
-    "cpu": (torch.float32, torch.bfloat16, torch.float16),
-    "cuda": (torch.bfloat16, torch.float16),
+    "cpu": ((torch.float32, False), (torch.bfloat16, False), (torch.float16, False)),
+    "cuda": ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)),
 }
 #: Blocks that are not square.
 OBLONG: dict[str, tuple[tuple[int, int], ...]] = {"cpu": ((8, 64), (64, 16), (16, 128)), "cuda": ()}
@@ -50,7 +51,8 @@ class ConvCase:
     def __str__(self) -> str:
         sizes = "x".join(map(str, (self.images, *self.extents)))
         where = "" if self.device == "cpu" else f"-{self.device}"
-        how = f"{self.direction}-{ops.DTYPES[self.dtype]}-{self.block[0]}x{self.block[1]}"
+        dtype = "tf32" if self.tf32 else ops.DTYPES[self.dtype]
+        how = f"{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}"
         return f"{self.name}-{how}-{sizes}{where}"
 
     def make_pattern(self) -> Pattern:
@@ -75,9 +77,9 @@ def conv_cases(device: str = "cpu") -> Iterator[ConvCase]:
         "no padding": ((7, 9), Window((3, 3), (1, 1), (0, 0), (1, 1))),
         "one tap": ((7, 9), Window((1, 1), (2, 1), (0, 0), (1, 1))),
     }
-    for dtype in CONV_DTYPES[device]:
+    for dtype, tf32 in CONV_DTYPES[device]:
         for direction in ops.DIRECTIONS:
-            how: dict[str, Any] = {"direction": direction, "dtype": dtype, "device": device}
+            how: dict[str, Any] = {"direction": direction, "dtype": dtype, "tf32": tf32, "device": device}
             for name, (extents, window) in shapes.items():
                 bias = direction == "forward" and name != "no padding"
                 yield ConvCase(
@@ -115,7 +117,8 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
     index = build_index(pattern)
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(case.dtype)
+        normal = torch.randn(shape, generator=generator).to(case.dtype)
+        return round_to_tf32(normal) if case.tf32 else normal
 
     x, dy = drawn(case.images, case.k, *case.extents), drawn(case.images, case.n, *window.out(case.extents))
     mask = _conv.dense(torch.ones(pattern.blocks, window.taps, *case.block), index, window.kernel)
@@ -142,16 +145,18 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
     packed, stored = index.to(device).packed, values.to(device)
     if case.direction == "forward":
         given = None if bias is None else bias.to(device)
-        got = ops.call("bsr_conv", pixels, stored, packed, given, case.n, *lists, row)
+        got = ops.call("bsr_conv", pixels, stored, packed, given, case.n, *lists, row, case.tf32)
     elif case.direction == "dx":
         three = (*(1,) * (3 - len(case.extents)), *case.extents)
-        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, row)
+        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, row, case.tf32)
     else:
-        got = ops.call("bsr_conv_dw", grad, pixels, packed, pattern.blocks, *case.block, *lists, row)
+        sizes_of_blocks = pattern.blocks, *case.block
+        got = ops.call("bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, row, case.tf32)
     bm, bn = case.block
     tile = {"forward": (TILE_TOKENS, bm), "dx": (TILE_TOKENS, bn), "dw": (bm, bn)}[case.direction]
     flat = got.reshape(-1, got.shape[-1]).cpu()
-    return check_tiles(flat, torchs(*operands), exact, magnitude, tile)
+    accumulation = TRUNCATION if case.tf32 else 2.0
+    return check_tiles(flat, torchs(*operands), exact, magnitude, tile, accumulation)
 
 
 def _rows_of(y: Tensor) -> Tensor:

@@ -37,10 +37,11 @@ namespace sparseloom::kernels {
 // list of cells), which write it four times and read it twice; dW's blocks are gathered in three.
 double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& machine) {
   using namespace cuda;
-  if (size_of(p.dtype) != 2) return 0;
+  if (p.dtype == DType::f32 && !p.tf32) return 0;  // no row runs it
   sparseloom::Problem product = conv_rows::product_of(p);
   const bool dw = p.direction == Direction::dw;
-  const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) * 2;
+  const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) *
+                       static_cast<double>(size_of(p.dtype));
   const double passes = dw ? 3 : 5, moved = dw ? 2 * bytes_of(product).stored : 6 * dense;
   product.activation = Activation::none, product.residual = false;
   return dense::product_us(product, machine) + passes * kLaunchUs +
