@@ -40,8 +40,9 @@ def measure(
     that is much.
 
     Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. The
-    calls follow each other on the same operands, so that what fits into a cache stays there; plans predict
-    for operands outside of it. Raises Error where the layer has no values (device meta).
+    calls follow each other on the same operands, so that what fits into a cache stays there; so do those that
+    the predictions of CPU kernels were fitted to, while those of GPUs are for operands outside of L2. Raises
+    Error where the layer has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":

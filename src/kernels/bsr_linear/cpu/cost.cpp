@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/bsr_linear/cpu/panel.h"
+#include "runtime/huge_pages.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {
@@ -24,7 +25,7 @@ constexpr double kTokensBeyondL1 = 1.4;
 // With more tokens the larger tiles of `outer` and its prefetches are as fast or faster.
 constexpr std::int64_t kFewOuterTokens = 256, kFewInHalves = 64;
 // dw of few tokens: cycles for each stored element that is written, of fp32 and of 16 bits.
-constexpr double kFewElement = 0.22, kFewElement16 = 0.45;
+constexpr double kFewElement = 0.3, kFewElement16 = 0.39;
 
 /// What a kernel waits for, the same with every instruction set: fitted as the costs were. A panel kernel's
 /// threads meet once more after packing.
@@ -36,9 +37,12 @@ struct Waits {
   // A call that touches as many bytes finds half of them in the caches.
   double resident_bytes;
 };
-constexpr Waits kForwardWaits{25, 8, 7.4, 0.4, 4e6}, kDxWaits{15, 9.9, 7, 0.7, 4e6},
-    kDwWaits{5, 0, 0.8, 6.2, 4e6}, kDecodeForwardWaits{5.7, 9.8, 1.9, 0, 10e6},
-    kDecodeDxWaits{3.3, 14, 2.4, 0, 10e6};
+// The same of a byte of a result that is mapped anew in each call: zeroing its huge page. Fitted to dw of
+// 40 to 160 MB.
+constexpr double kMappedAnew = 10;
+constexpr Waits kForwardWaits{17, 6.6, 9.7, 0.4, 4.3e6}, kDxWaits{17, 7.6, 6.5, 0.7, 4.7e6},
+    kDwWaits{5.3, 0, 0.83, 3.7, 4e6}, kDecodeForwardWaits{5.7, 11, 1.9, 0, 9.5e6},
+    kDecodeDxWaits{5.2, 13, 2.4, 0, 10e6};
 
 // A cycle of the costs on this machine.
 double cycle_us(const plan::MachineRates& rates) {
@@ -59,7 +63,8 @@ double memory_us(const Problem& p, const plan::MachineRates& rates, const Waits&
                out = dw ? values : size * m * (forward ? rows : cols);
   const double touched = in + out + (dw ? 0 : values);
   const double cold = touched / (touched + waits.resident_bytes);
-  return 1e6 * cold * (values * waits.values + in * waits.in + out * waits.out) /
+  const double mapped = !p.accumulate && out >= runtime::kMappedAnewBytes ? out * kMappedAnew : 0;
+  return 1e6 * (cold * (values * waits.values + in * waits.in + out * waits.out) + mapped) /
          (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
 }
 

@@ -9,7 +9,9 @@ namespace sparseloom::kernels::cpu {
 
 // What the steps of a kernel cost beyond its multiplications at full rate. The unit is a cycle, in which a
 // core does 32 fp32 flops by AVX2 FMA. The values were fitted to the times of four sweeps' problems, each
-// with all candidates, on two cores of an AMD Zen 4 (2026-11-25; those of AVX-512 VNNI on 2026-11-21).
+// with all candidates, on two cores of an AMD Zen 4 (2026-11-25; those of AVX-512 VNNI on 2026-11-21), and
+// again, held near those values, to 267 products of a sweep that finds threads awake and caches warm
+// (2026-11-28).
 
 /// Forward or dx of a panel kernel.
 struct StripCosts {

@@ -13,11 +13,11 @@ extern const DecodeOps kAvx512Decode;
 inline constexpr PanelCosts kAvx512PanelCosts = {
     16,
     1,
-    {{0, 1, 1.1, 1.11}, 5.6, 33, 0.014, 0.086, 1.64, 0.65, 0},
-    {{0, 1, 1.02, 1.11}, 8.6, 28, 0.017, 0.29, 1.27, 1.12, 0},
-    {{1.5, 1.1, 1.01}, {0, 1, 1.01, 1.04}, 1, 2.85},
+    {{0, 1.02, 1.1, 1.1}, 5.62, 33, 0.014, 0.088, 1.77, 0.63, 0},
+    {{0, 0.95, 1.06, 1.11}, 8.55, 29, 0.017, 0.27, 1.85, 1.1, 0},
+    {{1.5, 0.96, 1.05}, {0, 1, 1.01, 1.13}, 1.02, 1.91},
 };
-inline constexpr DecodeCosts kAvx512ForwardCosts = {16, 0.015, 0.07, 0.007, 24, 2.9, 0, 0};
-inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.013, 0.073, 0.01, 2, 0.41, 2.9, 0.13};
+inline constexpr DecodeCosts kAvx512ForwardCosts = {16, 0.015, 0.074, 0.007, 25, 3.08, 0, 0};
+inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.013, 0.072, 0.01, 2.04, 0.41, 3.83, 0.13};
 
 }  // namespace sparseloom::kernels::cpu

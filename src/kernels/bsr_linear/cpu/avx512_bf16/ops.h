@@ -13,9 +13,9 @@ extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 only
 inline constexpr PanelCosts kAvx512Bf16PanelCosts = {
     16,
     2,
-    {{0, 1.2, 1.06, 1.04}, 7.5, 36, 0, 0, 1.32, 0.76, 0},
-    {{0, 1, 1.41, 1.05}, 44, 33, 0, 0, 1.16, 0.89, 0.75},
-    {{1.5, 1.48, 1}, {0, 1.44, 1.05, 1}, 1.54, 1.89},
+    {{0, 1.21, 1.01, 1.09}, 7.63, 36, 0, 0, 1.22, 0.69, 0},
+    {{0, 1.01, 1.36, 0.99}, 41, 33, 0, 0, 1.35, 0.73, 0.59},
+    {{1.5, 1.57, 1.02}, {0, 1.45, 1.03, 1.03}, 1.45, 1.34},
 };
 /// For a core that multiplies bf16 pairs at twice the FMA's rate.
 inline constexpr DecodeCosts kAvx512Bf16ForwardCosts = {16, 0.032, 0.03, 0.016, 13.5, 5.4, 0, 0};
