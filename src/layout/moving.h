@@ -3,11 +3,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define SPARSELOOM_ON_DEVICE_TOO __host__ __device__
-#else
-#define SPARSELOOM_ON_DEVICE_TOO
-#endif
+#include "core/on_device.h"
 
 namespace sparseloom::layout {
 
