@@ -3,7 +3,7 @@
 A folder of the C++ half may include itself and what lies to the left of it:
 
 core <- pattern <- layout <- plan <- kernels <- ops <- bindings; core <- runtime, read by plan, kernels and
-ops; core, runtime <- sparsifiers <- bindings
+ops; core, runtime <- sparsifiers, read by kernels, ops and bindings
 
 FRONT_ARROWS has the same for the rooms of the PyTorch front.
 """
@@ -21,8 +21,8 @@ CPP_ARROWS = {
     "sparsifiers": {"core", "runtime"},
     "layout": {"core", "pattern"},
     "plan": BELOW_PLAN,
-    "kernels": BELOW_PLAN | {"plan"},
-    "ops": BELOW_PLAN | {"plan", "kernels"},
+    "kernels": BELOW_PLAN | {"plan", "sparsifiers"},
+    "ops": BELOW_PLAN | {"plan", "kernels", "sparsifiers"},
     "bindings": BELOW_PLAN | {"plan", "kernels", "ops", "sparsifiers"},
 }
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
@@ -49,6 +49,7 @@ PUBLIC = dict.fromkeys(
     "generic/dense": "kernels",
     "rates": "plan",
     "sparsifiers": "sparsifiers",
+    "sparsifier_ops": "ops",
     "nm": "layout",
     "nmg": "layout",
     "nmg_linear": "kernels",

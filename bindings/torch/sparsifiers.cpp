@@ -8,6 +8,8 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "scratch.h"
+#include "sparseloom/sparsifier_ops.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -37,30 +39,37 @@ SparsifierSpec spec_of(const char* op, const std::string& selection, double amou
   return spec;
 }
 
-Matrix matrix_on_cpu(const char* op, const Tensor& dense) {
-  require_cpu(op, "dense", dense);
+Matrix require_matrix(const char* op, const Tensor& dense) {
   if (dense.dim() != 2)
     core::fail(op, "a matrix [rows, cols]", shape_of(dense), "reshape it to two dimensions");
   return matrix_of(op, "dense", dense);
 }
 
+void run(const char* op, const Matrix& matrix, const SparsifierSpec& spec, const SparsifierResult& result,
+         int device) {
+  const Executor executor = torch_executor(device);
+  const Scratch workspace(op, sparsify_workspace(matrix.view, spec, executor), device);
+  sparsify(matrix.view, spec, result, workspace.span(), executor);
+}
+
 Tensor mask(const Tensor& dense, std::string selection, double amount, std::int64_t a, std::int64_t b,
             std::int64_t seed) {
   constexpr const char* op = "sparsifier_mask";
-  const Matrix matrix = matrix_on_cpu(op, dense);
-  const Tensor result = new_cpu({matrix.view.rows, matrix.view.cols}, ScalarType::Bool);
-  sparsify(matrix.view, spec_of(op, selection, amount, a, b, seed),
-           {static_cast<bool*>(result.mutable_data_ptr()), nullptr}, torch_executor());
+  const int device = device_of(op, "dense", dense);
+  const Matrix matrix = require_matrix(op, dense);
+  const Tensor result = new_tensor(op, {matrix.view.rows, matrix.view.cols}, ScalarType::Bool, device);
+  run(op, matrix, spec_of(op, selection, amount, a, b, seed),
+      {static_cast<bool*>(result.mutable_data_ptr()), nullptr}, device);
   return result;
 }
 
 Tensor values(const Tensor& dense, std::string selection, double amount, std::int64_t a, std::int64_t b,
               std::int64_t seed) {
   constexpr const char* op = "sparsifier_values";
-  const Matrix matrix = matrix_on_cpu(op, dense);
+  const int device = device_of(op, "dense", dense);
+  const Matrix matrix = require_matrix(op, dense);
   const Tensor result = new_like(op, dense, {matrix.view.rows, matrix.view.cols});
-  sparsify(matrix.view, spec_of(op, selection, amount, a, b, seed), {nullptr, result.mutable_data_ptr()},
-           torch_executor());
+  run(op, matrix, spec_of(op, selection, amount, a, b, seed), {nullptr, result.mutable_data_ptr()}, device);
   return result;
 }
 

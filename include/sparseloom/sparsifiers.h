@@ -6,6 +6,8 @@
 //   blocking       its block            2                    O(elements of a block)
 //   materialising  all elements         2                    O(what stays)
 //
+// So on the CPU; sparsifier_ops.h says what differs on a GPU.
+//
 // Magnitudes are compared and the sign never decides. NaN counts as Inf. Of equal magnitudes the element with
 // the lowest index in row-major order stays. Results do not depend on the number of threads.
 #pragma once
@@ -48,12 +50,13 @@ struct SparsifierResult {
 /// Writes which elements of `dense` (f32, f16, bf16 or f64) stay. `scratch` gives all memory that is needed
 /// beside the result, and must be safe to call from several threads. Throws Error on another dtype, a
 /// fraction outside [0, 1], a threshold that is negative or NaN, a block side below 1, or n and m without 1
-/// <= n <= m; on a CUDA device.
+/// <= n <= m; on a CUDA device, for which sparsifier_ops.h has another sparsify.
 SPARSELOOM_API void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec,
                              const SparsifierResult& result, const Executor& executor,
                              std::pmr::memory_resource* scratch = std::pmr::get_default_resource());
 
-/// What sparsifiers read of dense matrices in this process so far, counted where they read.
+/// What sparsifiers read of dense matrices in this process so far, counted where they read. The kernels of a
+/// GPU count in its memory: wait for their work first, and do not ask while a graph is captured.
 struct SparsifierReads {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;

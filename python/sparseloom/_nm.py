@@ -1,7 +1,7 @@
 """The operators of n:m and n:m:g weights as functions: choice, copies, and the product of n:m:g.
 
-include/sparseloom/nm.h and nmg.h say what the tensors hold. The operators work on the CPU; on other devices
-the layouts do the same with torch.
+include/sparseloom/nm.h and nmg.h say what the tensors hold. But for the choice, the operators work on the
+CPU; on other devices the layouts do the same with torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def require_weight(op: str, weight: object) -> Tensor:
 
 def largest_positions(weight: Tensor, n: int, m: int) -> Tensor:
     """Returns the positions of the n largest of each m elements, on the weight's device."""
-    mask = call("sparsifier_mask", weight.cpu(), "per_block_nm", 0.0, n, m, 0)
-    return positions(mask, n, m).to(weight.device)
+    mask = call("sparsifier_mask", weight, "per_block_nm", 0.0, n, m, 0)
+    return positions(mask, n, m)
 
 
 def positions(mask: Tensor, n: int, m: int) -> Tensor:

@@ -10,12 +10,14 @@
 
 #include "sparseloom/generic/half.h"
 #include "sparseloom/matrix_view.h"
+#include "sparseloom/sparsifiers.h"
 
 namespace sparseloom::sparsifiers {
 
-/// Elements and bytes that all readers of the process delivered.
+/// Elements and bytes that all readers of the process delivered, and what asks GPUs for theirs.
 struct ReadCounters {
   std::atomic<std::int64_t> elements{0}, bytes{0};
+  std::atomic<SparsifierReads (*)() noexcept> on_gpus{nullptr};
 };
 ReadCounters& read_counters() noexcept;
 

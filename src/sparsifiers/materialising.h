@@ -8,15 +8,11 @@
 #include <vector>
 
 #include "core/check.h"
+#include "sparsifiers/amounts.h"
 #include "sparsifiers/chunk_reader.h"
 #include "sparsifiers/sink.h"
 
 namespace sparseloom::sparsifiers {
-
-/// How many of n stay when a fraction is removed; halves are removed.
-inline std::int64_t staying(double fraction, std::int64_t n) noexcept {
-  return n - std::min(n, static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(n) + 0.5)));
-}
 
 /// An element about which the high bits of its key do not decide.
 template <class T>

@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "sparseloom/sparsifiers.h"
 #include "sparsifiers/blocking.h"
+#include "sparsifiers/check.h"
 #include "sparsifiers/chunk_reader.h"
 #include "sparsifiers/materialising.h"
 #include "sparsifiers/sink.h"
@@ -18,14 +19,9 @@ ReadCounters& read_counters() noexcept {
   return counters;
 }
 
-namespace {
-
 constexpr const char* kOp = "sparsify";
 
-void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec, const Executor& executor) {
-  if (executor.device >= 0)
-    core::fail(kOp, "a matrix on the CPU", "one on cuda:" + std::to_string(executor.device),
-               "move it with .cpu(), and the result back");
+void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec) {
   if (is_scaled(dense.dtype))
     core::fail(kOp, "a matrix of dtype f32, f16, bf16 or f64", name_of(dense.dtype),
                "sparsify it before it is quantized");
@@ -45,6 +41,8 @@ void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec, con
     core::fail(kOp, "1 <= n <= m", "n=" + std::to_string(spec.n) + " and m=" + std::to_string(spec.m),
                "n of m elements stay");
 }
+
+namespace {
 
 template <class T>
 void run_as(const ConstMatrixView& dense, const SparsifierSpec& spec, const SparsifierResult& result,
@@ -66,8 +64,11 @@ void run_as(const ConstMatrixView& dense, const SparsifierSpec& spec, const Spar
 void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec, const SparsifierResult& result,
               const Executor& executor, std::pmr::memory_resource* scratch) {
   using namespace sparsifiers;
-  require_valid(dense, spec, executor);
-  if (dense.rows == 0 || dense.cols == 0 || (result.mask == nullptr && result.values == nullptr)) return;
+  if (executor.device >= 0)
+    core::fail(kOp, "a matrix on the CPU", "one on cuda:" + std::to_string(executor.device),
+               "lend a workspace (sparsifier_ops.h)");
+  require_valid(dense, spec);
+  if (is_empty(dense, result)) return;
   switch (dense.dtype) {
     case DType::f32: return run_as<float>(dense, spec, result, executor, scratch);
     case DType::f16: return run_as<core::F16>(dense, spec, result, executor, scratch);
@@ -80,7 +81,13 @@ void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec, const Sp
 
 SparsifierReads sparsifier_reads() noexcept {
   const sparsifiers::ReadCounters& counters = sparsifiers::read_counters();
-  return {counters.elements.load(std::memory_order_relaxed), counters.bytes.load(std::memory_order_relaxed)};
+  SparsifierReads reads{counters.elements.load(std::memory_order_relaxed),
+                        counters.bytes.load(std::memory_order_relaxed)};
+  if (const auto on_gpus = counters.on_gpus.load(std::memory_order_relaxed)) {
+    const SparsifierReads more = on_gpus();
+    reads.elements += more.elements, reads.bytes += more.bytes;
+  }
+  return reads;
 }
 
 }  // namespace sparseloom

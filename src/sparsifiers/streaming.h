@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/rng.h"
+#include "sparsifiers/amounts.h"
 #include "sparsifiers/chunk_reader.h"
 #include "sparsifiers/sink.h"
 
@@ -14,16 +15,6 @@ namespace sparseloom::sparsifiers {
 inline bool drawn_to_stay(std::uint64_t seed, std::int64_t i, double fraction) noexcept {
   const std::uint64_t bits = core::mix64(seed + (static_cast<std::uint64_t>(i) + 1) * core::kGoldenGamma);
   return static_cast<double>(bits >> 11) * 0x1p-53 >= fraction;
-}
-
-template <class T>
-T rounded(double x) noexcept {
-  if constexpr (std::is_same_v<T, core::F16>)
-    return core::to_f16(x);
-  else if constexpr (std::is_same_v<T, core::Bf16>)
-    return core::to_bf16(x);
-  else
-    return static_cast<T>(x);
 }
 
 template <class T>

@@ -68,31 +68,24 @@ class ElementSparsifier(Sparsifier):
 
 
 class _Selection(ElementSparsifier):
-    """A sparsifier of include/sparseloom/sparsifiers.h: C++ on the host; elsewhere torch on the tensor's
-    device, with the same result."""
+    """A sparsifier of include/sparseloom/sparsifiers.h: C++ on the CPU, kernels on a GPU."""
 
     def _spec(self) -> tuple[str, float, int, int]:
         """The selection's name, its amount, and two whole numbers."""
         raise NotImplementedError
 
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        """Returns the mask of a matrix by torch."""
-        raise NotImplementedError
-
     def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
         matrix = _as_matrix(_strided(self, dense))
-        if matrix.device.type == "cpu":
-            return self._on_host("sparsifier_mask", matrix, generator).reshape(dense.shape)
-        return self._mask(matrix, self._seed(generator)).reshape(dense.shape)
+        return self._chosen("sparsifier_mask", matrix, generator).reshape(dense.shape)
 
     def sparsified(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if _strided(self, dense).device.type != "cpu" or dense.dtype not in _HOST_DTYPES:
+        if _strided(self, dense).dtype not in _DTYPES:
             return super().sparsified(dense, generator)
-        return self._on_host("sparsifier_values", _as_matrix(dense.detach()), generator).reshape(dense.shape)
+        return self._chosen("sparsifier_values", _as_matrix(dense.detach()), generator).reshape(dense.shape)
 
-    def _on_host(self, op: str, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _chosen(self, op: str, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
         # Whole numbers below 2^53, and every 8-bit float, are exact in float64.
-        exact = matrix if matrix.dtype in _HOST_DTYPES else matrix.double()
+        exact = matrix if matrix.dtype in _DTYPES else matrix.double()
         made: Tensor = ops.call(op, exact, *self._spec(), self._seed(generator))
         return made
 
@@ -100,7 +93,7 @@ class _Selection(ElementSparsifier):
         return 0
 
 
-_HOST_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -113,9 +106,6 @@ class KeepAll(_Selection):
 
     def _spec(self) -> tuple[str, float, int, int]:
         return "keep_all", 0.0, 1, 1
-
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        return torch.ones_like(matrix, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -139,11 +129,6 @@ class RandomFraction(_Selection):
     def _seed(self, generator: torch.Generator | None) -> int:
         return patterns.draw_seed(generator)
 
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        counter = torch.arange(1, matrix.numel() + 1, device=matrix.device).reshape(matrix.shape)
-        bits = _mix64(counter * _signed(0x9E3779B97F4A7C15) + seed)
-        return _shifted(bits, 11).double() * 2.0**-53 >= self.fraction
-
 
 @dataclass(frozen=True)
 class ScalarThreshold(_Selection):
@@ -161,10 +146,6 @@ class ScalarThreshold(_Selection):
     def _spec(self) -> tuple[str, float, int, int]:
         return "scalar_threshold", float(self.threshold), 1, 1
 
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        dtype = matrix.dtype if matrix.is_floating_point() else torch.float64
-        return magnitudes(matrix) > torch.tensor(self.threshold, dtype=dtype, device=matrix.device)
-
 
 @dataclass(frozen=True)
 class ScalarFraction(_Selection):
@@ -180,9 +161,6 @@ class ScalarFraction(_Selection):
     def _spec(self) -> tuple[str, float, int, int]:
         return "scalar_fraction", float(self.fraction), 1, 1
 
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        return highest(magnitudes(matrix), self.fraction)
-
 
 @dataclass(frozen=True)
 class BlockwiseFraction(_Selection):
@@ -190,9 +168,9 @@ class BlockwiseFraction(_Selection):
     n) of n blocks, with halves rounded up.
 
     ``block`` is (rows, columns) of a block, or one number for both, over the tensor as a matrix [first size,
-    product of the others]; blocks at its edges may be smaller. On a GPU sums are in float32, elsewhere in
-    float64, so that blocks whose sums are that close may be chosen differently. Raises Error for a fraction
-    outside [0, 1] or a side below 1.
+    product of the others]; blocks at its edges may be smaller. Sums are in float64 and compared as float32;
+    a GPU adds in another order than the CPU, so that blocks may be chosen differently whose sums differ by
+    that rounding. Raises Error for a fraction outside [0, 1] or a side below 1.
     """
 
     fraction: float
@@ -209,13 +187,6 @@ class BlockwiseFraction(_Selection):
 
     def _spec(self) -> tuple[str, float, int, int]:
         return "blockwise_fraction", float(self.fraction), *self._sides()
-
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        bm, bn = self._sides()
-        exact = matrix if matrix.is_floating_point() else matrix.double()
-        stays = highest(scores_on_device(exact, (bm, bn), "l1").nan_to_num(math.inf), self.fraction)
-        rows, cols = matrix.shape
-        return stays.repeat_interleave(bm, 0)[:rows].repeat_interleave(bn, 1)[:, :cols]
 
 
 @dataclass(frozen=True)
@@ -238,15 +209,6 @@ class PerBlockNM(_Selection):
 
     def _spec(self) -> tuple[str, float, int, int]:
         return "per_block_nm", 0.0, int(self.n), int(self.m)
-
-    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
-        rows, cols = matrix.shape
-        groups = -(-cols // self.m)
-        # -1 lies below every magnitude, so that what lies beyond the edge never takes a place.
-        padded = torch.nn.functional.pad(magnitudes(matrix), (0, groups * self.m - cols), value=-1.0)
-        order = padded.reshape(rows, groups, self.m).argsort(dim=-1, descending=True, stable=True)
-        stays = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order[..., : self.n], True)
-        return stays.flatten(1)[:, :cols]
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,34 +264,12 @@ class Learned(ElementSparsifier):
         return self.select(Context(_strided(self, dense), generator=generator))
 
 
-def magnitudes(dense: Tensor) -> Tensor:
-    """Returns |x| in a dtype that compares exactly, with Inf in the place of NaN."""
-    wider = torch.float32 if dense.is_floating_point() else torch.float64
-    return dense.detach().to(torch.promote_types(dense.dtype, wider)).abs().nan_to_num(math.inf, math.inf)
-
-
 def highest(scores: Tensor, fraction: float) -> Tensor:
     """Returns the mask that removes that fraction of all scores, the lowest; ties go to the lowest index."""
     kept = scores.numel() - math.floor(fraction * scores.numel() + 0.5)
     order = scores.flatten().argsort(dim=0, descending=True, stable=True)
     mask = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
     return mask.index_fill_(0, order[:kept], True).reshape(scores.shape)
-
-
-def _mix64(x: Tensor) -> Tensor:
-    """SplitMix64's output function, as in src/core/rng.h, over int64, whose products wrap."""
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """x >> bits, with zeros from the left."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64)
 
 
 def _name(sparsifier: ElementSparsifier) -> str:

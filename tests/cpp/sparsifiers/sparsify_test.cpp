@@ -7,12 +7,14 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "core/backwards.h"
 #include "core/expect_error.h"
 #include "core/rng.h"
 #include "sparseloom/generic/half.h"
+#include "sparseloom/sparsifier_ops.h"
 #include "sparseloom/sparsifiers.h"
 
 namespace sparseloom {
@@ -255,6 +257,28 @@ TEST(SparsifyErrors, NameWhatIsWrong) {
                      [&] { sparsify(ints, spec_of(Selection::keep_all), result, Executor::serial()); });
   test::expect_error("sparsify", {"on the CPU", "cuda:0"},
                      [&] { sparsify(w.view(), spec_of(Selection::keep_all), result, Executor::cuda(0)); });
+}
+
+TEST(SparsifyErrors, OfDeviceAndWorkspace) {
+  const Drawn w(DType::f32, 4, 4);
+  std::vector<char> mask(16);
+  const SparsifierResult result{reinterpret_cast<bool*>(mask.data()), nullptr};
+  const SparsifierSpec half = spec_of(Selection::scalar_fraction, 0.5);
+  const Executor nowhere = Executor::cuda(63);
+  test::expect_error("sparsify", {"compute capability 8.0", "cuda:63"},
+                     [&] { sparsify_workspace(w.view(), half, nowhere); });
+  test::expect_error("sparsify", {"compute capability 8.0", "cuda:63"},
+                     [&] { sparsify(w.view(), half, result, std::span<std::byte>(), nowhere); });
+  test::expect_error("sparsify", {"fraction in [0, 1]"}, [&] {
+    sparsify_workspace(w.view(), spec_of(Selection::scalar_fraction, 2), Executor::serial());
+  });
+  alignas(16) std::byte odd[16];
+  test::expect_error("sparsify", {"aligned to 16"}, [&] {
+    sparsify(w.view(), half, result, std::span(odd).subspan(1), Executor::serial());
+  });
+  EXPECT_EQ(sparsify_workspace(w.view(), half, Executor::serial()), 0u);
+  sparsify(w.view(), half, result, std::span<std::byte>(), Executor::serial());
+  EXPECT_EQ(std::count(mask.begin(), mask.end(), 1), 8);
 }
 
 TEST(SparsifyEdges, EmptyMatricesAndNoResult) {
