@@ -26,9 +26,9 @@ extern __shared__ std::uint32_t packed[];
 /// What is known of the last element that stays.
 struct Choice {
   unsigned long long prefix;  // its key without the lowest `shift` bits
-  long long left, count;      // how many with this prefix stay, and how many have it
+  std::int64_t left, count;   // how many with this prefix stay, and how many have it
   int shift;
-  long long listed, last;  // candidates, and the place of the last one that stays
+  std::int64_t listed, last;  // candidates, and the place of the last one that stays
 };
 
 /// What thread blocks count while others read the choice.
@@ -73,19 +73,19 @@ __device__ __forceinline__ void flush(unsigned long long* bins, unsigned& lowest
 __device__ __forceinline__ void find_bin(const Search& search, Choice before, int digit) {
   constexpr int kRow = 64, kRows = kBins / kRow;
   static_assert(kRows == kThreads, "a thread for each row of bins");
-  __shared__ long long rows[kRows], warps[kWarps];
+  __shared__ std::int64_t rows[kRows], warps[kWarps];
   __shared__ int row;
-  __shared__ long long above;
+  __shared__ std::int64_t above;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 4
   for (int r = warp; r < kRows; r += kWarps) {
     const ulonglong2 two = __ldcg(reinterpret_cast<const ulonglong2*>(search.bins + r * kRow) + lane);
-    const auto sum = static_cast<long long>(warp_sum(two.x + two.y));
+    const auto sum = static_cast<std::int64_t>(warp_sum(two.x + two.y));
     if (lane == 0) rows[r] = sum;
   }
   __syncthreads();
-  const long long own = rows[kRows - 1 - threadIdx.x];
-  long long through = sum_through(own);
+  const std::int64_t own = rows[kRows - 1 - threadIdx.x];
+  std::int64_t through = sum_through(own);
   if (lane == 31) warps[warp] = through;
   __syncthreads();
   for (int w = 0; w < warp; ++w) through += warps[w];
@@ -94,9 +94,9 @@ __device__ __forceinline__ void find_bin(const Search& search, Choice before, in
   __syncthreads();
   if (warp == 0) {
     const int top = row * kRow + kRow - 1 - 2 * lane;
-    const auto first = static_cast<long long>(__ldcg(search.bins + top)),
-               second = static_cast<long long>(__ldcg(search.bins + top - 1));
-    const long long to = above + sum_through(first + second), from = to - first - second;
+    const auto first = static_cast<std::int64_t>(__ldcg(search.bins + top)),
+               second = static_cast<std::int64_t>(__ldcg(search.bins + top - 1));
+    const std::int64_t to = above + sum_through(first + second), from = to - first - second;
     if (from < before.left && before.left <= to) {
       const bool is_first = before.left <= from + first;
       Choice& choice = *search.choice;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void find_bin(const Search& search, Choice before, in
       choice.left = before.left - from - (is_first ? 0 : first);
       choice.count = is_first ? first : second;
       choice.shift = before.shift - digit;
-      search.tickets->arrived = 0;
+      atomicExch(&search.tickets->arrived, 0u);
     }
   }
   __syncthreads();
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(kThreads)
   unsigned lowest = 0;  // elements of bin 0, which zeros may fill
   int held = 0;
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    typename R::U units[kEach];
+    typename R::U units[kEach<kVectors>];
     reader.load_tile(tile, units);
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
+    for (int u = 0; u < kEach<kVectors>; ++u) {
       const std::int64_t left = matrix.count() - R::place(tile, u);
 #pragma unroll
       for (int e = 0; e < R::U::kCount; ++e) {

@@ -52,10 +52,11 @@ cudaError_t launch_passes(const Matrix<E>& matrix, const Search& search, int mul
                     .block = kThreads,
                     .shared_bytes = kBinBytes,
                     .stream = stream};
-  constexpr auto kFirst = count_kernel<E, kVectors, true>, kNext = count_kernel<E, kVectors, false>;
+  constexpr auto kFirst = count_kernel<E, kVectors, true>;
   cudaError_t status = allow_shared_memory<kFirst>(kBinBytes, device, cudaSharedmemCarveoutMaxShared);
   if (status == cudaSuccess) status = launch_kernel(shape, kFirst, matrix, search, tiles);
-  if constexpr (kLevels < E >> 1) {
+  if constexpr (kLevels<E> != 1) {
+    constexpr auto kNext = count_kernel<E, kVectors, false>;
     if (status == cudaSuccess)
       status = allow_shared_memory<kNext>(kBinBytes, device, cudaSharedmemCarveoutMaxShared);
     for (int level = 1; level < kLevels<E> && status == cudaSuccess; ++level)
@@ -86,7 +87,7 @@ cudaError_t launch_fraction(const Matrix<E>& matrix, std::int64_t wanted, std::b
   if (status == cudaSuccess)
     status = vectors ? launch_passes<E, true>(matrix, search, multiprocessors, device, stream)
                      : launch_passes<E, false>(matrix, search, multiprocessors, device, stream);
-  if constexpr (kLevels < E >> 1) {
+  if constexpr (kLevels<E> != 1) {
     LaunchShape shape{.grid = 1, .block = kFinishThreads, .stream = stream};
     if (status == cudaSuccess) status = launch_kernel(shape, finish_kernel<E>, search);
     const std::int64_t groups = (space.capacity + kThreads - 1) / kThreads;

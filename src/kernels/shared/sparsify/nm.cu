@@ -50,10 +50,10 @@ cudaError_t launch(const Sparsify& call) {
   const auto with = [&](int each, void (*kernel)(Matrix<E>, Groups)) {
     return launch_groups(call, matrix, groups, each, kernel);
   };
-  if (m <= 4) return with(kThreads / 4 * kEach, nm_lanes_kernel<E, 4>);
-  if (m <= 8) return with(kThreads / 8 * kEach, nm_lanes_kernel<E, 8>);
-  if (m <= 16) return with(kThreads / 16 * kEach, nm_lanes_kernel<E, 16>);
-  if (m <= 32) return with(kThreads / 32 * kEach, nm_lanes_kernel<E, 32>);
+  if (m <= 4) return with(kThreads / 4 * kGroupsEach, nm_lanes_kernel<E, 4>);
+  if (m <= 8) return with(kThreads / 8 * kGroupsEach, nm_lanes_kernel<E, 8>);
+  if (m <= 16) return with(kThreads / 16 * kGroupsEach, nm_lanes_kernel<E, 16>);
+  if (m <= 32) return with(kThreads / 32 * kGroupsEach, nm_lanes_kernel<E, 32>);
   if (m <= 64) return with(kWarps, nm_warps_kernel<E, 2>);
   if (m <= 256) return with(kWarps, nm_warps_kernel<E, 8>);
   return with(1, nm_blocks_kernel<E>);

@@ -46,7 +46,7 @@ template <class E, int kM>
 inline constexpr int kSpan = kM > Unit<E, true>::kCount ? kM : Unit<E, true>::kCount;
 
 template <class E, int kM>
-__global__ void __launch_bounds__(kThreads, sizeof(typename E::Key) == 8 ? 1 : 2)
+__global__ void __launch_bounds__(kThreads, sizeof(typename E::Key) == 8 || kM == 16 ? 1 : 2)
     nm_vectors_kernel(const __grid_constant__ Matrix<E> matrix, int n, std::int64_t spans) {
   using R = Reader<E, true>;
   constexpr int kCount = R::U::kCount, kUnits = kSpan<E, kM> / kCount;
@@ -75,6 +75,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename E::Key) == 8 ? 1 : 2
   reader.report();
 }
 
+/// Groups that a lane has an element of at a time.
+inline constexpr int kGroupsEach = 4;
+
 template <class E, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     nm_lanes_kernel(const __grid_constant__ Matrix<E> matrix, const __grid_constant__ Groups groups) {
@@ -83,12 +86,12 @@ __global__ void __launch_bounds__(kThreads)
   const int member = static_cast<int>(threadIdx.x) % kLanes;
   R reader(matrix);
   // All lanes stay in the loop together, because they compare with each other.
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * kGroups * kEach; begin < groups.all;
-       begin += std::int64_t{gridDim.x} * kGroups * kEach) {
-    typename R::U units[kEach] = {};
-    std::int64_t places[kEach];  // in the result; -1: this lane has no element
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * kGroups * kGroupsEach; begin < groups.all;
+       begin += std::int64_t{gridDim.x} * kGroups * kGroupsEach) {
+    typename R::U units[kGroupsEach] = {};
+    std::int64_t places[kGroupsEach];  // in the result; -1: this lane has no element
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
+    for (int u = 0; u < kGroupsEach; ++u) {
       const std::int64_t number = begin + u * kGroups + threadIdx.x / kLanes;
       places[u] = -1;
       if (number >= groups.all) continue;
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
       places[u] = group.row * matrix.cols + group.first + member;
     }
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
+    for (int u = 0; u < kGroupsEach; ++u) {
       const typename E::Key key = present_key<E>(units[u].element[0], places[u] >= 0);
       int above = 0;
 #pragma unroll

@@ -15,8 +15,10 @@
 namespace sparseloom::kernels::cuda::sparsify {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
-/// Units that a thread has in flight.
-inline constexpr int kEach = 4;
+/// Units that a thread has in flight: 32 bytes of vectors. With 64, the kernels of take.cuh spilled
+/// registers.
+template <bool kVectors>
+inline constexpr int kEach = kVectors ? 2 : 4;
 
 /// Elements and bytes that the kernels of one device have read.
 struct Counters {
@@ -52,7 +54,7 @@ struct alignas(kVectors ? 16 : sizeof(typename E::Word)) Unit {
 
 /// Elements that a thread block takes at a time.
 template <class E, bool kVectors>
-inline constexpr int kTile = kThreads* kEach* Unit<E, kVectors>::kCount;
+inline constexpr int kTile = kThreads* kEach<kVectors>* Unit<E, kVectors>::kCount;
 
 template <class E>
 std::int64_t tiles_of(std::int64_t count, bool vectors) {
@@ -136,12 +138,13 @@ class Reader {
 
   /// The first element of this thread's unit u in a tile; at or behind the end for units that do not exist.
   __device__ static std::int64_t place(std::int64_t tile, int u) {
-    return ((tile * kEach + u) * kThreads + threadIdx.x) * U::kCount;
+    return ((tile * kEach<kVectors> + u) * kThreads + threadIdx.x) * U::kCount;
   }
   /// This thread's units of a tile.
-  __device__ __forceinline__ void load_tile(std::int64_t tile, U (&units)[kEach]) {
+  __device__ __forceinline__ void load_tile(std::int64_t tile, U (&units)[kEach<kVectors>]) {
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) units[u] = place(tile, u) < matrix_.count() ? load(place(tile, u)) : U{};
+    for (int u = 0; u < kEach<kVectors>; ++u)
+      units[u] = place(tile, u) < matrix_.count() ? load(place(tile, u)) : U{};
   }
 
   /// Adds what this thread block has read to the device's counts; once, by all threads.

@@ -85,10 +85,10 @@ __global__ void __launch_bounds__(kThreads)
   R reader(matrix);
   const bool reads = Stays::kReads || matrix.values != nullptr;
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    typename R::U units[kEach] = {};
+    typename R::U units[kEach<kVectors>] = {};
     if (reads) reader.load_tile(tile, units);
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
+    for (int u = 0; u < kEach<kVectors>; ++u) {
       const std::int64_t i = R::place(tile, u);
       if (i < matrix.count()) reader.store(i, units[u], stays.bits(i, units[u]));
     }

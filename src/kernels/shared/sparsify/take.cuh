@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/shared/sparsify/choice.cuh"
 #include "kernels/shared/sparsify/digit.cuh"
@@ -38,11 +39,35 @@ __device__ __forceinline__ unsigned long long count_before(unsigned long long* s
     while (at >= 0 && ((word = atomicAdd(status + at, 0ull)) & ~kCountBits) == 0) __nanosleep(32);
     const unsigned through = __ballot_sync(kWarp, (word & kThrough) != 0);
     const int nearest = through != 0 ? __ffs(static_cast<int>(through)) - 1 : 31;
-    before += warp_sum(lane <= nearest ? word & kCountBits : 0ull);
+    before += lane <= nearest ? word & kCountBits : 0;
     done = through != 0;
   }
+  before = warp_sum(before);
   if (lane == 0 && tile != 0) atomicExch(status + tile, kThrough | (before + own));
   return before;
+}
+
+/// Writes the open elements of this thread's units to the list, whose first `room` places behind `base`
+/// exist.
+template <class E, bool kVectors, class Lower>
+__device__ __forceinline__ void list_open(const Search& search, std::int64_t base, int room,
+                                          std::int64_t tile,
+                                          const Unit<E, kVectors> (&units)[kEach<kVectors>],
+                                          const unsigned (&open)[kEach<kVectors>], const Lower& lower_of) {
+  auto* const words = static_cast<typename E::Word*>(search.words) + base;
+  std::int64_t* const places = search.places + base;
+#pragma unroll
+  for (int u = 0; u < kEach<kVectors>; ++u) {
+    if (open[u] == 0) continue;
+    const std::int64_t first = Reader<E, kVectors>::place(tile, u);
+    auto rank = static_cast<int>(lower_of(u));
+#pragma unroll
+    for (int e = 0; e < Unit<E, kVectors>::kCount; ++e) {
+      if ((open[u] >> e & 1u) == 0) continue;
+      if (rank < room) words[rank] = units[u].element[e], places[rank] = first + e;
+      ++rank;
+    }
+  }
 }
 
 template <class E, bool kVectors>
@@ -50,74 +75,85 @@ __global__ void __launch_bounds__(kThreads, 2)
     take_kernel(const __grid_constant__ Matrix<E> matrix, const __grid_constant__ Search search,
                 std::int64_t tiles) {
   using R = Reader<E, kVectors>;
-  __shared__ unsigned long long totals[kWarps];  // 16 bits for each of a thread's units
+  using Packed = std::conditional_t<kEach<kVectors> == 2, unsigned, unsigned long long>;
+  __shared__ Packed totals[kWarps];  // 16 bits for each of a thread's units
   __shared__ unsigned long long before;
   __shared__ std::int64_t taken;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Choice choice = *search.choice;
-  const bool ranks = choice.left != choice.count, listed = ranks && choice.shift != 0;
+  const auto prefix = static_cast<typename E::Key>(choice.prefix);
+  // Of 16-bit types all bits are known.
+  const bool ranks = choice.left != choice.count,
+             listed = kKeyBits<E> > kBinBits && ranks && choice.shift != 0;
   R reader(matrix);
   for (;;) {
     if (threadIdx.x == 0) taken = static_cast<std::int64_t>(atomicAdd(&search.tickets->next, 1ull));
     __syncthreads();
     const std::int64_t tile = taken;
     if (tile >= tiles) break;
-    typename R::U units[kEach];
+    typename R::U units[kEach<kVectors>];
     reader.load_tile(tile, units);
-    unsigned stay[kEach], open[kEach];  // above the prefix, and with it
-    unsigned long long own = 0;
+    unsigned stay[kEach<kVectors>], open[kEach<kVectors>];  // above the prefix, and with it
+    Packed own = 0;
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
+    for (int u = 0; u < kEach<kVectors>; ++u) {
       const std::int64_t left = matrix.count() - R::place(tile, u);
       stay[u] = open[u] = 0;
 #pragma unroll
       for (int e = 0; e < R::U::kCount; ++e) {
-        const unsigned long long leading = key_of<E>(units[u].element[e]) >> choice.shift;
-        stay[u] |= static_cast<unsigned>(leading > choice.prefix) << e;
-        open[u] |= static_cast<unsigned>(leading == choice.prefix && e < left) << e;
+        const typename E::Key leading = key_of<E>(units[u].element[e]) >> choice.shift;
+        stay[u] |= static_cast<unsigned>(leading > prefix) << e;
+        open[u] |= static_cast<unsigned>(leading == prefix && e < left) << e;
       }
-      own |= static_cast<unsigned long long>(__popc(open[u])) << (16 * u);
+      own |= static_cast<Packed>(__popc(open[u])) << (16 * u);
     }
     if (ranks) {
-      const unsigned long long through = sum_through(own);
+      const Packed through = sum_through(own);
       if (lane == 31) totals[warp] = through;
       __syncthreads();
-      unsigned long long all = 0, lower = through - own;
-#pragma unroll
+      Packed all = 0, lower = through - own;
+#pragma unroll 4
       for (int w = 0; w < kWarps; ++w) {
         all += totals[w];
         lower += w < warp ? totals[w] : 0;
       }
-      unsigned start[kEach + 1] = {};  // of each unit's first element, and the tile's end
+      unsigned start[kEach<kVectors> + 1] = {};  // of each unit's first element, and the tile's end
 #pragma unroll
-      for (int u = 0; u < kEach; ++u) start[u + 1] = start[u] + (all >> (16 * u) & 0xffffu);
+      for (int u = 0; u < kEach<kVectors>; ++u) start[u + 1] = start[u] + (all >> (16 * u) & 0xffffu);
       if (warp == 0) {
-        const unsigned long long sum = count_before(search.status, tile, start[kEach]);
+        const unsigned long long sum = count_before(search.status, tile, start[kEach<kVectors>]);
         if (lane == 0) before = sum;
       }
       __syncthreads();
+      // From here on ranks count from the tile's first one, in 32 bits.
+      const auto lower_of = [&](int u) {
+        return start[u] + static_cast<unsigned>(lower >> (16 * u) & 0xffffu);
+      };
+      const auto base = static_cast<std::int64_t>(before);
+      const auto room = static_cast<int>(
+          max(min((listed ? search.capacity : choice.left) - base, std::int64_t{kTile<E, kVectors>}),
+              std::int64_t{0}));
+      if (listed) {
+        list_open<E, kVectors>(search, base, room, tile, units, open, lower_of);
+      } else {
 #pragma unroll
-      for (int u = 0; u < kEach; ++u) {
-        std::int64_t rank = static_cast<std::int64_t>(before + start[u] + (lower >> (16 * u) & 0xffffu));
+        for (int u = 0; u < kEach<kVectors>; ++u) {
+          auto rank = static_cast<int>(lower_of(u));
 #pragma unroll
-        for (int e = 0; e < R::U::kCount; ++e) {
-          if ((open[u] >> e & 1u) == 0) continue;
-          if (!listed) {
-            stay[u] |= static_cast<unsigned>(rank < choice.left) << e;
-          } else if (rank < search.capacity) {
-            static_cast<typename E::Word*>(search.words)[rank] = units[u].element[e];
-            search.places[rank] = R::place(tile, u) + e;
+          for (int e = 0; e < R::U::kCount; ++e) {
+            const unsigned is_open = open[u] >> e & 1u;
+            if (rank < room) stay[u] |= is_open << e;
+            rank += static_cast<int>(is_open);
           }
-          ++rank;
         }
       }
     } else {
 #pragma unroll
-      for (int u = 0; u < kEach; ++u) stay[u] |= open[u];
+      for (int u = 0; u < kEach<kVectors>; ++u) stay[u] |= open[u];
       __syncthreads();  // `taken` has been read
     }
 #pragma unroll
-    for (int u = 0; u < kEach; ++u)
+    for (int u = 0; u < kEach<kVectors>; ++u)
       if (const std::int64_t i = R::place(tile, u); i < matrix.count()) reader.store(i, units[u], stay[u]);
   }
   reader.report();
