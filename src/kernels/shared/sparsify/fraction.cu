@@ -8,6 +8,8 @@
 
 namespace sparseloom::kernels::cuda::sparsify {
 
+template cudaError_t launch_fraction(const Matrix<F32>&, std::int64_t, std::byte*, int, int, cudaStream_t);
+
 cudaError_t scalar_fraction(const Sparsify& call) {
   return for_dtype(call.dense.dtype, [&](auto element) {
     const auto matrix = matrix_of<decltype(element)>(call.dense, call.result, true);

@@ -97,4 +97,8 @@ cudaError_t launch_fraction(const Matrix<E>& matrix, std::int64_t wanted, std::b
   return status;
 }
 
+// In fraction.cu, for scores.
+extern template cudaError_t launch_fraction(const Matrix<F32>&, std::int64_t, std::byte*, int, int,
+                                            cudaStream_t);
+
 }  // namespace sparseloom::kernels::cuda::sparsify

@@ -22,6 +22,11 @@ typename E::Key key_of_threshold(double amount) {
 
 }  // namespace
 
+template cudaError_t launch_stream(const Matrix<F32>&, const All&, int, cudaStream_t);
+template cudaError_t launch_stream(const Matrix<F16>&, const All&, int, cudaStream_t);
+template cudaError_t launch_stream(const Matrix<Bf16>&, const All&, int, cudaStream_t);
+template cudaError_t launch_stream(const Matrix<F64>&, const All&, int, cudaStream_t);
+
 cudaError_t stream(const Sparsify& call) {
   return for_dtype(call.dense.dtype, [&](auto element) {
     using E = decltype(element);

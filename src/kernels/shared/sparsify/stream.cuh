@@ -111,4 +111,10 @@ cudaError_t launch_stream(const Matrix<E>& matrix, const Stays& stays, int multi
                  : launch_kernel(shape, stream_kernel<E, false, Stays>, matrix, stays, tiles);
 }
 
+// In stream.cu, for the others.
+extern template cudaError_t launch_stream(const Matrix<F32>&, const All&, int, cudaStream_t);
+extern template cudaError_t launch_stream(const Matrix<F16>&, const All&, int, cudaStream_t);
+extern template cudaError_t launch_stream(const Matrix<Bf16>&, const All&, int, cudaStream_t);
+extern template cudaError_t launch_stream(const Matrix<F64>&, const All&, int, cudaStream_t);
+
 }  // namespace sparseloom::kernels::cuda::sparsify
