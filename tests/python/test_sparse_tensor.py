@@ -165,6 +165,33 @@ def test_writes_take_others_at_the_stored_places(layout: Any):
     assert int(tensor.zero_().stored.count_nonzero()) == 0
 
 
+@pytest.mark.parametrize("layout", [Bsr, Nm, Nmg, Semi24Layout])
+def test_writes_leave_padding_zero(layout: Any):
+    """Blocks and groups reach over the edge of W. What an optimizer divides there, 0 / 0, is NaN, which the
+    next product would multiply."""
+    dense = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    tensor = SparseTensor.from_dense(dense, layout, **LAYOUTS[layout])
+    index, mask = tensor.layout_index, tensor.to_dense() != 0
+    assert index.padded and not Csr.from_dense(dense).padded and not Bsr.from_dense(weight()[:0], 8).padded
+    tensor.addcdiv_(torch.ones(5, 7), torch.full((5, 7), 2.0))
+    torch.testing.assert_close(tensor.to_dense(), (dense + 0.5).masked_fill(~mask, 0))
+    for write in (lambda t: t.add_(1), lambda t: t.fill_(2.0), lambda t: t.copy_(torch.tensor(3.0))):
+        write(tensor)
+        index.require_consistent("test", tensor.stored)
+    assert torch.equal(tensor.to_dense(), mask * 3.0)
+
+
+def test_adagrad_trains_blocks_that_reach_over_the_edge():
+    parameter = nn.Parameter(SparseTensor.from_dense(weight()[:5, :7], Bsr, block=8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ops.DenseFallback)  # the sum of squares is dense
+        optimizer = torch.optim.Adagrad([parameter], 0.1)
+        for _ in range(2):
+            (parameter @ torch.ones(7, 2)).square().sum().backward()
+            optimizer.step()
+    assert bool(parameter.detach().stored.isfinite().all())
+
+
 def test_what_leaves_zero_zero_stays_sparse_and_is_right():
     tensor = made(Csr)
     dense = tensor.to_dense()

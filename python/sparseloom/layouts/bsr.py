@@ -65,6 +65,10 @@ class Bsr(Layout):
         sizes = self.blocks, self.rows, self.cols, self.block_rows, self.block_cols
         return ops.Index(self.packed, *sizes, self.digest)
 
+    @property
+    def padded(self) -> bool:
+        return self.rows % self.block_rows != 0 or self.cols % self.block_cols != 0
+
     def pattern(self) -> Pattern:
         """Returns which blocks are stored."""
         crow, col = self.index.crow.cpu(), self.index.col.cpu()

@@ -106,6 +106,10 @@ class CooNd(Layout):
         return torch.sparse_coo_tensor(self.indices.long(), values, self.shape, is_coalesced=True)
 
     @property
+    def padded(self) -> bool:
+        return False
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of all dimensions."""
         return _numbers(self.sizes)

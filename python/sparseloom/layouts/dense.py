@@ -21,6 +21,10 @@ class Dense(Layout):
     def from_dense(cls, weight: Tensor) -> Dense:  # type: ignore[override]
         return cls(*weight.shape)
 
+    @property
+    def padded(self) -> bool:
+        return False
+
     def pack(self, dense: Tensor) -> Tensor:
         return dense
 

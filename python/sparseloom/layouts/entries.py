@@ -51,6 +51,10 @@ class Entries(Layout):
         at = torch.arange(stored, device=device)
         return cls.from_places(rows, cols, at // max(1, cols), at % max(1, cols))
 
+    @property
+    def padded(self) -> bool:
+        return False
+
     def places(self) -> tuple[Tensor, Tensor]:
         """Returns the rows and the columns of the stored elements, each int64 [stored]."""
         raise NotImplementedError

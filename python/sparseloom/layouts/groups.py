@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -50,6 +51,10 @@ class Groups(Layout):
         """The one tensor of the index."""
         (index,) = self.tensors().values()
         return index
+
+    @property
+    def padded(self) -> bool:
+        return math.prod(self.sizes()[2]) * self.m != self.rows * self.cols * self.n
 
     def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """Returns the row and the column of each value, int64 in the values' shape, and the shape of W with

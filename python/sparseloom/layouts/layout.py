@@ -109,6 +109,12 @@ class Layout:
         elsewhere."""
         raise NotImplementedError
 
+    @property
+    def padded(self) -> bool:
+        """Whether some values may be padding. True unless a class knows better: what writes into a
+        SparseTensor then asks ``pack`` which ones, and sets them to zero again."""
+        return True
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns the parts of the index by name."""
         return {name: value for name, value in self._fields.items() if isinstance(value, Tensor)}

@@ -102,6 +102,10 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     func(
         target.stored, *(at_stored(each) for each in args[1:]), **{k: at_stored(v) for k, v in kwargs.items()}
     )
+    index = target.layout_index
+    if index.padded and not target.stored.is_meta:  # 0 + 1 and 0 / 0 have been written there, too
+        stored_places = index.pack(target.stored.new_ones(index.rows, index.cols))
+        target.stored.masked_fill_(stored_places == 0, 0)
     return target
 
 
