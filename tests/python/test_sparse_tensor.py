@@ -122,6 +122,15 @@ def test_any_shape_is_stored_as_a_matrix():
         copy.deepcopy(SparseTensor.from_dense(dense.requires_grad_(), "csr"))
 
 
+@pytest.mark.parametrize("shape", [(4, 0), (0, 8), (2, 3, 0)])
+def test_a_tensor_without_elements(shape: tuple[int, ...]):
+    dense = torch.zeros(shape, requires_grad=True)
+    tensor = SparseTensor.from_dense(dense, "csr")
+    assert tensor.layout_index.cols == shape[-1] and tensor.to_dense().shape == shape
+    tensor.to_dense().sum().backward()
+    assert dense.grad.shape == shape
+
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01),

@@ -208,7 +208,8 @@ def fits(index: Layout, shape: Sequence[int]) -> bool:
 
 def as_matrix(dense: Tensor) -> Tensor:
     """Returns a tensor as [product of the others, last size], as a linear layer sees its input."""
-    return dense.reshape(-1, dense.shape[-1]) if dense.dim() else dense.reshape(1, 1)
+    # reshape(-1, 0) has no answer
+    return dense.flatten(0, -2) if dense.dim() > 1 else dense.reshape(1, -1)
 
 
 def format_of(layout: str | type[Layout]) -> type[Layout]:
