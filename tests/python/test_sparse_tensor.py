@@ -95,6 +95,21 @@ def test_gradients_go_both_ways_through_it(layout: Any):
     assert torch.equal(stored.grad, leaf.layout_index.pack(factor))
 
 
+@pytest.mark.parametrize("layout", [Csr, Bsr, Nmg])
+def test_a_second_derivative_of_a_product_is_refused(layout: Any):
+    """The gradient of a gradient by the stored values got lost, and no error said so."""
+    tensor, x = made(layout).requires_grad_(), torch.randn(8, 3, requires_grad=True)
+    rows = torch.randn(3, 8, requires_grad=True)
+    for y, by in (
+        (tensor @ x, x),
+        (nn.functional.linear(rows, tensor), rows),
+        (nn.functional.linear(tensor, rows), rows),
+    ):
+        (gradient,) = torch.autograd.grad(y.square().sum(), by, create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            gradient.square().sum().backward()
+
+
 @ALL
 def test_nothing_is_copied_but_what_is_asked_for(layout: Any):
     dense, tensor = weight(), made(layout)

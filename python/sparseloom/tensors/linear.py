@@ -1,5 +1,5 @@
 """The operators that every layout brings: linear layers and products of which one operand is a
-SparseTensor."""
+SparseTensor. They are differentiable once: a backward reads ``stored``, which no graph follows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .._registry import OURS
@@ -29,6 +30,7 @@ class Linear:
         return y.reshape(*x.shape[:-1], index.rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         index, dy = weight.layout_index, gradient.reshape(-1, weight.shape[0])
@@ -53,6 +55,7 @@ class Product:
         return weight.layout_index.linear(x.t().contiguous(), stored, None).t()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weight, x = ctx.saved_tensors
         index, dy = weight.layout_index, gradient.t().contiguous()
@@ -78,6 +81,7 @@ class LinearOfSparse:
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         index, stored = _rows(x)
