@@ -175,6 +175,19 @@ def test_updates_in_place_keep_the_format(layout: Any, optimizer: str):
     assert state and all(isinstance(each, SparseTensor) for each in state)
 
 
+def test_a_write_to_a_part_is_refused():
+    """A part of a SparseTensor is a dense copy, so that the write was lost."""
+    tensor = made(Csr)
+    before = tensor.to_dense()
+    for where in (0, slice(1, 3), (..., 2), before > 0):
+        with pytest.raises(Error, match="to_dense"):
+            tensor[where] = 1.0
+    assert torch.equal(tensor.to_dense(), before)
+    other = torch.zeros(6, 8)
+    other[:] = tensor.to_dense()
+    assert torch.equal(other, before)
+
+
 @ALL
 def test_writes_take_others_at_the_stored_places(layout: Any):
     tensor, other = made(layout), weight(3)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What __torch_function__ returns."""
+    if func is Tensor.__setitem__ and is_sparse(args[0]):
+        remedy = "write into to_dense(), and make a SparseTensor of that"
+        raise Error("SparseTensor", "a write to all of it", "one to a part, which is a dense copy", remedy)
     found = implementation(func, args, kwargs, None, None)
     if found is not None:
         return found.run.apply(*positional(found, args, kwargs))
