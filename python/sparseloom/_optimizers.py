@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -16,7 +16,7 @@ def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) ->
     values."""
     if optimizer is None:
         return []
-    found = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    found = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
     for each in found:
         if not isinstance(each, Optimizer):
             raise Error(

@@ -82,8 +82,11 @@ class Registry:
         self, operator: Callable[..., Any], inputs: Sequence[type], outputs: Sequence[Output]
     ) -> Callable[[Class], Class]:
         """Makes a class the implementation of a torch function: see ``ops.register``."""
-        inputs, pairs = tuple(inputs), tuple(outputs)
         remedy = "pass inputs=(Csr, Dense), outputs=[(KeepAll, Dense)]"
+        for what, given in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(given, (tuple, list)):
+                raise Error("ops.register", f"a tuple or list as {what}", repr(given), remedy)
+        inputs, pairs = tuple(inputs), tuple(outputs)
         if not callable(operator) or not all(isinstance(each, type) for each in inputs):
             got = repr((operator, inputs))
             raise Error("ops.register", "a torch function and layouts as classes", got, remedy)
@@ -127,6 +130,9 @@ class Registry:
             )
 
         def add(function: Function) -> Function:
+            if not callable(function):
+                remedy = "decorate a function of (sparsifier, context)"
+                raise Error("sparsify.register", "a function", repr(function), remedy)
             with self._lock:
                 old = self._sparsifiers.get(key)
                 if old is not None and _origin(old) != _origin(function):

@@ -169,6 +169,11 @@ def test_register_refuses_what_it_cannot_call():
     ):
         with pytest.raises(Error, match=r"ops.register"):
             mine.register(torch.mm, inputs=inputs, outputs=outputs)
+    for inputs, outputs in ((Ell, DENSE), (None, DENSE), ((Ell,), KeepAll)):
+        with pytest.raises(Error, match="a tuple or list as"):
+            mine.register(torch.mm, inputs=inputs, outputs=outputs)
+    with pytest.raises(Error, match=r"sparsify.register.*a function"):
+        mine.register_sparsifier(KeepAll, Dense, Ell)(3)
     with pytest.raises(Error, match="forward"):
         mine.register(torch.mm, inputs=(Ell,), outputs=DENSE)(int)
     mine.register(torch.mm, inputs=(Ell, Dense), outputs=DENSE)(EllMm)

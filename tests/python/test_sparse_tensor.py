@@ -133,6 +133,11 @@ def test_any_shape_is_stored_as_a_matrix():
         SparseTensor.of(tensor.layout_index, tensor.stored, (15, 5))
     with pytest.raises(Error, match="layout's name"):
         SparseTensor.from_dense(dense, 3)  # type: ignore[arg-type]
+    with pytest.raises(Error, match="a matrix of the elements"):
+        SparseTensor.from_dense(torch.ones(5, 12), tensor.layout_index)
+    for wrong in (None, [1.0], torch.ones(2, 2).to_sparse()):
+        with pytest.raises(Error, match="a dense tensor"):
+            SparseTensor.from_dense(wrong, "csr")  # type: ignore[arg-type]
     with pytest.raises(Error, match="without a graph"):
         copy.deepcopy(SparseTensor.from_dense(dense.requires_grad_(), "csr"))
 

@@ -211,6 +211,13 @@ def test_several_results_copies_pickles_and_refusals():
     x = operand(0)
     with pytest.raises(Error, match="1 results of neg"):
         sl.sparsified_op(torch.neg, [fmt, fmt])(x)
+    with pytest.raises(Error, match="1 results of equal, a bool"):
+        sl.sparsified_op(torch.equal, [S.DENSE])(x, x)
+    for formats in (None, 3, S.DENSE[1]):
+        with pytest.raises(Error, match="a list as out_fmt"):
+            sl.sparsified_op(torch.neg, formats)
+    with pytest.raises(Error, match="Registry"):
+        sl.sparsified_op(torch.neg, [fmt], registry=3)
     with pytest.raises(Error, match="a gradient's format for each result"):
         sl.sparsified_op(torch.neg, [fmt], [S.DENSE, S.DENSE])
     for wrong in (None, (S.KeepAll, L.Dense, S.KeepAll(), L.Csr), (S.KeepAll(), L.Dense, L.Csr, L.Csr)):

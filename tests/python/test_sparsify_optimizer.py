@@ -126,6 +126,7 @@ def test_state_of_another_shape_starts_anew_and_says_so(caplog):
         (torch.optim.LBFGS, "LBFGS"),
         (lambda p: torch.optim.Muon([*p][:1]), "AdamW group"),
         (list, "got Parameter"),
+        (lambda _: 3, "got int"),
     ],
 )
 def test_optimizers_that_cannot_be_re_pointed_are_refused_before_anything_changes(make, message):

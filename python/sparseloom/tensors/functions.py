@@ -41,10 +41,11 @@ class SparsifiedOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _registry.strict() if self.strict else nullcontext():
             results = self._results(args, kwargs)
-            single = isinstance(results, Tensor)
+            single = not isinstance(results, (tuple, list))
             made = (results,) if single else tuple(results)
             if len(made) != len(self.out) or not all(isinstance(each, Tensor) for each in made):
                 got = f"{len(made)} results of {_registry.name_of(self.op)}"
+                got += "".join(f", a {type(each).__name__}" for each in made if not isinstance(each, Tensor))
                 raise Error(
                     _OP, f"{len(self.out)} tensors, one for each out_fmt", got, "pass a format for each"
                 )
@@ -93,6 +94,11 @@ def sparsified_op(
     """
     if not callable(op):
         raise Error(_OP, "a torch function", repr(op), "pass torch.add, for example")
+    if not isinstance(registry, (Registry, type(None))):
+        raise Error(_OP, "a sparseloom.ops.Registry, or None", repr(registry), "leave it out")
+    for what, given in (("out_fmt", out_fmt), ("grad_out_fmt", [] if grad_out_fmt is None else grad_out_fmt)):
+        if not isinstance(given, (tuple, list)):
+            raise Error(_OP, f"a list as {what}", repr(given), "pass one format of four for each result")
     out = tuple(Format.of(each) for each in out_fmt)
     grad = tuple(Format.of(each) for each in ([DENSE] * len(out) if grad_out_fmt is None else grad_out_fmt))
     if len(grad) != len(out):

@@ -94,9 +94,15 @@ class SparseTensor(Tensor):
         """Returns what a layout stores of ``dense``, as a matrix [product of the others, last size]; the
         options are those of the layout's ``from_dense``, where ``layout`` is its name or class. The gradient
         reaches ``dense`` at the stored elements."""
+        if not isinstance(dense, Tensor) or dense.layout != torch.strided:
+            got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
+            raise Error(_OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
         matrix = as_matrix(dense)
         if not isinstance(layout, Layout):
             layout = format_of(layout).from_dense(matrix.detach(), **options)
+        elif not fits(layout, dense.shape):
+            got = f"a layout of [{layout.rows}, {layout.cols}]"
+            raise Error(_OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
         return dispatch.FromDense.apply(dense, layout, registry)
 
     @property
