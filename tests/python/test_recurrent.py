@@ -234,6 +234,8 @@ def expect_as_torch_of_size(layer, inputs, hidden):
         (lambda: BlockSparseLSTM(8, 16), "neither"),
         (lambda: BlockSparseLSTM(8, 16, density=0.5, pattern=pattern.full(16, 16, 8)), "both"),
         (lambda: BlockSparseLSTM(8, 16, pattern=pattern.full(16, 8, 8)), "16 x 16"),
+        (lambda: BlockSparseLSTM(8, 16, pattern="random"), "a Pattern, or a function"),
+        (lambda: BlockSparseGRU(8, 16, pattern=lambda rows, cols: 0.5), "got 0.5"),
         (lambda: BlockSparseLSTM(8, 20, pattern=pattern.full(20, 20, 8)), "divide"),
         (lambda: BlockSparseLSTM(8, 16, density=0.5, proj_size=16), "proj_size"),
         (lambda: make("lstm")(torch.randn(3, 2, 7)), "40"),

@@ -67,7 +67,10 @@ def made_of(
         else:
             found = stacked(patterns.balanced(rows, cols, block, density, generator), gates)
     else:
-        found = pattern if isinstance(pattern, Pattern) else pattern(rows, cols)
+        found = pattern(rows, cols) if callable(pattern) else pattern
+        if not isinstance(found, Pattern):
+            remedy = "pass pattern.random(rows, cols, block, density), for example"
+            raise Error(op, "a Pattern, or a function of (rows, cols) that returns one", repr(found), remedy)
         if (found.rows, found.cols) == (rows, cols):
             found = stacked(found, gates)
         elif (found.rows, found.cols) != (gates * rows, cols):
