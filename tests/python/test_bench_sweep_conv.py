@@ -127,13 +127,14 @@ def test_torchs_convolution_is_what_the_layer_lends(tiny: None, layer: Convoluti
 
 
 def test_one_kernel_gets_every_candidate(tiny: None, tmp_path: Path) -> None:
-    candidates = draw(5, 0).plan("cpu")["candidates"]
-    kernel = next(each["kernel"] for each in candidates if not each["refusal"] and each["kernel"] != LENT)
+    candidates = [each["kernel"] for each in draw(5, 0).plan("cpu")["candidates"] if not each["refusal"]]
+    kernel = next(each for each in candidates if each != LENT)
     command = ["--seed", 5, "--problems", 2, "--kernel", kernel, "--device", "cpu", "--results", tmp_path]
     assert sweep(*command, *FAMILY) == 0
     found = written(tmp_path, f"sweep-bsr_conv-5-{kernel}")["records"]
     for each in found:
-        assert {candidate["kernel"] for candidate in each["candidates"]} == {kernel, LENT}
+        timed = {candidate["kernel"] for candidate in each["candidates"]}
+        assert {kernel, LENT} <= timed <= {*candidates, LENT}  # a CPU may run the rows of several sets
 
 
 def test_where_no_row_runs_torchs_convolution_is_timed_without_a_prediction(
