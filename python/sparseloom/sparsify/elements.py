@@ -38,7 +38,7 @@ class ElementSparsifier(Sparsifier):
     #: How often the tensor is read to choose and to take what stays.
     passes: ClassVar[int] = 2
 
-    #: What it holds beside the tensor and the result; nnz counts what stays and b the elements of a block.
+    #: What it holds beside tensor and result; nnz counts what stays, b the elements of a block, n all.
     memory: ClassVar[str] = "O(nnz)"
 
     #: Whether everything stays, so that there is nothing to choose.
@@ -240,10 +240,11 @@ class Learned(ElementSparsifier):
 
     A class of yours writes ``scores`` and keeps what it learns where it likes, as a Parameter of its own.
     The ``fraction`` of all elements with the lowest scores is removed: exactly round(fraction * n) of n, with
-    halves rounded up. Raises Error for a fraction outside [0, 1].
+    halves rounded up. Scores are compared as float32; NaN is the highest, and of equal scores the one with
+    the lowest index is. Raises Error for a fraction outside [0, 1].
     """
 
-    kind, passes, memory = "materialising", 2, "O(nnz)"
+    kind, passes, memory = "materialising", 2, "O(n)"
 
     def __init__(self, fraction: float) -> None:
         _require_fraction(self, fraction)
@@ -266,10 +267,15 @@ class Learned(ElementSparsifier):
 
 def highest(scores: Tensor, fraction: float) -> Tensor:
     """Returns the mask that removes that fraction of all scores, the lowest; ties go to the lowest index."""
-    kept = scores.numel() - math.floor(fraction * scores.numel() + 0.5)
-    order = scores.flatten().argsort(dim=0, descending=True, stable=True)
-    mask = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
-    return mask.index_fill_(0, order[:kept], True).reshape(scores.shape)
+    return ScalarFraction(fraction).select_mask(_ranks(scores))
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    """Returns float64 numbers >= 0 in the order of the scores, since ScalarFraction compares magnitudes: the
+    bits of float32 as a whole number, which those of negative scores count down. Adding 0 makes -0 a 0."""
+    single = scores.detach().float() + 0.0
+    bits = single.masked_fill(single.isnan(), math.nan).view(torch.int32)
+    return (bits ^ (bits >> 31 & 0x7FFFFFFF)).double() + 2.0**31
 
 
 def _name(sparsifier: ElementSparsifier) -> str:
