@@ -12,8 +12,10 @@ from sparseloom import ops
 from sparseloom.layouts import Nm
 from sparseloom.sparsify import (
     BlockwiseFraction,
+    Context,
     ElementSparsifier,
     KeepAll,
+    Learned,
     PerBlockNM,
     RandomFraction,
     ScalarFraction,
@@ -68,6 +70,17 @@ def test_takes_what_the_cpu_takes(
         assert torch.equal(mask.cpu(), sparsifier.select_mask(dense, seeded()))
         found, expected = (sparsifier.sparsified(each, seeded()) for each in (tensor, dense))
         assert torch.equal(found.cpu().nan_to_num(9), expected.nan_to_num(9))
+
+
+@pytest.mark.parametrize("fraction", [0, 0.3, 0.9, 1])
+def test_learned_scores_are_chosen_as_on_the_cpu(fraction: float) -> None:
+    class Given(Learned):
+        def scores(self, context: Context) -> Tensor:
+            return -context.weight
+
+    dense = drawn(300, 301)
+    mask = Given(fraction).select_mask(dense.cuda())
+    assert mask.is_cuda and torch.equal(mask.cpu(), Given(fraction).select_mask(dense))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (), (1,), (3, 2, 5)])
