@@ -27,8 +27,9 @@ struct ConvWindow {
 /// and the taps fit into the padded extent.
 SPARSELOOM_API ConvShape conv_shape(const char* op, std::int64_t images, std::span<const ConvWindow> axes);
 
-/// A problem whose operands are aligned, without bias. The index's arrays are not read. Throws Error for a
-/// dtype other than f32, f16 and bf16.
+/// A problem without bias whose operands begin aligned and are contiguous, so that the bytes of their
+/// channels say whether every row is aligned. The index's arrays are not read. Throws Error for a dtype other
+/// than f32, f16 and bf16.
 SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, DType dtype,
                                                Direction direction);
 
@@ -44,8 +45,8 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 
 /// Microseconds that the lender's convolution with a dense W would take, and scattering W for it (dW:
 /// gathering). In 16 bits it is taken to run at the rate of the lent GEMM, which is measured as in rates.h.
-/// On a CUDA device it is taken for what the vendor's GEMM takes for as many operations. 0: where no GEMM is
-/// lent on the CPU, and for fp32 on CUDA.
+/// On a CUDA device it is taken for a multiple of what the vendor's GEMM takes for as many operations. 0:
+/// where no GEMM is lent on the CPU, and for fp32 on CUDA.
 SPARSELOOM_API double dense_conv_us(const bsr_conv::Problem& problem, const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of

@@ -1,6 +1,7 @@
 #include "kernels/bsr_conv/cuda/product.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/bsr_linear/dense/predict.h"
 
@@ -33,8 +34,18 @@ double repeated_bytes(const bsr_conv::Problem& p) {
 
 namespace sparseloom::kernels {
 
-// torch makes the dense W in five passes (zeros, scatter, permutation, the layout that cuDNN wants, and the
-// list of cells), which write it four times and read it twice; dW's blocks are gathered in three.
+namespace {
+
+// What cuDNN takes, of the microseconds of a GEMM of as many operations: kOfGemm of them and, for what small
+// ones leave of the GPU idle, a multiple of their root, by direction (forward, dX, dW). Fitted to 33
+// convolutions of a sweep on an H100 (`bench sweep --family bsr_conv --seed 4141`).
+constexpr double kOfGemm = 1.05, kOfRoot[] = {1.5, 1.2, 0.7};
+// A pass that does next to nothing.
+constexpr double kPassUs = 1.7;
+
+}  // namespace
+
+// One pass scatters W, or gathers dW's blocks; three before it spread the lists over the taps.
 double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& machine) {
   using namespace cuda;
   if (p.dtype == DType::f32 && !p.tf32) return 0;  // no row runs it
@@ -42,10 +53,11 @@ double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& 
   const bool dw = p.direction == Direction::dw;
   const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) *
                        static_cast<double>(size_of(p.dtype));
-  const double passes = dw ? 3 : 5, moved = dw ? 2 * bytes_of(product).stored : 6 * dense;
+  const double passes = p.shape.taps() == 1 ? 1 : 4, stored = bytes_of(product).stored;
   product.activation = Activation::none, product.residual = false;
-  return dense::product_us(product, machine) + passes * kLaunchUs +
-         us(memory_seconds(moved, Device(machine)));
+  const double gemm = dense::product_us(product, machine);
+  return kOfGemm * gemm + kOfRoot[static_cast<int>(p.direction)] * std::sqrt(gemm) + passes * kPassUs +
+         us(memory_seconds(dw ? 2 * stored : stored + dense, Device(machine)));
 }
 
 }  // namespace sparseloom::kernels

@@ -63,6 +63,34 @@ TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
   }
 }
 
+// Microseconds of sm80_conv on an H100, in problems that do not fill it (`bench sweep --family bsr_conv
+// --seed 4141`). What they were taken for before by their operations alone is 3 to 9.
+TEST(CudaConvRows, PredictSmallConvolutions) {
+  const struct {
+    Direction direction;
+    int images, cols, rows, height, width, tap_rows, tap_columns, side, blocks;
+    double us;
+  } measured[] = {
+      {Direction::dx, 2, 256, 1024, 14, 14, 1, 1, 32, 172, 30},
+      {Direction::dw, 5, 1024, 256, 14, 14, 1, 1, 32, 59, 29},
+      {Direction::forward, 1, 192, 192, 17, 17, 1, 7, 16, 35, 14},
+      {Direction::dw, 1, 2048, 256, 33, 33, 3, 3, 128, 9, 31},
+      {Direction::forward, 8, 512, 2048, 7, 7, 1, 1, 32, 51, 6},
+      {Direction::forward, 2, 333, 777, 14, 15, 1, 1, 128, 8, 19},
+  };
+  for (const auto& m : measured) {
+    bsr_conv::Problem p = problem_of(m.direction, m.cols, 1, m.side, m.blocks);
+    p.rows = m.rows, p.shape.images = m.images, p.aligned = m.rows % 8 == 0 && m.cols % 8 == 0;
+    p.shape.axis[1] = {m.height, m.height, m.tap_rows, 1, m.tap_rows / 2, 1};
+    p.shape.axis[2] = {m.width, m.width, m.tap_columns, 1, m.tap_columns / 2, 1};
+    p.m = p.shape.out_pixels();
+    const Answer answer = ask("sm80_conv", p);
+    ASSERT_EQ(answer.refusal, "");
+    EXPECT_LT(answer.offer.predicted_us, 2 * m.us) << m.rows << " " << m.cols;
+    EXPECT_GT(answer.offer.predicted_us, m.us / 2) << m.rows << " " << m.cols;
+  }
+}
+
 // cuDNN on an H100: bench/results/h100/bsr_conv_bfloat16.json, with what the layer's dense dW took.
 TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
   const auto dense = [](Direction direction, int channels, int extent) {
