@@ -19,6 +19,7 @@ from torch.nn import grad
 from . import _operators
 from ._conv_plans import rounds_to_tf32, rows_are_faster
 from ._indices import Index
+from ._operators import call
 from ._plans import has_kernels_for
 from ._products import transformed
 from .errors import Error, translated
@@ -161,21 +162,37 @@ def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
 
 def torchs_forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
     """Returns what ``conv`` does, by torch's convolution with a dense copy of W."""
-    made, w = _TORCHS[len(window.kernel) - 1], dense(values, index, window.kernel)
-    return made(x, w, bias, *window[1:])  # type: ignore[no-any-return]
+    with_plane, how = _plane(x, window)
+    made, w = _TORCHS[len(how.kernel) - 1], dense(values, index, how.kernel)
+    y: Tensor = made(x.unsqueeze(-2) if with_plane else x, w, bias, *how[1:])
+    return y.squeeze(-2) if with_plane else y
 
 
 def torchs_dx(dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window) -> Tensor:
     """Returns dx [images, *extents, cols] of dy [images, *space, rows], by torch with a dense copy of W."""
-    made = _INPUTS[len(extents) - 1]
-    sizes, w = (dy.shape[0], index.cols, *extents), dense(values, index, window.kernel)
-    return made(sizes, w, dy.movedim(-1, 1), *window[1:]).movedim(1, -1)  # type: ignore[no-any-return]
+    with_plane, how = _plane(dy, window)
+    made, w = _INPUTS[len(how.kernel) - 1], dense(values, index, how.kernel)
+    sizes = (dy.shape[0], index.cols, *((1,) if with_plane else ()), *extents)
+    pixels = dy.unsqueeze(1) if with_plane else dy
+    dx: Tensor = made(sizes, w, pixels.movedim(-1, 1), *how[1:]).movedim(1, -1)
+    return dx.squeeze(1) if with_plane else dx
 
 
 def torchs_dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     """Returns dvalues [blocks, taps, bm, bn] of dy and x [images, *space, channels], cut from torch's dW."""
-    made, sizes = _WEIGHTS[len(window.kernel) - 1], (index.rows, index.cols, *window.kernel)
-    return blocks_of(made(x.movedim(-1, 1), sizes, dy.movedim(-1, 1), *window[1:]), index)
+    with_plane, how = _plane(x, window)
+    if with_plane:
+        x, dy = x.unsqueeze(1), dy.unsqueeze(1)
+    made, sizes = _WEIGHTS[len(how.kernel) - 1], (index.rows, index.cols, *how.kernel)
+    return blocks_of(made(x.movedim(-1, 1), sizes, dy.movedim(-1, 1), *how[1:]), index)
+
+
+def _plane(operand: Tensor, window: Window) -> tuple[bool, Window]:
+    """Returns whether an axis of extent 1 goes before a single axis of space, and the window with it. Of one
+    axis torch copies what has channels last, 300 us on an H100 where the product takes 64."""
+    if len(window.kernel) > 1 or not operand.is_cuda:
+        return False, window
+    return True, Window(*((one, *each) for one, each in zip((1, 1, 0, 1), window, strict=True)))
 
 
 def _any_row(operand: Tensor) -> tuple[str, bool]:
@@ -193,6 +210,8 @@ def _called(operator: Any, *arguments: Any) -> Tensor:
 
 def dense(values: Tensor, index: Index, kernel: Sequence[int]) -> Tensor:
     """Returns W [rows, cols, *kernel], zero where there is no block; differentiable."""
+    if _by_operators(values):
+        return _scattered(values, index, kernel)
     block_rows, block_cols = _grid(index)
     grid = values.new_zeros(block_rows * block_cols, math.prod(kernel), index.bm, index.bn)
     grid = grid.index_copy(0, _cells(index, values.device), values)
@@ -203,6 +222,8 @@ def dense(values: Tensor, index: Index, kernel: Sequence[int]) -> Tensor:
 
 def blocks_of(weight: Tensor, index: Index) -> Tensor:
     """Returns the values [blocks, taps, bm, bn] of W [rows, cols, *kernel]: undoes ``dense``."""
+    if _by_operators(weight):
+        return _gathered(weight, index)
     block_rows, block_cols = _grid(index)
     taps = weight.flatten(2)
     ragged = block_cols * index.bn - index.cols, block_rows * index.bm - index.rows
@@ -210,6 +231,42 @@ def blocks_of(weight: Tensor, index: Index) -> Tensor:
         taps = F.pad(taps, (0, 0, 0, ragged[0], 0, ragged[1]))
     grid = taps.reshape(block_rows, index.bm, block_cols, index.bn, -1).permute(0, 2, 4, 1, 3)
     return grid[_places(index, weight.device)].contiguous()
+
+
+def _by_operators(tensor: Tensor) -> bool:
+    """Returns whether W is made and cut by operators of ours, which have no derivative: on a GPU, where
+    torch's passes take 20 us, and its own copy into channels-last memory more. On a CPU that memory has torch
+    take other kernels, which are slower for some dtypes."""
+    watched = torch.is_grad_enabled() and tensor.requires_grad
+    return tensor.is_cuda and not watched and not transformed()
+
+
+def _scattered(values: Tensor, index: Index, kernel: Sequence[int]) -> Tensor:
+    """Returns W as ``dense`` does, in channels-last memory."""
+    taps, width = math.prod(kernel), _grid(index)[1] * index.bn
+    lists = _lists_of_taps(index, taps, values.device)
+    matrix: Tensor = call("unpack", values.flatten(0, 1), *lists, index.rows, taps * width)
+    return matrix.unflatten(1, (*kernel, width))[..., : index.cols].movedim(-1, 1)
+
+
+def _gathered(weight: Tensor, index: Index) -> Tensor:
+    """Returns what ``blocks_of`` does; W in channels-last memory is not copied."""
+    taps, ragged = math.prod(weight.shape[2:]), -index.cols % index.bn
+    pixels = F.pad(weight.movedim(1, -1), (0, ragged)) if ragged else weight.movedim(1, -1)
+    lists = _lists_of_taps(index, taps, weight.device)
+    packed: Tensor = call("pack", pixels.reshape(index.rows, -1), *lists, index.bm, index.bn)
+    return packed.unflatten(0, (index.blocks, taps))
+
+
+def _lists_of_taps(index: Index, taps: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns crow and col of W as a matrix [rows, taps * padded cols], of which block ``b * taps + t`` is
+    tap t of block b."""
+    crow, col = index.crow.to(device), index.col.to(device)
+    if taps == 1:
+        return crow, col
+    width = _grid(index)[1]
+    first = torch.arange(0, taps * width, width, dtype=torch.int32, device=device)
+    return crow * taps, (col[:, None] + first).flatten()
 
 
 def _grid(index: Index) -> tuple[int, int]:

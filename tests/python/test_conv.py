@@ -4,6 +4,7 @@ torch."""
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from conv_twins import CONVS, OPTIONS, made, require_equal_to_dense, require_eve
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, _conv, _conv_plans, densify_, load, ops, save, sparsify_
+from sparseloom import pattern as patterns
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv import BLOCK_SPARSE
+from sparseloom.nn.state import build_index
 
 
 @pytest.mark.parametrize("how", OPTIONS, ids=str)
@@ -54,6 +57,23 @@ def test_both_roads_are_right(road: str, dtype: torch.dtype, block: int) -> None
     before = runs_of_rows()
     require_equal_to_dense(layer, torch.randn(2, 2 * block + 5, 6, 7, dtype=dtype))
     assert runs_of_rows() - before == (3 if road == "rows" else 0)
+
+
+@pytest.mark.parametrize("kernel", [(1,), (3,), (1, 1), (2, 3), (1, 2, 3)])
+@pytest.mark.parametrize(("rows", "cols"), [(48, 32), (45, 27), (16, 8)])
+@pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
+def test_operators_make_and_cut_the_dense_weight(
+    kernel: tuple[int, ...], rows: int, cols: int, density: float
+) -> None:
+    torch.manual_seed(0)
+    index = build_index(patterns.random(rows, cols, (16, 8), density, seed=1))
+    dense = _conv.dense(torch.randn(index.blocks, math.prod(kernel), 16, 8), index, kernel)
+    values = _conv.blocks_of(dense, index)  # with zeros beyond ragged channels
+    made = _conv._scattered(values, index, kernel)
+    assert torch.equal(made, dense)
+    assert cols % 8 or made.movedim(1, -1).is_contiguous()
+    for weight in (made, dense):
+        assert torch.equal(_conv._gathered(weight, index), values)
 
 
 def test_strict_runs_the_rows_or_refuses() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conv_twins import OPTIONS, made, require_equal_to_dense, require_every_call, require_rows_alone
 
+from sparseloom import _conv
 from sparseloom.nn import BlockSparseConv2d
 
 pytestmark = pytest.mark.gpu
@@ -21,6 +22,30 @@ def test_every_option_of_ragged_channels(dimensions: int, how: dict[str, Any]) -
     require_equal_to_dense(
         layer, torch.randn(2, 24, *(7, 6, 5)[:dimensions], dtype=torch.bfloat16, device="cuda")
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("channels", [(24, 20), (32, 24)])
+def test_torchs_road_in_every_direction(
+    channels: tuple[int, int], dimensions: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All by torch under autograd; then forward by a row, and dX and dW by torch without autograd."""
+    torch.manual_seed(0)
+    x = torch.randn(2, channels[0], *(7, 6, 5)[:dimensions], dtype=dtype, device="cuda")
+    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: False)
+    for forward in ("torch", "row") if dtype == torch.bfloat16 else ("torch",):
+        layer = made(dimensions, channels, padding=1, stride=2, dtype=dtype).cuda()
+        if forward == "row":
+            monkeypatch.setattr(_conv, "by_rows", lambda *_: True)
+        require_equal_to_dense(layer, x)
+        with torch.no_grad():
+            y = layer(x)
+            assert torch.equal(y, layer(x))
+        if dimensions > 1:
+            weight = _conv.dense(layer.values.detach(), layer.index, layer.kernel_size)
+            taken = torch.channels_last if dimensions == 2 else torch.channels_last_3d
+            assert channels[0] % 8 or weight.is_contiguous(memory_format=taken)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
