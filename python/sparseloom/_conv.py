@@ -62,23 +62,35 @@ def conv(
 
     The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU or, where torch.backends.cudnn
     allows TF32 for convolutions, on a GPU, and the plan expects less time of them: x in channels-last memory
-    is not copied, and the result lies in channels-last memory. They are differentiable once. Everywhere else
-    (fp64, no images, torch.func) torch's convolution runs with a dense copy of W, which is differentiable to
-    any order. Raises Error where ``strict`` forbids that copy, where the taps do not fit, or an operand does
-    not.
+    is not copied, and the result lies in channels-last memory. Everywhere else (fp64, no images, torch.func)
+    torch's convolution runs with a dense copy of W. What rows run is differentiable once, as is, on a GPU,
+    what they could run; the rest to any order. Raises Error where ``strict`` forbids the dense copy, where
+    the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])
-    if not by_rows("forward", x, tuple(x.shape[2:]), index, window, strict):
-        if strict:
-            raise no_row("conv", x)
-        return torchs_forward(x, values, bias, index, window)
+    by_row = by_rows("forward", x, tuple(x.shape[2:]), index, window, strict)
+    if strict and not by_row:
+        raise no_row("conv", x)
     y: Tensor
-    pixels, needed = x.movedim(1, -1), (x, values, bias)
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in needed):
-        y = _Conv.apply(pixels, values, bias, index, window)
+    watched = torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (x, values, bias)
+    )
+    if watched and (by_row or _chooses_each(x)):
+        y = _Conv.apply(x.movedim(1, -1), values, bias, index, window, by_row)
+    elif by_row:
+        y = _forward(x.movedim(1, -1), values, bias, index, window)
     else:
-        y = _forward(pixels, values, bias, index, window)
+        return torchs_forward(x, values, bias, index, window)
     return y.movedim(-1, 1)
+
+
+def _chooses_each(x: Tensor) -> bool:
+    """Returns whether dX and dW are chosen by themselves though torch's convolution computes forward: on a
+    GPU, where autograd's way back through the passes that make W takes longer than making it anew. A compiled
+    graph has torch's passes, which it fuses."""
+    if torch.compiler.is_compiling() or not x.is_cuda:
+        return False
+    return x.numel() > 0 and have_rows(x.device, x.dtype) and not transformed()
 
 
 def no_row(op: str, x: Tensor) -> Error:
@@ -115,16 +127,19 @@ _built_for_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Conv(torch.autograd.Function):
-    """The rows' three products; x and dy are [images, *space, channels]."""
+    """The three products, each by a row or by torch; x and dy are [images, *space, channels]. ``by_row``: who
+    computes forward."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window, by_row: bool
     ) -> Tensor:
         ctx.how, ctx.extents = (index, window), x.shape[1:-1]
         need_x, need_values, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if need_values else None, values if need_x else None)
-        return _forward(x, values, bias, index, window)
+        if by_row:
+            return _forward(x, values, bias, index, window)
+        return torchs_forward(x.movedim(-1, 1), values, bias, index, window).movedim(1, -1)
 
     @staticmethod
     @once_differentiable
@@ -138,7 +153,7 @@ class _Conv(torch.autograd.Function):
             dvalues = _dvalues(dy, x, index, window)
         if need_bias:
             dbias = dy.sum(tuple(range(dy.dim() - 1)))
-        return dx, dvalues, dbias, None, None
+        return dx, dvalues, dbias, None, None, None
 
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:

@@ -39,10 +39,11 @@ def runs_of_rows() -> int:
     return sum(ran.get(f"{isa}_conv", 0) for isa in ("avx2", "avx512", "avx512bf16"))
 
 
-@pytest.fixture(params=["rows", "torch"])
+@pytest.fixture(params=["rows", "torch", "torch, each"])
 def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decides for the plan who computes, in each direction."""
+    """Decides for the plan who computes, in each direction; "torch, each" is what a GPU trains by."""
     monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: request.param == "rows")
+    monkeypatch.setattr(_conv, "_chooses_each", lambda _: request.param == "torch, each")
     return str(request.param)
 
 

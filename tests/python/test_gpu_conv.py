@@ -30,7 +30,7 @@ def test_every_option_of_ragged_channels(dimensions: int, how: dict[str, Any]) -
 def test_torchs_road_in_every_direction(
     channels: tuple[int, int], dimensions: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All by torch under autograd; then forward by a row, and dX and dW by torch without autograd."""
+    """All by torch, where a row could run too inside our own function; then forward by a row."""
     torch.manual_seed(0)
     x = torch.randn(2, channels[0], *(7, 6, 5)[:dimensions], dtype=dtype, device="cuda")
     monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: False)
