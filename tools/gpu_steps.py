@@ -6,6 +6,8 @@ It prints a summary and writes a results file; the exit status is 1 when a step 
 What is built already is used: both libraries in python/sparseloom, and the C++ tests of
 SPARSELOOM_TEST_BINARY or build/*/tests/cpp/sparseloom_tests (the newest). It needs this Python with torch,
 pytest, typer, rich and tqdm; cmake and nvcc only for what is missing; compute-sanitizer of the CUDA toolkit.
+Where there are several GPUs the tests' parts take turns on them; the benchmark and the sweep run on the
+first.
 It writes bench/results/<gpu>/gpu.json and check.json, and the step sweep writes sweep-<seed>.json, with a
 seed from the clock.
 """
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 
 from gpu_verdicts import (
@@ -45,11 +48,11 @@ BUILD = ROOT / "build" / "gpu"
 #: GoogleTest filters: the tests that need a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
 PYTEST_PROCESSES = 8
-#: The C++ tests run in this many parts, side by side: the reference works on the host. In one part they took
-#: 400 s. Tests that time the GPU come behind them, alone.
+#: The C++ tests run in this many parts for each GPU, side by side: the reference works on the host. In one
+#: part they took 400 s. Tests that time the GPU come behind them, alone.
 CPP_PROCESSES, TIMED_TESTS = 8, "CudaRates*"
-#: The small cases run under a sanitizer in this many parts: it works on the host, with one thread each.
-#: racecheck in one part took 220 s.
+#: The small cases run under a sanitizer in this many parts for each GPU: it works on the host, with one
+#: thread each. racecheck in one part took 220 s.
 SANITIZER_PROCESSES = 8
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Seconds that a command may take; a sanitizer slows a kernel down 10 to 1000 times.
@@ -90,6 +93,30 @@ def run(command: list[str], limit: float, variables: dict[str, str] | None = Non
     status = process.returncode
     watch.cancel()
     return Finished(status, "".join(lines))
+
+
+@lru_cache(maxsize=1)
+def gpus() -> list[str]:
+    """Returns the GPUs that a command may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [each for each in named.split(",") if each]
+    found = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], 30)
+    return found.output.split() if found.status == 0 else []
+
+
+def parts_of(each_gpu: int) -> int:
+    """Returns into how many parts a step is cut."""
+    return min(each_gpu * max(1, len(gpus())), os.cpu_count() or 1)
+
+
+def gpu_of(part: int) -> dict[str, str]:
+    """Gives a part of a step its first GPU: where there are several, parts take turns. The part sees the
+    others behind it, for tests that need two."""
+    if len(gpus()) < 2:
+        return {}
+    at = part % len(gpus())
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus()[at:] + gpus()[:at])}
 
 
 def test_binary() -> Path | None:
@@ -135,14 +162,14 @@ def cpp() -> Step:
     tests = test_binary()
     if tests is None:
         return Step("cpp", False, "no test binary: run the step build, or set SPARSELOOM_TEST_BINARY")
-    processes = min(CPP_PROCESSES, os.cpu_count() or 1)
+    processes = parts_of(CPP_PROCESSES)
     with tempfile.TemporaryDirectory() as folder:
 
         def part(index: int, tests_of_it: str, parts: int) -> tuple[Finished, Path]:
             report = Path(folder) / f"{parts}-{index}.json"
             options = [f"--gtest_filter={tests_of_it}", f"--gtest_output=json:{report}"]
             variables = {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)}
-            return run([str(tests), *options], LIMITS["cpp"], variables), report
+            return run([str(tests), *options], LIMITS["cpp"], variables | gpu_of(index)), report
 
         with ThreadPoolExecutor(processes) as pool:
             ends = list(
@@ -158,14 +185,14 @@ def python() -> Step:
     For 2200 tests, eight processes take 80 s and one takes ten minutes.
     """
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "python").rglob("test_*.py"))
-    processes = min(PYTEST_PROCESSES, os.cpu_count() or 1)
+    processes = parts_of(PYTEST_PROCESSES)
     with tempfile.TemporaryDirectory() as folder:
 
         def part(index: int) -> tuple[Finished, Path]:
             report = Path(folder) / f"{index}.xml"
             options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}", "-q"]
             command = [sys.executable, "-m", "pytest", *options, *files[index::processes]]
-            return run(command, LIMITS["python"]), report
+            return run(command, LIMITS["python"], gpu_of(index)), report
 
         with ThreadPoolExecutor(processes) as pool:
             parts = list(pool.map(part, range(processes)))
@@ -193,12 +220,11 @@ def sanitizer(tool: str) -> Step:
             "no compute-sanitizer found" if program is None else "no test binary: run the step build",
         )
     command = [program, "--tool", tool, "--error-exitcode", "86", str(tests), f"--gtest_filter={SMALL_TESTS}"]
-    parts = min(SANITIZER_PROCESSES, os.cpu_count() or 1)
+    parts = parts_of(SANITIZER_PROCESSES)
 
     def part(index: int) -> Finished:
-        return run(
-            command, LIMITS["sanitizer"], {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)}
-        )
+        variables = {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)}
+        return run(command, LIMITS["sanitizer"], variables | gpu_of(index))
 
     with ThreadPoolExecutor(parts) as pool:
         return sanitizer_verdict(tool, list(pool.map(part, range(parts))))

@@ -155,3 +155,31 @@ def test_a_command_is_stopped_at_its_limit_with_what_it_started() -> None:
     assert gpu_steps.run(["/no/such/program"], 1).status == 127
     with pytest.raises(SystemExit):
         gpu_steps.main(["--steps", "cpp,nothing"])
+
+
+@pytest.mark.parametrize(
+    ("visible", "parts", "second"),
+    [("0", 8, {}), ("2,5", 16, {"CUDA_VISIBLE_DEVICES": "5,2"}), ("", 8, {}), ("0,1,2,3", 32, None)],
+)
+def test_parts_take_turns_on_several_gpus(
+    visible: str, parts: int, second: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(gpu_steps.os, "cpu_count", lambda: 64)
+    gpu_steps.gpus.cache_clear()
+    try:
+        assert gpu_steps.parts_of(8) == parts
+        assert gpu_steps.gpu_of(1) == ({"CUDA_VISIBLE_DEVICES": "1,2,3,0"} if second is None else second)
+        assert gpu_steps.gpu_of(len(gpu_steps.gpus()) + 1) == gpu_steps.gpu_of(1)
+    finally:
+        gpu_steps.gpus.cache_clear()
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpu_steps, "run", lambda *_: verdicts.Finished(127, "no such file"))
+    gpu_steps.gpus.cache_clear()
+    try:
+        assert gpu_steps.gpus() == [] and gpu_steps.gpu_of(3) == {}
+    finally:
+        gpu_steps.gpus.cache_clear()
