@@ -9,6 +9,7 @@
 #include "core/counting.h"
 #include "core/rng.h"
 #include "kernels/case.h"
+#include "kernels/long_sums.h"
 #include "kernels/matrix.h"
 #include "kernels/runs.h"
 #include "sparseloom/semi24_linear.h"
@@ -197,6 +198,29 @@ TEST(Semi24Products, OpenOneRegion) {
 TEST(Semi24Products, AreAccurateForWideRowsOfManyTokens) {
   for (DType dtype : kDTypes)
     for (std::int64_t m : {9, 16}) check({dtype, m, 4, 8300});
+}
+
+TEST(Semi24Products, AddLongRowsInShortChains) {
+  for (std::int64_t m : {1, 4, 8, 16}) {
+    Semi24Instance instance({DType::f32, m, 33, 131072});
+    const Executor serial = Executor::serial();
+    for (const std::string& kernel : runnable(instance, serial)) {
+      if (kernel == "reference") continue;
+      const Matrix out = instance.run(kernel, serial);
+      testing::LongSums sums;
+      for (std::int64_t o = 0; o < 33; ++o) {
+        std::vector<std::pair<std::int64_t, std::int64_t>> stored;
+        Semi24::for_each_in_row(instance.w, o, [&](std::int64_t col, std::int64_t slot) {
+          stored.emplace_back(col, slot - o * instance.w.row_values());
+        });
+        for (std::int64_t t = 0; t < m; ++t)
+          sums.add(out.at(t, o), std::ssize(stored), [&](std::int64_t i) {
+            return std::pair{instance.a.at(t, stored[i].first), instance.values.at(o, stored[i].second)};
+          });
+      }
+      sums.expect_short_chains(kernel + " " + instance.c.text());
+    }
+  }
 }
 
 TEST(Semi24Products, HaveAnEpilogue) {

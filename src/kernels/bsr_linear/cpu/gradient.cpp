@@ -16,8 +16,9 @@ namespace sparseloom::kernels::cpu {
 namespace {
 
 // Rows of a chunk, whose sums are added up one after another: at least kRows, so that the sums of the chunks
-// are a small part of the matrix, and so many that there are at most kChunks of them.
-constexpr std::int64_t kRows = 32, kChunks = 64;
+// are a small part of the matrix, and so many that there are at most kChunks of them; but at most kMostRows,
+// since longer chains of additions round away more.
+constexpr std::int64_t kRows = 32, kChunks = 64, kMostRows = 1024;
 constexpr std::int64_t kCols = 1024;  // of one work item: pages of 4 KB in fp32
 // Elements that take as long as a thread takes to wake (kTaskUs): 4 a ns, where memory does not limit them.
 constexpr double kTaskElementsOfPass = 20e3;
@@ -25,7 +26,7 @@ constexpr double kTaskElementsOfPass = 20e3;
 struct Cut {
   std::int64_t rows, chunks, strips;
   explicit Cut(const ConstMatrixView& dy)
-      : rows(std::max(kRows, core::ceil_div(dy.rows, kChunks))),
+      : rows(std::clamp(core::ceil_div(dy.rows, kChunks), kRows, kMostRows)),
         chunks(std::max<std::int64_t>(1, core::ceil_div(dy.rows, rows))),
         strips(core::ceil_div(dy.cols, kCols)) {}
 };

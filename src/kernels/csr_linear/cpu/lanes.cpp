@@ -13,18 +13,20 @@ constexpr std::int64_t kPackFeatures = 256;
 
 /// Sizes of the parts of a workspace, in floats; each begins at a cache line.
 struct Sizes {
-  std::int64_t tokens, panels, chunks, a, b, sums;
+  std::int64_t tokens, panels, chunks, sides, a, b, sums, part;
 
   Sizes(const LanesOps& ops, const CsrView& w, Direction direction, bool own_sums, std::int64_t m,
         int vectors) {
     tokens = std::int64_t{vectors} * ops.lanes, panels = core::ceil_div(m, tokens);
     chunks = direction == Direction::dx ? dx_chunks(w, panels) : 1;
+    sides = dx_sides(w, chunks);
     const std::int64_t all = panels * tokens;
     a = all * (direction == Direction::forward ? w.cols : w.rows);
-    b = direction == Direction::dx   ? chunks * all * core::round_up(w.cols, kGroup)
+    b = direction == Direction::dx   ? chunks * sides * all * core::round_up(w.cols, kGroup)
         : direction == Direction::dw ? all * w.cols
                                      : 0;
-    sums = direction == Direction::dw && own_sums ? core::round_up(w.stored, kLineCells) : 0;
+    const std::int64_t stored = direction == Direction::dw ? core::round_up(w.stored, kLineCells) : 0;
+    sums = own_sums ? stored : 0, part = panels > kMostPanels ? stored : 0;
   }
 };
 
@@ -75,7 +77,7 @@ std::size_t lanes_workspace(const LanesOps& ops, const CsrView& w, Direction dir
                             std::int64_t m, int vectors) {
   // A plan does not know whether dW will be added to something.
   const Sizes sizes(ops, w, direction, sums_apart(dtype, false), m, vectors);
-  return static_cast<std::size_t>(sizes.a + sizes.b + sizes.sums) * sizeof(float);
+  return static_cast<std::size_t>(sizes.a + sizes.b + sizes.sums + sizes.part) * sizeof(float);
 }
 
 void run_lanes(const LanesOps& ops, const MatmulArgs& args, const CsrView& w, int vectors,
@@ -84,7 +86,8 @@ void run_lanes(const LanesOps& ops, const MatmulArgs& args, const CsrView& w, in
   const Direction direction = args.direction;
   const Sizes sizes(ops, w, direction, sums_apart(args.dtype, args.accumulate), args.m, vectors);
   float* const a = reinterpret_cast<float*>(args.workspace);
-  const CsrJob job{args, w, vectors, sizes.panels, a, a + sizes.a, a + sizes.a + sizes.b, sizes.chunks};
+  float *const b = a + sizes.a, *const sums = b + sizes.b;
+  const CsrJob job{args, w, vectors, sizes.panels, a, b, sums, sums + sizes.sums, sizes.chunks, sizes.sides};
   const std::int64_t tasks = csr_tasks(w, vectors * sizes.panels, executor);
   const std::int64_t depth = direction == Direction::forward ? w.cols : w.rows;
   pack(ops, {args.a, args.a_stride, args.m, depth, args.dtype, job.a}, vectors, sizes.panels, tasks,

@@ -15,6 +15,10 @@ namespace sparseloom::kernels::cpu {
 /// Rows of W whose outputs lie in one cache line of fp32, which is the unit of forward's work items.
 inline constexpr int kCsrOutputs = 16;
 
+/// Panels whose products are added to an element of dW one after another, since longer chains of additions
+/// round away more.
+inline constexpr std::int64_t kMostPanels = 512;
+
 /// A matrix [m, depth] of the caller's and the same in panels: [panel][depth][tokens] fp32, zero beyond m.
 struct CsrPack {
   const void* from;
@@ -30,9 +34,11 @@ struct CsrJob {
   int vectors;               // of a panel: 1, 2 or 4
   std::int64_t panel_count;  // ceil(m / (vectors * lanes))
   float* a;                  // forward: X in panels; dx and dw: dY
-  float* b;                  // dw: X. dx: sums [panel][chunk][cols, rounded up to eights][tokens]
+  float* b;                  // dw: X. dx: sums [panel][chunk][side][cols, rounded up to eights][tokens]
   float* sums;               // dw: [stored], unless the result takes fp32 sums itself
+  float* part;               // dw of more than kMostPanels: [stored], the sums of so many at a time
   std::int64_t chunks;       // dx: shares of the rows of W that are summed apart
+  std::int64_t sides;        // dx: arrays of sums of each share, the first of which has the result
 };
 
 struct LanesOps {

@@ -13,6 +13,11 @@ namespace {
 
 std::int64_t padded(std::int64_t size) { return core::round_up(size, kLineCells); }
 
+std::int64_t dx_sums(const CsrView& w) {
+  const std::int64_t chunks = dx_chunks(w, 1);
+  return chunks * dx_sides(w, chunks);
+}
+
 template <class Body>
 void for_rows(const CsrView& w, std::int64_t tasks, std::int64_t multiple, const Executor& executor,
               const Body& body) {
@@ -34,7 +39,7 @@ std::size_t single_workspace(const CsrView& w, Direction direction, DType dtype)
   const std::int64_t of_rows = widens ? padded(w.rows) : 0, of_cols = widens ? padded(w.cols) : 0;
   const std::int64_t floats = direction == Direction::forward ? of_cols
                               : direction == Direction::dw    ? of_rows + of_cols
-                                                              : of_rows + dx_chunks(w, 1) * padded(w.cols);
+                                                              : of_rows + dx_sums(w) * padded(w.cols);
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -50,8 +55,9 @@ void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, 
     return room;
   };
   const bool dw = direction == Direction::dw;
-  const SingleJob job{
-      args, w, in_f32(args.a, depth, a), dw ? in_f32(args.b, w.cols, b) : nullptr, b, dx_chunks(w, 1)};
+  const std::int64_t chunks = dx_chunks(w, 1);
+  const SingleJob job{args, w,      in_f32(args.a, depth, a), dw ? in_f32(args.b, w.cols, b) : nullptr,
+                      b,    chunks, dx_sides(w, chunks)};
   const std::int64_t tasks = csr_tasks(w, 1, executor);
   switch (direction) {
     case Direction::forward:

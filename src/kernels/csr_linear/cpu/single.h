@@ -16,10 +16,10 @@ namespace sparseloom::kernels::cpu {
 struct SingleJob {
   const MatmulArgs& args;
   CsrView w;
-  const float* a;       // x (forward) or dy (dx, dw) in fp32
-  const float* b;       // dw: x in fp32
-  float* sums;          // dx: [chunk][cols, rounded up to sixteens]
-  std::int64_t chunks;  // dx, as in CsrJob
+  const float* a;              // x (forward) or dy (dx, dw) in fp32
+  const float* b;              // dw: x in fp32
+  float* sums;                 // dx: [chunk][side][cols, rounded up to sixteens]
+  std::int64_t chunks, sides;  // dx, as in CsrJob
 };
 
 struct SingleOps {

@@ -13,12 +13,12 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-/// Elements of the sums of a chunk and of its values in fp32, each beginning at a cache line.
-std::int64_t sums_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) {
-  return core::round_up(w.chunk_rows() * tokens_of(lanes, vectors) + lanes, kLineCells);
+/// Elements of the sums of a chunk, once or twice, and of its values in fp32.
+std::int64_t all_sums_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) {
+  return (w.strips() > strips_at_once(w) ? 2 : 1) * sums_of(lanes, vectors, w);
 }
 std::int64_t scratch_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) {
-  return sums_of(lanes, vectors, w) + core::round_up(w.chunk_rows() * w.n + lanes, kLineCells);
+  return all_sums_of(lanes, vectors, w) + core::round_up(w.chunk_rows() * w.n + lanes, kLineCells);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w
     float* const sums = scratch + task * scratch_of(lanes, vectors, w);
     products.work([&](std::int64_t item) {
       // Tile by tile: x of a tile stays in L2 for all chunks.
-      ops.chunk(job, tile(item / w.chunks()), item % w.chunks(), sums, sums + sums_of(lanes, vectors, w));
+      ops.chunk(job, tile(item / w.chunks()), item % w.chunks(), sums, sums + all_sums_of(lanes, vectors, w));
     });
   });
 }

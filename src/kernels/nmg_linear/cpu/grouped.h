@@ -3,9 +3,12 @@
 // lie in the L1 cache. AVX2 alone: Zen 4 issues two 256-bit FMAs a cycle or one of 512 bits.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "core/check.h"
+#include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/runs.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/matmul_args.h"
@@ -27,6 +30,15 @@ inline constexpr std::int64_t tokens_of(std::int64_t lanes, std::int64_t vectors
   return vectors == 0 ? 1 : vectors * lanes;
 }
 
+/// Elements of the sums of a chunk [chunk rows, tokens of the tile], with a vector of room, in whole lines.
+inline std::int64_t sums_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) noexcept {
+  return core::round_up(w.chunk_rows() * tokens_of(lanes, vectors) + lanes, kLineCells);
+}
+
+/// Strips whose products are added to an output one after another, since longer chains of additions round
+/// away more: those of some 512 products.
+inline std::int64_t strips_at_once(const NmgView& w) noexcept { return std::max<std::int64_t>(1, 512 / w.n); }
+
 struct GroupedJob {
   const MatmulArgs& args;
   NmgView w;
@@ -38,7 +50,8 @@ struct GroupedOps {
   std::int64_t lanes;
   /// Transposes the inputs of the strips [begin, end) of a tile; for a single token, of all strips.
   void (*pack_x)(const GroupedJob& job, const TokenTile& tile, std::int64_t begin, std::int64_t end);
-  /// Multiplies one chunk with a tile. sums: [chunk rows, tokens of the tile]; values: [chunk rows, n].
+  /// Multiplies one chunk with a tile. sums: sums_of() elements, and as many behind them where the strips are
+  /// more than strips_at_once(); values: [chunk rows, n].
   void (*chunk)(const GroupedJob& job, const TokenTile& tile, std::int64_t chunk, float* sums, float* values);
 };
 

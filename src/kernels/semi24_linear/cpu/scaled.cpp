@@ -44,13 +44,19 @@ struct E4m3 {
   static Wide widen(std::uint8_t bits) { return kWide[bits]; }
 };
 
-/// padded is a multiple of kLanes. The order of the terms does not depend on the threads.
+/// padded is a multiple of kLanes. The order of the terms does not depend on the threads. No fp32 sum takes
+/// more than kLongestChain terms one after another, since longer chains round away more.
 template <class Type>
 typename Type::Sum dot(const typename Type::Wide* a, const typename Type::Wide* b, std::int64_t padded) {
+  constexpr std::int64_t kLongestChain = 512;
   typename Type::Sum sums[kLanes] = {};
-  for (std::int64_t i = 0; i < padded; i += kLanes)
-    for (std::int64_t lane = 0; lane < kLanes; ++lane)
-      sums[lane] += static_cast<typename Type::Sum>(a[i + lane]) * b[i + lane];
+  for (std::int64_t first = 0; first < padded; first += kLanes * kLongestChain) {
+    typename Type::Sum part[kLanes] = {};
+    for (std::int64_t i = first; i < std::min(padded, first + kLanes * kLongestChain); i += kLanes)
+      for (std::int64_t lane = 0; lane < kLanes; ++lane)
+        part[lane] += static_cast<typename Type::Sum>(a[i + lane]) * b[i + lane];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += part[lane];
+  }
   for (std::int64_t width = kLanes / 2; width > 0; width /= 2)
     for (std::int64_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
   return sums[0];

@@ -17,6 +17,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
 #include "kernels/bsr_linear/cpu/avx2/simd.h"
 #include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/dot-inl.h"
 #include "kernels/bsr_linear/cpu/generic/decode_forward-inl.h"
 #include "kernels/bsr_linear/cpu/generic/decode_dx-inl.h"

@@ -28,6 +28,7 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_rows-inl.h"
+#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"

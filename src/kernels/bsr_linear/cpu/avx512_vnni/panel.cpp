@@ -99,6 +99,7 @@ struct Product {
 };
 // clang-format off
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
+#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 // clang-format on

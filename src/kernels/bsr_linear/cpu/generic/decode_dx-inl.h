@@ -23,7 +23,7 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
       unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[t.value][v.value] = zero(); });
     });
-    for (std::int64_t i = args.transposed.ccol[column]; i < args.transposed.ccol[column + 1]; ++i) {
+    const auto add_block = [&](std::int64_t i) __attribute__((always_inline)) {
       // Widen dY of the block's rows.
       const std::int64_t row = std::int64_t{args.transposed.row[i]} * bm;
       for (int t = 0; t < kTokens; ++t) {
@@ -49,7 +49,8 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
           });
         });
       }
-    }
+    };
+    in_chains(args.transposed.ccol[column], args.transposed.ccol[column + 1], bm, acc, add_block);
     // Write the strip of each token.
     T* out = static_cast<T*>(args.out) + output;
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {

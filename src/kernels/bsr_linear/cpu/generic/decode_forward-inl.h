@@ -1,5 +1,5 @@
-// Decode's forward product. Included inside an instruction set's region, after dot-inl.h. It computes dot
-// products, with k on lanes, of a few outputs x all tokens at a time.
+// Decode's forward product. Included inside an instruction set's region, after chain-inl.h and dot-inl.h. It
+// computes dot products, with k on lanes, of a few outputs x all tokens at a time.
 
 // Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last token and are not written. One
 // token takes four outputs at a time (AVX-512), not eight, since each output's row is one more memory stream.
@@ -7,7 +7,7 @@
 template <int kTokens>
 constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, kRegisters / 8);
 
-// Adds up the lanes of each sum, to [output][token]. Where there are as many sums as lanes, all are added at
+// Adds the lanes of each sum to [output][token]. Where there are as many sums as lanes, all are added at
 // once: with AVX-512 that takes 30 shuffles in place of 130, which at density .05 would be more work than the
 // products of 4096 features.
 template <int kOutputs, int kTokens>
@@ -18,11 +18,12 @@ template <int kOutputs, int kTokens>
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { flat[i.value] = sums[i.value / kTokens][i.value % kTokens]; });
     alignas(64) float all[kLanes];
     store(all, sum_lanes(flat));
-    unroll<kOutputs>(
-        SPARSELOOM_UNROLLED(i) { std::copy_n(all + i.value * kTokens, kTokens, tile[i.value]); });
+    unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
+      for (int t = 0; t < kTokens; ++t) tile[i.value][t] += all[i.value * kTokens + t];
+    });
   } else {
     unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
-      unroll<kTokens>(SPARSELOOM_UNROLLED(t) { tile[i.value][t.value] = sum(sums[i.value][t.value]); });
+      unroll<kTokens>(SPARSELOOM_UNROLLED(t) { tile[i.value][t.value] += sum(sums[i.value][t.value]); });
     });
   }
 }
@@ -32,7 +33,8 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
   constexpr int kOutputs = kDotOutputs<kTokens>;
   const IndexView& w = args.index;
   const std::int64_t bm = w.block.rows, bn = w.block.cols, elements = w.block_elements(),
-                     last_column = w.block_cols() - 1;
+                     last_column = w.block_cols() - 1,
+                     chain = kLongestChain / (bn / Dot<T>::kElements);  // blocks
   // In a ragged last block column the products read a zero-padded copy of x, since memory past the row's end
   // may not be read.
   alignas(64) T edge[kTokens][cpu::kMaxBlock] = {};
@@ -52,35 +54,39 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
     const T* next_row =
         cpu::next_row(static_cast<const T*>(args.values) + last * elements, (last - first) * elements);
     alignas(64) float tile[cpu::kGroup][cpu::kDecodeTokens] = {};
-    for (int o = 0; o < cpu::kGroup; o += kOutputs) {
-      Vec acc[kOutputs][kTokens];
-      unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
-        unroll<kTokens>(SPARSELOOM_UNROLLED(t) { acc[i.value][t.value] = zero(); });
-      });
-      for (std::int64_t b = first; b < last; ++b) {
-        const T* block = strip + b * elements + o * bn;
-        // Each pass over the block row prefetches its share of the next block row, see stream.h.
-        cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn,
-                          kOutputs * bn);
-        // Multiply one block.
-        const bool at_edge = ragged && w.col[b] == last_column;
-        const std::int64_t column = std::int64_t{w.col[b]} * bn;
-        const T* row_x[kTokens];
-        unroll<kTokens>(
-            SPARSELOOM_UNROLLED(t) { row_x[t.value] = at_edge ? edge[t.value] : x[t.value] + column; });
-        for (std::int64_t k = 0; k < bn; k += Dot<T>::kElements) {
-          Vec weight[kOutputs];
-          unroll<kOutputs>(
-              SPARSELOOM_UNROLLED(i) { weight[i.value] = Dot<T>::load(block + i.value * bn + k); });
-          unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-            const Vec token = Dot<T>::load(row_x[t.value] + k);
-            unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
-              acc[i.value][t.value] = Dot<T>::step(acc[i.value][t.value], token, weight[i.value]);
+    // One chain of additions takes so many blocks; a longer row takes several passes over the 8 outputs.
+    for (std::int64_t from = first, to; from < last; from = to) {
+      to = std::min(last, from + chain);
+      for (int o = 0; o < cpu::kGroup; o += kOutputs) {
+        Vec acc[kOutputs][kTokens];
+        unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
+          unroll<kTokens>(SPARSELOOM_UNROLLED(t) { acc[i.value][t.value] = zero(); });
+        });
+        for (std::int64_t b = from; b < to; ++b) {
+          const T* block = strip + b * elements + o * bn;
+          // Each pass over the block row prefetches its share of the next block row, see stream.h.
+          cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn,
+                            kOutputs * bn);
+          // Multiply one block.
+          const bool at_edge = ragged && w.col[b] == last_column;
+          const std::int64_t column = std::int64_t{w.col[b]} * bn;
+          const T* row_x[kTokens];
+          unroll<kTokens>(
+              SPARSELOOM_UNROLLED(t) { row_x[t.value] = at_edge ? edge[t.value] : x[t.value] + column; });
+          for (std::int64_t k = 0; k < bn; k += Dot<T>::kElements) {
+            Vec weight[kOutputs];
+            unroll<kOutputs>(
+                SPARSELOOM_UNROLLED(i) { weight[i.value] = Dot<T>::load(block + i.value * bn + k); });
+            unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
+              const Vec token = Dot<T>::load(row_x[t.value] + k);
+              unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
+                acc[i.value][t.value] = Dot<T>::step(acc[i.value][t.value], token, weight[i.value]);
+              });
             });
-          });
+          }
         }
+        add_lanes(acc, tile + o);
       }
-      add_lanes(acc, tile + o);
     }
     // Epilogue of the 8 outputs.
     cpu::write_tile(

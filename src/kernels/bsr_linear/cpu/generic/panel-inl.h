@@ -1,5 +1,5 @@
 // The micro-kernel and mainloop of forward and dx. Included inside an instruction set's region, after its
-// vector.h, next_strip-inl.h, and a Product (product-inl.h) with
+// vector.h, chain-inl.h, next_strip-inl.h, and a Product (product-inl.h) with
 //   Vec Product::step(Vec acc, Vec x, Vec w)   acc += x * w per lane, over the k values of a cell
 //   kDepthStep                                 the number of those k values
 
@@ -135,24 +135,9 @@ constexpr std::int64_t kRunSteps = kDepthStep == 1 ? 8 : 16;
   return std::max<std::int64_t>(1, job.depth_block / kDepthStep / kRunSteps);
 }
 
-// After this many steps the sums are added to the tile in memory and begun anew, which bounds the rounding
-// error: one register's chain of n additions loses some eps * n / 5 of a term, while chains of 128 lose
-// eps * sqrt(128 n) / 5, as a blocked dense product does. It costs 24 additions in memory for 128 x 24
-// products.
+// After this many steps the sums are added to the tile in memory and begun anew: chains as a blocked dense
+// product has them (chain-inl.h). It costs 24 additions in memory for 128 x 24 products.
 constexpr std::int64_t kChainSteps = 128;
-
-// tile (+)= acc, with outputs `row` cells apart; acc is zero again afterwards.
-template <int kVectors>
-[[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, std::int64_t row,
-                                         bool first) {
-  unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-    unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-      float* at = tile + o.value * row + v.value * kLanes;
-      store(at, first ? acc[o.value][v.value] : acc[o.value][v.value] + load(at));
-      acc[o.value][v.value] = zero();
-    });
-  });
-}
 
 // The mainloop: tile <- the sums of one strip. The tile must be a local array of the caller: with one that
 // could alias the job, gcc loads the job's members anew at each block, which was measured slower in blocks of
@@ -193,7 +178,7 @@ template <class Weights, int kVectors>
     for (std::int64_t i = first; i < last; ++i) {
       // End a long chain of additions.
       if (!Product::kExact && chain >= kChainSteps) {
-        drain<kVectors>(acc, sums, kRow, !drained);
+        set_aside(acc, sums, kRow, !drained);
         drained = true;
         chain = 0;
       }
@@ -222,7 +207,7 @@ template <class Weights, int kVectors>
         if (--run == 0) break;
       }
     }
-    drain<kVectors>(acc, sums, kRow, !drained);
+    set_aside(acc, sums, kRow, !drained);
   }
 }
 

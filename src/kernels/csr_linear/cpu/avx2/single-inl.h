@@ -1,4 +1,4 @@
-// The single kernel. Included inside AVX2's region, after vector.h.
+// The single kernel. Included inside AVX2's region, after chain-inl.h and lanes-inl.h.
 
 // x at four columns, which are loaded two at a time.
 [[gnu::always_inline]] inline __m128 picked4(const float* x, const std::int32_t* col) {
@@ -63,6 +63,23 @@ template <class T>
   return fma(acc, _mm256_and_ps(picked(x, w.col + at), inside), _mm256_and_ps(widen(values + at), inside));
 }
 
+// The sum of so much of a row from i on, where i is moved, that one chain of additions is long enough for the
+// rest (chain-inl.h).
+template <class T>
+[[gnu::noinline]] Vec begin_of_long_row(const CsrView& w, const T* values, const float* x, std::int64_t& i,
+                                        std::int64_t end) {
+  Vec sum = zero();
+  std::int64_t at = i;
+  while (end - at > kLanes * kLongestChain) {
+    Vec part = zero();
+    for (const std::int64_t stop = at + kLanes * kLongestChain; at < stop; at += kLanes)
+      part = fma(part, picked(x, w.col + at), widen(values + at));
+    sum = sum + part;
+  }
+  i = at;
+  return sum;
+}
+
 // The sum of a row, before its lanes are added.
 template <class T>
 [[gnu::always_inline]] inline Vec single_row(const CsrView& w, const T* values, const float* x,
@@ -70,6 +87,8 @@ template <class T>
   const std::int64_t end = w.crow[row + 1];
   std::int64_t i = w.crow[row];
   Vec acc = zero();
+  if (end - i > kLanes * kLongestChain) [[unlikely]]
+    acc = begin_of_long_row(w, values, x, i, end);
   for (; i + kLanes <= end; i += kLanes) acc = fma(acc, picked(x, w.col + i), widen(values + i));
   // A loop over what is left would end elsewhere in each row, which the machine cannot foresee.
   if (i + kLanes <= w.stored) return add_first(acc, w, values, x, i, end - i);
@@ -180,21 +199,21 @@ template <class T>
 void dx_single_as(const cpu::SingleJob& job, std::int64_t chunk, std::int64_t begin, std::int64_t end) {
   const CsrView& w = job.w;
   const std::int64_t size = core::round_up(w.cols, cpu::kLineCells);
-  float* const sums = job.sums + chunk * size;
+  float* const sums = job.sums + chunk * job.sides * size;
   const T* const values = static_cast<const T*>(job.args.values);
-  std::fill_n(sums, size, 0.0f);
   alignas(64) float products[kLanes];
-  for (std::int64_t row = begin; row < end; ++row) {
-    const Vec dy = splat(job.a + row);
-    const std::int64_t last = w.crow[row + 1];
-    std::int64_t i = w.crow[row];
-    for (; i + kLanes <= last; i += kLanes) {
-      store(products, fma(zero(), dy, widen(values + i)));
-      for (std::int64_t e = 0; e < kLanes; ++e) sums[w.col[i + e]] += products[e];
-    }
-    if (i < last) store(products, fma(zero(), dy, widen_first(values + i, last - i)));
-    for (std::int64_t e = 0; i + e < last; ++e) sums[w.col[i + e]] += products[e];
-  }
+  add_rows(
+      job, sums, size, begin, end, [&](std::int64_t row) __attribute__((always_inline)) {
+        const Vec dy = splat(job.a + row);
+        const std::int64_t last = w.crow[row + 1];
+        std::int64_t i = w.crow[row];
+        for (; i + kLanes <= last; i += kLanes) {
+          store(products, fma(zero(), dy, widen(values + i)));
+          for (std::int64_t e = 0; e < kLanes; ++e) sums[w.col[i + e]] += products[e];
+        }
+        if (i < last) store(products, fma(zero(), dy, widen_first(values + i, last - i)));
+        for (std::int64_t e = 0; i + e < last; ++e) sums[w.col[i + e]] += products[e];
+      });
 }
 
 template <class T>
@@ -202,7 +221,8 @@ void write_dx_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int6
   const std::int64_t size = core::round_up(job.w.cols, cpu::kLineCells);
   for (std::int64_t i = begin; i < end; i += kLanes) {
     Vec sum = load(job.sums + i);
-    for (std::int64_t chunk = 1; chunk < job.chunks; ++chunk) sum = sum + load(job.sums + chunk * size + i);
+    for (std::int64_t chunk = 1; chunk < job.chunks; ++chunk)
+      sum = sum + load(job.sums + chunk * job.sides * size + i);
     T* const out = static_cast<T*>(job.args.out) + i;
     if (end - i >= kLanes)
       narrow(out, sum);

@@ -11,6 +11,7 @@
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/csr_linear/cpu/ops.h"
+#include "kernels/csr_linear/cpu/tasks.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
@@ -19,6 +20,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
 #include "kernels/bsr_linear/cpu/avx2/simd.h"
 #include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
 #include "kernels/csr_linear/cpu/generic/lanes-inl.h"
 // clang-format on
 }  // namespace

@@ -1,4 +1,4 @@
-// The lanes kernels. Included inside an instruction set's region, after its vector.h.
+// The lanes kernels. Included inside an instruction set's region, after its vector.h and chain-inl.h.
 
 // Entries that have sums of their own, so that enough additions are under way to hide their latency.
 template <int kVectors>
@@ -47,10 +47,10 @@ void pack_lanes(const cpu::CsrPack& p, int vectors, std::int64_t panel, std::int
   }
 }
 
-// Sums of one row of W over a panel.
+// Sums of the elements [begin, end) of one row of W over a panel.
 template <class T, int kVectors>
 [[gnu::always_inline]] inline void lanes_row(const CsrView& w, const T* values, const float* panel,
-                                             std::int64_t row, float* out) {
+                                             std::int64_t begin, std::int64_t end, float* out) {
   constexpr std::int64_t kTokens = kVectors * kLanes;
   constexpr int kEntries = kChains<kVectors>;
   static_assert(kEntries >= 1 && kLanes % kEntries == 0);
@@ -58,9 +58,8 @@ template <class T, int kVectors>
   unroll<kEntries>(SPARSELOOM_UNROLLED(e) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[e.value][v.value] = zero(); });
   });
-  const std::int64_t end = w.crow[row + 1];
   alignas(64) float buffer[kLanes];
-  for (std::int64_t i = w.crow[row]; i < end; i += kLanes) {
+  for (std::int64_t i = begin; i < end; i += kLanes) {
     const std::int64_t n = std::min<std::int64_t>(kLanes, end - i);
     const float* const wide = widened(values + i, n, buffer);
     std::int64_t e = 0;
@@ -87,6 +86,19 @@ template <class T, int kVectors>
   });
 }
 
+// The same of a whole row whose sums one chain of additions is too short for (chain-inl.h).
+template <class T, int kVectors>
+[[gnu::noinline]] void long_lanes_row(const CsrView& w, const T* values, const float* panel, std::int64_t row,
+                                      float* out) {
+  constexpr std::int64_t kTokens = kVectors * kLanes, kMost = kChains<kVectors> * kLongestChain;
+  alignas(64) float part[kTokens];
+  std::fill_n(out, kTokens, 0.0f);
+  for (std::int64_t i = w.crow[row]; i < w.crow[row + 1]; i += kMost) {
+    lanes_row<T, kVectors>(w, values, panel, i, std::min<std::int64_t>(i + kMost, w.crow[row + 1]), part);
+    for (std::int64_t t = 0; t < kTokens; t += kLanes) store(out + t, load(out + t) + load(part + t));
+  }
+}
+
 template <class T, int kVectors>
 void forward_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, std::int64_t end) {
   // Outputs that are written together. Tokens of Y often lie at a multiple of 4 KB, so that lines of all of
@@ -99,8 +111,14 @@ void forward_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, 
   alignas(64) float tile[kWritten * kTokens];
   for (std::int64_t row = begin; row < end; row += kWritten) {
     const std::int64_t rows = std::min(kWritten, end - row);
-    for (std::int64_t r = 0; r < rows; ++r)
-      lanes_row<T, kVectors>(job.w, static_cast<const T*>(args.values), x, row + r, tile + r * kTokens);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T* const values = static_cast<const T*>(args.values);
+      const std::int64_t first = job.w.crow[row + r], last = job.w.crow[row + r + 1];
+      if (last - first > kChains<kVectors> * kLongestChain) [[unlikely]]
+        long_lanes_row<T, kVectors>(job.w, values, x, row + r, tile + r * kTokens);
+      else
+        lanes_row<T, kVectors>(job.w, values, x, first, last, tile + r * kTokens);
+    }
     const T* const bias = static_cast<const T*>(args.bias);
     const T* const residual = static_cast<const T*>(args.residual);
     cpu::write_tile({tile, kTokens, std::min(kTokens, args.m - token), rows, args.dtype, args.activation,
@@ -111,6 +129,44 @@ void forward_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, 
   }
 }
 
+// Adds the sums of a share of dX's rows to `whole`, behind them, and begins them anew; at its end adds those
+// back to them.
+inline void set_aside_columns(float* sums, std::int64_t size, bool first) {
+  float* const whole = sums + size;
+  for (std::int64_t i = 0; i < size; i += kLanes) {
+    const Vec sum = load(sums + i);
+    store(whole + i, first ? sum : load(whole + i) + sum);
+    store(sums + i, zero());
+  }
+}
+inline void take_back_columns(float* sums, std::int64_t size) {
+  for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(sums + size + i) + load(sums + i));
+}
+
+// The rows [begin, end) of W by add(row), whose sums `sums` [size] takes; with room for as many behind them
+// where job.sides is 2.
+template <class Job, class Add>
+[[gnu::always_inline]] inline void add_rows(const Job& job, float* sums, std::int64_t size,
+                                            std::int64_t begin, std::int64_t end, Add add) {
+  const CsrView& w = job.w;
+  std::fill_n(sums, size, 0.0f);
+  if (job.sides == 1) {
+    for (std::int64_t row = begin; row < end; ++row) add(row);
+    return;
+  }
+  const std::int64_t most = cpu::kColumnMean * w.cols;
+  bool begun = false;
+  for (std::int64_t row = begin; row < end;) {
+    const std::int64_t from = w.crow[row];
+    do add(row);
+    while (++row < end && w.crow[row + 1] - from <= most);
+    if (row == end) break;
+    set_aside_columns(sums, size, !begun);
+    begun = true;
+  }
+  if (begun) take_back_columns(sums, size);
+}
+
 // dX: each row of W is multiplied by dY's vectors of that row, and added to the sums of its columns.
 template <class T, int kVectors>
 void dx_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t chunk, std::int64_t begin,
@@ -119,37 +175,37 @@ void dx_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t chunk, std::
   const CsrView& w = job.w;
   const T* const values = static_cast<const T*>(job.args.values);
   const std::int64_t size = core::round_up(w.cols, cpu::kGroup) * kTokens;
-  float* const sums = job.b + (panel * job.chunks + chunk) * size;
-  std::fill_n(sums, size, 0.0f);
+  float* const sums = job.b + (panel * job.chunks + chunk) * job.sides * size;
   alignas(64) float buffer[kLanes];
-  for (std::int64_t row = begin; row < end; ++row) {
-    const float* const dy = job.a + (panel * w.rows + row) * kTokens;
-    Vec token[kVectors];
-    unroll<kVectors>(SPARSELOOM_UNROLLED(v) { token[v.value] = load(dy + v.value * kLanes); });
-    const std::int64_t last = w.crow[row + 1];
-    for (std::int64_t i = w.crow[row]; i < last; i += kLanes) {
-      const std::int64_t n = std::min<std::int64_t>(kLanes, last - i);
-      const float* const wide = widened(values + i, n, buffer);
-      for (std::int64_t e = 0; e < n; ++e) {
-        float* const sum = sums + w.col[i + e] * kTokens;
-        const Vec weight = splat(wide + e);
-        unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-          float* const at = sum + v.value * kLanes;
-          store(at, fma(load(at), token[v.value], weight));
-        });
-      }
-    }
-  }
+  add_rows(
+      job, sums, size, begin, end, [&](std::int64_t row) __attribute__((always_inline)) {
+        const float* const dy = job.a + (panel * w.rows + row) * kTokens;
+        Vec token[kVectors];
+        unroll<kVectors>(SPARSELOOM_UNROLLED(v) { token[v.value] = load(dy + v.value * kLanes); });
+        const std::int64_t last = w.crow[row + 1];
+        for (std::int64_t i = w.crow[row]; i < last; i += kLanes) {
+          const std::int64_t n = std::min<std::int64_t>(kLanes, last - i);
+          const float* const wide = widened(values + i, n, buffer);
+          for (std::int64_t e = 0; e < n; ++e) {
+            float* const sum = sums + w.col[i + e] * kTokens;
+            const Vec weight = splat(wide + e);
+            unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+              float* const at = sum + v.value * kLanes;
+              store(at, fma(load(at), token[v.value], weight));
+            });
+          }
+        }
+      });
 }
 
 template <class T>
 void write_dx_as(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, std::int64_t end) {
   const std::int64_t tokens = std::int64_t{job.vectors} * kLanes, token = panel * tokens;
   const std::int64_t size = core::round_up(job.w.cols, cpu::kGroup) * tokens;
-  float* const sums = job.b + panel * job.chunks * size;
+  float* const sums = job.b + panel * job.chunks * job.sides * size;
   for (std::int64_t chunk = 1; chunk < job.chunks; ++chunk)
     for (std::int64_t i = begin * tokens; i < end * tokens; i += kLanes)
-      store(sums + i, load(sums + i) + load(sums + chunk * size + i));
+      store(sums + i, load(sums + i) + load(sums + chunk * job.sides * size + i));
   const MatmulArgs& args = job.args;
   cpu::write_tile({sums + begin * tokens, tokens, std::min(tokens, args.m - token), end - begin, args.dtype,
                    Activation::none, nullptr, static_cast<T*>(args.out) + token * args.out_stride + begin,
@@ -163,10 +219,12 @@ void dw_of(const cpu::CsrJob& job, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kTokens = kVectors * kLanes;
   const CsrView& w = job.w;
   const bool apart = !std::is_same_v<T, float> && !job.args.accumulate;
-  float* const out = apart ? job.sums : static_cast<float*>(job.args.out);
+  float* const whole = apart ? job.sums : static_cast<float*>(job.args.out);
+  const bool parts = job.panel_count > cpu::kMostPanels;
+  float* const out = parts ? job.part : whole;
   for (std::int64_t panel = 0; panel < job.panel_count; ++panel) {
     const float* const x = job.b + panel * kTokens * w.cols;
-    const bool adds = panel > 0 || job.args.accumulate;
+    const bool adds = parts ? panel % cpu::kMostPanels > 0 : panel > 0 || job.args.accumulate;
     for (std::int64_t row = begin; row < end; ++row) {
       const float* const dy = job.a + (panel * w.rows + row) * kTokens;
       Vec token[kVectors];
@@ -194,13 +252,18 @@ void dw_of(const cpu::CsrJob& job, std::int64_t begin, std::int64_t end) {
         narrow_first(out + i, adds ? widen_first(out + i, n) + all : all, n);
       }
     }
+    if (parts && ((panel + 1) % cpu::kMostPanels == 0 || panel + 1 == job.panel_count)) {
+      const bool first = panel < cpu::kMostPanels && !job.args.accumulate;
+      for (std::int64_t i = w.crow[begin]; i < w.crow[end]; ++i)
+        whole[i] = first ? out[i] : whole[i] + out[i];
+    }
   }
   if (!apart) return;
   T* const rounded = static_cast<T*>(job.args.out);
   const std::int64_t last = w.crow[end];
   std::int64_t i = w.crow[begin];
-  for (; i + kLanes <= last; i += kLanes) narrow(rounded + i, load(out + i));
-  if (i < last) narrow_first(rounded + i, widen_first(out + i, last - i), last - i);
+  for (; i + kLanes <= last; i += kLanes) narrow(rounded + i, load(whole + i));
+  if (i < last) narrow_first(rounded + i, widen_first(whole + i, last - i), last - i);
 }
 
 // Calls use(type, vectors) with a null pointer of the dtype's type and a constant.

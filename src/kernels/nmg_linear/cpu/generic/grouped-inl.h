@@ -136,14 +136,28 @@ void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
   }
 }
 
+// whole (+)= sums, which are zero again afterwards. `size` may be any: the vectors' rest is room.
+inline void set_aside_chunk(float* sums, float* whole, std::int64_t size, bool first) {
+  for (std::int64_t i = 0; i < size; i += kLanes) {
+    store(whole + i, first ? load(sums + i) : load(whole + i) + load(sums + i));
+    store(sums + i, zero());
+  }
+}
+
 template <class T>
 void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk, float* sums,
                    float* wide) {
   const NmgView& w = job.w;
   const std::int64_t chunk_rows = w.chunk_rows(), each = chunk_rows * w.n;
   const std::int64_t tokens = cpu::tokens_of(kLanes, tile.vectors);
-  std::fill_n(sums, chunk_rows * tokens, 0.0f);
-  for (std::int64_t strip = 0; strip < w.strips(); ++strip) {
+  const std::int64_t size = chunk_rows * tokens, most = cpu::strips_at_once(w);
+  float* const whole = sums + cpu::sums_of(kLanes, tile.vectors, w);
+  std::fill_n(sums, core::round_up(size, kLanes), 0.0f);
+  for (std::int64_t strip = 0, stop = most; strip < w.strips(); ++strip) {
+    if (strip == stop) {
+      set_aside_chunk(sums, whole, size, strip == most);
+      stop += most;
+    }
     const std::int64_t at = chunk * w.strips() + strip;
     const T* const stored = static_cast<const T*>(job.args.values) + at * each;
     const float* values = wide;
@@ -171,5 +185,7 @@ void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
       default: add_strip<4>(w, x, values, order, sums); break;
     }
   }
+  if (w.strips() > most)
+    for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(whole + i) + load(sums + i));
   write_grouped<T>(job, tile, chunk, sums);
 }

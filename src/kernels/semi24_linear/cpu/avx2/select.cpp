@@ -128,15 +128,14 @@ struct Rows {
   // meanwhile: behind some hundred bytes of a row no hardware prefetcher goes on to the next row.
   std::int64_t values_ahead, positions_ahead;
 
-  // Adds to sums [tokens][lanes] of the tokens from `token` on.
+  // Adds to sums [tokens][lanes] of the tokens from `token` on. Each block's sums begin at zero, which keeps
+  // the chains of additions short (chain-inl.h).
   template <int kTokens>
   void add(std::int64_t token, float* sums) const {
     constexpr int kSums = std::max(1, std::min(kVectors, 8 / kTokens));
     Vec acc[kTokens][kSums];
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-      unroll<kSums>(SPARSELOOM_UNROLLED(s) {
-        acc[t.value][s.value] = s.value == 0 ? avx2::load(sums + t.value * kLanes) : zero();
-      });
+      unroll<kSums>(SPARSELOOM_UNROLLED(s) { acc[t.value][s.value] = zero(); });
     });
     const std::int64_t floats = job.args.m * kToken;  // of x in a step
     const float* x = reinterpret_cast<const float*>(job.x) + begin / kChunk * floats + token * kToken;
@@ -167,7 +166,7 @@ struct Rows {
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
       Vec sum = acc[t.value][0];
       unroll<kSums - 1>(SPARSELOOM_UNROLLED(s) { sum = sum + acc[t.value][s.value + 1]; });
-      avx2::store(sums + t.value * kLanes, sum);
+      avx2::store(sums + t.value * kLanes, avx2::load(sums + t.value * kLanes) + sum);
     });
   }
 

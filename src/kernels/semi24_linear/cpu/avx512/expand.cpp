@@ -19,6 +19,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
 #include "kernels/bsr_linear/cpu/avx2/simd.h"
 #include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/masks-inl.h"
 // clang-format on
 

@@ -1,4 +1,5 @@
-// The expand kernels. Included inside an instruction set's region, after the struct template Expand<T>:
+// The expand kernels. Included inside an instruction set's region, after chain-inl.h and struct template
+// Expand<T>:
 //
 //   kElements                 columns of W of one step
 //   X                         the type of the elements of ExpandJob::x
@@ -125,14 +126,19 @@ template <class Body>
     body(std::integral_constant<int, kPassTokens>{});
 }
 
-// The outputs [output, output + outputs), all tokens of which one pass takes.
+// The outputs [output, output + outputs), all tokens of which one pass takes. Longer rows are added up in
+// stretches, so that no sum is of too many steps (chain-inl.h).
 template <class T>
 void expand_at_once(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, float* tile) {
   of_tokens(job.args.m, [&](auto tokens) {
     constexpr int kTokens = tokens.value, kRows = kExpandRows<kTokens>;
+    constexpr std::int64_t kGroups = kLongestChain * Expand<T>::kElements / 4;
+    static_assert(kGroups % cpu::kExpandGroups == 0);
     for (std::int64_t o = 0; o < outputs; o += kRows)
-      expand_rows<T, kTokens, kRows, Weights::spread>(job, output + o, 0, 0, job.w.groups(), nullptr,
-                                                      tile + o * cpu::kExpandTokens);
+      for (std::int64_t first = 0; first < job.w.groups(); first += kGroups)
+        expand_rows<T, kTokens, kRows, Weights::spread>(job, output + o, 0, first,
+                                                        std::min(first + kGroups, job.w.groups()), nullptr,
+                                                        tile + o * cpu::kExpandTokens);
   });
 }
 
