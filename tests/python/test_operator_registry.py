@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from ell import Ell, EllMm
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import sparseloom
@@ -118,13 +119,43 @@ def test_what_would_write_into_one_is_refused():
         torch.add(torch.ones(6, 8), 1, out=ell())
 
 
+def copied_leaf(tensor: SparseTensor) -> SparseTensor:
+    return copy.deepcopy(nn.Parameter(tensor))
+
+
+def converted_leaf(tensor: SparseTensor) -> SparseTensor:
+    module = nn.Module()
+    module.weight = nn.Parameter(tensor)
+    return module.double().weight
+
+
 def test_gradients_of_what_computed_densely_are_right():
     w, x = ell(registry=ops.Registry()).requires_grad_(), torch.randn(6, 8)
     twin = w.detach().to_dense().requires_grad_()
     with pytest.warns(ops.DenseFallback):
         torch.softmax(w * x, 1).square().sum().backward()
     torch.softmax(twin * x, 1).square().sum().backward()
-    torch.testing.assert_close(w.grad, twin.grad)
+    torch.testing.assert_close(w.grad.to_dense(), twin.grad.masked_fill(twin == 0, 0))
+
+
+@pytest.mark.filterwarnings("ignore::sparseloom.ops.DenseFallback")
+@pytest.mark.parametrize("leaf", [lambda t: t.requires_grad_(), nn.Parameter, copied_leaf, converted_leaf])
+def test_the_gradient_of_a_leaf_has_its_format(leaf: Callable[[SparseTensor], SparseTensor]):
+    """It was dense behind an operator that computes densely, with elements where nothing is stored."""
+    w, x = leaf(ell()), torch.randn(6, 8)
+    twin = w.detach().to_dense().requires_grad_()
+    mask = twin.detach() != 0
+    x = x.to(w.dtype)
+    for each in (w, twin):
+        for _ in range(2):  # accumulated, of operators with and without an implementation
+            (torch.softmax(each * x, 1).square().sum() + (each @ x.t()).sin().sum()).backward()
+    assert w.grad.format is w.format and w.grad.dtype == w.dtype
+    torch.testing.assert_close(w.grad.to_dense(), twin.grad * mask)
+    wants = torch.autograd.grad(twin.exp().sum(), twin, create_graph=True)[0].square().sum()
+    (got,) = torch.autograd.grad(w.exp().sum(), w, create_graph=True)
+    got.square().sum().backward()
+    wants.backward()
+    torch.testing.assert_close(w.grad.to_dense(), twin.grad * mask)
 
 
 def test_two_registries_in_one_process():

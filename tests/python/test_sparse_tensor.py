@@ -151,46 +151,21 @@ def test_a_tensor_without_elements(shape: tuple[int, ...]):
     assert dense.grad.shape == shape
 
 
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
-    "adam": lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01),
-    "adamw": lambda p: torch.optim.AdamW(p, 0.1),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
-}
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("layout", [Csr, Ell, MaskedDense])
-def test_updates_in_place_keep_the_format(layout: Any, optimizer: str):
-    """Trap 19 of earlier libraries: an optimizer's update in place lost the sparsity."""
-    parameter = nn.Parameter(made(layout))
-    mask = parameter.detach().to_dense() != 0
-    twin = nn.Parameter(parameter.detach().to_dense().clone())
-    steps = OPTIMIZERS[optimizer]([parameter]), OPTIMIZERS[optimizer]([twin])
-    x = torch.randn(3, 8)
-    for _ in range(4):
-        for each, step in zip((parameter, twin), steps, strict=True):
-            step.zero_grad()
-            dense = each.to_dense() if each is parameter else each * mask
-            (x @ dense.t()).square().sum().backward()
-            step.step()
-    assert parameter.format is layout
-    torch.testing.assert_close(parameter.detach().to_dense(), twin.detach() * mask)
-    state = [each for each in steps[0].state[parameter].values() if each.dim()]
-    assert state and all(isinstance(each, SparseTensor) for each in state)
-
-
-def test_a_write_to_a_part_is_refused():
-    """A part of a SparseTensor is a dense copy, so that the write was lost."""
+def test_a_mask_of_all_elements_writes_where_they_are_stored():
     tensor = made(Csr)
     before = tensor.to_dense()
-    for where in (0, slice(1, 3), (..., 2), before > 0):
-        with pytest.raises(Error, match="to_dense"):
-            tensor[where] = 1.0
-    assert torch.equal(tensor.to_dense(), before)
-    other = torch.zeros(6, 8)
-    other[:] = tensor.to_dense()
-    assert torch.equal(other, before)
+    tensor[weight() > 0] = 3.0
+    assert torch.equal(tensor.to_dense(), before.masked_fill(before > 0, 3))
+
+
+@ALL
+def test_draws_fill_what_is_stored(layout: Any):
+    tensor = made(layout)
+    mask = tensor.layout_index.to_dense(torch.ones_like(tensor.stored)) != 0
+    for draw in (nn.init.normal_, nn.init.uniform_, nn.init.xavier_uniform_):
+        stored = draw(tensor.zero_()).to_dense()
+        assert bool((stored[mask] != 0).all()) and not stored[~mask].any()
+        tensor.layout_index.require_consistent("test", tensor.stored)
 
 
 @ALL

@@ -9,6 +9,7 @@ move, copy or write a tensor keep the format, the others compute densely, with t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from .._registry import Implementation, Output, Registry, current, parameters
 from ..errors import Error
 from ..layouts import Dense, Layout
-from . import sparse_tensor, structural
+from . import leaves, lists, parts, sparse_tensor, structural
 
 if TYPE_CHECKING:
     from .sparse_tensor import SparseTensor
@@ -26,14 +27,20 @@ if TYPE_CHECKING:
 
 def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What __torch_function__ returns."""
-    if func is Tensor.__setitem__ and is_sparse(args[0]):
-        remedy = "write into to_dense(), and make a SparseTensor of that"
-        raise Error("SparseTensor", "a write to all of it", "one to a part, which is a dense copy", remedy)
+    if func is Tensor.__setitem__ and _by_mask(*args):
+        func, kwargs = Tensor.masked_fill_, {}
+    parts.refuse_writes(func, args, kwargs)
+    if func is Tensor.__iter__:
+        return iter(args[0].unbind(0))
     found = implementation(func, args, kwargs, None, None)
     if found is not None:
         return found.run.apply(*positional(found, args, kwargs))
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return made
+        leaves.keep_format(args[0] if func is Tensor.requires_grad.__set__ else made)  # type: ignore[attr-defined]
+        return parts.marked(made, args)
 
 
 def implementation(
@@ -73,13 +80,13 @@ def positional(found: Implementation, args: Sequence[Any], kwargs: dict[str, Any
 
 def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What __torch_dispatch__ returns."""
-    handler = structural.handler(func)
+    handler = structural.handler(func) or lists.handler(func)
     if handler is not None:
         made = handler(func, args, kwargs)
         if made is not NotImplemented:
             return made
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
-    if func._schema.is_mutable and any(is_sparse(each) for each in _written(func, args, kwargs)):
+    if func._schema.is_mutable and any(is_sparse(each) for each in written(func, args, kwargs)):
         got = "a SparseTensor, which keeps its format"
         raise Error(
             str(func),
@@ -89,8 +96,12 @@ def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     formats = [format_of(each).name for each in tensors]
     registry_of(tensors).fall_back(str(func.overloadpacket), formats)
-    args, kwargs = tree_map_only(sparse_tensor.SparseTensor, densified, (args, kwargs))
-    return func(*args, **kwargs)
+    # A view of a tensor from outside of inference mode is none of those that this mode makes, to autograd.
+    is_view = any(each.alias_info is not None for each in func._schema.returns)
+    outside = is_view and not tensors[0].is_inference()
+    with torch.inference_mode(False) if outside else nullcontext(), torch.no_grad():
+        args, kwargs = tree_map_only(sparse_tensor.SparseTensor, densified, (args, kwargs))
+        return func(*args, **kwargs)
 
 
 def format_of(tensor: Tensor) -> type[Layout]:
@@ -161,7 +172,8 @@ def packed(tensor: Tensor, index: Layout) -> Tensor:
         if structural.same_index(tensor.layout_index, index):
             return tensor.stored
         tensor = densified(tensor)
-    return index.pack(tensor.reshape(index.rows, index.cols))
+    matrix = tensor.reshape(index.rows, index.cols)
+    return index.pack(matrix.float()) != 0 if matrix.dtype == torch.bool else index.pack(matrix)
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -180,12 +192,18 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     found = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             found.append(args[position] if position < len(args) else kwargs.get(argument.name))
     return tree_flatten(found)[0]
+
+
+def _by_mask(target: Any, where: Any, value: Any) -> bool:
+    """Whether target[where] = value is masked_fill_, which writes elements and no copy."""
+    is_mask = isinstance(where, Tensor) and where.dtype == torch.bool and where.shape == target.shape
+    return is_sparse(target) and is_mask and (not isinstance(value, Tensor) or value.dim() == 0)
 
 
 def is_sparse(value: Any) -> bool:

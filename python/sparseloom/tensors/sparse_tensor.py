@@ -37,6 +37,7 @@ class SparseTensor(Tensor):
 
     stored: Tensor
     registry: Registry | None
+    keeps_format = False  # whether a hook packs its gradient
     _template: Layout
     _names: tuple[str, ...]
 

@@ -21,7 +21,7 @@ def handler(func: Any) -> Handler | None:
     """Returns what computes an operator on SparseTensors, which may return NotImplemented; None for one that
     no format survives."""
     found = _HANDLERS.get(func)
-    if found is None and torch.Tag.pointwise in func.tags and func._schema.is_mutable:
+    if found is None and func._schema.is_mutable and (torch.Tag.pointwise in func.tags or func in _WRITES):
         return _write
     return found
 
@@ -88,9 +88,12 @@ def _both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Writes into what is stored; what is not stays zero. Other tensors count at the stored places."""
-    target = args[0]
-    if not dispatch.is_sparse(target) or "out" in kwargs:
+    """Writes into what is stored; what is not stays zero. Other tensors count at the stored places. Dense
+    ones alone are not written into ``out=``: their result is dense."""
+    target = kwargs.get("out", args[0])
+    if not dispatch.is_sparse(target) or len(dispatch.written(func, args, kwargs)) > 1:
+        return NotImplemented
+    if "out" in kwargs and not any(dispatch.is_sparse(each) for each in args):
         return NotImplemented
 
     def at_stored(value: Any) -> Any:
@@ -99,14 +102,16 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         same = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
         return dispatch.packed(same, target.layout_index)
 
-    func(
-        target.stored, *(at_stored(each) for each in args[1:]), **{k: at_stored(v) for k, v in kwargs.items()}
-    )
-    index = target.layout_index
-    if index.padded and not target.stored.is_meta:  # 0 + 1 and 0 / 0 have been written there, too
-        stored_places = index.pack(target.stored.new_ones(index.rows, index.cols))
-        target.stored.masked_fill_(stored_places == 0, 0)
+    func(*(at_stored(each) for each in args), **{name: at_stored(each) for name, each in kwargs.items()})
+    clear_padding(target.layout_index, target.stored)
     return target
+
+
+def clear_padding(index: Layout, stored: Tensor) -> None:
+    """Sets what an operator has written into padding, 0 + 1 or 0 / 0, to zero again."""
+    if index.padded and not stored.is_meta:
+        stored_places = index.pack(stored.new_ones(index.rows, index.cols))
+        stored.masked_fill_(stored_places == 0, 0)
 
 
 def _unscaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,6 +135,12 @@ def _strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _filled(aten.empty_like.default, (source,), kwargs)
 
 
+#: What writes each element by itself beside torch's pointwise operators.
+_WRITES = {
+    *(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor),
+    *(aten.normal_.default, aten.uniform_.default, aten.exponential_.default, aten.bernoulli_.float),
+    *(aten.random_.default, aten.random_.to, getattr(aten.random_, "from")),
+}
 _ZERO_STAYS = (
     *(aten.neg, aten.abs, aten.relu, aten.sqrt, aten.sin, aten.tanh, aten.sign, aten.square, aten.gelu),
     *(aten.silu, aten.leaky_relu, aten.trunc, aten.round, aten.nan_to_num),

@@ -1,0 +1,38 @@
+"""The gradient of a leaf: it has the leaf's format, by whichever operators it came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import dispatch, structural
+
+if TYPE_CHECKING:
+    from .sparse_tensor import SparseTensor
+
+
+class _InFormat:
+    """A hook of a leaf: packs the gradient, which is dense behind operators that compute densely, into the
+    leaf's format. It holds no leaf: torch could not swap one to which something refers."""
+
+    def __init__(self, leaf: SparseTensor) -> None:
+        self.index, self.registry = leaf.layout_index, leaf.registry
+
+    def __call__(self, gradient: Tensor) -> Tensor | None:
+        if dispatch.is_sparse(gradient):
+            if structural.same_index(gradient.layout_index, self.index):  # type: ignore[attr-defined]
+                return None
+            gradient = gradient.to_dense()
+        return dispatch.FromDense.apply(gradient, self.index, self.registry)
+
+
+def keep_format(made: Any) -> None:
+    """Gives a tensor, where it is a SparseTensor that has become a leaf with a gradient, what keeps the
+    gradient's format."""
+    if dispatch.is_sparse(made):
+        with torch._C.DisableTorchFunctionSubclass():
+            if made.requires_grad and made.is_leaf and not made.keeps_format:
+                made.register_hook(_InFormat(made))
+                made.keeps_format = True
