@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import ops, pattern
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom import SparseTensor, SparsityBuilder, ops, pattern
+from sparseloom.layouts import Csr
+from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, SparseLinear
 
 INTEGERS = [np.int64, np.int32, np.uint8, torch.tensor]
 
@@ -54,6 +55,8 @@ LAYER = BlockSparseLinear(64, 64, density=0.5)
 INDEX, X, V = LAYER.index, torch.ones(2, 64), LAYER.values.detach()
 QUANTIZED = QuantizedBlockSparseLinear.from_sparse(LAYER)
 MASK = torch.ones(2, 2, dtype=torch.bool)
+CSR = Csr.from_dense(X, density=0.5)
+STORED, SPARSE = CSR.pack(X), SparseLinear(64, 64, layout="csr", density=0.5)
 WRONG = {
     "features as str": lambda: BlockSparseLinear("64", 64, density=0.1),
     "features as float": lambda: BlockSparseLinear(64, 64.0, density=0.1),
@@ -141,6 +144,25 @@ WRONG = {
     "quantize_ x_scale as str": lambda: sparseloom.quantize_(nn.Sequential(LAYER), x_scale="1"),
     "advise of a list": lambda: sparseloom.advise([LAYER], X),
     "report of a list": lambda: sparseloom.report([LAYER], X),
+    "SparseTensor option": lambda: SparseTensor.from_dense(X, "csr", keep=1),
+    "SparseTensor option beside a Layout": lambda: SparseTensor.from_dense(X, CSR, density=0.5),
+    "SparseTensor registry": lambda: SparseTensor.from_dense(X, "csr", registry=3),
+    "SparseTensor of None": lambda: SparseTensor.of(None, STORED),
+    "SparseTensor of no values": lambda: SparseTensor.of(CSR, None),
+    "SparseTensor of a number as shape": lambda: SparseTensor.of(CSR, STORED, 5),
+    "SparseTensor of strings as shape": lambda: SparseTensor.of(CSR, STORED, ("a", "b", "c")),
+    "SparseTensor of a registry": lambda: SparseTensor.of(CSR, STORED, None, 3),
+    "SparseTensor from None": lambda: SparseTensor(None, STORED),
+    "SparseTensor from values as list": lambda: SparseTensor(CSR, [1.0]),
+    "SparseTensor of another shape": lambda: SparseTensor(CSR, STORED, (3, 3)),
+    "SparseLinear x as None": lambda: SPARSE(None),
+    "SparseLinear x as list": lambda: SPARSE([1.0]),
+    "SparseLinear from a list": lambda: SparseLinear.from_dense([[1.0]], "csr"),
+    "SparseLinear from a vector": lambda: SparseLinear.from_dense(torch.ones(3), "csr"),
+    "SparsityBuilder registry": lambda: SparsityBuilder(nn.Sequential(nn.Linear(4, 4)), registry=3),
+    "SparsityBuilder statistics": lambda: SparsityBuilder(nn.Sequential(nn.Linear(4, 4))).set_weight(
+        "0.weight", input_statistics=3
+    ),
 }
 
 

@@ -96,6 +96,12 @@ def test_fx_keeps_residuals_attention_and_convolutions():
     close(traced(x), model(x))
 
 
+def test_fx_keeps_layers_in_other_layouts():
+    model = nn.Sequential(sparseloom.nn.SparseLinear(32, 32, layout="csr", density=0.5), nn.ReLU())
+    traced, x = torch.fx.symbolic_trace(model), torch.randn(3, 32)
+    close(traced(x), model(x))
+
+
 @pytest.mark.parametrize("layer", [layer_of(), copied_or_quantized("quantized")])
 def test_fx_of_a_layer_alone_is_refused_in_one_line(layer):
     with pytest.raises(sparseloom.Error, match=re.escape("trace torch.nn.Sequential(module)")) as refused:

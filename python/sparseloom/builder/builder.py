@@ -17,6 +17,7 @@ from ..errors import Error
 from ..layouts import Csr, Dense, Layout
 from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
+from ..tensors.sparse_tensor import require_registry
 from ..tensors.sparsifying import Format
 from .interms import Intermediate, OutputHook, Traced, modules_named
 from .weights import Weights, WeightSpec, hook_gradient
@@ -40,6 +41,7 @@ class SparsityBuilder:
 
     def __init__(self, model: nn.Module, registry: Registry | None = None) -> None:
         require_patchable(_OP, model)
+        require_registry(_OP, registry)
         self.model, self.registry = model, registry
         self._weights: dict[str, WeightSpec] = {}
         self._weight_grads: dict[str, Format] = {}
@@ -64,6 +66,9 @@ class SparsityBuilder:
         ``Dense`` the weight stays dense, with zeros. ``input_statistics`` is what the sparsifiers' Context
         gets.
         """
+        if not isinstance(input_statistics, (Tensor, type(None))):
+            got = type(input_statistics).__name__
+            raise Error(_OP, "a tensor as input_statistics, or None", got, "leave them out")
         into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
         self._weights[_regex(name)] = WeightSpec(initial_sparsifier, into, input_statistics, self.registry)
 

@@ -9,6 +9,7 @@ from .dense import Dense, MaskedDense
 from .layout import Layout
 from .nm import Nm
 from .nmg import Nmg
+from .registry import chosen as chosen
 from .registry import get, names, register
 from .semi24 import Semi24Layout
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from ..errors import Error
 from .layout import Layout
@@ -47,6 +49,24 @@ def get(name: str) -> type[Layout]:
         known = ", ".join(names()) or "nothing, since none is registered"
         raise Error("layouts", f"one of {known}", repr(name), "import the module that registers it first")
     return _REGISTERED[name]
+
+
+def chosen(op: str, layout: str | type[Layout] | Layout, weight: Tensor, options: dict[str, Any]) -> Layout:
+    """Returns the Layout that was given, or what the class, given or named, chooses of a weight [rows, cols].
+    Raises Error for what is no layout, and for options that its ``from_dense`` does not take."""
+    if isinstance(layout, Layout):
+        if options:
+            got = f"{', '.join(options)} beside a Layout"
+            raise Error(op, "options with a layout's name or class", got, "leave them out")
+        return layout
+    cls = get(layout) if isinstance(layout, str) else layout
+    if not (isinstance(cls, type) and issubclass(cls, Layout)):
+        raise Error(op, "a layout's name, its class or a Layout", repr(layout), "see sparseloom.layouts")
+    try:
+        return cls.from_dense(weight, **options)
+    except TypeError as error:
+        remedy = "pass what its from_dense asks for, by name"
+        raise Error(op, f"the options of layout {cls.name}", str(error), remedy) from error
 
 
 def names() -> list[str]:

@@ -11,6 +11,7 @@ from .. import layouts
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout, products
+from . import arguments
 from .with_layout import WithLayout
 
 _OP = "SparseLinear"
@@ -55,7 +56,7 @@ class SparseLinear(WithLayout):
         where = torch.empty(0, device=device, dtype=dtype)
         drawn_on = torch.device("cpu") if where.is_meta else where.device  # a meta weight has no largest one
         weight = torch.rand(out_features, in_features, device=drawn_on, dtype=where.dtype)
-        chosen = _chosen(layout, weight, options)
+        chosen = layouts.chosen(_OP, layout, weight, options)
         if (chosen.rows, chosen.cols) != (out_features, in_features):
             got = f"one of [{chosen.rows}, {chosen.cols}]"
             raise Error(_OP, f"a layout of [{out_features}, {in_features}]", got, "make it with that shape")
@@ -67,6 +68,8 @@ class SparseLinear(WithLayout):
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
         Error when x does not fit."""
+        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+            return node
         values: Tensor = self.values
         bias: Tensor | None = self.bias
         kind = x.device.type
@@ -97,8 +100,11 @@ class SparseLinear(WithLayout):
         in_features] (then ``bias`` [out_features] may come with it), copied."""
         weight = dense.weight if isinstance(dense, nn.Linear) else dense
         bias = dense.bias if isinstance(dense, nn.Linear) else bias
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            got = f"a tensor {list(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__
+            raise Error(_OP, "an nn.Linear or a weight [out_features, in_features]", got, "pass one of them")
         weight = weight.detach()
-        chosen = _chosen(layout, weight, options)
+        chosen = layouts.chosen(_OP, layout, weight, options)
         rows, cols = weight.shape
         layer = cls(cols, rows, bias is not None, layout=chosen, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
@@ -116,20 +122,3 @@ class SparseLinear(WithLayout):
         nn.Module.__init__(layer)
         layer._hold(layout, values.detach(), None if bias is None else bias.detach())
         return layer
-
-
-def _chosen(layout: str | type[Layout] | Layout, weight: Tensor, options: dict[str, Any]) -> Layout:
-    """Returns the Layout that was given, or what the named class chooses of the weight."""
-    if isinstance(layout, Layout):
-        if options:
-            got = f"{', '.join(options)} beside a Layout"
-            raise Error(_OP, "options with a layout's name or class", got, "leave them out")
-        return layout
-    cls = layouts.get(layout) if isinstance(layout, str) else layout
-    if not (isinstance(cls, type) and issubclass(cls, Layout)):
-        raise Error(_OP, "a layout's name, its class or a Layout", repr(layout), "see sparseloom.layouts")
-    try:
-        return cls.from_dense(weight, **options)
-    except TypeError as error:
-        remedy = "pass what its from_dense asks for, by name"
-        raise Error(_OP, f"the options of layout {cls.name}", str(error), remedy) from error

@@ -14,7 +14,7 @@ from .._registry import Registry
 from ..errors import Error
 from ..sparsify import DENSE
 from .dispatch import implementation, positional
-from .sparse_tensor import SparseTensor
+from .sparse_tensor import SparseTensor, require_registry
 from .sparsifying import Format, Graded, sparsified
 
 _OP = "sparsified_op"
@@ -94,8 +94,7 @@ def sparsified_op(
     """
     if not callable(op):
         raise Error(_OP, "a torch function", repr(op), "pass torch.add, for example")
-    if not isinstance(registry, (Registry, type(None))):
-        raise Error(_OP, "a sparseloom.ops.Registry, or None", repr(registry), "leave it out")
+    require_registry(_OP, registry)
     for what, given in (("out_fmt", out_fmt), ("grad_out_fmt", [] if grad_out_fmt is None else grad_out_fmt)):
         if not isinstance(given, (tuple, list)):
             raise Error(_OP, f"a list as {what}", repr(given), "pass one format of four for each result")

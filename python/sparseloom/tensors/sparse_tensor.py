@@ -32,7 +32,7 @@ class SparseTensor(Tensor):
     Nothing is copied. The gradient of the SparseTensor reaches ``stored`` if one makes it by ``of``. It is
     made of plain tensors for torch.compile, pickles, and moves between devices and dtypes as any tensor.
     Operators that write into it keep its format: what is stored changes, the rest stays zero. Raises Error
-    where shape and layout do not fit.
+    where shape and layout do not fit, and for anything else than these arguments.
     """
 
     stored: Tensor
@@ -49,7 +49,7 @@ class SparseTensor(Tensor):
         shape: Sequence[int] | None = None,
         registry: Registry | None = None,
     ) -> SparseTensor:
-        shape = (index.rows, index.cols) if shape is None else tuple(shape)
+        shape = _checked(index, stored, shape, registry)
         return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, shape, dtype=stored.dtype, device=stored.device, requires_grad=False
         )
@@ -77,10 +77,7 @@ class SparseTensor(Tensor):
     ) -> SparseTensor:
         """Returns the SparseTensor of these values, whose gradient reaches them. Raises Error where the
         layout, the values and the shape do not belong together."""
-        shape = (index.rows, index.cols) if shape is None else tuple(shape)
-        if not fits(index, shape):
-            got = f"a layout of [{index.rows}, {index.cols}]"
-            raise Error(_OP, f"a matrix of the elements of {list(shape)}", got, "pass the tensor's own shape")
+        shape = _checked(index, stored, shape, registry)
         index.require_consistent(_OP, stored.detach())
         return dispatch.Made.apply(stored, index, shape, registry)
 
@@ -99,12 +96,12 @@ class SparseTensor(Tensor):
             got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
             raise Error(_OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
         matrix = as_matrix(dense)
-        if not isinstance(layout, Layout):
-            layout = format_of(layout).from_dense(matrix.detach(), **options)
-        elif not fits(layout, dense.shape):
-            got = f"a layout of [{layout.rows}, {layout.cols}]"
+        require_registry(_OP, registry)
+        index = layouts.chosen(_OP, layout, matrix.detach(), options)
+        if not fits(index, dense.shape):
+            got = f"a layout of [{index.rows}, {index.cols}]"
             raise Error(_OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
-        return dispatch.FromDense.apply(dense, layout, registry)
+        return dispatch.FromDense.apply(dense, index, registry)
 
     @property
     def layout_index(self) -> Layout:
@@ -204,6 +201,31 @@ def _rebuilt(
 ) -> SparseTensor:
     made = SparseTensor(index, stored, shape).requires_grad_(trains)
     return torch.nn.Parameter(made, trains) if parameter else made  # type: ignore[return-value]
+
+
+def _checked(index: Any, stored: Any, shape: Sequence[int] | None, registry: Any) -> tuple[int, ...]:
+    """Returns the shape that is meant. Raises Error for arguments of which no SparseTensor can be made."""
+    if not isinstance(index, Layout):
+        remedy = "pass Csr.from_dense(weight), for example, or call SparseTensor.from_dense"
+        raise Error(_OP, "a sparseloom.layouts.Layout as index", type(index).__name__, remedy)
+    if not isinstance(stored, Tensor):
+        remedy = "pass what the layout's pack returns"
+        raise Error(_OP, "a tensor as stored", type(stored).__name__, remedy)
+    require_registry(_OP, registry)
+    if shape is None:
+        return index.rows, index.cols
+    sizes = isinstance(shape, Sequence) and all(hasattr(size, "__index__") for size in shape)
+    if not sizes or not fits(index, shape):
+        given = list(shape) if isinstance(shape, Sequence) else repr(shape)
+        got = f"a layout of [{index.rows}, {index.cols}]"
+        raise Error(_OP, f"a matrix of the elements of {given}", got, "pass the tensor's own shape")
+    return tuple(shape)
+
+
+def require_registry(op: str, registry: Any) -> None:
+    """Raises Error for anything but a Registry or None."""
+    if not isinstance(registry, (Registry, type(None))):
+        raise Error(op, "a sparseloom.ops.Registry, or None", repr(registry), "leave it out")
 
 
 def fits(index: Layout, shape: Sequence[int]) -> bool:
