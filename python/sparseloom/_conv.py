@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import grad
 
 from . import _operators
 from ._conv_plans import rounds_to_tf32, rows_are_faster
 from ._indices import Index
+from ._once import differentiable_once
 from ._operators import call
 from ._plans import has_kernels_for
 from ._products import transformed
@@ -142,7 +142,7 @@ class _Conv(torch.autograd.Function):
         return torchs_forward(x.movedim(-1, 1), values, bias, index, window).movedim(1, -1)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("conv")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, values), (index, window) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_bias, *_ = ctx.needs_input_grad

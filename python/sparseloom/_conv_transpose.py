@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _conv, _operators
 from ._conv import Window
 from ._indices import UNKNOWN, Index
+from ._once import differentiable_once
 from ._products import SEGMENT
 from .errors import Error
 
@@ -105,7 +105,7 @@ class _Transposed(torch.autograd.Function):
         return _conv._called(_operators.conv_dx, x, values, *how)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("conv_transpose")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, values), (index, window) = ctx.saved_tensors, ctx.how
         need_x, need_values, *_ = ctx.needs_input_grad

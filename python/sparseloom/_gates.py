@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import _operators
 from ._autograd import in_rows
+from ._once import differentiable_once
 from ._operators import PLAN_CHOOSES, tf32_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Gated(torch.autograd.Function):
         )
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("gated_linear")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, values, gates, left, scaled, place), (index, strict) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _operators
+from ._once import differentiable_once
 from ._recurrent import state_dtype
 from ._steps import Rows, runs
 
@@ -110,7 +111,7 @@ class _Gradient(torch.autograd.Function):
         return weight.new_empty(())
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
         found = ctx.norm.gradient()
         if found is None:
@@ -135,7 +136,7 @@ class _Norm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         z, extra, weight, bias, statistics = ctx.saved_tensors
         _, need_extra, need_token, *_ = ctx.needs_input_grad

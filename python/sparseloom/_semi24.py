@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from . import _operators
 from ._autograd import activate, require_residual
 from ._operators import call
 from ._plans import SCALED_DTYPES, dtype_name, ordinal
-from ._products import column_sums, differentiated
+from ._products import column_sums, differentiated, transformed
 from .errors import Error, translated
 
 #: What ``prune`` may be called: which two elements of a group stay.
@@ -125,8 +126,12 @@ def linear(
         raise not_trainable("linear")
     name = "none" if activation is None else activation
     operands = x, bias, residual
-    if not any(each is not None and differentiated(each) for each in operands):
+    recorded = torch._C._get_tracing_state() is not None  # torch.jit.trace records no Functions
+    if recorded or not any(each is not None and differentiated(each) for each in operands):
         return _run(x, values, positions, cols, bias, name, residual, kernel, metadata)
+    if transformed():  # by the dense weight, of whose product torch has every derivative
+        by_dense = activate(functional.linear(x, unpack(values, positions, cols), bias), activation)
+        return by_dense if residual is None else by_dense + residual
     # The gradient needs the activation's input, which a fused product does not leave behind.
     fused = activation is None
     addend = residual if fused else None

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from . import _recurrent
+from . import _recurrent, _recurrent_transformed
+from ._once import differentiable_once
+from ._products import transformed
 from ._recurrent import Walk, Weight, state_dtype
 
 #: What a weight is beside its values: the packed index and the numbers of a Weight.
@@ -121,7 +123,7 @@ class _Sequence(torch.autograd.Function):
         return walk.data(found[0]), *found[1:results]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("recurrent")
     def backward(
         ctx: Any, dy: Tensor | None, dhn: Tensor | None, dcn: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
@@ -143,7 +145,7 @@ def sequence(
     projection: Weight | None, walk: Walk,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Returns h of all steps [rows, ..], h_n and, where c0 is given, c_n of an LSTM; without c0, those of a
-    GRU. Differentiable once in all operands.
+    GRU. Differentiable once in all operands; to any order under torch.func, vmap and forward mode.
 
     Args:
         gx: [rows, 4 hidden], of a GRU [rows, 3 hidden]: the product of the inputs with its bias, step after
@@ -161,7 +163,11 @@ def sequence(
     narrow_where = none if projection is None else (projection.packed, projection.numbers)
     operands = gx, h0, c0, values, bias, narrow
     found: Any
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands):
+    if transformed() and not torch.compiler.is_compiling():
+        found = _recurrent_transformed.sequence(gx, h0, c0, weight, bias, projection, walk)
+        return (*found[:2], found[2].to(dtype)) if lstm else found
+    needed = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
+    if needed and torch._C._get_tracing_state() is None:  # jit.trace records operators, but no Functions
         found = _Sequence.apply(*operands, (lstm, where, narrow_where, walk))
     else:
         run = _forward_operator if torch.compiler.is_compiling() else _forward

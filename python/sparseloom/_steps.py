@@ -8,8 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _operators
+from . import _operators, _recurrent_transformed
+from ._once import differentiable_once
+from ._products import transformed
 from ._recurrent import Weight
+
+
+def by_functions() -> bool:
+    """Returns whether the steps run by the Functions of this room: torch.func, vmap and forward mode want
+    products and cells that have every derivative, and torch.jit.trace records no Functions."""
+    if torch.compiler.is_compiling():
+        return True
+    return not transformed() and torch._C._get_tracing_state() is None
 
 
 class Rows:
@@ -101,7 +111,7 @@ class _Gradient(torch.autograd.Function):
         return values.new_empty(())
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
         return ctx.kept.gradient(), None
 
@@ -114,7 +124,7 @@ class _Product(torch.autograd.Function):
         return kept.weight.product(x)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, _ = ctx.saved_tensors  # the values are looked at for writes since the forward pass alone
         need_x, need_token, *_ = ctx.needs_input_grad
@@ -139,7 +149,7 @@ class _Cell(torch.autograd.Function):
         return h, after
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         gates, c, after = ctx.saved_tensors
         dz = torch.empty_like(gates)
@@ -163,6 +173,8 @@ def lstm_cell(
     lets the gates overwrite z, which nobody may need later; ``side``: units of a gate that lie side by side
     in z, 0 for all.
     """
+    if not by_functions():
+        return _recurrent_transformed.lstm_cell(z, c)
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
         found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)

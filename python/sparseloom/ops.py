@@ -225,6 +225,9 @@ def gated_linear(
         if x.shape[-1:] != (index.cols,):
             remedy = "pass what the layer maps"
             raise Error("gated_linear", f"x [..., {index.cols}]", str(list(x.shape)), remedy)
+        if _products.transformed() or _tracing_state() is not None:
+            open_ones = gates.to(values.dtype).where(gates != 0, 0.0)  # those at zero have no gradient
+            return linear(x, values * open_ones[:, None, None], index, bias, strict=strict)
         y: Tensor = _gates.Gated.apply(x, values, gates.float(), bias, (index, strict))
         return y
     except _REFUSED as error:

@@ -89,6 +89,9 @@ class Bsr(Layout):
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         return ops.linear(x, values, self.index, bias)
 
+    def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.linear(x, values, self.index, bias)
+
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         return ops.linear_dx(dy, values, self.index)
 

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from .. import _nm
 from .._numbers import whole
-from .._products import differentiated
+from .._products import differentiated, transformed
 from ..errors import Error
 from .layout import REPACK, Layout
 
@@ -28,18 +28,18 @@ class Groups(Layout):
         require_group(self.name, self.n, self.m)
 
     def pack(self, dense: Tensor) -> Tensor:
-        if differentiated(dense):
+        if differentiated(dense) and not transformed():
             return _Copy.apply(dense, self, True)  # type: ignore[no-any-return]
-        if _nm.on_host(dense, self.index):
+        if _nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
         row, col, (rows, cols) = self.places()
         whole = pad(dense, (0, cols - self.cols, 0, rows - self.rows))
         return whole.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
 
     def to_dense(self, values: Tensor) -> Tensor:
-        if differentiated(values):
+        if differentiated(values) and not transformed():
             return _Copy.apply(values, self, False)  # type: ignore[no-any-return]
-        if _nm.on_host(values, self.index):
+        if _nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)
         row, col, (rows, cols) = self.places()
         whole = values.new_zeros(rows * cols)

@@ -187,6 +187,11 @@ class Layout:
         """Returns y [m, rows] = x [m, cols] W^T + bias [rows], all of one dtype and on one device."""
         return functional.linear(x, self.to_dense(values), bias)
 
+    def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns what ``linear`` returns, under torch.func, vmap and forward mode: by the dense weight, of
+        whose operators torch has every derivative."""
+        return functional.linear(x, self.to_dense(values), bias)
+
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         """Returns dX [m, cols] = dY [m, rows] W."""
         return dy @ self.to_dense(values)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._products import differentiated
+from .._products import differentiated, transformed
 from .layout import Layout
 
 
@@ -38,8 +38,18 @@ def linear(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Te
     """Returns x [..., cols] W^T + bias as [..., rows], with gradients of x, the values and the bias by the
     layout's own ``dx`` and ``dw``. Operands are of one dtype and on one device."""
     flat = x if x.dim() == 2 else x.reshape(-1, layout.cols)
-    if any(each is not None and differentiated(each) for each in (x, values, bias)):
-        y = _Product.apply(flat, values, bias, layout)
-    else:  # half of a small product's time is the Function's own
-        y = layout.linear(flat, values, bias)
+    y = _product(flat, values, bias, layout)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], layout.rows)
+
+
+def _product(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+    if transformed() and not torch.compiler.is_compiling():
+        return layout.linear_transformed(x, values, bias)
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace records operators, but no Functions
+        with torch.no_grad():
+            return layout.linear(x, values, bias)
+    # Half of a small product's time is the Function's own.
+    needed = any(each is not None and differentiated(each) for each in (x, values, bias))
+    if needed:
+        return _Product.apply(x, values, bias, layout)  # type: ignore[no-any-return]
+    return layout.linear(x, values, bias)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from .._products import transformed
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
@@ -96,9 +97,17 @@ class MaskedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
         Error when x does not fit."""
+        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+            return node
         arguments.require_tensor(x)
         leaves_host_out = self.gate is None or self.gate.on_device
-        if self.multiply == "dense" and leaves_host_out and not self.share and not self.decay:
+        plain = not self.share and not self.decay
+        # torch.func wants every derivative, and torch.jit.trace records neither plans nor Functions.
+        watched = transformed() or torch._C._get_tracing_state() is not None
+        if watched and not plain and not torch.compiler.is_compiling():
+            got = "a gradient for the pruned part, which no function has"
+            raise Error(_OP, "share=0 and decay=0 under torch.func and torch.jit", got, "call backward()")
+        if plain and (watched or (self.multiply == "dense" and leaves_host_out)):
             x, weight, bias = self._cast(x, self._masked(self._gates()))
             return F.linear(x, weight, bias)
         return self._planned(x)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
+from .._once import differentiable_once
 from ..pattern import Pattern
 from ..sparsify.grid import block_sums, expanded
 from . import state
@@ -75,7 +76,7 @@ class _Product(torch.autograd.Function):
         return F.linear(x, factored(weight, gates, how.kept), bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once("MaskedLinear")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight, gates), (kept, share, *_) = ctx.saved_tensors, ctx.how
         need_x, need_weight, need_gates, need_bias, _ = ctx.needs_input_grad

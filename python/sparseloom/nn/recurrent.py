@@ -7,12 +7,15 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
+from .._products import transformed
 from .._recurrent import Walk, Weight
 from .._sequences import sequence
 from ..errors import Error
 from ..pattern import Block
+from .arguments import recorded_by_fx
 from .linears import in_blocks
 from .recurrent_weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
@@ -131,6 +134,8 @@ class BlockSparseRNN(nn.Module):
         (truncated backpropagation through time). Between steps an LSTM keeps c in float32 where its dtype has
         16 bits. Differentiable once.
         """
+        if isinstance(input, Proxy):
+            return recorded_by_fx(self, input, hx=hx)  # type: ignore[no-any-return]
         x = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(x, Tensor):
             raise Error(self._op, "a tensor or a PackedSequence", type(x).__name__, "see nn.LSTM")
@@ -201,6 +206,7 @@ class BlockSparseRNN(nn.Module):
         """Returns the recurrent weight with its gates side by side, where its products read less for it than
         the copies of a sequence cost: on a GPU, from some steps on. A compiler would trace the search."""
         worth = gx.is_cuda and len(walk.sizes) >= _STEPS_BESIDE and not torch.compiler.is_compiling()
+        worth = worth and not transformed()
         return beside_of(recurrent, self.gates, gx.dtype) if worth and self.gates == 4 else None
 
     def _states(self, hx: Any, x: Tensor, batch: int, batched: bool) -> tuple[Tensor, ...]:

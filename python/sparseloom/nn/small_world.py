@@ -9,14 +9,16 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils.parametrizations import weight_norm
 
 from .._norms import Norm, Reach
 from .._numbers import whole
 from .._recurrent import Weight, state_dtype
-from .._steps import Products, Rows, lstm_cell
+from .._steps import Products, Rows, by_functions, lstm_cell
 from ..errors import Error
 from ..pattern import Pattern
+from .arguments import recorded_by_fx
 from .linears import in_blocks
 from .recurrent_weights import BlockSparseGates, beside_of, stacked, weight_of
 
@@ -136,6 +138,10 @@ class SmallWorldLSTM(nn.Module):
         classes], and returns the state (h, c) [batch, hidden_size] after the last step, to be passed to the
         next call (detach it to end the gradient there). Differentiable once. Raises Error when x or the state
         does not fit."""
+        if isinstance(x, Proxy):
+            return recorded_by_fx(self, x, state=state)  # type: ignore[no-any-return]
+        if not isinstance(x, Tensor):
+            raise Error(_OP, "a tensor as x", type(x).__name__, "convert it with torch.as_tensor")
         if self.embedding is not None and self.gain is not None:
             x = F.normalize(self.embedding(x), dim=-1) * self.gain
         if x.dim() != 3 or x.shape[-1] != self.input_size or not len(x):
@@ -186,8 +192,10 @@ class SmallWorldLSTM(nn.Module):
 
     def _single_passes(self) -> bool:
         """Returns whether the norms behind the products run as single passes. Torch's operators do it for a
-        compiler, which fuses them itself, and where hooks and replaced modules want to be called."""
-        return not torch.compiler.is_compiling() and all(_plain(norm) for norm in self.norms)
+        compiler, which fuses them itself, under torch.func, and where hooks and replaced modules want to be
+        called."""
+        fused = by_functions() and not torch.compiler.is_compiling()
+        return fused and all(_plain(norm) for norm in self.norms)
 
     def _norms(self, steps: int, side: int) -> list[Norm]:
         """Returns the norms; ``side``: units of a gate that lie side by side in the last product's result."""
@@ -233,7 +241,7 @@ class SmallWorldLSTM(nn.Module):
     def _products(self, matrix: nn.Module) -> Callable[[Tensor], Tensor]:
         """Returns what multiplies with a matrix in each step, in the dtype of autocast."""
         plain = (in_blocks(matrix) or isinstance(matrix, nn.Linear)) and matrix.bias is None
-        if not plain or matrix._forward_hooks or torch.compiler.is_compiling():
+        if not plain or matrix._forward_hooks or torch.compiler.is_compiling() or not by_functions():
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
         dtype = self._dtype(values)

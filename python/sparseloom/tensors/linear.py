@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from .._once import differentiable_once
 from .._registry import OURS
 from ..layouts import Dense, Layout
 from ..sparsify import KeepAll
@@ -30,7 +30,7 @@ class Linear:
         return y.reshape(*x.shape[:-1], index.rows)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("SparseTensor")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         index, dy = weight.layout_index, gradient.reshape(-1, weight.shape[0])
@@ -55,7 +55,7 @@ class Product:
         return weight.layout_index.linear(x.t().contiguous(), stored, None).t()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("SparseTensor")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weight, x = ctx.saved_tensors
         index, dy = weight.layout_index, gradient.t().contiguous()
@@ -81,7 +81,7 @@ class LinearOfSparse:
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("SparseTensor")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         index, stored = _rows(x)
