@@ -34,7 +34,7 @@ SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const Con
                                                Direction direction);
 
 /// Chooses a row, or returns the cached plan; `kernel` names a row. Throws Error listing every refusal when
-/// no row can run.
+/// no row can run, and for a problem that describe_conv would not make, and one that accumulates.
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,
                                                          const Executor& executor,
                                                          const std::string& kernel = {});
@@ -50,8 +50,9 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 SPARSELOOM_API double dense_conv_us(const bsr_conv::Problem& problem, const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of
-/// the plan's dtype. workspace: plan.workspace_bytes, aligned to 256 bytes. Throws Error where a shape,
-/// dtype, stride or alignment is not the plan's, or the kernel could not be queued.
+/// the plan's dtype. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
+/// Error where a shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could
+/// not be queued.
 SPARSELOOM_API void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index,
                          const void* values, const void* bias, const MatrixView& y,
                          std::span<std::byte> workspace, const Executor& executor);

@@ -33,6 +33,9 @@ struct Csr {
   static std::int64_t rows(const View& w) noexcept { return w.rows; }
   static std::int64_t cols(const View& w) noexcept { return w.cols; }
   static std::int64_t stored(const View& w) noexcept { return w.stored; }
+  static bool has_memory(const View& w) noexcept {
+    return w.crow != nullptr && (w.col != nullptr || w.stored == 0);
+  }
 
   template <class F>
   static void for_each_in_row(const View& w, std::int64_t row, F&& f) {

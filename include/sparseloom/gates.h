@@ -29,7 +29,8 @@ SPARSELOOM_API std::size_t gate_blocks_workspace(const IndexView& index, const E
 /// Writes the blocks times their gates, fp32 [blocks], a NaN among them included. values are f32, f16 or
 /// bf16; the product is rounded once. Everything lies on the executor's device; on CUDA the work is one
 /// launch (two beyond 8192 blocks), queued and not waited for, which a CUDA graph may capture. workspace:
-/// gate_blocks_workspace bytes, aligned to 16. Throws Error on another dtype or too little workspace.
+/// gate_blocks_workspace bytes, aligned to 16. Throws Error on another dtype, too little workspace or null
+/// arrays.
 SPARSELOOM_API void gate_blocks(const IndexView& index, const TransposedView& transposed, DType dtype,
                                 const void* values, const float* gates, const GatedBlocks& gated,
                                 std::span<std::byte> workspace, const Executor& executor);
@@ -49,7 +50,7 @@ struct GateGradients {
 
 /// dvalues = gate * gradient, rounded once, and dgates = sum(gradient * values) over each block, in fp32, in
 /// a fixed order; zero for blocks whose gate is zero, of which there is no gradient. Throws Error on a dtype
-/// that gate_blocks does not take.
+/// that gate_blocks does not take, an unsupported block, and a null pointer where null has no meaning.
 SPARSELOOM_API void gate_gradients(const GateGradients& call, const Executor& executor);
 
 }  // namespace sparseloom

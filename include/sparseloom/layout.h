@@ -44,7 +44,8 @@ struct TransposedView {
 SPARSELOOM_API void validate_index(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block,
                                    std::span<const std::int32_t> crow, std::span<const std::int32_t> col);
 
-/// Fills ccol [block_cols + 1], row [blocks] and slot [blocks] from a valid row index.
+/// Fills ccol [block_cols + 1], row [blocks] and slot [blocks] from a valid row index. Throws Error on null
+/// arrays.
 SPARSELOOM_API void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* row,
                                     std::int32_t* slot);
 
@@ -72,7 +73,7 @@ struct TopologyTables {
 /// present. If the mask names more cells than `capacity`, the first ones in row-major order are taken. If it
 /// names fewer, the first other cells fill the tables up. Those count as new blocks even where a block lay
 /// there before, so that after move_blocks they hold zeros and the product is that of the mask. Allocates
-/// nothing.
+/// nothing. Throws Error on sizes that do not fit and on null arrays.
 SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables);
 
 /// An owning, validated, immutable index: both the row index and the column index.
@@ -99,11 +100,12 @@ class SPARSELOOM_API BlockIndex {
 };
 
 /// values <- the blocks of `dense` that the index names; padding becomes zero. dense is [rows, cols]; values
-/// holds blocks * bm * bn elements of the same dtype. The copy is exact. Throws Error when shapes differ.
+/// holds blocks * bm * bn elements of the same dtype. The copy is exact. Throws Error when shapes differ, and
+/// on null arrays; the index must be valid.
 SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values);
 
 /// dense <- values at their places, zero elsewhere. This copies and never multiplies: NaN and Inf stay where
-/// they are. Throws Error when shapes differ.
+/// they are. Throws Error as pack does.
 SPARSELOOM_API void unpack(const IndexView& index, const void* values, const MatrixView& dense);
 
 /// Norm over the elements of one block: sum of magnitudes, root of the sum of squares, largest magnitude.

@@ -29,7 +29,8 @@ namespace sparseloom {
 ///
 /// It may also have shape(view), an int64 of numbers of its own (the sides of its groups, say), which its
 /// rows find in the problem; and beside it visit_ns(shape), the nanoseconds that for_each_in_row takes for a
-/// slot where it has to search, for the prediction of `reference`.
+/// slot where it has to search, for the prediction of `reference`; and has_memory(view), whether all arrays
+/// that its sizes ask for are there, which is looked at before each product.
 ///
 /// for_each_in_row visits a slot in one row alone and a column at most once per row, in ascending order,
 /// which is the order of every sum. Only validate may throw. All of them are called from several threads at

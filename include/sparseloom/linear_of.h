@@ -50,6 +50,14 @@ struct LinearProblem {
   Rates rates = {};
 };
 
+/// What LinearOf<L> and Semi24Scaled refuse of a problem and of a call whatever the layout is, in the name of
+/// the verb: sizes, dtypes and epilogues that no product has; null operands, rows closer together than their
+/// elements are many, another device than planned, and a workspace that does not fit.
+SPARSELOOM_API void require_linear_problem(const char* verb, const LinearProblem& problem);
+SPARSELOOM_API void require_linear_call(const char* verb, const LinearProblem& problem,
+                                        std::size_t workspace_bytes, const MatmulArgs& product,
+                                        std::span<std::byte> workspace, const Executor& executor);
+
 /// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run
 /// on the CPU. On a CUDA device it needs rows that are added.
 template <Layout L>
@@ -116,10 +124,11 @@ struct LinearOf {
   }
 
   /// Chooses a row, or returns the cached plan. `forced` names a row. Throws Error listing every refusal when
-  /// no row can run.
+  /// no row can run, and as require_linear_problem.
   static std::shared_ptr<const Plan> plan(Problem problem, const Executor& executor,
                                           std::string_view forced = {}) {
     register_generic_rows();
+    require_linear_problem(kName, problem);
     problem.device = executor.device;
     problem.threads = std::max(1, executor.num_threads);
     problem.can_gemm = executor.gemm != nullptr;
@@ -131,7 +140,8 @@ struct LinearOf {
   /// Runs the planned product. Of `product`, set the operands and strides as MatmulArgs says of its
   /// direction, with values [stored]; the rest comes from the plan. The index must be valid (L::validate) and
   /// of the plan's sizes. workspace: at least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
-  /// Error where sizes or epilogue are not the plan's, or the kernel could not be queued.
+  /// Error where sizes or epilogue are not the plan's, as require_linear_call, for a View that L::has_memory
+  /// denies, and where the kernel could not be queued.
   static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
                   const Executor& executor) {
     const Problem& p = plan.problem;
@@ -141,11 +151,12 @@ struct LinearOf {
                   "W=[" + std::to_string(L::rows(view)) + ", " + std::to_string(L::cols(view)) +
                       "] stored=" + std::to_string(L::stored(view)),
                   "plan again for this index");
-    if ((product.bias != nullptr) != p.bias || (product.residual != nullptr) != p.residual)
+    if constexpr (requires { L::has_memory(view); })
+      if (!L::has_memory(view))
+        throw Error(kName, "memory behind the index", "a null pointer", "pass its arrays");
+    if (p.rows > 0 && ((product.bias != nullptr) != p.bias || (product.residual != nullptr) != p.residual))
       throw Error(kName, "bias and residual as planned: " + print(p), "others", "say both in the problem");
-    if (workspace.size() < plan.workspace_bytes)
-      throw Error(kName, "a workspace of " + std::to_string(plan.workspace_bytes) + " bytes",
-                  std::to_string(workspace.size()), "lend plan.workspace_bytes");
+    require_linear_call(kName, p, plan.workspace_bytes, product, workspace, executor);
     product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
     product.m = p.m, product.workspace = workspace.data();
     product.device = executor.device, product.stream = executor.stream;

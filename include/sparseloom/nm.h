@@ -21,7 +21,7 @@ struct NmView {
   std::int64_t rows = 0, cols = 0, n = 1, m = 1;
   const std::uint8_t* positions = nullptr;  // [rows, groups(), n]
 
-  std::int64_t groups() const noexcept { return (cols + m - 1) / m; }
+  std::int64_t groups() const noexcept { return m > 0 ? (cols + m - 1) / m : 0; }
 };
 
 /// The layout (layout_concept.h). Slots: the values in their order.
@@ -32,6 +32,7 @@ struct Nm {
   static std::int64_t rows(const View& w) noexcept { return w.rows; }
   static std::int64_t cols(const View& w) noexcept { return w.cols; }
   static std::int64_t stored(const View& w) noexcept { return w.rows * w.groups() * w.n; }
+  static bool has_memory(const View& w) noexcept { return w.positions != nullptr || stored(w) == 0; }
 
   /// n and m, 16 bits each from the lowest on.
   static std::int64_t shape(const View& w) noexcept { return w.n | w.m << 16; }

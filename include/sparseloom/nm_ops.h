@@ -1,5 +1,6 @@
 // n:m and n:m:g weights (nm.h, nmg.h): which elements are stored, and copies between dense and packed
-// weights. All of them work on the CPU and throw Error where sizes differ.
+// weights. All of them work on the CPU and throw Error where sizes differ, on null arrays, and on views that
+// are not valid.
 #pragma once
 
 #include <cstdint>

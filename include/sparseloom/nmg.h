@@ -32,8 +32,10 @@ struct NmgView {
   const std::uint8_t* places = nullptr;
 
   std::int64_t chunk_rows() const noexcept { return patterns * g; }
-  std::int64_t chunks() const noexcept { return (rows + chunk_rows() - 1) / chunk_rows(); }
-  std::int64_t strips() const noexcept { return (cols + m - 1) / m; }
+  std::int64_t chunks() const noexcept {
+    return chunk_rows() > 0 ? (rows + chunk_rows() - 1) / chunk_rows() : 0;
+  }
+  std::int64_t strips() const noexcept { return m > 0 ? (cols + m - 1) / m : 0; }
 };
 
 /// A view whose table of patterns lives as long as the process. Throws Error in the name of `op` for negative
@@ -50,6 +52,9 @@ struct Nmg {
   static std::int64_t cols(const View& w) noexcept { return w.cols; }
   static std::int64_t stored(const View& w) noexcept {
     return w.chunks() * w.strips() * w.chunk_rows() * w.n;
+  }
+  static bool has_memory(const View& w) noexcept {
+    return w.places != nullptr && (w.order != nullptr || stored(w) == 0);
   }
 
   /// n, m and g, 16 bits each from the lowest on.
@@ -78,7 +83,8 @@ struct Nmg {
   SPARSELOOM_API static void unpack(const View& w, const void* values, const MatrixView& dense,
                                     std::int64_t begin, std::int64_t end);
 
-  /// Throws Error naming the chunk and strip whose order is no permutation of the chunk's outputs.
+  /// Throws Error on a view that nmg_view did not make, and naming the chunk and strip whose order is no
+  /// permutation of the chunk's outputs.
   SPARSELOOM_API static void validate(const char* op, const View& w);
 };
 

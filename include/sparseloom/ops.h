@@ -77,8 +77,10 @@ struct Addends {
 /// Y = act(X W^T + bias) + residual, added in fp32 before the one rounding (a `dense` plan also rounds the
 /// product itself). x [m, cols], y [m, rows], values [blocks, bm, bn], all of the plan's dtype. workspace: at
 /// least plan.workspace_bytes, aligned to 64 bytes on the CPU and 256 on CUDA. Allocates nothing. Throws
-/// Error when a shape, dtype or stride or the workspace does not fit the plan. A NaN in x under an absent
-/// block does not reach y, unless plan.caveat says otherwise (a `dense` plan, for one).
+/// Error when a shape, dtype or stride or the workspace does not fit the plan, and for null operands. It does
+/// not read the index's entries, which must be valid: make_plan on the CPU and validate_index check them. A
+/// NaN in x under an absent block does not reach y, unless plan.caveat says otherwise (a `dense` plan, for
+/// one).
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
                            const void* values, const Addends& addends, const MatrixView& y,
                            std::span<std::byte> workspace, const Executor& executor);

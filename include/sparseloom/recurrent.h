@@ -29,7 +29,8 @@ struct LstmCell {
 
 /// c = f c_before + i g, h = o tanh(c), of i, f, o = sigmoid(z) and g = tanh(z), in the dtype of c; h is
 /// rounded once. The dtype is f64 (CPU only), f32, f16 or bf16. On CUDA: one launch, queued and not waited
-/// for. Throws Error on another dtype, a negative size, or a side that does not fit.
+/// for. Throws Error on another dtype, a negative size, a side that does not fit, or a null pointer where
+/// null has no meaning.
 SPARSELOOM_API void lstm_cell(const LstmCell& cell, const Executor& executor);
 
 /// The gradient of one lstm_cell.

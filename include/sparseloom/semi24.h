@@ -48,6 +48,7 @@ struct Semi24 {
   static std::int64_t rows(const View& w) noexcept { return w.rows; }
   static std::int64_t cols(const View& w) noexcept { return w.cols; }
   static std::int64_t stored(const View& w) noexcept { return w.rows * w.row_values(); }
+  static bool has_memory(const View& w) noexcept { return w.positions != nullptr || stored(w) == 0; }
 
   template <class F>
   static void for_each_in_row(const View& w, std::int64_t row, F&& f) {

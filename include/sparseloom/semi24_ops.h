@@ -42,7 +42,7 @@ SPARSELOOM_API void semi24_compress(const ConstMatrixView& w, Semi24Pruning prun
                                     const Semi24Compressed& out, const Executor& executor);
 
 /// Bytes of semi24_order's result: a bit for each element of the weight, and at most a border of 63 rows and
-/// 127 columns, or 255 where the dtype has 8 bits.
+/// 127 columns, or 255 where the dtype has 8 bits. Throws Error on sizes outside of 0 to 2^31 - 1.
 SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype);
 
 /// metadata <- the positions in the order in which tensor cores take them beside values of this dtype, for

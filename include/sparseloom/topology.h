@@ -27,7 +27,7 @@ inline constexpr std::int32_t kSlotStaysFree = -2;
 /// receives the number of cells that the mask names. If they are more than tables.capacity, nothing changes,
 /// kTopologyOverflow is set in *flags, and `moved` says that every block stays; otherwise `moved` is -1 for
 /// new blocks and for slots that become free, which move_blocks clears, and kSlotStaysFree for the other free
-/// slots.
+/// slots. Throws Error on sizes that do not fit and on null arrays.
 SPARSELOOM_API void update_topology(const std::uint8_t* mask, const TopologyTables& tables,
                                     std::int32_t* flags);
 
@@ -46,7 +46,7 @@ struct BlockChoice {
 /// stay, stay - int(share * stay) of them with stay = min(stored, budget); then the best other cells by
 /// `growth` come until there are as many as the budget says, blocks that were just dropped among them. Ties
 /// go to the lowest index. Where a score is NaN, or growth NaN or infinite, the mask is that of the stored
-/// blocks and a bit of *flags says why.
+/// blocks and a bit of *flags says why. Throws Error on sizes that do not fit and on null arrays.
 SPARSELOOM_API void choose_blocks(const BlockChoice& choice, std::uint8_t* mask, std::int32_t* flags);
 
 }  // namespace sparseloom

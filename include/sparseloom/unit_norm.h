@@ -38,7 +38,8 @@ struct UnitNorm {
 
 /// y = relu(extra(norm(z) weight + bias)), computed in the dtype of the statistics and rounded once. The
 /// dtype is f64 (CPU only), f32, f16 or bf16. On CUDA: one launch, queued and not waited for. Throws Error on
-/// another dtype, a negative size, or a stride or group that does not fit.
+/// another dtype, a negative size, a stride or group that does not fit, or a null pointer where null has no
+/// meaning.
 SPARSELOOM_API void unit_norm(const UnitNorm& norm, const Executor& executor);
 
 /// The gradient of one unit_norm, whose y is not read.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,27 @@ namespace sparseloom::core {
 [[noreturn]] __attribute__((cold, noinline)) inline void fail(std::string op, std::string expected,
                                                               std::string actual, std::string remedy) {
   throw Error(std::move(op), std::move(expected), std::move(actual), std::move(remedy));
+}
+
+/// Memory that a call reads or writes. `needed`: of more than nothing, so that it may not be null.
+struct Memory {
+  const char* name;
+  const void* at;
+  bool needed = true;
+};
+/// Throws Error that names the first null pointer to memory that is needed.
+inline void require_memory(const char* op, std::initializer_list<Memory> all) {
+  for (const Memory& each : all)
+    if (each.at == nullptr && each.needed)
+      fail(op, std::string("memory behind ") + each.name, "a null pointer", "pass its data");
+}
+
+/// Throws Error on a number that no enumerator up to `last` has.
+template <class Enum>
+void require_known(const char* op, const char* what, Enum code, Enum last) {
+  if (static_cast<int>(code) < 0 || code > last)
+    fail(op, std::string("a known ") + what, "number " + std::to_string(static_cast<int>(code)),
+         "pass one of its enumerators");
 }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }

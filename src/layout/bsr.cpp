@@ -28,6 +28,8 @@ void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t ro
 }
 
 void require_values(const char* op, const IndexView& index, const void* values) {
+  if (index.rows > 0) require_supported(op, index.block);
+  core::require_memory(op, {{"crow", index.crow, index.rows > 0}, {"col", index.col, index.blocks > 0}});
   if (values == nullptr && index.blocks > 0) {
     core::fail(op, "values of " + std::to_string(index.blocks) + " blocks", "a null pointer",
                "pass blocks * bm * bn elements");
@@ -104,6 +106,7 @@ void unpack(const IndexView& index, const void* values, const MatrixView& dense)
 }
 
 BsrMatrix::BsrMatrix(BlockIndex index, DType dtype) : index_(std::move(index)), dtype_(dtype) {
+  core::require_known("BsrMatrix", "dtype", dtype, DType::f8e4m3);
   const IndexView view = index_.view();
   values_.resize(static_cast<std::size_t>(view.blocks * view.block_elements()) * size_of(dtype));
 }

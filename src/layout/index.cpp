@@ -73,11 +73,18 @@ void validate_index(const char* op, std::int64_t rows, std::int64_t cols, BlockS
   if (col.size() > static_cast<std::size_t>(kMaxBlocks)) {
     core::fail(op, "at most 2^31 - 1 blocks", std::to_string(col.size()), "use a larger block");
   }
+  core::require_memory(op, {{"crow", crow.data(), !crow.empty()}, {"col", col.data(), !col.empty()}});
   validate_crow(op, grid.rows, static_cast<std::int64_t>(col.size()), crow);
   validate_col(op, grid.rows, grid.cols, crow, col);
 }
 
 void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* row, std::int32_t* slot) {
+  const bool stored = index.blocks > 0;
+  core::require_memory("transpose_index", {{"crow", index.crow, index.rows > 0},
+                                           {"col", index.col, stored},
+                                           {"ccol", ccol},
+                                           {"row", row, stored},
+                                           {"slot", slot, stored}});
   const std::int64_t block_rows = index.block_rows(), block_cols = index.block_cols();
   std::fill(ccol, ccol + block_cols + 1, 0);
   for (std::int64_t i = 0; i < index.blocks; ++i) ++ccol[index.col[i] + 1];
@@ -97,6 +104,7 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
 }
 
 std::int64_t pattern_version(const IndexView& index) {
+  core::require_memory("pattern_version", {{"crow", index.crow}, {"col", index.col, index.blocks > 0}});
   std::uint64_t hash = 0;
   // The hash absorbs values, not bytes, so it does not depend on the machine's byte order. mix64 is a
   // bijection, so a step loses nothing.

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/check.h"
+#include "layout/tables.h"
 #include "sparseloom/topology.h"
 
 namespace sparseloom {
@@ -46,6 +48,8 @@ void keep_best(std::vector<std::int64_t>& places, std::int64_t count, const floa
 }  // namespace
 
 void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std::int32_t* flags) {
+  layout::require_tables("update_topology", mask, tables);
+  core::require_memory("update_topology", {{"flags", flags}});
   const std::int64_t cells = tables.block_rows * tables.block_cols;
   std::int64_t named = 0;
   for (std::int64_t i = 0; i < cells; ++i) named += mask[i] != 0;
@@ -79,6 +83,7 @@ void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std
 }
 
 void choose_blocks(const BlockChoice& choice, std::uint8_t* mask, std::int32_t* flags) {
+  layout::require_choice("choose_blocks", choice, mask, flags);
   const std::int64_t cells = choice.block_rows * choice.block_cols;
   const std::vector<std::int64_t> stored = stored_cells(choice);
   const auto live = std::ssize(stored);

@@ -1,5 +1,5 @@
 // n:m:g as a layout: its patterns, what a view means, and its checks.
-#include "sparseloom/nmg.h"
+#include "layout/nmg.h"
 
 #include <algorithm>
 #include <map>
@@ -43,6 +43,11 @@ const std::uint8_t* places_of(std::int64_t n, std::int64_t m) {
 }
 
 }  // namespace
+
+void layout::nmg_require_made(const char* op, const NmgView& w) {
+  if (w.places == nullptr || w.patterns < 1 || w.g < 1 || w.n < 1 || w.m < w.n)
+    core::fail(op, "a view with its table of patterns", "none", "make it with nmg_view");
+}
 
 std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {
   std::int64_t count = 1;
@@ -93,6 +98,7 @@ void Nmg::unpack(const View& w, const void* values, const MatrixView& dense, std
 }
 
 void Nmg::validate(const char* op, const View& w) {
+  layout::nmg_require_made(op, w);
   if (w.order == nullptr && w.rows > 0 && w.cols > 0)
     core::fail(op, "an order", "a null pointer", "pass what nmg_order wrote");
   const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();

@@ -60,13 +60,14 @@ void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm
                    core::shape(grid.rows, grid.cols),
                std::to_string(scores.size()), "size the output as block_rows * block_cols");
   }
+  core::require_known(op, "norm", norm, BlockNorm::max);
   if (grid.cells() == 0) return;
   if (dense.stride < dense.cols) {
     core::fail(op, "a row stride of at least " + std::to_string(dense.cols) + " elements",
                std::to_string(dense.stride),
                "strides count elements, not bytes; a transposed matrix must be copied first");
   }
-  if (dense.data == nullptr) core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
+  core::require_memory(op, {{"dense", dense.data}, {"scores", scores.data()}});
   switch (dense.dtype) {
     case DType::f32: return score<float>(dense, block, norm, grid, scores);
     case DType::f16: return score<core::F16>(dense, block, norm, grid, scores);

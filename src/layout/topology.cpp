@@ -3,6 +3,7 @@
 // row-major order, min(p, capacity) + min(i - p, fill) blocks lie before it.
 #include <algorithm>
 
+#include "layout/tables.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom {
@@ -26,6 +27,7 @@ void for_each_block(const std::uint8_t* mask, const TopologyTables& tables, std:
 }  // namespace
 
 void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
+  layout::require_tables("set_topology", mask, tables);
   const std::int64_t cells = tables.block_rows * tables.block_cols;
   std::int64_t named = 0;
   for (std::int64_t i = 0; i < cells; ++i) named += mask[i] != 0;

@@ -31,6 +31,7 @@ void check_call(const char* op, const CommonProblem& p, const Choice& plan, cons
                    std::to_string(p.blocks) + " blocks",
                core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks",
                "make a plan for this index");
+  core::require_memory(op, {{"crow", index.crow, index.rows > 0}, {"col", index.col, index.blocks > 0}});
   if (p.device != executor.device)
     core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
                "make the plan with the executor of the call");
@@ -48,9 +49,19 @@ void check_call(const char* op, const CommonProblem& p, const Choice& plan, cons
                "make the plan with this executor");
 }
 
-void check_bias(const CommonProblem& p, const void* bias) {
+void check_values(const char* op, const char* name, const CommonProblem& p, const void* values) {
+  core::require_memory(op, {{name, values, p.blocks > 0}});
+}
+
+void check_transposed(const char* op, const CommonProblem& p, const TransposedView& transposed) {
+  const bool stored = p.blocks > 0;
+  core::require_memory(
+      op, {{"ccol", transposed.ccol}, {"row", transposed.row, stored}, {"slot", transposed.slot, stored}});
+}
+
+void check_bias(const char* op, const CommonProblem& p, const void* bias) {
   if ((bias != nullptr) != p.bias)
-    core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
+    core::fail(op, p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
 }
 

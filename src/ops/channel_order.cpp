@@ -18,9 +18,7 @@ std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::in
   if (is_scaled(w.dtype))
     core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(w.dtype),
                "search before the weight is quantized");
-  if (w.rows < 0 || w.cols < 0 || w.stride < w.cols)
-    core::fail(op, "a matrix whose rows lie at least its columns apart", core::shape(w.rows, w.cols),
-               "strides count elements; copy a transposed matrix first");
+  ops::require_matrix(op, w);
   if (rounds < 0) core::fail(op, "rounds of 0 or more", std::to_string(rounds), "pass 0 for no limit");
   layout::ColumnSwaps swaps(w);
   if (!swaps.finite()) core::fail(op, "finite weights", "NaN or Inf among them", "mend the weight first");

@@ -1,5 +1,7 @@
 #include "ops/checks.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace sparseloom::ops {
@@ -21,12 +23,31 @@ void require_queued(const char* op, int error, const Executor& executor, std::st
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
+void require_known(const char* op, Direction direction, DType dtype, Activation activation) {
+  core::require_known(op, "direction", direction, Direction::dw);
+  core::require_known(op, "dtype", dtype, DType::f8e4m3);
+  core::require_known(op, "activation", activation, kActivations[kActivationCount - 1].activation);
+}
+
+void require_sizes(const char* op, std::int64_t m, std::int64_t rows, std::int64_t cols) {
+  if (m < 0) core::fail(op, "m >= 0", "m = " + std::to_string(m), "pass the number of tokens");
+  if (rows < 0 || cols < 0)
+    core::fail(op, "sizes of 0 or more", core::shape(rows, cols), "pass the weight's shape");
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 60;
+  const std::int64_t features = std::max<std::int64_t>({1, rows, cols});
+  if (m > kMostElements / features)
+    core::fail(op, "operands of at most 2^60 elements",
+               "m = " + std::to_string(m) + " of " + std::to_string(features) + " features",
+               "pass fewer tokens at a time");
+}
+
 void require_matrix(const char* op, const ConstMatrixView& matrix) {
   if (matrix.rows < 0 || matrix.cols < 0 || matrix.stride < matrix.cols)
     core::fail(
         op, "a matrix whose rows lie at least its columns apart",
         core::shape(matrix.rows, matrix.cols) + " with rows " + std::to_string(matrix.stride) + " apart",
         "strides count elements; copy a transposed matrix first");
+  core::require_known(op, "dtype", matrix.dtype, DType::f8e4m3);
   if (matrix.data == nullptr && matrix.rows > 0 && matrix.cols > 0)
     core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
 }

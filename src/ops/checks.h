@@ -1,10 +1,13 @@
 // Checks that operations of every kind share, and their errors.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "runtime/cuda.h"
+#include "sparseloom/activation.h"
+#include "sparseloom/direction.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
 #include "sparseloom/matrix_view.h"
@@ -21,6 +24,13 @@ const runtime::CudaDevice& require_gpu(const char* op, const Executor& executor)
 /// Throws Error if a launch returned a CUDA error. `kernel` is what the error calls it.
 void require_queued(const char* op, int error, const Executor& executor,
                     std::string_view kernel = "the kernel");
+
+/// Throws Error on a number that no enumerator has.
+void require_known(const char* op, Direction direction, DType dtype, Activation activation);
+
+/// Throws Error on a negative size, and on products whose operands [m, rows] or [m, cols] would have more
+/// than 2^60 elements: byte offsets are int64.
+void require_sizes(const char* op, std::int64_t m, std::int64_t rows, std::int64_t cols);
 
 /// Throws Error unless the matrix has memory, and rows at least its columns apart.
 void require_matrix(const char* op, const ConstMatrixView& matrix);

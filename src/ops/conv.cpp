@@ -1,6 +1,7 @@
 // The products of block-sparse convolutions: checks the arguments once at the boundary, fills the kernel's
 // arguments and launches it.
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 
@@ -66,7 +67,31 @@ void check_planned(const char* op, Direction direction, const ConvPlan& plan, co
   if (p.direction != direction)
     core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
                "make one plan for each direction");
+  if (p.residual)
+    core::fail(op, "a plan without a residual, which this call does not take", "one with a residual",
+               "add it in a pass of your own");
   ops::check_call(op, p, plan, index, workspace, executor);
+}
+
+// A shape that conv_shape would make, and what this verb has.
+void check_problem(const bsr_conv::Problem& p) {
+  ops::require_known("plan", p.direction, p.dtype, p.activation);
+  std::array<ConvWindow, 3> axes;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const ConvAxis& axis = p.shape.axis[i];
+    axes[i] = {axis.in, axis.kernel, axis.stride, axis.padding, axis.dilation};
+  }
+  const ConvShape made = conv_shape("plan", p.shape.images, axes);
+  if (!(made == p.shape))
+    core::fail("plan", std::to_string(made.out_pixels()) + " pixels of y, as x, taps and strides leave them",
+               std::to_string(p.shape.out_pixels()), "make the shape with conv_shape");
+  const std::int64_t pixels = p.direction == Direction::dx ? made.in_pixels() : made.out_pixels();
+  if (p.m != pixels)
+    core::fail("plan", "m = " + std::to_string(pixels) + ", the pixels of the shape", std::to_string(p.m),
+               "make the problem with describe_conv");
+  if (p.accumulate || (p.direction == Direction::dw && (p.bias || p.activation != Activation::none)))
+    core::fail("plan", "no accumulation, and a bias and an activation on forward and dx only",
+               name_of(p.direction), "add to the gradient, and apply them, in passes of your own");
 }
 
 // No row of this verb says what it needs: on CUDA it is asked with what the problem says of the operands.
@@ -135,6 +160,7 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Execu
   problem.facts = {};
   const IndexView shape{problem.rows, problem.cols, problem.block, problem.blocks, nullptr, nullptr};
   ops::complete(problem, shape, executor);
+  check_problem(problem);
   return plan_for<Conv>(problem, executor, kernel);
 }
 
@@ -172,6 +198,7 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Index
   ops::enter_own_rows();
   if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
   ops::complete(problem, index, executor);
+  check_problem(problem);
   ops::require_valid(problem, index);
   return plan_for<Conv>(problem, executor, kernel);
 }
@@ -183,7 +210,8 @@ void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index
   check_matrix("conv", "x", x, p.shape.in_pixels(), p.cols, p.dtype);
   check_matrix("conv", "y", y, p.m, p.rows, p.dtype);
   if (p.m == 0 || p.rows == 0) return;
-  ops::check_bias(p, bias);
+  ops::check_bias("conv", p, bias);
+  ops::check_values("conv", "values", p, values);
   check_aligned("conv", plan, values, {x}, {y});
   bsr_conv::Args args = arguments(plan, index, x, workspace, executor);
   args.product.values = values;
@@ -201,6 +229,9 @@ void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& i
   check_matrix("conv_dx", "dy", dy, p.shape.out_pixels(), p.rows, p.dtype);
   check_matrix("conv_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
+  ops::check_bias("conv_dx", p, nullptr);  // which this call does not take
+  ops::check_values("conv_dx", "values", p, values);
+  ops::check_transposed("conv_dx", p, transposed);
   check_aligned("conv_dx", plan, values, {dy}, {dx});
   bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
   args.product.transposed = transposed;
@@ -218,6 +249,7 @@ void conv_dw(const ConvPlan& plan, const ConstMatrixView& dy, const ConstMatrixV
   check_matrix("conv_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("conv_dw", "x", x, p.shape.in_pixels(), p.cols, p.dtype);
   if (p.blocks == 0) return;
+  ops::check_values("conv_dw", "dvalues", p, dvalues);
   check_aligned("conv_dw", plan, dvalues, {dy, x}, {});
   bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
   args.product.b = x.data;

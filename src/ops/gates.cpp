@@ -119,6 +119,17 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
                  const Executor& executor) {
   constexpr const char* op = "gate_blocks";
   const std::size_t bytes = gate_blocks_workspace(index, executor);
+  const bool stores = index.blocks > 0;
+  core::require_memory(op, {{"crow", index.crow},
+                            {"col", index.col, stores},
+                            {"ccol", transposed.ccol},
+                            {"row", transposed.row, stores},
+                            {"slot", transposed.slot, stores},
+                            {"values", values, stores},
+                            {"gates", gates, stores},
+                            {"the gated index", gated.index},
+                            {"the gated values", gated.values, stores},
+                            {"place", gated.place, stores}});
   if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
@@ -142,6 +153,14 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
 void gate_gradients(const GateGradients& call, const Executor& executor) {
   constexpr const char* op = "gate_gradients";
   if (executor.device >= 0) ops::require_gpu(op, executor);
+  require_supported(op, call.block);
+  if (call.blocks < 0)
+    core::fail(op, "0 or more blocks", std::to_string(call.blocks), "pass the weight's stored blocks");
+  const bool stores = call.blocks > 0;
+  core::require_memory(op, {{"gates", call.gates, stores && call.dvalues != nullptr},
+                            {"values", call.values, stores && call.dgates != nullptr},
+                            {"place", call.place, stores},
+                            {"gradient", call.gradient, stores}});
   with_element(op, call.dtype, [&]<class T>(T) {
     if (executor.device < 0) write_gradients<T>(call, executor);
   });

@@ -199,7 +199,9 @@ void block_gradient_norms(const ConstMatrixView& dy, const ConstMatrixView& x, B
   if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment != 0)
     core::fail(kOp, std::to_string(bytes) + " bytes of workspace, aligned to 64",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
+  core::require_known(kOp, "norm", norm, BlockNorm::max);
   if (grid.cells() == 0) return;
+  core::require_memory(kOp, {{"norms", norms.data()}});
   if (executor.device >= 0) return score_on_gpu(dy, x, block, norm, norms, executor);
   score_on_cpu(dy, x, block, norm, norms, workspace, executor);
 }

@@ -41,7 +41,8 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   check_matrix("linear", "y", y, p.m, p.rows, p.dtype);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null
-  check_bias(p, bias);
+  check_bias("linear", p, bias);
+  ops::check_values("linear", "values", p, values);
   if ((residual.data != nullptr) != p.residual)
     core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned",
                residual.data ? "one" : "none", "plan for what the call passes");
@@ -96,6 +97,8 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
+  ops::check_values("linear_dx", "values", p, values);
+  ops::check_transposed("linear_dx", p, transposed);
   check_aligned("linear_dx", plan, values, {dy}, {dx});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.transposed = transposed;
@@ -112,6 +115,7 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
+  ops::check_values("linear_dw", "dvalues", p, dvalues);
   check_aligned("linear_dw", plan, p.accumulate ? nullptr : dvalues, {dy, x}, {});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "layout/nmg.h"
 #include "layout/word.h"
 #include "ops/checks.h"
 #include "plan/seen_indices.h"
@@ -25,6 +26,7 @@ void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t ro
   if (dense.rows != rows || dense.cols != cols)
     core::fail(op, "a matrix of " + core::shape(rows, cols), core::shape(dense.rows, dense.cols),
                "pass a matrix of the weight's shape");
+  ops::require_matrix(op, dense);
 }
 
 /// A pattern for an output: how much it keeps. A heap has on top what is taken first.
@@ -100,6 +102,7 @@ void nm_require_valid(const char* op, const NmView& w) {
 }
 
 void nmg_require_valid(const char* op, const NmgView& w) {
+  layout::nmg_require_made(op, w);
   const plan::ListIndex<std::int16_t> index{
       w.rows, w.cols, Nmg::shape(w), {w.order, static_cast<std::size_t>(Nmg::stored(w) / w.n)}};
   if (w.order != nullptr && seen_here().contains(index)) return;
@@ -109,9 +112,9 @@ void nmg_require_valid(const char* op, const NmgView& w) {
 
 void nm_positions(const bool* mask, const NmView& shape, std::uint8_t* positions, const Executor& executor) {
   constexpr const char* op = "nm_positions";
-  require_dense(op, {nullptr, DType::f32, shape.rows, shape.cols, shape.cols}, shape.rows, shape.cols,
-                executor);
   Nm::validate(op, {0, shape.cols, shape.n, shape.m, nullptr});
+  require_dense(op, {mask, DType::i8, shape.rows, shape.cols, shape.cols}, shape.rows, shape.cols, executor);
+  core::require_memory(op, {{"positions", positions, Nm::stored(shape) > 0}});
   const std::int64_t groups = shape.groups();
   std::mutex mutex;
   std::int64_t first = shape.rows * groups,
@@ -141,7 +144,9 @@ void nm_positions(const bool* mask, const NmView& shape, std::uint8_t* positions
 }
 
 void nm_pack(const ConstMatrixView& dense, const NmView& w, void* values, const Executor& executor) {
+  nm_require_valid("nm_pack", w);
   require_dense("nm_pack", dense, w.rows, w.cols, executor);
+  core::require_memory("nm_pack", {{"values", values, Nm::stored(w) > 0}});
   layout::with_word(dense.dtype, [&](auto word) {
     using W = decltype(word);
     W* const to = static_cast<W*>(values);
@@ -157,7 +162,9 @@ void nm_pack(const ConstMatrixView& dense, const NmView& w, void* values, const 
 }
 
 void nm_unpack(const NmView& w, const void* values, const MatrixView& dense, const Executor& executor) {
+  nm_require_valid("nm_unpack", w);
   require_dense("nm_unpack", dense, w.rows, w.cols, executor);
+  core::require_memory("nm_unpack", {{"values", values, Nm::stored(w) > 0}});
   runtime::parallel_for(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
     Nm::unpack(w, values, dense, begin, end);
   });
@@ -166,6 +173,8 @@ void nm_unpack(const NmView& w, const void* values, const MatrixView& dense, con
 void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t* order,
                const Executor& executor, std::pmr::memory_resource* scratch) {
   constexpr const char* op = "nmg_order";
+  layout::nmg_require_made(op, shape);
+  core::require_memory(op, {{"order", order, Nmg::stored(shape) > 0}, {"scratch", scratch}});
   require_dense(op, dense, shape.rows, shape.cols, executor);
   if (is_scaled(dense.dtype))
     core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(dense.dtype),
@@ -183,7 +192,9 @@ void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t*
 }
 
 void nmg_pack(const ConstMatrixView& dense, const NmgView& w, void* values, const Executor& executor) {
+  nmg_require_valid("nmg_pack", w);
   require_dense("nmg_pack", dense, w.rows, w.cols, executor);
+  core::require_memory("nmg_pack", {{"values", values, Nmg::stored(w) > 0}});
   const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
   layout::with_word(dense.dtype, [&](auto word) {
     using W = decltype(word);
@@ -203,7 +214,9 @@ void nmg_pack(const ConstMatrixView& dense, const NmgView& w, void* values, cons
 }
 
 void nmg_unpack(const NmgView& w, const void* values, const MatrixView& dense, const Executor& executor) {
+  nmg_require_valid("nmg_unpack", w);
   require_dense("nmg_unpack", dense, w.rows, w.cols, executor);
+  core::require_memory("nmg_unpack", {{"values", values, Nmg::stored(w) > 0}});
   // Cut between chunks: each range walks the groups of the chunks that it touches.
   runtime::parallel_for(executor, w.chunks(), [&](std::int64_t begin, std::int64_t end) {
     Nmg::unpack(w, values, dense, begin * w.chunk_rows(), std::min(end * w.chunk_rows(), w.rows));

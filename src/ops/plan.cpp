@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "ops/checks.h"
 #include "ops/gemm_rate.h"
 #include "ops/machine.h"
 #include "ops/problem.h"
@@ -38,6 +39,7 @@ bool dense_could_win(const Problem& problem, const plan::Machine& machine, const
 }
 
 void check_problem(const Problem& problem) {
+  ops::require_known("plan", problem.direction, problem.dtype, problem.activation);
   const std::string dtype = name_of(problem.dtype);
   if (is_scaled(problem.dtype) && problem.direction != Direction::forward)
     core::fail("plan", "direction forward: " + dtype + " products have no gradients",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "ops/checks.h"
 #include "plan/seen_indices.h"
 
 namespace sparseloom::ops {
@@ -30,12 +31,15 @@ void complete(CommonProblem& problem, const IndexView& index, const Executor& ex
                    std::to_string(index.blocks) + " blocks",
                core::shape(problem.rows, problem.cols) + " with " + std::to_string(problem.blocks),
                "fill the problem from the same matrix");
-  if (problem.m < 0)
-    core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
+  require_known("plan", Direction::forward, problem.dtype, problem.activation);
+  require_sizes("plan", problem.m, problem.rows, problem.cols);
 }
 
 void require_valid(const CommonProblem& problem, const IndexView& index) {
   if (problem.device >= 0) return;
+  if (index.blocks < 0)
+    core::fail("plan", "0 or more blocks", std::to_string(index.blocks), "pass the index of the weight");
+  core::require_memory("plan", {{"crow", index.crow}, {"col", index.col, index.blocks > 0}});
   static thread_local plan::SeenIndices seen;
   if (seen.contains(index)) return;
   validate_index("plan", index.rows, index.cols, index.block,

@@ -40,6 +40,22 @@ void check(const char* op, const Cell& cell, const Executor& executor) {
                  std::to_string(cell.side), "pass 0 where gates lie one behind the other");
 }
 
+void require_operands(const char* op, const LstmCell& c) {
+  core::require_memory(op, {{"z", c.z}, {"c_before", c.c_before}, {"c", c.c}, {"h", c.h}});
+}
+void require_operands(const char* op, const LstmCellGradient& c) {
+  core::require_memory(
+      op, {{"gates", c.gates}, {"c_before", c.c_before}, {"c", c.c}, {"dc", c.dc}, {"dz", c.dz}});
+}
+void require_operands(const char* op, const GruCell& c) {
+  core::require_memory(op, {{"x", c.x}, {"g", c.g}, {"h_before", c.h_before}, {"h", c.h}});
+}
+void require_operands(const char* op, const GruCellGradient& c) {
+  core::require_memory(
+      op,
+      {{"gates", c.gates}, {"h_before", c.h_before}, {"dx", c.dx}, {"dg", c.dg}, {"dh_before", c.dh_before}});
+}
+
 // Runs the cell on all units, on the device or the CPU; there on this thread alone where others come later
 // than they save.
 template <class Cell>
@@ -49,6 +65,7 @@ void run(const char* op, const Cell& cell,
   check(op, cell, executor);
   if (executor.device >= 0) ops::require_gpu(op, executor);
   if (cell.n == 0 || cell.hidden == 0) return;
+  require_operands(op, cell);
   if (executor.device >= 0) {
 #ifdef SPARSELOOM_HAVE_CUDA
     const runtime::CudaDeviceScope scope(executor.device);

@@ -66,7 +66,8 @@ void linear(const ScaledPlan& plan, const ConstMatrixView& x, const IndexView& i
   ops::check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   ops::check_matrix("linear", "y", y, p.m, p.rows, p.out);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null
-  ops::check_bias(p, bias);
+  ops::check_bias("linear", p, bias);
+  ops::check_values("linear", "values", p, values);
   ops::check_aligned("linear", plan, values, {x}, {y});
   check_scale("x's scales", scales.x, p.m, "token");
   check_scale("w's scales", scales.w, p.rows, "output feature");

@@ -32,6 +32,8 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
                  const Executor& executor) {
   constexpr const char* op = "semi24_pack";
   require_dense(op, dense, executor);
+  const bool stores = dense.rows > 0 && dense.cols > 0;
+  core::require_memory(op, {{"values", values, stores}, {"positions", positions, stores}});
   std::mutex mutex;
   layout::Semi24Excess first;  // the lowest row that has one, whatever the threads
   for_rows(executor, dense.rows, [&](std::int64_t begin, std::int64_t end) {
@@ -55,6 +57,8 @@ void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& de
   if (dense.rows != w.rows || dense.cols != w.cols)
     core::fail(op, "a matrix of " + core::shape(w.rows, w.cols), core::shape(dense.rows, dense.cols),
                "pass a matrix of the weight's shape");
+  const bool stores = w.rows > 0 && w.cols > 0;
+  core::require_memory(op, {{"values", values, stores}, {"positions", w.positions, stores}});
   if (executor.device >= 0) {
     ops::require_gpu(op, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -74,6 +78,8 @@ void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask, c
   if (is_scaled(w.dtype))
     core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(w.dtype),
                "prune it before it is quantized");
+  core::require_known(op, "pruning", pruning, Semi24Pruning::transposable_exact);
+  core::require_memory(op, {{"mask", mask, w.rows > 0 && w.cols > 0}});
   for_rows(executor, w.rows,
            [&](std::int64_t begin, std::int64_t end) { layout::prune_rows(w, pruning, mask, begin, end); });
 }

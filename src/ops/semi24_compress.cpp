@@ -72,6 +72,7 @@ void compress_on_host(const ConstMatrixView& w, Semi24Pruning pruning, const Sem
 void semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning, const Semi24Compressed& out,
                      const Executor& executor) {
   ops::require_matrix(kOp, w);
+  core::require_known(kOp, "pruning", pruning, Semi24Pruning::transposable_exact);
   if ((out.transposed_values == nullptr) != (out.transposed_positions == nullptr))
     core::fail(kOp, "values and positions of W^T, or neither", "one of them", "pass both, or null for both");
   if (out.transposed_values != nullptr && pruning == Semi24Pruning::magnitude)

@@ -52,6 +52,7 @@ Semi24ScaledProblem Semi24Scaled::describe(const Semi24View& view, DType dtype, 
 std::shared_ptr<const Semi24Scaled::Plan> Semi24Scaled::plan(Problem problem, const Executor& executor,
                                                              std::string_view forced) {
   ops::enter_own_rows();
+  require_linear_problem(kName, problem);
   check(problem);
   problem.device = executor.device;
   problem.threads = std::max(1, executor.num_threads);
@@ -70,9 +71,9 @@ void Semi24Scaled::run(const Plan& plan, MatmulArgs product, const Semi24View& v
     core::fail(kName, "a bias as planned and no residual: " + print(p), "others", "say it in the problem");
   if (product.a_scale == nullptr || product.w_scale == nullptr)
     core::fail(kName, "scales of x and of the weight", "a null pointer", "pass one factor, or one for each");
-  if (workspace.size() < plan.workspace_bytes)
-    core::fail(kName, "a workspace of " + std::to_string(plan.workspace_bytes) + " bytes",
-               std::to_string(workspace.size()), "lend plan.workspace_bytes");
+  if (!Semi24::has_memory(view))
+    core::fail(kName, "memory behind the index", "a null pointer", "pass its arrays");
+  require_linear_call(kName, p, plan.workspace_bytes, product, workspace, executor);
   product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
   product.out_dtype = p.out, product.fast_accum = p.fast_accum;
   product.m = p.m, product.workspace = workspace.data();

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "kernels/shared/bsr/moving.h"
+#include "layout/tables.h"
 #include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
@@ -14,29 +15,26 @@
 namespace sparseloom {
 namespace {
 
-constexpr std::int64_t kMostCells = std::int64_t{1} << 28;
-
 void require_workspace(const char* op, std::size_t bytes, std::span<std::byte> workspace) {
   if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
 }
 
-// T: TopologyTables or BlockChoice.
-template <class T>
-void check(const char* op, const T& tables) {
-  const std::int64_t r = tables.block_rows, c = tables.block_cols;
-  if (r < 0 || c < 0 || r >= kMostCells || c >= kMostCells || r * c >= kMostCells)
-    core::fail(op, "a grid of fewer than 2^28 blocks", core::shape(r, c), "use a larger block");
-  if (tables.capacity < 0 || tables.capacity > r * c)
-    core::fail(op, "tables of 0 to " + std::to_string(r * c) + " blocks, the cells of the grid",
-               std::to_string(tables.capacity), "pass the tables that belong to this mask");
+// Bytes of all blocks.
+std::size_t bytes_of(const char* op, std::int64_t blocks, std::int64_t block_bytes) {
+  std::int64_t bytes = 0;
+  if (blocks < 0 || block_bytes < 0 || __builtin_mul_overflow(blocks, block_bytes, &bytes))
+    core::fail(op, "blocks whose bytes are counted in 64 bits",
+               std::to_string(blocks) + " blocks of " + std::to_string(block_bytes) + " bytes",
+               "pass the bytes of one block");
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
 
 std::size_t set_topology_workspace([[maybe_unused]] const TopologyTables& tables, const Executor& executor) {
-  check("set_topology", tables);
+  layout::require_grid("set_topology", tables);
   if (executor.device >= 0) ops::require_gpu("set_topology", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   if (executor.device >= 0)
@@ -49,6 +47,7 @@ std::size_t set_topology_workspace([[maybe_unused]] const TopologyTables& tables
 void set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::span<std::byte> workspace,
                   const Executor& executor) {
   require_workspace("set_topology", set_topology_workspace(tables, executor), workspace);
+  layout::require_tables("set_topology", mask, tables);
   if (executor.device < 0) return set_topology(mask, tables);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
@@ -61,8 +60,10 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::s
 
 void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
                  std::span<std::byte> workspace, const Executor& executor) {
-  const auto size = static_cast<std::size_t>(block_bytes), bytes = moved.size() * size;
+  const std::size_t bytes = bytes_of("move_blocks", std::ssize(moved), block_bytes),
+                    size = static_cast<std::size_t>(block_bytes);
   require_workspace("move_blocks", bytes, workspace);
+  core::require_memory("move_blocks", {{"values", values, bytes > 0}, {"moved", moved.data(), bytes > 0}});
   if (executor.device >= 0) ops::require_gpu("move_blocks", executor);
   if (bytes == 0) return;
   if (executor.device < 0) {
@@ -91,7 +92,8 @@ void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std
                      std::span<std::byte> workspace, const Executor& executor) {
   constexpr const char* op = "update_topology";
   require_workspace(op, set_topology_workspace(tables, executor), workspace);
-  if (flags == nullptr) core::fail(op, "flags", "null", "pass an int32 on the executor's device");
+  layout::require_tables(op, mask, tables);
+  core::require_memory(op, {{"flags", flags}});
   if (executor.device < 0) return update_topology(mask, tables, flags);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
@@ -105,8 +107,9 @@ void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std
 void choose_blocks(const BlockChoice& choice, std::uint8_t* mask, std::int32_t* flags,
                    const Executor& executor) {
   constexpr const char* op = "choose_blocks";
-  check(op, choice);
+  layout::require_grid(op, choice);
   if (executor.device >= 0) ops::require_gpu(op, executor);
+  layout::require_choice(op, choice, mask, flags);
   if (executor.device < 0) return choose_blocks(choice, mask, flags);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
@@ -118,7 +121,8 @@ void clear_free_blocks(void* blocks, std::int64_t block_bytes, const std::int32_
                        std::int64_t capacity, const Executor& executor) {
   constexpr const char* op = "clear_free_blocks";
   if (executor.device >= 0) ops::require_gpu(op, executor);
-  if (capacity == 0 || block_bytes == 0) return;
+  if (bytes_of(op, capacity, block_bytes) == 0) return;
+  core::require_memory(op, {{"blocks", blocks}, {"crow_end", crow_end}});
   if (executor.device < 0) {
     const auto live = std::clamp<std::int64_t>(*crow_end, 0, capacity);
     auto* const bytes = static_cast<std::byte*>(blocks);

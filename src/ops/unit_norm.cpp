@@ -40,6 +40,8 @@ void unit_norm(const UnitNorm& norm, const Executor& executor) {
   check("unit_norm", norm, executor);
   if (executor.device >= 0) ops::require_gpu("unit_norm", executor);
   if (norm.n == 0 || norm.hidden == 0) return;
+  core::require_memory("unit_norm",
+                       {{"z", norm.z}, {"weight", norm.weight}, {"bias", norm.bias}, {"y", norm.y}});
   if (executor.device >= 0) {
 #ifdef SPARSELOOM_HAVE_CUDA
     const runtime::CudaDeviceScope scope(executor.device);
@@ -56,6 +58,13 @@ void unit_norm_gradient(const UnitNormGradient& norm, const Executor& executor) 
   check("unit_norm_gradient", norm.norm, executor);
   if (executor.device >= 0) ops::require_gpu("unit_norm_gradient", executor);
   if (norm.norm.n == 0 || norm.norm.hidden == 0) return;
+  core::require_memory("unit_norm_gradient", {{"z", norm.norm.z},
+                                              {"weight", norm.norm.weight},
+                                              {"bias", norm.norm.bias},
+                                              {"statistics", norm.norm.statistics},
+                                              {"dy", norm.dy},
+                                              {"dz", norm.dz},
+                                              {"means", norm.means, executor.device >= 0}});
   if (executor.device >= 0) {
 #ifdef SPARSELOOM_HAVE_CUDA
     const runtime::CudaDeviceScope scope(executor.device);

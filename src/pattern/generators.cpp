@@ -92,7 +92,8 @@ BlockPattern generate(std::string_view name, std::int64_t rows, std::int64_t col
   for (const Generator& generator : kGenerators) {
     names += (names.empty() ? "" : ", ") + std::string(generator.name);
   }
-  core::fail("pattern.generate", "one of " + names, std::string(name), "see sparseloom/pattern.h");
+  core::fail("pattern.generate", "one of " + names, "'" + std::string(name) + "'",
+             "see sparseloom/pattern.h");
 }
 
 }  // namespace sparseloom::pattern

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/check.h"
 #include "plan/evenness.h"
 #include "sparseloom/layout.h"
 #include "sparseloom/plan.h"
@@ -65,6 +66,7 @@ double plan::longest_over_mean(Longest longest, double mean, std::size_t count, 
 }
 
 Facts facts_of(const IndexView& index) {
+  core::require_memory("facts_of", {{"crow", index.crow}, {"col", index.col, index.blocks > 0}});
   std::vector<std::int64_t> rows(static_cast<std::size_t>(index.block_rows())),
       columns(static_cast<std::size_t>(index.block_cols()));
   for (std::size_t r = 0; r < rows.size(); ++r) rows[r] = index.crow[r + 1] - index.crow[r];

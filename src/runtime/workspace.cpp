@@ -13,6 +13,7 @@ std::span<std::byte> Workspace::at_least(std::size_t bytes) {
     memory_.reset();  // freed first, so that the old and the new memory are not both held
     size_ = 0;
     const std::size_t rounded = (bytes + 63) / 64 * 64;
+    if (rounded < bytes) throw std::bad_alloc();  // the sum has overflowed
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
     if (memory_ == nullptr) throw std::bad_alloc();
     size_ = rounded;

@@ -29,6 +29,9 @@ void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec) {
     core::fail(kOp, "a matrix whose rows lie at least its columns apart",
                core::shape(dense.rows, dense.cols) + " with rows " + std::to_string(dense.stride) + " apart",
                "strides count elements; copy a transposed matrix first");
+  core::require_known(kOp, "dtype", dense.dtype, DType::f8e4m3);
+  core::require_known(kOp, "selection", spec.selection, Selection::per_block_nm);
+  core::require_memory(kOp, {{"dense", dense.data, dense.rows > 0 && dense.cols > 0}});
   const bool threshold = spec.selection == Selection::scalar_threshold;
   if (threshold && !(spec.amount >= 0))
     core::fail(kOp, "a threshold >= 0", std::to_string(spec.amount), "pass 0 to keep what is not zero");
@@ -68,6 +71,7 @@ void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec, const Sp
     core::fail(kOp, "a matrix on the CPU", "one on cuda:" + std::to_string(executor.device),
                "lend a workspace (sparsifier_ops.h)");
   require_valid(dense, spec);
+  core::require_memory(kOp, {{"scratch", scratch}});
   if (is_empty(dense, result)) return;
   switch (dense.dtype) {
     case DType::f32: return run_as<float>(dense, spec, result, executor, scratch);
