@@ -3,6 +3,7 @@ over the gates in each. The gradient of the weight is one product over all steps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -79,10 +80,15 @@ class Walk(NamedTuple):
     sizes: tuple[int, ...]  # sequences of each step; they never grow
     batch: int
     reverse: bool
+    rows: int  # of all steps
 
-    @property
-    def rows(self) -> int:
-        return sum(self.sizes)
+    @classmethod
+    def of(cls, sizes: Sequence[int], rows: int, batch: int, reverse: bool) -> Walk:
+        """Returns the walk of so many rows. One size stands for that of every step: compiled code, which
+        serves any number of steps, cannot list them."""
+        if len(sizes) == 1 and sizes[0] < rows:
+            sizes = [sizes[0]] * (rows // sizes[0])
+        return cls(tuple(sizes), batch, reverse, rows)
 
     @property
     def uniform(self) -> bool:

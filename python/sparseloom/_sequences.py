@@ -37,7 +37,8 @@ def _forward(
     numbers: Any, bias: Tensor | None, projection: Tensor | None, projection_index: Tensor | None,
     projection_numbers: Any, sizes: Any, reverse: bool, save: bool,
 ) -> list[Tensor]:  # fmt: skip
-    walk, weight = Walk(tuple(sizes), h0.shape[0], reverse), Weight(values, index, numbers)
+    walk = Walk.of(sizes, gx.shape[0], h0.shape[0], reverse)
+    weight = Weight(values, index, numbers)
     if not lstm:
         return _recurrent.gru_forward(gx, h0, weight, bias, walk, save)
     assert c0 is not None
@@ -52,8 +53,8 @@ def _backward(
 ) -> list[Tensor]:  # fmt: skip
     # a step's rows are read and written as they lie
     dy, dhn, dcn = (None if each is None else each.contiguous() for each in (dy, dhn, dcn))
-    weight, rows = Weight(values, index, numbers), sum(sizes)
-    walk = Walk(tuple(sizes), saved[0].shape[0] - rows, reverse)
+    weight, rows = Weight(values, index, numbers), saved[2 if lstm else 1].shape[0]
+    walk = Walk.of(sizes, rows, saved[0].shape[0] - rows, reverse)
     if not lstm:
         return _recurrent.gru_backward(dy, dhn, saved, weight, walk, tuple(needs))
     narrow = None if projection is None else Weight(projection, projection_index, projection_numbers)

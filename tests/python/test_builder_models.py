@@ -189,6 +189,34 @@ def test_names_and_formats_are_checked_before_anything_changes():
         builder.get_sparse_model()(torch.randn(2, 3, 4))
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_of_torch_train_and_are_copied(kind: Any):
+    """The LSTM's gradient raised torch's own trace, and a copy after a forward pass our Error."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(kind(8, 16, bidirectional=True)), torch.randn(4, 3, 8)
+    builder = SparsityBuilder(model)
+    builder.set_weight("0.weight_hh_l0", HALF)
+    made: Any = builder.get_sparse_model()
+    with torch.no_grad():
+        mask = made[0].weight_hh_l0.to_dense() != 0
+        model[0].weight_hh_l0.mul_(mask)
+    y = made(x)[0]
+    torch.testing.assert_close(y, model(x)[0])
+    for each in (made, model):
+        each(x)[0].square().sum().backward()
+    held = made[0].parametrizations.weight_hh_l0
+    torch.testing.assert_close(
+        held[0].layout_index.to_dense(held.original.grad), model[0].weight_hh_l0.grad * mask
+    )
+    torch.testing.assert_close(made[0].weight_ih_l0.grad, model[0].weight_ih_l0.grad)
+    copied = copy.deepcopy(made)
+    torch.testing.assert_close(copied(x)[0], y)
+    with torch.no_grad():
+        copied[0].parametrizations.weight_hh_l0.original.zero_()
+        copied[0].weight_ih_l0.zero_()
+    assert not torch.equal(copied(x)[0], y) and torch.equal(made(x)[0], y)
+
+
 def test_formats_of_outputs_pickle():
     builder = SparsityBuilder(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
     builder.set_interm("1", external_sparsifier=S.ScalarThreshold(0), out_format=L.Csr)

@@ -11,7 +11,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, densify_, pattern, quantize_, sparsify_
-from sparseloom.nn import BlockSparseLSTM
+from sparseloom.nn import BlockSparseGRU, BlockSparseLSTM
 from sparseloom.nn.recurrent_weights import stacked
 
 KINDS = ["lstm", "gru"]
@@ -131,6 +131,22 @@ def test_compile_needs_no_break(kind, options):
         torch.testing.assert_close(leaf.grad, theirs)
     with torch.no_grad():
         torch.testing.assert_close(compiled(leaves[0], leaves[1:])[0], results[0])
+
+
+@pytest.mark.parametrize("kind", [BlockSparseLSTM, BlockSparseGRU])
+def test_compiled_code_serves_any_number_of_steps(kind):
+    """Each number of steps was a graph of its own, until torch's limit of recompiled graphs was reached."""
+    torch._dynamo.reset()
+    layer = kind(8, 16, density=0.5, block=8, bidirectional=True)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for steps in (4, *range(2, 14)):
+        x = torch.randn(steps, 3 + steps, 8, requires_grad=True)
+        results = compiled(x)[0], layer(x)[0]
+        torch.testing.assert_close(*results)
+        gradients = [torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()]) for y in results]
+        torch.testing.assert_close(*gradients)
+    assert counter.frame_count <= 2  # the first sizes may have something in common that the others have not
 
 
 def test_copies_pickles_and_a_changing_topology():

@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import re
@@ -163,8 +164,23 @@ class Weights:
             setattr(module, own, new)
             made = InFormat(index, old.shape, spec.registry)
             parametrize.register_parametrization(module, own, made, unsafe=True)
+            if isinstance(module, nn.RNNBase):
+                own_class: Any = type(module)  # torch has made it for this module alone
+                own_class.__deepcopy__ = _copied_recurrent
             swap = swapping.Swap(name, old, new, functools.partial(_packed, index))
             swapping.apply([swap], optimizers)
+
+
+def _copied_recurrent(module: nn.RNNBase, memo: dict[int, Any]) -> nn.RNNBase:
+    """Returns a deep copy of a recurrent layer of torch's, which keeps the computed weights of its last call:
+    those have a graph behind them and are made anew."""
+    if id(module) in memo:
+        return memo[id(module)]
+    copied = memo[id(module)] = module.__new__(type(module))
+    computed: dict[str, Any] = {"_flat_weights": [], "_flat_weight_refs": []}
+    copied.__dict__ = copy.deepcopy({**module.__dict__, **computed}, memo)
+    copied._init_flat_weights()
+    return copied
 
 
 def _packed(index: Layout, like_weight: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class BlockSparseRNN(nn.Module):
         if isinstance(input, PackedSequence):
             sizes = tuple(input.batch_sizes.tolist())
             order, back = input.sorted_indices, input.unsorted_indices
-            batched, batch = True, sizes[0]
+            batched, batch, steps = True, sizes[0], len(sizes)
         else:
             if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
                 expected = f"x [steps, batch, {self.input_size}], or without the batch"
@@ -150,8 +150,9 @@ class BlockSparseRNN(nn.Module):
             batched, order, back = x.dim() == 3, None, None
             x = x if batched else x.unsqueeze(1)
             x = x.transpose(0, 1) if self.batch_first and batched else x
-            batch, sizes = x.shape[1], (x.shape[1],) * x.shape[0]
-            if not sizes:
+            steps, batch = x.shape[:2]
+            sizes = (batch,) if torch.compiler.is_compiling() else (batch,) * steps
+            if not steps:
                 raise Error(self._op, "one step or more", "a sequence of length 0", "leave such inputs out")
             x = x.flatten(0, 1)
         states = self._states(hx, x, batch, batched)
@@ -165,7 +166,7 @@ class BlockSparseRNN(nn.Module):
         if isinstance(input, PackedSequence):
             return PackedSequence(y, input.batch_sizes, order, back), result
         # reshape: under torch.set_default_device, torch.compile breaks the graph at unflatten
-        y = y.reshape(len(sizes), batch, y.shape[-1])
+        y = y.reshape(steps, batch, y.shape[-1])
         if not batched:
             return y.squeeze(1), result
         return y.transpose(0, 1) if self.batch_first else y, result
@@ -179,7 +180,7 @@ class BlockSparseRNN(nn.Module):
             outputs = []
             for end in ends:
                 of = tuple(state[len(finals)] for state in states)
-                y, *final = self._sequence(f"l{layer}{end}", x, of, Walk(sizes, batch, bool(end)))
+                y, *final = self._sequence(f"l{layer}{end}", x, of, Walk(sizes, batch, bool(end), x.shape[0]))
                 outputs.append(y)
                 finals.append(tuple(final))
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .sparse_tensor import SparseTensor
 
 
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+
 def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What __torch_function__ returns."""
     if func is Tensor.__setitem__ and _by_mask(*args):
@@ -35,6 +38,12 @@ def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = implementation(func, args, kwargs, None, None)
     if found is not None:
         return found.run.apply(*positional(found, args, kwargs))
+    if func in _RECURRENT:
+        # below autograd they are one operator, whose backward wants what only its own kernel leaves behind
+        tensors = _tensors(args)
+        formats = [format_of(each).name for each in tensors]
+        registry_of(tensors).fall_back(f"torch.{func.__name__}", formats)
+        args = tree_map_only(sparse_tensor.SparseTensor, lambda each: each.to_dense(), tuple(args))
     with torch._C.DisableTorchFunctionSubclass():
         made = func(*args, **kwargs)
         if torch.compiler.is_compiling():
