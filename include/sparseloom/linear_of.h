@@ -139,9 +139,10 @@ struct LinearOf {
 
   /// Runs the planned product. Of `product`, set the operands and strides as MatmulArgs says of its
   /// direction, with values [stored]; the rest comes from the plan. The index must be valid (L::validate) and
-  /// of the plan's sizes. workspace: at least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
-  /// Error where sizes or epilogue are not the plan's, as require_linear_call, for a View that L::has_memory
-  /// denies, and where the kernel could not be queued.
+  /// of the plan's sizes. An executor of more threads than planned works with those alone. workspace: at
+  /// least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws Error where sizes or epilogue are
+  /// not the plan's, as require_linear_call, for a View that L::has_memory denies, and where the kernel could
+  /// not be queued.
   static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
                   const Executor& executor) {
     const Problem& p = plan.problem;
@@ -160,7 +161,10 @@ struct LinearOf {
     product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
     product.m = p.m, product.workspace = workspace.data();
     product.device = executor.device, product.stream = executor.stream;
-    if (const int error = plan.launch({product, view}, executor); error != 0)
+    // A workspace is as large as the planned threads need it.
+    Executor planned = executor;
+    planned.num_threads = std::min(executor.num_threads, p.threads);
+    if (const int error = plan.launch({product, view}, planned); error != 0)
       throw Error(
           kName, "the kernel " + plan.kernel_name + " to be queued",
           "CUDA error " + std::to_string(error) + " on " + print(p),

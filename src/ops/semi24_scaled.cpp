@@ -78,7 +78,9 @@ void Semi24Scaled::run(const Plan& plan, MatmulArgs product, const Semi24View& v
   product.out_dtype = p.out, product.fast_accum = p.fast_accum;
   product.m = p.m, product.workspace = workspace.data();
   product.device = executor.device, product.stream = executor.stream;
-  if (const int error = plan.launch({product, view}, executor); error != 0)
+  Executor planned = executor;  // a workspace is as large as the planned threads need it
+  planned.num_threads = std::min(executor.num_threads, p.threads);
+  if (const int error = plan.launch({product, view}, planned); error != 0)
     core::fail(kName, "the kernel " + plan.kernel_name + " to be queued",
                "CUDA error " + std::to_string(error) + " on " + print(p),
                "check that the problem says how the operands are aligned, and the errors of earlier calls");

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "core/backwards.h"
 #include "ops/refusals.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
+#include "sparseloom/semi24_scaled.h"
 #include "sparseloom/sparsifiers.h"
 
 namespace sparseloom {
@@ -89,6 +91,46 @@ TEST(Refusals, OfProductsOnOtherLayouts) {
   MatmulArgs args;
   args.a = s.a.data(), args.b = s.b.data(), args.out = s.out.data(), args.accumulate = true;
   refuse("csr_linear", "accumulate, into fp32", [&] { CsrLinear::run(*dw, args, csr, {}, kSerial); });
+}
+
+/// Plans for one thread and runs on eight: the bytes behind the workspace stay as they were.
+template <class V, class View>
+void run_on_more_threads(const typename V::Problem& problem, const View& w, MatmulArgs args) {
+  for (const Candidate& each : V::plan(problem, kSerial)->candidates) {
+    if (!each.refusal.empty()) continue;
+    const auto plan = V::plan(problem, kSerial, each.kernel);
+    Workspace workspace;
+    const auto lent = workspace.at_least(plan->workspace_bytes + (std::size_t{1} << 20));
+    std::fill(lent.begin(), lent.end(), std::byte{0x5a});
+    V::run(*plan, args, w, lent.first(plan->workspace_bytes), testing::backwards(8));
+    EXPECT_TRUE(std::all_of(lent.begin() + static_cast<std::ptrdiff_t>(plan->workspace_bytes), lent.end(),
+                            [](std::byte b) { return b == std::byte{0x5a}; }))
+        << V::kName << " by " << each.kernel;
+  }
+}
+
+TEST(MoreThreadsThanPlanned, StayInTheirWorkspace) {
+  constexpr std::int64_t kRows = 256, kCols = 512, kTokens = 64;
+  std::vector<float> a(kTokens * kCols, 1), values(kRows * kCols, 1), out(kTokens * kCols);
+  MatmulArgs args;
+  args.a = a.data(), args.a_stride = kCols, args.values = values.data();
+  args.out = out.data(), args.out_stride = kCols;
+  const std::vector<std::uint8_t> positions(kRows * kCols / 8, 0x44);
+  Semi24View semi24;
+  semi24.rows = kRows, semi24.cols = kCols, semi24.positions = positions.data();
+  for (Direction direction : {Direction::forward, Direction::dx})
+    run_on_more_threads<Semi24Linear>(Semi24Linear::describe(semi24, direction, DType::f32, kTokens), semi24,
+                                      args);
+  NmgView nmg = nmg_view("test", kRows, kCols, 1, 4, 8);
+  std::vector<std::int16_t> order(static_cast<std::size_t>(Nmg::stored(nmg)));
+  nmg_order(view(values.data(), kRows, kCols), nmg, order.data(), kSerial);
+  nmg.order = order.data();
+  run_on_more_threads<NmgLinear>(NmgLinear::describe(nmg, Direction::forward, DType::f32, kTokens), nmg,
+                                 args);
+  const float scale = 1;
+  args.a_scale = args.w_scale = &scale;
+  run_on_more_threads<Semi24Scaled>(Semi24Scaled::describe(semi24, DType::i8, DType::f32, kTokens), semi24,
+                                    args);
 }
 
 TEST(Refusals, OfCopiesOfOtherLayouts) {
