@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "runtime/cpu.h"
 #include "sparseloom/conv_ops.h"
 #include "sparseloom/gates.h"
 #include "sparseloom/gradient_norms.h"
@@ -87,6 +88,14 @@ TEST(Refusals, OfConvolutions) {
   refuse("plan", "m = 4", planned(Direction::forward, [](P& p) { p.m = 5; }));
   refuse("plan", "no accumulation", planned(Direction::dw, [](P& p) { p.accumulate = true; }));
   refuse("plan", "bias", planned(Direction::dw, [](P& p) { p.bias = true; }));
+}
+
+// Not among the Refusals, which run on CPUs of every kind: one without AVX2 has no row of convolutions.
+TEST(ConvCalls, RefuseWhatWasNotPlanned) {
+  if (!runtime::active_isa().has(runtime::Isa::avx2)) GTEST_SKIP() << "no row of convolutions";
+  Small s;
+  const std::vector<ConvWindow> axes{{4, 3, 1, 1, 1}};
+  const ConvShape shape = conv_shape("test", 1, axes);
   const auto plan =
       plan_conv(describe_conv(s.index, shape, DType::f32, Direction::forward), s.index, kSerial);
   const auto run = [&](const void* bias) {
