@@ -83,7 +83,6 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   problem.tf32 = tf32;
   problem.bias = bias.has_value();
   problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr());
-  problem.out_aligned = is_aligned({nullptr, dtype, problem.m, rows, rows});
   const auto plan = plan_conv(problem, index, executor, row);
   const Tensor y = new_like(op, x, sizes_with(shape, space.size(), false, rows));
   const Scratch workspace(op, plan->workspace_bytes, device);
@@ -111,7 +110,6 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
   problem.tf32 = tf32;
   problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr());
-  problem.out_aligned = is_aligned({nullptr, dtype, problem.m, cols, cols});
   const auto plan = plan_conv(problem, index, executor, row);
   const Tensor out = new_like(op, dy, sizes_with(shape, axes, true, cols));
   const Scratch workspace(op, plan->workspace_bytes, device);

@@ -63,8 +63,8 @@ def conv(
     The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU or, where torch.backends.cudnn
     allows TF32 for convolutions, on a GPU, and the plan expects less time of them: x in channels-last memory
     is not copied, and the result lies in channels-last memory. Everywhere else (fp64, no images, torch.func)
-    torch's convolution runs with a dense copy of W. What rows run is differentiable once, as is, on a GPU,
-    what they could run; the rest to any order. Raises Error where ``strict`` forbids the dense copy, where
+    torch's convolution runs with a dense copy of W. What rows run, and on a GPU what they could run, is
+    differentiable once; the rest to any order. Raises Error where ``strict`` forbids the dense copy, where
     the taps do not fit, or an operand does not.
     """
     window.out(x.shape[2:])

@@ -142,14 +142,15 @@ bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, 
   bsr_conv::Problem problem;
   problem.direction = direction;
   problem.shape = shape;
-  const auto whole = [&](std::int64_t channels) {
-    return channels * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
-  };
-  const bool dx = direction == Direction::dx, dw = direction == Direction::dw;
-  problem.aligned = (dx || whole(index.cols)) && (!(dx || dw) || whole(index.rows));
-  problem.out_aligned = dw || whole(dx ? index.cols : index.rows);
   ops::describe_index(index, dtype, direction == Direction::dx ? shape.in_pixels() : shape.out_pixels(),
                       problem);
+  const auto contiguous = [&](std::int64_t pixels, std::int64_t channels) {
+    return is_aligned({nullptr, dtype, pixels, channels, channels});
+  };
+  const bool dx = direction == Direction::dx, dw = direction == Direction::dw;
+  const bool x = contiguous(shape.in_pixels(), index.cols), y = contiguous(shape.out_pixels(), index.rows);
+  problem.aligned = (dx || x) && (y || !(dx || dw));
+  problem.out_aligned = dw || (dx ? x : y);
   return problem;
 }
 

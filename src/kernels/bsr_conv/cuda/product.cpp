@@ -37,7 +37,7 @@ namespace sparseloom::kernels {
 namespace {
 
 // What cuDNN takes, of the microseconds of a GEMM of as many operations: kOfGemm of them and, for what small
-// ones leave of the GPU idle, a multiple of their root, by direction (forward, dX, dW). Fitted to 33
+// ones leave of the GPU idle, a multiple of their root, by direction (forward, dX, dW). Drawn through 33
 // convolutions of a sweep on an H100 (`bench sweep --family bsr_conv --seed 4141`).
 constexpr double kOfGemm = 1.05, kOfRoot[] = {1.5, 1.2, 0.7};
 // A pass that does next to nothing.
