@@ -71,7 +71,7 @@ class BesideBusy(Cpu):
             found |= {"of_sums": busy[1] / quiet[1], "lost": watch.lost}
             if found["quotient"] <= MOST and watch.lost <= BUSY:
                 break
-        return record | {"beside_busy": {name: round(value, 4) for name, value in found.items()}}
+        return record | {"beside_busy": {name: float(f"{value:.4g}") for name, value in found.items()}}
 
 
 def counts(record: Record) -> bool:
