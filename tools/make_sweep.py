@@ -57,7 +57,11 @@ def drawn() -> str:
     rows = [
         ["direction", ", ".join(DIRECTIONS), "uniform"],
         ["mask", ", ".join(masks.MASKS), "uniform"],
-        ["dtype", ", ".join(problems.SWEPT_DTYPES), "uniform; f32 without TF32, as torch has it by default"],
+        [
+            "dtype",
+            ", ".join(problems.SWEPT_DTYPES),
+            "uniform; f32 without TF32, convolutions on a GPU with it, as torch has it",
+        ],
         ["layer", "the table below", "uniform; with a mask of the demo one of its own"],
         ["tokens", "{} to {}".format(*problems.TOKENS), "log-uniform"],
         ["block", f"squares of {sides}", f"uniform; {rectangles} are rectangles of these sides"],

@@ -60,6 +60,8 @@ def tiny_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "SECONDS", (0.01, 0.01))
     monkeypatch.setattr(cpu, "MOST_SPREAD", math.inf)
     monkeypatch.setattr(cpu, "BUSY", 1.0)
+    # None of these is too long; a pause of the host in the middle of one would halve it.
+    monkeypatch.setattr(cpu, "MOST_DENSE_SECONDS", 60.0)
     # So small that the reference is a candidate like others, on every machine a second one.
     monkeypatch.setattr(record, "HOPELESS", 1e9)
     monkeypatch.setattr(record, "REFERENCE", "")

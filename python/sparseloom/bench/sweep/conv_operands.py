@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ... import _conv, ops
+from ... import _conv, _conv_plans, ops
 from ..._conv import Window
 from ...nn.state import build_index
 from ...testing import TileCheck, check_tiles
-from ...testing.tolerance import TILE_TOKENS
+from ...testing.cases import round_to_tf32
+from ...testing.tolerance import TILE_TOKENS, TRUNCATION
 from ..cells import DTYPES
 from ..gpu.operands import DENSE, Call, sets_needed
 
@@ -56,10 +57,14 @@ class ConvOperands:
         self.elements = pattern.stats().elements
         self.index = build_index(pattern).to(device)
         kind, window = DTYPES[problem.dtype], problem.window
+        #: Whether products round to TF32. The operands are rounded to it beforehand: one algorithm of torch's
+        #: rounds them and another does not.
+        self.tf32 = device.type == "cuda" and _conv_plans.rounds_to_tf32(kind)
         generator = torch.Generator(device).manual_seed(problem.mask_seed)
 
         def drawn(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, device=device).to(kind)
+            normal = torch.randn(shape, generator=generator, device=device).to(kind)
+            return round_to_tf32(normal) if self.tf32 else normal
 
         pixels, written = problem.extents, window.out(problem.extents)
         x, dy = drawn(problem.m, *pixels, problem.k), drawn(problem.m, *written, problem.n)
@@ -86,21 +91,22 @@ class ConvOperands:
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
         direction, index, extents = self.cell.direction, self.index, self.cell.extents
+        row = kernel, self.tf32
         if direction == "forward":
             if kernel == LENT:
                 y = _conv.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
                 return y.movedim(1, -1)
-            return ops.call("bsr_conv", x, values, index.packed, None, index.rows, *self._lists, kernel)
+            return ops.call("bsr_conv", x, values, index.packed, None, index.rows, *self._lists, *row)
         if direction == "dx":
             if kernel == LENT:
                 return _conv.torchs_dx(dy, values, extents, index, self.cell.window)
             space = (*(1,) * (3 - len(extents)), *extents)
             how = index.packed, index.cols, *space, *self._lists
-            return ops.call("bsr_conv_dx", dy, values, *how, kernel)
+            return ops.call("bsr_conv_dx", dy, values, *how, *row)
         if kernel == LENT:
             return _conv.torchs_dvalues(dy, x, index, self.cell.window)
         how = index.packed, index.blocks, index.bm, index.bn, *self._lists
-        return ops.call("bsr_conv_dw", dy, x, *how, kernel)
+        return ops.call("bsr_conv_dw", dy, x, *how, *row)
 
     def dense_calls(self, last: bool = True) -> dict[str, list[Call]]:
         """Returns the calls of torch's convolution of a W without zeros, one for each copy. ``last``: in
@@ -136,9 +142,8 @@ class ConvReference:
         bm, bn = self._operands.cell.block
         tile = {"forward": (TILE_TOKENS, bm), "dx": (TILE_TOKENS, bn), "dw": (bm, bn)}
         shaped = actual.reshape(-1, actual.shape[-1])
-        return check_tiles(
-            shaped, self._dense, self._exact, self._magnitude, tile[self._operands.cell.direction]
-        )
+        references, side = (self._dense, self._exact, self._magnitude), tile[self._operands.cell.direction]
+        return check_tiles(shaped, *references, side, TRUNCATION if self._operands.tf32 else 2.0)
 
 
 class ConvBench:
