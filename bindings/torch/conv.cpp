@@ -159,8 +159,11 @@ std::string plan(std::string direction, std::string dtype, std::int64_t images, 
   problem.tf32 = tf32;
   problem.bias = bias && problem.direction == Direction::forward;
   const auto made = plan_conv(problem, executor, row);
-  const double dense_us = dense_conv_us(problem, executor);
-  return json_of(*made, dense_us > 0 ? std::optional<double>(dense_us) : std::nullopt, made->describe());
+  const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);
+  const auto told = [](bool known, double us) { return known ? std::optional<double>(us) : std::nullopt; };
+  const bool known = dense.product_us > 0;
+  return json_of(*made, told(known && problem.direction != Direction::dw, dense.product_us), made->describe(),
+                 told(known, dense.product_us + dense.weight_us));
 }
 
 }  // namespace

@@ -39,12 +39,13 @@ Executor planner(std::int64_t device) {
   return on_device;
 }
 
-std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text) {
+std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
+                    const std::optional<double>& dense_us) {
   std::string json = "{\"kernel\": " + json_string(plan.kernel_name) +
                      ", \"predicted_us\": " + json_number(plan.predicted_us) +
                      ", \"workspace_bytes\": " + std::to_string(plan.workspace_bytes) +
                      ", \"dense_copy_us\": " + (copy_us ? json_number(*copy_us) : "null") +
-                     ", \"candidates\": [";
+                     (dense_us ? ", \"dense_us\": " + json_number(*dense_us) : "") + ", \"candidates\": [";
   const char* comma = "";
   for (const Candidate& c : plan.candidates) {
     json += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) +

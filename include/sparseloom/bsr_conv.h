@@ -40,6 +40,11 @@ struct Args {
   ConvShape shape;
 };
 
+/// Microseconds of a convolution with a dense W, and of scattering W for it (dW: of gathering its blocks).
+struct DenseTime {
+  double product_us = 0, weight_us = 0;
+};
+
 struct Conv {
   static constexpr const char* kName = "bsr_conv";
   using Problem = bsr_conv::Problem;

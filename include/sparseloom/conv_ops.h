@@ -43,11 +43,12 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// Microseconds that the lender's convolution with a dense W would take, and scattering W for it (dW:
-/// gathering). In 16 bits it is taken to run at the rate of the lent GEMM, which is measured as in rates.h.
-/// On a CUDA device it is taken for a multiple of what the vendor's GEMM takes for as many operations. 0:
-/// where no GEMM is lent on the CPU, and for fp32 on CUDA.
-SPARSELOOM_API double dense_conv_us(const bsr_conv::Problem& problem, const Executor& executor);
+/// What the lender's convolution with a dense W would take. In 16 bits it is taken to run at the rate of the
+/// lent GEMM, which is measured as in rates.h. On a CUDA device it is taken for a multiple of what the
+/// vendor's GEMM takes for as many operations. 0 and 0: where no GEMM is lent on the CPU, and for fp32 on
+/// CUDA unless the problem allows TF32.
+SPARSELOOM_API bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem,
+                                                   const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of
 /// the plan's dtype. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws

@@ -177,9 +177,15 @@ def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
 
 def torchs_forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
     """Returns what ``conv`` does, by torch's convolution with a dense copy of W."""
+    return by_weight(x, dense(values, index, window.kernel), bias, window)
+
+
+def by_weight(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+    """Returns torch's convolution of x [images, cols, *space] with a dense W [rows, cols, *kernel]."""
     with_plane, how = _plane(x, window)
-    made, w = _TORCHS[len(how.kernel) - 1], dense(values, index, how.kernel)
-    y: Tensor = made(x.unsqueeze(-2) if with_plane else x, w, bias, *how[1:])
+    if with_plane:
+        x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
+    y: Tensor = _TORCHS[len(how.kernel) - 1](x, weight, bias, *how[1:])
     return y.squeeze(-2) if with_plane else y
 
 

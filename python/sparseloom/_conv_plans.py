@@ -21,6 +21,8 @@ COMPILED_DENSITY = 0.5
 
 #: What plans call torch's convolution with a dense copy of the weight.
 DENSE = "dense"
+#: The plan of a convolution that no row can run.
+UNKNOWN = {"kernel": DENSE, "predicted_us": None, "dense_us": None, "dense_copy_us": None}
 
 
 def plan(
@@ -33,11 +35,14 @@ def plan(
     device: int = -1,
 ) -> dict[str, Any]:
     """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, or on the GPU of number
-    ``device``, as ops.plan has it. ``dense_copy_us`` is the predicted time of torch's convolution, the making
-    of the dense weight included. Raises Error listing every refusal where no row can run."""
+    ``device``, as ops.plan has it. ``dense_us`` is the predicted time of torch's convolution, the making of
+    the dense weight included, and ``dense_copy_us`` that with a weight which is there (of dw, that makes the
+    weight's gradient, None); None where nobody predicts them. Raises Error listing every refusal where no row
+    can run."""
     window, tf32 = map(list, window), device >= 0 and rounds_to_tf32(dtype)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    return dict(json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32)))
+    made = json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32))
+    return {"dense_us": None, **made}
 
 
 def explained(
@@ -56,8 +61,8 @@ def explained(
     try:
         found = plan(direction, dtype, images, extents, window, index, device)
     except Error as refused:
-        return {"kernel": DENSE, "predicted_us": None, "dense_copy_us": None, "text": str(refused)}
-    dense_us, row = found["dense_copy_us"], found["kernel"]
+        return {**UNKNOWN, "text": str(refused)}
+    dense_us, row = found["dense_us"], found["kernel"]
     if dense_us is None:
         return found
     said, text = (
@@ -75,13 +80,28 @@ def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: A
     with the images, of which only their number and the dtype are read."""
     if torch.compiler.is_compiling():
         return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
+    found = _asked(direction, x, extents, window, index)
+    return found.row is not None and (found.dense is None or found.row < found.dense)
+
+
+def copy_is_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:
+    """Returns whether the plan expects less time of torch's convolution with a dense weight that is kept than
+    of what a call runs without one; arguments as of rows_are_faster. Where no row runs that is the same
+    convolution, which makes the weight."""
+    found = _asked(direction, x, extents, window, index)
+    if found.row is None:
+        return True
+    return found.copy is not None and found.copy < min(found.row, found.dense or found.row)
+
+
+def _asked(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
     sizes = index.blocks, index.rows, index.cols, index.bm, index.bn
     device = (x.device.index or 0) if x.is_cuda else -1
     # torch's number of threads and its switch are in the key alone: the plan asks torch itself
     threads = torch.get_num_threads() if device < 0 else 0
     tf32 = x.is_cuda and rounds_to_tf32(x.dtype)
     key = direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device
-    return _faster(*key, threads, tf32)
+    return _times(*key, threads, tf32)
 
 
 def rounds_to_tf32(dtype: torch.dtype) -> bool:
@@ -99,8 +119,17 @@ class _Sizes(NamedTuple):
     bn: int
 
 
+class _Times(NamedTuple):
+    """Predicted microseconds of a row, of torch's convolution with a weight made in the call, and of that
+    with one that is kept; None where none runs, or nobody predicts it."""
+
+    row: float | None = None
+    dense: float | None = None
+    copy: float | None = None
+
+
 @lru_cache(maxsize=4096)
-def _faster(
+def _times(
     direction: str,
     dtype: torch.dtype,
     images: int,
@@ -109,9 +138,9 @@ def _faster(
     sizes: Any,
     device: int,
     *_: int,
-) -> bool:
+) -> _Times:
     try:
         found = plan(direction, dtype, images, extents, window, _Sizes(*sizes), device)
     except Error:  # no row runs on this machine
-        return False
-    return found["dense_copy_us"] is None or found["predicted_us"] < found["dense_copy_us"]
+        return _Times()
+    return _Times(found["predicted_us"], found["dense_us"], found["dense_copy_us"])

@@ -54,11 +54,7 @@ def conv_transpose(
     if not _conv.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
             raise _conv.no_row("conv_transpose", x)
-        torchs: Any = _TORCHS[len(window.kernel) - 1]
-        weight = _conv.dense(values, index, window.kernel).transpose(0, 1)
-        _, stride, padding, dilation = window
-        y: Tensor = torchs(x, weight, bias, stride, padding, output_padding, 1, dilation)
-        return y
+        return by_weight(x, _conv.dense(values, index, window.kernel), bias, window, output_padding)
     # Padding of at least a stride asks for outputs that an x after the last would have: zeros are put there.
     more = [each // stride for each, stride in zip(output_padding, window.stride, strict=True)]
     if any(more):
@@ -72,6 +68,17 @@ def conv_transpose(
         extents,
     )
     return (y if bias is None else y + bias).movedim(-1, 1)
+
+
+def by_weight(
+    x: Tensor, weight: Tensor, bias: Tensor | None, window: Window, output_padding: tuple[int, ...]
+) -> Tensor:
+    """Returns torch's transposed convolution of x [images, cols, *space] with a dense W [rows, cols,
+    *kernel]."""
+    _, stride, padding, dilation = window
+    torchs: Any = _TORCHS[len(window.kernel) - 1]
+    y: Tensor = torchs(x, weight.transpose(0, 1), bias, stride, padding, output_padding, 1, dilation)
+    return y
 
 
 def turned_sizes(index: Index) -> Index:

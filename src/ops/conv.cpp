@@ -165,10 +165,10 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Execu
   return plan_for<Conv>(problem, executor, kernel);
 }
 
-double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return 0;
-  if (executor.device >= 0) return kernels::dense_conv_on_device_us(p, ops::known_machine(executor).machine);
-  if (executor.gemm == nullptr) return 0;
+bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& p, const Executor& executor) {
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return {};
+  if (executor.device >= 0) return kernels::dense_conv_on_device(p, ops::known_machine(executor).machine);
+  if (executor.gemm == nullptr) return {};
   // dX of a stride above 1 multiplies no more than the forward product does.
   const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
   const int threads = std::max(1, executor.num_threads);
@@ -184,14 +184,16 @@ double dense_conv_us(const bsr_conv::Problem& p, const Executor& executor) {
   dense.direction = p.direction, dense.dtype = p.dtype, dense.m = pixels, dense.rows = p.rows;
   dense.cols = cols, dense.threads = threads, dense.can_gemm = true;
   dense.copy_bytes = machine.copy_bytes, dense.gemm_flops = flops;
-  if (flops <= 0 || dense.copy_bytes <= 0) return 0;
+  if (flops <= 0 || dense.copy_bytes <= 0) return {};
   const auto elements = [](std::int64_t high, std::int64_t wide) {
     return static_cast<double>(high) * static_cast<double>(wide);
   };
   const double made = kMadeSeconds * elements(p.rows, cols);
   const double laid_out =
       kLaidOutSeconds * (elements(p.shape.in_pixels(), p.cols) + elements(pixels, p.rows));
-  return kernels::generic::predict_dense_on_cpu_us(dense) + 1e6 * (made + laid_out) / threads;
+  const double gemm_us = kernels::generic::predict_gemm_on_cpu_us(dense);
+  return {gemm_us + 1e6 * laid_out / threads,
+          kernels::generic::predict_dense_on_cpu_us(dense) - gemm_us + 1e6 * made / threads};
 }
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,

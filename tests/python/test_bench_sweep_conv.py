@@ -13,7 +13,8 @@ from sweep_stand import gpu_on_the_cpu, sweep, tiny_problems, written
 
 from sparseloom import Error, _conv_plans, ops
 from sparseloom._conv import Window
-from sparseloom.bench.sweep import conv, cpu, problems, summary
+from sparseloom.bench.cells import DENSE_COPY
+from sparseloom.bench.sweep import conv, cpu, gpu, problems, record, summary
 from sparseloom.bench.sweep.conv import ConvProblem, draw
 from sparseloom.bench.sweep.conv_operands import LENT, ConvBench
 from sparseloom.bench.sweep.convolutions import CONVOLUTIONS, Convolution
@@ -162,20 +163,28 @@ def test_images_and_then_extents_are_halved_until_dense_is_short(monkeypatch: py
             assert isinstance(size, ConvProblem) and min(size.window.out(size.extents)) >= 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["--dense-copy"], "--dense-copy with --family bsr or semi24, got bsr_conv"),
-        (["--kernel", "nothing"], "got 'nothing'"),
-    ],
-)
 def test_what_cannot_be_done_is_one_line(
-    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--seed", 1, "--problems", 1, "--device", "cpu", "--results", tmp_path]
-    assert sweep(*options, *FAMILY, *arguments) == 2
+    assert sweep(*options, *FAMILY, "--kernel", "nothing") == 2
     error = capsys.readouterr().err
-    assert word in error and error.count("\n") == 1
+    assert "got 'nothing'" in error and error.count("\n") == 1
+
+
+def test_forward_may_keep_a_dense_copy(
+    tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = record.with_copy
+    monkeypatch.setattr(cpu, "with_copy", lambda plan: real(plan | {"dense_copy_us": 1e-3}))
+    options = ["--seed", 5, "--problems", 6, "--device", "cpu", "--dense-copy", "--results", tmp_path]
+    assert sweep(*options, *FAMILY) == 0
+    found = written(tmp_path, "sweep-bsr_conv-5-dense-copy")
+    assert found["dense_copy"] is True
+    kernels = {(each["direction"], each["kernel"] == DENSE_COPY) for each in found["records"]}
+    assert kernels == {("forward", True), ("dx", False)}
+    assert all(each["tile_excess"] <= 1 for each in found["records"])
+    assert "dense copies allowed" in summary.about(found)
 
 
 def test_a_wrong_result_fails_the_command(
@@ -207,6 +216,12 @@ def test_the_gpus_way_from_problem_to_record(
     assert [problem_of(each, ConvProblem) for each in found] == [draw(5, index) for index in range(8)]
     assert all(each["tile_excess"] <= 1 and each["same_bits"] for each in found)
     assert found[5]["eager"]["dense_us"] > 0 and len(found[0]["candidates"]) > 1
+    monkeypatch.setattr(gpu, "with_copy", lambda plan: record.with_copy(plan | {"dense_copy_us": 1e-3}))
+    more = ["--problems", 3, "--device", "cuda", "--dense-copy", "--results", tmp_path]
+    assert sweep("--seed", 5, *FAMILY, *more) == 0
+    found = written(tmp_path, "sweep-bsr_conv-5-dense-copy")["records"]
+    assert [each["kernel"] == DENSE_COPY for each in found] == [False, True, True]
+    assert all(each["tile_excess"] <= 1 and each["same_bits"] for each in found)
 
 
 @pytest.mark.gpu

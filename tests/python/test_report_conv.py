@@ -86,15 +86,15 @@ def test_what_the_plan_says_runs(
 
     def turned(direction: str, *rest: Any) -> dict[str, Any]:
         rows = faster == "rows" or (faster == "rows but for dw" and direction != "dw")
-        return {**plan(direction, *rest), "predicted_us": 1.0, "dense_copy_us": 2.0 if rows else 0.5}
+        return {**plan(direction, *rest), "predicted_us": 1.0, "dense_us": 2.0 if rows else 0.5}
 
     monkeypatch.setattr(sparseloom._conv_plans, "plan", turned)
-    sparseloom._conv_plans._faster.cache_clear()
+    sparseloom._conv_plans._times.cache_clear()
     layer, x = make(2, **how), torch.randn(2, 24, 7, 6, requires_grad=True)
     plans = {each: layer.plan(x.shape, each) for each in ops.DIRECTIONS}
     before = ran()
     layer(x).sum().backward()
-    sparseloom._conv_plans._faster.cache_clear()
+    sparseloom._conv_plans._times.cache_clear()
     counted = {name: count - before.get(name, 0) for name, count in ran().items()}
     rows = sum(count for name, count in counted.items() if name.endswith("_conv"))
     assert rows == sum(plan["kernel"] != "dense" for plan in plans.values())

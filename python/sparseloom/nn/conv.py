@@ -3,7 +3,7 @@ channels and dense in their taps."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,12 +37,16 @@ class BlockSparseConv(ConvModule):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, applied after the product.
         edge_bias: whether outputs whose taps lie outside of x get a gain and a bias of their own, for each
             set of such taps: see nn.edges. With padding of zeros.
+        dense_copy: whether calls in which the values need no gradient multiply with a dense copy of the
+            weight that the layer keeps: False (default), True or "auto", where the plan for the call expects
+            less time of it. See BlockSparseLinear.dense_copy.
 
-    In bf16 and fp16, and in fp32 on the CPU, where the plan expects less time of them, the kernels read x in
-    channels-last memory without a copy, and copy it from any other; the result lies in channels-last memory.
-    Everywhere else torch's convolution runs with a dense copy of W, which each call
-    makes; ``strict = True`` forbids that of forward. The set of blocks stays:
-    ``set_topology_``, ``reserve_`` and ``drop_and_grow_`` raise Error. All errors are ``sparseloom.Error``.
+    In bf16 and fp16, in fp32 on the CPU, and on a GPU where torch allows TF32 for convolutions, the kernels
+    run where the plan expects less time of them: they read x in channels-last memory without a copy, and copy
+    it from any other; the result lies in channels-last memory. Everywhere else torch's convolution runs with
+    a dense copy of W, which each call makes unless the layer keeps one (``dense_copy``); ``strict = True``
+    forbids both of forward. The set of blocks stays: ``set_topology_``, ``reserve_`` and ``drop_and_grow_``
+    raise Error. All errors are ``sparseloom.Error``.
     """
 
     options = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
@@ -66,6 +70,7 @@ class BlockSparseConv(ConvModule):
         pattern: Pattern | None = None,
         activation: str | None = None,
         edge_bias: bool = False,
+        dense_copy: bool | Literal["auto"] = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -75,6 +80,7 @@ class BlockSparseConv(ConvModule):
         self._build(
             channels, how, groups, bias, where, density, block, pattern, activation, edge_bias, generator
         )
+        self.dense_copy = dense_copy
 
     def _set_window(self, **how: Any) -> None:
         op, padding, mode = type(self).__name__, how["padding"], how["padding_mode"]
@@ -128,8 +134,11 @@ class BlockSparseConv(ConvModule):
         return direction, padded, self.index
 
     def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
+        weight = self._kept(x, values)
         if self._pad:
             x = F.pad(x, self._pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
+        if weight is not None:
+            return _conv.by_weight(x, weight, bias, self._window)
         return _conv.conv(x, values, self.index, bias, self._window, self.strict)
 
 

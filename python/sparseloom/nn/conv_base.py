@@ -17,6 +17,7 @@ from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from . import arguments, state
+from . import dense_copy as copies
 from .conv_weight import ConvWeight
 from .convert import SELECTS, Activation
 from .edges import Edges
@@ -192,17 +193,38 @@ class ConvModule(IndexedModule):
         """Returns the product with bias; the operands have one dtype and device."""
         raise NotImplementedError
 
+    def _kept(self, x: Tensor, values: Tensor) -> Tensor | None:
+        """Returns the dense weight that the layer keeps, [out, in, *kernel], where the call with x multiplies
+        with it (``dense_copy``)."""
+        if not self._dense_copy:
+            return None
+        kept = copies.serving("conv", self, x, values)
+        if kept is None or (self._dense_copy == "auto" and not self._copy_is_faster(x)):
+            return None
+        return kept.weight(self, values)
+
+    def _copy_is_faster(self, x: Tensor) -> bool:
+        if x.numel() == 0 or not _conv.have_rows(x.device, x.dtype):
+            return True  # torch's convolution runs in any case
+        row, extents, sizes = self._asked("forward", tuple(x.shape[2:]))
+        return _conv_plans.copy_is_faster(row, x, extents, self._window, sizes)
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        return _conv.dense(values, self.index, self.kernel_size)
+
     def plan(
         self, x_shape: Sequence[int], direction: str = "forward", dtype: torch.dtype | None = None
     ) -> dict[str, Any]:
         """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
-        row of bsr_conv or "dense", torch's convolution with a dense copy of the weight; ``predicted_us``, and
-        ``dense_copy_us`` of that convolution, None where nobody predicts it; and ``text``.
+        row of bsr_conv or "dense", torch's convolution with a dense weight; ``predicted_us``, ``dense_us`` of
+        that convolution where the call makes the weight, and ``dense_copy_us`` where the layer keeps it, None
+        where nobody predicts it; and ``text``. ``dense_copy``, of forward and dx, is as in
+        BlockSparseLinear.plan: dX reads the copy where forward did.
 
-        ``direction`` is forward, dx or dw; where forward runs dense, so do the others. ``dtype`` is the
-        layer's own by default; its device is asked (on meta: the CPU). A compiled graph asks no plan: it runs
-        rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do not
-        fit.
+        ``direction`` is forward, dx or dw; on a CPU, where forward runs dense, so do the others. ``dtype`` is
+        the layer's own by default; its device is asked (on meta: the CPU). A compiled graph asks no plan: it
+        runs rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do
+        not fit.
         """
         if direction not in ops.DIRECTIONS:
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
@@ -212,16 +234,24 @@ class ConvModule(IndexedModule):
         where = (device.index or 0) if device.type == "cuda" else -1
         if not images or not _conv.have_rows(device, dtype):
             said = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
-            return {"kernel": _conv_plans.DENSE, "predicted_us": None, "dense_copy_us": None, "text": said}
+            return self._with_copy({**_conv_plans.UNKNOWN, "text": said}, direction, dtype, True)
         found: dict[str, Any] = {}
+        copy_is_faster = True  # where no row runs
         for each in dict.fromkeys(("forward", direction)):
             row, of, sizes = self._asked(each, tuple(extents))
             strict = self.strict and each == "forward"
             how = row, dtype, images, of, self._window, sizes, where, strict
             found = _conv_plans.explained(*how)
-            if found["kernel"] == _conv_plans.DENSE:
+            if each == "forward" and found["predicted_us"] is not None:
+                copy_is_faster = ops.copy_is_faster(found)
+            if found["kernel"] == _conv_plans.DENSE and device.type == "cpu":
                 break
-        return found
+        return self._with_copy(found, direction, dtype, copy_is_faster)
+
+    def _with_copy(
+        self, plan: dict[str, Any], direction: str, dtype: torch.dtype, faster: bool
+    ) -> dict[str, Any]:
+        return plan if direction == "dw" else copies.explained(self, plan, dtype, direction, faster)
 
     def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
         """Returns what the layer asks of a row for ``direction`` and an x of these extents: the row's
@@ -318,7 +348,8 @@ class ConvModule(IndexedModule):
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns what builds the layer again without its values; see SparseModule."""
-        more = {} if self.edges is None else {"edge_bias": True}
+        more: dict[str, Any] = {} if self.edges is None else {"edge_bias": True}
+        more |= {"dense_copy": self.dense_copy} if self.dense_copy else {}
         return {"values": described(self.pattern, self.activation, **more)}
 
     def _refuse_to_move(self, *arguments: Any, **named: Any) -> Any:
@@ -351,4 +382,5 @@ class ConvModule(IndexedModule):
                 parts.append(f"{name}={option!r}")
         parts.append(f"block={self.block[0]}x{self.block[1]}, density={self.density:.4g}")
         parts += [f"activation={self.activation}"] if self.activation else []
+        parts += [f"dense_copy={self.dense_copy}"] if self.dense_copy else []
         return ", ".join(parts)

@@ -4,14 +4,14 @@ convolutions that are sparse in blocks of channels and dense in their taps."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .. import ops
 from .._conv import Window
-from .._conv_transpose import conv_transpose, extents_of, turned, turned_sizes
+from .._conv_transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ..errors import Error
 from ..pattern import Block, Pattern
 from . import state
@@ -33,7 +33,7 @@ class BlockSparseConvTranspose(ConvModule):
         kernel_size, stride, padding, output_padding, bias, dilation, device, dtype: as in nn.ConvTranspose2d.
         groups: 1; others are block-diagonal already.
         padding_mode: "zeros".
-        density, block, pattern, activation, edge_bias, generator: as in BlockSparseConv2d.
+        density, block, pattern, activation, edge_bias, dense_copy, generator: as in BlockSparseConv2d.
 
     What runs where, ``strict``, and that the set of blocks stays, is as in BlockSparseConv2d. All errors are
     ``sparseloom.Error``.
@@ -63,6 +63,7 @@ class BlockSparseConvTranspose(ConvModule):
         pattern: Pattern | None = None,
         activation: str | None = None,
         edge_bias: bool = False,
+        dense_copy: bool | Literal["auto"] = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -73,6 +74,7 @@ class BlockSparseConvTranspose(ConvModule):
         self._build(
             channels, how, groups, bias, where, density, block, pattern, activation, edge_bias, generator
         )
+        self.dense_copy = dense_copy
 
     def _set_window(self, **how: Any) -> None:
         op = type(self).__name__
@@ -139,6 +141,9 @@ class BlockSparseConvTranspose(ConvModule):
         more = self.output_padding
         if (output_size := how.get("output_size")) is not None:
             more = self._padding_for(tuple(x.shape[2:]), output_size)
+        if (weight := self._kept(x, values)) is not None:
+            extents_of(tuple(x.shape[2:]), self._window, more)
+            return by_weight(x, weight, bias, self._window, more)
         operands = x, values, self.index, bias, self._window, more, self.strict, self._turned_index
         return conv_transpose(*operands)
 

@@ -10,6 +10,7 @@ and traced programs never read a copy, because nobody could end it for them.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,7 +105,8 @@ class DenseCopy:
         weight = self._weight
         if weight is None or weight.dtype != values.dtype:
             self._weight = None  # its memory serves the new one
-            weight = layer._unpacked(values.detach())
+            with torch.inference_mode(False), torch.no_grad():  # or no gradient could pass it later
+                weight = layer._unpacked(values.detach())
             if weight.is_cuda:
                 self._stream = torch.cuda.current_stream(weight.device)
                 self._made = self._stream.record_event()
@@ -154,13 +156,11 @@ def own_writes(layer: WithCopy) -> Iterator[None]:
             begin(layer, True)
 
 
-def product(
-    layer: WithCopy, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None
-) -> Tensor | None:
-    """Returns act(x W^T + bias) + residual by torch's own product with the layer's copy; None where the call
-    multiplies with what is stored. Raises Error for a layer that is ``strict``."""
+def serving(op: str, layer: WithCopy, x: Tensor, values: Tensor) -> DenseCopy | None:
+    """Returns what has the copy, where a call with x may multiply with it; None where it multiplies with what
+    is stored. Raises Error in the name of ``op`` for a layer that is ``strict``."""
     if getattr(layer, "strict", False):
-        require_setting("linear", layer.dense_copy, True)
+        require_setting(op, layer.dense_copy, True)
     kept = layer._copy
     if kept is None:
         return None
@@ -168,6 +168,17 @@ def product(
         kept.note_training(layer)  # in compiled code too
         return None
     if torch.compiler.is_compiling() or layer._no_copy() or not _eager(x) or not kept.serves(layer):
+        return None
+    return kept
+
+
+def product(
+    layer: WithCopy, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None
+) -> Tensor | None:
+    """Returns act(x W^T + bias) + residual by torch's own product with the layer's copy; None where the call
+    multiplies with what is stored. Raises Error for a layer that is ``strict``."""
+    kept = serving("linear", layer, x, values)
+    if kept is None:
         return None
     copied = layer.dense_copy != "auto" or _is_faster(
         layer, x, "forward", bias is not None, residual is not None
@@ -259,14 +270,19 @@ def _is_faster(
 
 
 def explained(
-    layer: WithCopy, plan: dict[str, Any], dtype: torch.dtype, direction: str = "forward"
+    layer: WithCopy,
+    plan: dict[str, Any],
+    dtype: torch.dtype,
+    direction: str = "forward",
+    faster: bool | None = None,
 ) -> dict[str, Any]:
     """Returns a plan of forward or dx with what it means for the copy: ``dense_copy`` has ``bytes``,
     ``predicted_us`` (None where no dense product runs), ``used`` (whether an eager call for inference, or a
     backward pass of values that need no gradient, multiplies with it) and ``reason``, why not; the text says
-    the same. Both directions have the same copy."""
-    us, size = plan["dense_copy_us"], layer.out_features * layer.in_features * dtype.itemsize
-    reason = _reason(layer, plan, direction)
+    the same. Both directions have the same copy. ``faster``: whether the copy is expected to be, where
+    another plan than this one decides."""
+    us, size = plan["dense_copy_us"], math.prod(layer.dense_shape) * dtype.itemsize
+    reason = _reason(layer, direction, ops.copy_is_faster(plan) if faster is None else faster)
     predicted = "" if us is None else f", predicted {us:.{1 if us < 100 else 0}f} us"
     where = "for inference" if direction == "forward" else "in backward passes"
     used = f"not used: {reason}" if reason else f"used {where}"
@@ -275,7 +291,7 @@ def explained(
     return plan | {"dense_copy": told, "text": plan["text"] + line}
 
 
-def _reason(layer: WithCopy, plan: dict[str, Any], direction: str) -> str:
+def _reason(layer: WithCopy, direction: str, faster: bool) -> str:
     if not layer.dense_copy:
         return "dense_copy is False"
     if reason := layer._no_copy():
@@ -284,6 +300,6 @@ def _reason(layer: WithCopy, plan: dict[str, Any], direction: str) -> str:
         return _UNSETTLED
     if direction == "dx" and layer.values.requires_grad:
         return "the values train"
-    if layer.dense_copy == "auto" and not ops.copy_is_faster(plan):
+    if layer.dense_copy == "auto" and not faster:
         return "what is stored is expected to be faster"
     return ""

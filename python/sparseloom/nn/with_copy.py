@@ -52,6 +52,11 @@ class WithCopy(nn.Module):
         self._dense_copy = setting
         copies.begin(self, setting)
 
+    @property
+    def dense_shape(self) -> tuple[int, ...]:
+        """The shape of the weight in the dense module that this layer stands for."""
+        raise NotImplementedError
+
     def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
         """Raises Error where the layer may have no copy at all."""
 

@@ -51,8 +51,8 @@ def sparsify_(
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
             the kept elements. Any other optimizer that holds a replaced Parameter raises Error at its next
             step.
-        dense_copy: what the attribute of new block-sparse and 2:4 layers becomes: whether calls, and backward
-            passes of frozen values, may multiply with a dense copy of the weight (see
+        dense_copy: what the attribute of new block-sparse and 2:4 layers, convolutions too, becomes: whether
+            calls, and backward passes of frozen values, may multiply with a dense copy of the weight (see
             BlockSparseLinear.dense_copy). Not with ``strict``.
 
     ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``

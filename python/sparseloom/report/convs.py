@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..nn.conv_base import ConvModule
 from ..nn.sparse_weight import SparseWeight
-from .layers import drawn, listed, product_dtype, timed
+from .layers import drawn, listed, name_kernels, product_dtype, timed
 from .result import LayerReport
 
 
@@ -23,7 +23,7 @@ def described(name: str, layer: ConvModule, weight: SparseWeight, seen: Tensor |
     else:
         entry.x_shape = tuple(seen.shape)
         plans = {each: layer.plan(entry.x_shape, each, dtype) for each in weight.directions}
-        entry.kernels = {each: str(plan["kernel"]) for each, plan in plans.items()}
+        name_kernels(entry, plans)
     return entry
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +33,17 @@ def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | Non
         entry.note = "on meta: nothing to measure"
     else:
         plans = {direction: layer.plan(tokens, direction, dtype) for direction in weight.directions}
-        entry.kernels = {direction: plan["kernel"] for direction, plan in plans.items()}
-        for direction, plan in plans.items():
-            copy = plan.get("dense_copy")  # layers of other layouts keep none
-            if copy and copy["used"]:  # forward and dX have the same one
-                entry.kernels[direction], entry.copy_bytes = _COPY, copy["bytes"]
+        name_kernels(entry, plans)
     return entry
+
+
+def name_kernels(entry: LayerReport, plans: dict[str, dict[str, Any]]) -> None:
+    """Notes what runs by the plans of a layer's directions."""
+    entry.kernels = {direction: str(plan["kernel"]) for direction, plan in plans.items()}
+    for direction, plan in plans.items():
+        copy = plan.get("dense_copy")  # layers of other layouts keep none
+        if copy and copy["used"]:  # forward and dX have the same one
+            entry.kernels[direction], entry.copy_bytes = _COPY, copy["bytes"]
 
 
 def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:

@@ -83,10 +83,6 @@ def sweep(
             family = old.get("family", family)
         if family not in FAMILIES:
             raise Error("bench sweep", f"--family {' or '.join(FAMILIES)}", repr(family), "name one of them")
-        if dense_copy and not FAMILIES[family].copies:
-            keep = " or ".join(name for name, each in FAMILIES.items() if each.copies)
-            remedy = "leave it out: a convolution keeps no dense copy, the plan may lend torch's in a call"
-            raise Error("bench sweep", f"--dense-copy with --family {keep}", family, remedy)
         if kernel and family == "bsr":
             ops.kernel_number(kernel)
         seed = int(time.time()) if seed is None else seed

@@ -58,7 +58,7 @@ class ConvProblem(Problem):
             plan = _conv_plans.plan(*how)
         except Error as none_runs:
             return {"kernel": LENT, "candidates": [lent], "text": str(none_runs), "dense_copy_us": None}
-        lent["predicted_us"] = plan["dense_copy_us"]
+        lent["predicted_us"] = plan["dense_us"]
         if lent["predicted_us"] is None:
             return plan
         chosen = plan["kernel"] if plan["predicted_us"] < lent["predicted_us"] else LENT
@@ -85,11 +85,6 @@ class ConvProblem(Problem):
 
     def dense_of_constants(self) -> Call:
         return dense_call(self, constants(self), fastest_layout(replace(self, m=1)))
-
-    @property
-    def copies(self) -> bool:
-        """No: a convolution keeps no dense copy."""
-        return False
 
     def fields(self) -> dict[str, Any]:
         window = {name: list(each) for name, each in self.window._asdict().items()}

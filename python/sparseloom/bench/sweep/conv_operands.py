@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from ...nn.state import build_index
 from ...testing import TileCheck, check_tiles
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
-from ..cells import DTYPES
+from ..cells import DENSE_COPY, DTYPES
 from ..gpu.operands import DENSE, Call, sets_needed
 
 if TYPE_CHECKING:
@@ -85,8 +85,19 @@ class ConvOperands:
         return self.cell.plan(str(self._device))
 
     def calls(self, kernel: str) -> list[Call]:
-        """Returns our calls by that kernel, one for each copy; the results have channels last."""
+        """Returns our calls by that kernel, one for each copy; the results have channels last. "dense_copy"
+        is torch's convolution with a W that lies there, as a layer may keep it."""
+        if kernel == DENSE_COPY:
+            pairs = zip(self.copies, self._kept, strict=True)
+            return [partial(self._by_copy, own.x, weight) for own, weight in pairs]
         return [partial(self.ours, kernel, *own) for own in self.copies]
+
+    @cached_property
+    def _kept(self) -> list[Tensor]:
+        return [self.weight, *(self.weight.clone() for _ in self.copies[1:])]
+
+    def _by_copy(self, x: Tensor, weight: Tensor) -> Tensor:
+        return _conv.by_weight(x.movedim(-1, 1), weight, None, self.cell.window).movedim(1, -1)
 
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
@@ -157,7 +168,7 @@ class ConvBench:
         self._reference = ConvReference(operands, last)
 
     def sparse(self, kernel: str) -> Tensor:
-        return self._operands.ours(kernel, *self._operands.copies[0])
+        return self._operands.calls(kernel)[0]()
 
     def dense(self) -> Tensor:
         return self._dense()

@@ -25,18 +25,16 @@ from .summary import WORST, worst
 
 
 class Family(NamedTuple):
-    """A family of weights: how its problems are drawn, of which class they are, and whether a layer of them
-    may keep a dense copy."""
+    """A family of weights: how its problems are drawn, and of which class they are."""
 
     draw: Callable[[int, int], Problem]
     kind: type[Problem]
-    copies: bool = True
 
 
 FAMILIES = {
     "bsr": Family(problems.draw, Problem),
     "semi24": Family(semi24.draw, semi24.Semi24Problem),
-    "bsr_conv": Family(conv.draw, conv.ConvProblem, copies=False),
+    "bsr_conv": Family(conv.draw, conv.ConvProblem),
 }
 #: With --kernel: how many problems in a row the kernel may refuse before it counts as one that takes none.
 MOST_DRAWS = 200

@@ -46,9 +46,9 @@ constexpr double kPassUs = 1.7;
 }  // namespace
 
 // One pass scatters W, or gathers dW's blocks; three before it spread the lists over the taps.
-double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& machine) {
+bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem& p, const plan::Machine& machine) {
   using namespace cuda;
-  if (p.dtype == DType::f32 && !p.tf32) return 0;  // no row runs it
+  if (p.dtype == DType::f32 && !p.tf32) return {};  // no row runs it
   sparseloom::Problem product = conv_rows::product_of(p);
   const bool dw = p.direction == Direction::dw;
   const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) *
@@ -56,8 +56,8 @@ double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& 
   const double passes = p.shape.taps() == 1 ? 1 : 4, stored = bytes_of(product).stored;
   product.activation = Activation::none, product.residual = false;
   const double gemm = dense::product_us(product, machine);
-  return kOfGemm * gemm + kOfRoot[static_cast<int>(p.direction)] * std::sqrt(gemm) + passes * kPassUs +
-         us(memory_seconds(dw ? 2 * stored : stored + dense, Device(machine)));
+  return {kOfGemm * gemm + kOfRoot[static_cast<int>(p.direction)] * std::sqrt(gemm),
+          passes * kPassUs + us(memory_seconds(dw ? 2 * stored : stored + dense, Device(machine)))};
 }
 
 }  // namespace sparseloom::kernels
@@ -66,7 +66,7 @@ double dense_conv_on_device_us(const bsr_conv::Problem& p, const plan::Machine& 
 
 namespace sparseloom::kernels {
 
-double dense_conv_on_device_us(const bsr_conv::Problem&, const plan::Machine&) { return 0; }
+bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem&, const plan::Machine&) { return {}; }
 
 }  // namespace sparseloom::kernels
 

@@ -7,9 +7,9 @@
 
 namespace sparseloom::kernels {
 
-/// Microseconds of the vendor's convolution with a dense W, and of scattering W for it or gathering dW's
-/// blocks. 0 where no kernel here competes with it: for fp32, or in a build without CUDA.
-double dense_conv_on_device_us(const bsr_conv::Problem& problem, const plan::Machine& machine);
+/// Of the vendor's convolution. 0 and 0 where no kernel here competes with it: for fp32 without TF32, or in a
+/// build without CUDA.
+bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels
 

@@ -94,7 +94,11 @@ TEST(CudaConvRows, PredictSmallConvolutions) {
 // cuDNN on an H100: bench/results/h100/bsr_conv_bfloat16.json, with what the layer's dense dW took.
 TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
   const auto dense = [](Direction direction, int channels, int extent) {
-    return kernels::dense_conv_on_device_us(problem_of(direction, channels, extent, 32, 128), kHopper);
+    const bsr_conv::DenseTime time =
+        kernels::dense_conv_on_device(problem_of(direction, channels, extent, 32, 128), kHopper);
+    EXPECT_GT(time.weight_us, 0);
+    EXPECT_LT(time.weight_us, time.product_us);
+    return time.product_us + time.weight_us;
   };
   EXPECT_NEAR(dense(Direction::forward, 512, 28), 300, 60);
   EXPECT_NEAR(dense(Direction::dx, 1024, 14), 300, 80);
@@ -106,7 +110,7 @@ TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
             dense(Direction::dw, 512, 28));
   bsr_conv::Problem p = problem_of(Direction::forward, 512, 28, 32, 128);
   p.dtype = DType::f32;
-  EXPECT_EQ(kernels::dense_conv_on_device_us(p, kHopper), 0);
+  EXPECT_EQ(kernels::dense_conv_on_device(p, kHopper).product_us, 0);
 }
 
 TEST(CudaConvRows, RefuseInWords) {
