@@ -15,7 +15,7 @@ namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
 
 // What bsr_linear's prediction of the product counts for reading a byte from memory, beside its other terms
-// (Fit::streams of forward_wgmma/row.cpp): the product's X lies in memory once for each tap, the
+// (Fit::streams of forward_wgmma/predict.cpp): the product's X lies in memory once for each tap, the
 // convolution's once.
 constexpr double kStreams = 0.45;
 // By how much im2col copies and block rows that are not ordered take longer than bsr_linear's prediction of

@@ -23,14 +23,11 @@ inline bool narrow_k_tiles(const Problem& p) {
 
 /// Refuses more tiles of forward and dX than the kernel counts.
 Refusal refuse_tiles(const Problem& problem, const TileShape& tile);
-/// Blocks below 32 on a side are merged into units first.
+/// Microseconds of any direction. Blocks below 32 on a side are merged into units first.
 double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);
 
-/// Of forward or dX with this tile: the block rows of a tile, the blocks in a K tile along the reduction, and
-/// which tiles a thread block takes. The rest of the schedule is empty.
-Schedule walk_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
-
-/// walk_of, and the instance: tile, K tile, swap-AB and epilogue.
+/// Of forward or dX with this tile: which tiles a thread block takes, and the instance: tile, K tile, swap-AB
+/// and epilogue.
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
 Schedule scaled_schedule_of(const ScaledProblem& problem, const plan::Machine& machine,
                             const TileShape& tile);
