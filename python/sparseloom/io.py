@@ -1,27 +1,22 @@
 """save and load: one safetensors file with versioned metadata, which is written completely or not at all, and
 loaded completely or not at all.
 
-The format is described in docs/formats.md. Any reader of safetensors can read the tensors; the metadata adds
-what the tensors do not say: the format's version, the sparse layers, which entries share memory, and a
-checksum over all of it.
+The format is described in docs/formats.md. Any reader of safetensors can read the tensors; what the metadata
+adds is in _model_file.py.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from . import layouts, ops
-from ._files import decoded, write_whole
+from . import layouts
+from ._files import write_whole
+from ._model_file import REPLACE, file_of, read_file
 from .errors import Error
 from .nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
@@ -31,12 +26,8 @@ from .pattern import Pattern
 if TYPE_CHECKING:
     from .patch.recipe import Recipe
 
-FORMAT = "sparseloom"
-FORMAT_VERSION = 1
-
 #: What a file says of a weight in any layout.
 _SHAPE = ("out_features", "in_features")
-_REPLACE = "save the model again, or take an undamaged copy"
 
 
 def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
@@ -77,15 +68,7 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
         # byte under one name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
-    metadata = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "writer": str(ops.info()["version"]),
-        "layers": json.dumps(layers, sort_keys=True),
-        "aliases": json.dumps(aliases, sort_keys=True),
-    }
-    metadata["sha256"] = _checksum(tensors, metadata)
-    write_whole(path, _file_bytes(tensors, metadata))
+    write_whole(path, file_of(tensors, layers, aliases))
 
 
 def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
@@ -100,7 +83,7 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     program or from a newer version, or does not fit the model.
     """
     model = _unwrapped(model)
-    tensors, layers = _read(path)
+    tensors, layers = read_file(path)
     if not sparsify:
         return _fill(model, tensors, layers)
     from .patch.from_file import sparsified  # a program that only loads need not import it
@@ -160,7 +143,7 @@ def _recipes(
                 int32_index("load", prefix + entry, tensors[prefix + entry]) for entry in ("crow", "col")
             )
         except (KeyError, TypeError) as error:
-            raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
+            raise Error("load", f"the size and index of {name}", f"none ({error!r})", REPLACE) from error
         found[name] = BlockSparse(select=Pattern.from_index(crow, col, rows, cols, block))
     return found
 
@@ -176,7 +159,7 @@ def _stored(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str,
         parts = {part: tensors[prefix + part] for part in cls.fields() - told.keys()}
         return Stored(cls(rows, cols, **parts, **told), tensors[f"{prefix}values"])
     except KeyError as error:
-        raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
+        raise Error("load", f"the size and index of {name}", f"none ({error!r})", REPLACE) from error
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -206,87 +189,6 @@ def _sparse_layers(model: nn.Module) -> dict[str, SparseWeight]:
     """Returns the weights that the file describes, by layer. Those of 8 bits are not among them: they are
     read into layers of the same number of blocks."""
     return {layer.name: layer.weight for layer in sparse_layers(model) if not layer.weight.scaled}
-
-
-def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Returns the SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of
-    names."""
-    digest = hashlib.sha256()
-    told = {key: value for key, value in metadata.items() if key != "sha256"}
-    digest.update(json.dumps(told, sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Returns the bytes of the file, the same ones for the same contents: safetensors itself writes metadata
-    in a random order."""
-    try:
-        data = safetensors.torch.save(tensors, metadata)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise Error(
-            "save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first"
-        ) from error
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    header["__metadata__"] = dict(sorted(metadata.items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Returns all entries of a file (shared ones under each name) and its sparse layers. Raises Error when
-    the file is not complete or not ours."""
-    try:
-        # The file is read at once, so that what is checked is what is loaded, whatever happens to it
-        # meanwhile.
-        data = Path(decoded("load", path)).read_bytes()
-    except OSError as error:
-        raise Error(
-            "load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path"
-        ) from error
-    metadata = _metadata(data)
-    try:
-        tensors = safetensors.torch.load(data)
-        if metadata.get("sha256") != _checksum(tensors, metadata):
-            raise Error("load", "contents that match the checksum", "a damaged file", _REPLACE)
-        layers, aliases = json.loads(metadata["layers"]), json.loads(metadata["aliases"])
-        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, dict(layers)
-    except Error:
-        raise
-    # The rest is what safetensors, torch or json raise for bytes that they cannot read.
-    except Exception as error:
-        raise Error(
-            "load", "a complete safetensors file", f"{type(error).__name__}: {error}", _REPLACE
-        ) from error
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > len(data) - 8:
-        raise Error("load", "a safetensors file", f"{len(data)} bytes that end inside the header", _REPLACE)
-    try:
-        header = json.loads(data[8 : 8 + size])
-        metadata = header.get("__metadata__", {})
-        ours = metadata.get("format") == FORMAT
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise Error("load", "a safetensors file", f"a header that is not one ({error})", _REPLACE) from error
-    if not ours:
-        remedy = (
-            "this file is of another program: load it with safetensors.torch.load_file and load_state_dict"
-        )
-        raise Error("load", f'metadata with "format": "{FORMAT}"', "none", remedy)
-    version = metadata.get("format_version")
-    if not isinstance(version, str) or not version.isascii() or not version.isdecimal() or len(version) > 9:
-        raise Error("load", "a format_version number", repr(version), _REPLACE)
-    if int(version) != FORMAT_VERSION:
-        remedy = f"install a newer sparseloom than {ops.info()['version']}"
-        raise Error("load", f"format version {FORMAT_VERSION}", version, remedy if int(version) else _REPLACE)
-    return dict(metadata)
 
 
 def _require_fit(

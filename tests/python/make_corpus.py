@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom.io import _checksum, _file_bytes
+from sparseloom._model_file import checksum, file_bytes
 from sparseloom.nn import BlockSparseLinear
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -44,8 +44,8 @@ def parts(data: bytes) -> State:
 def joined(tensors: dict[str, Tensor], metadata: dict[str, str], signed: bool = True) -> bytes:
     """A file of these parts; with a matching checksum when signed: what a hostile writer would do."""
     if signed:
-        metadata = metadata | {"sha256": _checksum(tensors, metadata)}
-    return _file_bytes(tensors, metadata)
+        metadata = metadata | {"sha256": checksum(tensors, metadata)}
+    return file_bytes(tensors, metadata)
 
 
 def with_tensor(
@@ -105,8 +105,8 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "deep_json": (header(b"[" * 20000), "header that is not one"),
     "not_utf8": (header(b'{"__metadata__": {"format": "\xff\xfe"}}'), "header that is not one"),
     "zip_of_torch_save": (lambda data: b"PK\x03\x04" + data, "end inside the header"),
-    "foreign_safetensors": (lambda data: _file_bytes(parts(data)[0], {}), "another program"),
-    "foreign_metadata": (lambda data: _file_bytes(parts(data)[0], {"format": "pt"}), "another program"),
+    "foreign_safetensors": (lambda data: file_bytes(parts(data)[0], {}), "another program"),
+    "foreign_metadata": (lambda data: file_bytes(parts(data)[0], {"format": "pt"}), "another program"),
     "newer_version": (with_metadata(format_version="2"), "newer sparseloom"),
     "newer_version_unknown_dtype": (
         header(

@@ -1,0 +1,121 @@
+"""The bytes of a model's file: a safetensors file whose metadata says what the tensors do not (the format's
+version, the sparse layers, which entries share memory) and has a checksum over all of it. docs/formats.md
+describes the format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from . import ops
+from ._files import decoded
+from .errors import Error
+
+FORMAT = "sparseloom"
+FORMAT_VERSION = 1
+
+#: The remedy where a file is damaged.
+REPLACE = "save the model again, or take an undamaged copy"
+
+
+def file_of(tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str]) -> bytes:
+    """Returns the bytes of a file with these entries, what is said of the sparse layers by their names, and
+    further names of entries (``aliases``: name -> name in ``tensors``)."""
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "writer": str(ops.info()["version"]),
+        "layers": json.dumps(layers, sort_keys=True),
+        "aliases": json.dumps(aliases, sort_keys=True),
+    }
+    metadata["sha256"] = checksum(tensors, metadata)
+    return file_bytes(tensors, metadata)
+
+
+def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Returns the SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of
+    names."""
+    digest = hashlib.sha256()
+    told = {key: value for key, value in metadata.items() if key != "sha256"}
+    digest.update(json.dumps(told, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Returns the bytes of the file, the same ones for the same contents: safetensors itself writes metadata
+    in a random order."""
+    try:
+        data = safetensors.torch.save(tensors, metadata)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise Error(
+            "save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first"
+        ) from error
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns all entries of a file (shared ones under each name) and its sparse layers. Raises Error when
+    the file is not complete or not ours."""
+    try:
+        # The file is read at once, so that what is checked is what is loaded, whatever happens to it
+        # meanwhile.
+        data = Path(decoded("load", path)).read_bytes()
+    except OSError as error:
+        raise Error(
+            "load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path"
+        ) from error
+    metadata = _metadata(data)
+    try:
+        tensors = safetensors.torch.load(data)
+        if metadata.get("sha256") != checksum(tensors, metadata):
+            raise Error("load", "contents that match the checksum", "a damaged file", REPLACE)
+        layers, aliases = json.loads(metadata["layers"]), json.loads(metadata["aliases"])
+        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, dict(layers)
+    except Error:
+        raise
+    # The rest is what safetensors, torch or json raise for bytes that they cannot read.
+    except Exception as error:
+        raise Error(
+            "load", "a complete safetensors file", f"{type(error).__name__}: {error}", REPLACE
+        ) from error
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise Error("load", "a safetensors file", f"{len(data)} bytes that end inside the header", REPLACE)
+    try:
+        header = json.loads(data[8 : 8 + size])
+        metadata = header.get("__metadata__", {})
+        ours = metadata.get("format") == FORMAT
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Error("load", "a safetensors file", f"a header that is not one ({error})", REPLACE) from error
+    if not ours:
+        remedy = (
+            "this file is of another program: load it with safetensors.torch.load_file and load_state_dict"
+        )
+        raise Error("load", f'metadata with "format": "{FORMAT}"', "none", remedy)
+    version = metadata.get("format_version")
+    if not isinstance(version, str) or not version.isascii() or not version.isdecimal() or len(version) > 9:
+        raise Error("load", "a format_version number", repr(version), REPLACE)
+    if int(version) != FORMAT_VERSION:
+        remedy = f"install a newer sparseloom than {ops.info()['version']}"
+        raise Error("load", f"format version {FORMAT_VERSION}", version, remedy if int(version) else REPLACE)
+    return dict(metadata)
