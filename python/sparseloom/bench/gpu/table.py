@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..cells import cell_of
 from ..timing import Spread
-from . import goals, targets
+from . import cell_targets, goals, targets
 
 HEAD = (
     "kernel",
@@ -113,8 +113,8 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
     if not cells:
         return []
     good, many = (
-        targets.well_chosen(cells),
-        sum(targets.timed(record) >= goals.CANDIDATES for record in cells),
+        cell_targets.well_chosen(cells),
+        sum(cell_targets.timed(record) >= goals.CANDIDATES for record in cells),
     )
     few = sum(len(record["candidates"]) < goals.CANDIDATES for record in cells)
     lines = [
