@@ -3,28 +3,23 @@
 
 #include "core/check.h"
 #include "ops/call.h"
+#include "ops/eight_bit.h"
 #include "ops/problem.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom {
 namespace {
 
-// 2^17 products of (-128)^2 add up to 2^31, one more than int32 holds.
-constexpr std::int64_t kInt8Inputs = (std::int64_t{1} << 17) - 1;
-
 void check_problem(const ScaledProblem& problem) {
-  const std::string dtype = name_of(problem.dtype);
   if (!is_scaled(problem.dtype))
-    core::fail("plan", "a ScaledProblem of i8 or f8e4m3", dtype,
+    core::fail("plan", "a ScaledProblem of i8 or f8e4m3", name_of(problem.dtype),
                "plan a Problem (describe), and call linear without Scales");
-  if (problem.out != DType::bf16 && problem.out != DType::f32)
-    core::fail("plan", "an output of bf16 or f32 for " + dtype + " operands", name_of(problem.out),
-               "set ScaledProblem::out (out_dtype) to one of them");
-  if (problem.dtype == DType::i8 && problem.cols > kInt8Inputs)
-    core::fail(
-        "plan",
-        "int8 operands of at most " + std::to_string(kInt8Inputs) + " input features, whose sums fit int32",
-        std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
+  ops::require_out_of_8_bits(problem.dtype, problem.out, "ScaledProblem");
+  if (problem.dtype == DType::i8 && problem.cols > ops::kInt8Products)
+    core::fail("plan",
+               "int8 operands of at most " + std::to_string(ops::kInt8Products) +
+                   " input features, whose sums fit int32",
+               std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
 }
 
 void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {

@@ -4,30 +4,25 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "ops/eight_bit.h"
 #include "ops/rows.h"
 
 namespace sparseloom {
 namespace {
 
-// 2^17 products of (-128)^2 add up to 2^31, one more than int32 holds.
-constexpr std::int64_t kInt8Products = (std::int64_t{1} << 17) - 1;
-
 void check(const Semi24ScaledProblem& p) {
   const std::string dtype = name_of(p.dtype);
   if (!is_scaled(p.dtype))
     core::fail("plan", "operands of i8 or f8e4m3", dtype, "plan a Semi24Linear, which takes no scales");
-  if (p.out != DType::bf16 && p.out != DType::f32)
-    core::fail("plan", "an output of bf16 or f32 for " + dtype + " operands", name_of(p.out),
-               "set Semi24ScaledProblem::out (out_dtype) to one of them");
+  ops::require_out_of_8_bits(p.dtype, p.out, "Semi24ScaledProblem");
   if (p.direction != Direction::forward || p.residual)
     core::fail("plan", "a forward product without a residual for " + dtype + " operands",
                std::string(name_of(p.direction)) + (p.residual ? " with a residual" : ""),
                "add the residual to the result; gradients need a layer of 16 bits");
-  if (const std::int64_t stored = 2 * ((p.cols + 3) / 4); p.dtype == DType::i8 && stored > kInt8Products)
+  if (const std::int64_t stored = 2 * ((p.cols + 3) / 4); p.dtype == DType::i8 && stored > ops::kInt8Products)
     core::fail("plan",
-               "at most " + std::to_string(kInt8Products) +
-                   " stored int8 elements of an output, whose sums fit "
-                   "int32",
+               "at most " + std::to_string(ops::kInt8Products) +
+                   " stored int8 elements of an output, whose sums fit int32",
                std::to_string(stored), "split the layer along its inputs, or use bf16");
 }
 

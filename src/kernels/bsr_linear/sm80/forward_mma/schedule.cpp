@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/check.h"
 #include "kernels/bsr_linear/sm80/forward_mma/tiles.h"
 
 namespace sparseloom::kernels::cuda::dds {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+using core::ceil_div;
 
 /// What a prediction needs to know about a product.
 struct Product {

@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/check.h"
 #include "kernels/bsr_linear/sm90/decode/entry.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+using core::ceil_div;
 
 /// Thread blocks of a cluster. It is the smallest size that evens out the strips, where the heaviest strip
 /// counts as four average ones. A cluster's two barriers and its reads of other thread blocks' sums count as

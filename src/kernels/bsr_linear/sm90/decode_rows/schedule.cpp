@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/check.h"
 #include "kernels/bsr_linear/sm90/decode_rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 
 namespace sparseloom::kernels::cuda::decode90::rows {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+using core::ceil_div;
 
 /// pairs: clusters of two thread blocks that run at once.
 Schedule x_streamed_schedule(std::int64_t block_rows, std::int64_t pairs) {
