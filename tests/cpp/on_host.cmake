@@ -11,5 +11,5 @@ if((NOT SPARSELOOM_SANITIZE OR SPARSELOOM_SANITIZE STREQUAL "thread") AND (NOT S
   # Fibers return by longjmp to stacks that a fortified one does not know.
   target_compile_options(sparseloom_tests_on_host PRIVATE -O2 -Wno-unknown-pragmas -U_FORTIFY_SOURCE)
   target_link_libraries(sparseloom_tests_on_host PRIVATE sparseloom GTest::gtest_main Threads::Threads)
-  gtest_discover_tests(sparseloom_tests_on_host DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(sparseloom_tests_on_host DISCOVERY_TIMEOUT 300)
 endif()

@@ -29,6 +29,7 @@ from sparseloom.bench.gpu import (
     training,
 )
 from sparseloom.bench.gpu.operands import DENSE, Operands, Reference
+from sparseloom.bench.timing import Spread
 from sparseloom.testing import tf32_switch
 
 
@@ -68,8 +69,18 @@ def test_the_captured_calls_take_turns_and_reuse_their_own_output(monkeypatch: p
 
 
 def test_a_run_writes_every_cell_checked_with_peers_and_host(
-    on_the_cpu: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_the_cpu: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    real = host.per_call_us
+
+    def by_mode(*arguments: Any) -> Spread:
+        real(*arguments)
+        return Spread(*[20.0 if torch.is_grad_enabled() else 10.0] * 3)
+
+    monkeypatch.setattr(host, "per_call_us", by_mode)
     assert bench("--results", tmp_path) == 0
     written = json.loads((tmp_path / "h200" / "gpu.json").read_text())
     assert written["device"] == "h200" and written["gpu"]["name"] == "NVIDIA H200"
@@ -93,7 +104,7 @@ def test_a_run_writes_every_cell_checked_with_peers_and_host(
     assert found[1]["peers_absent"].keys() == found[1]["peers"].keys()
     assert (
         called["op"] == "host"
-        and called["with_gradients"]["us"]["median"] > called["without_gradients"]["us"]["p20"] > 0
+        and called["with_gradients"]["us"]["median"] == 20 == 2 * called["without_gradients"]["us"]["median"]
     )
     out = capsys.readouterr().out
     assert str(TINY[0]) in out and "F.linear" in out

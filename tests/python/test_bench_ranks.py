@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import socket
 import subprocess
 from pathlib import Path
 
@@ -19,10 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def one_rank(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    about = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    # Port 0 is any free one: a port that was looked up before may be another's when the store opens it.
+    about = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}
     for name, value in about.items():
         monkeypatch.setenv(name, str(value))
     yield {name: str(value) for name, value in about.items()}

@@ -201,11 +201,22 @@ def slowest(plan: dict[str, Any]) -> str:
     return str(record.able(plan)[-1]["kernel"])
 
 
+def as_predicted(calls: list[Any], seconds: float, least: int) -> list[list[float]]:
+    """Stands for bench.timing.interleaved: kernels take a thousand times what their plan says, and dense
+    twice what the fastest does. Measured times of 10 ms of rounds are a busy machine's."""
+    *ours, _ = calls  # partial(Bench.sparse, kernel)
+    plan = ours[0].func.__self__.plan
+    fastest = record.able(plan)[0]["kernel"]
+    us = [1e3 * record.predicted_us(plan, kernel) for kernel in (*(call.args[0] for call in ours), fastest)]
+    return [[each] * least for each in (*us[:-1], 2 * us[-1])]
+
+
 def test_a_plan_that_takes_the_slowest_is_exposed(
     tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(problems, "TOKENS", (8, 80))
     monkeypatch.setattr(problems, "EVERY", 1)  # every candidate of every problem
+    monkeypatch.setattr(cpu, "interleaved", as_predicted)
 
     def figures() -> tuple[float, float]:
         assert (
@@ -223,7 +234,7 @@ def test_a_plan_that_takes_the_slowest_is_exposed(
     said = summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head)
     assert said.startswith("seed 4, kernels chosen by slowest; ")
     worse_behind, worse_chosen = figures()
-    assert worse_behind > behind + 0.2 and worse_chosen < chosen - 0.4
+    assert (behind, chosen) == (0, 1) and worse_behind > 0.5 and worse_chosen < 0.5
 
 
 # What is summed up.

@@ -202,7 +202,7 @@ def test_a_dead_context_is_recorded_and_a_new_process_goes_on(
     assert asked[0][:2] == ["bench", "sweep"] and options["--seed"] == "5" and options["--problems"] == "3"
     assert (
         options["--name"] == "sweep-5"
-        and 90 < float(options["--seconds"]) < 100
+        and 0 < float(options["--seconds"]) < 100  # what is left of them
         and "--kernel" not in options
     )
     monkeypatch.setattr(

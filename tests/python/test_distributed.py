@@ -42,7 +42,7 @@ def ranks_of(name, tmp_path):
         )
         for rank in range(2)
     ]
-    done = [rank.communicate(timeout=300) for rank in ranks]
+    done = [rank.communicate(timeout=900) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(stderr for _, stderr in done)
     return done
 

@@ -12,7 +12,7 @@ from sparseloom.bench import int8
 
 # Of one layer, forward and backward, in a process that has planned nothing. torch's own first backward(dy)
 # imports half a second of modules: an nn.Linear pays for that. A fresh cache folder: the machine's rates are
-# measured too.
+# measured too. In CPU time, which others' load hardly changes.
 TIMED = """
 import json, sys, time
 import torch
@@ -32,19 +32,20 @@ else:
 dy = torch.randn(tokens, features).to(x.dtype)
 times = {"forward": [], "backward": []}
 for _ in range(3):
-    start = time.perf_counter()
+    start = time.process_time()
     y = layer(x)
-    times["forward"].append(time.perf_counter() - start)
+    times["forward"].append(time.process_time() - start)
     if y.requires_grad:
-        start = time.perf_counter()
+        start = time.process_time()
         y.backward(dy)
-        times["backward"].append(time.perf_counter() - start)
+        times["backward"].append(time.process_time() - start)
 print(json.dumps(times))
 """
 
-# Seconds. A first call takes .05 to .1 of them on a quiet machine; .54 in each of three attempts beside other
-# work. The naive product that this test is for takes 8 and more.
-SLACK = 1.5
+# Seconds of CPU. A first call takes .05 to .1 of them on a quiet machine, and .8 beside four busy processes:
+# each of six sizes of torch's product may be timed for .4 s on two threads then (gemm_rate.cpp). The naive
+# product that this test is for takes 8 and more.
+SLACK = 5.0
 
 DTYPES = [
     ("float32", 512, 0.25),

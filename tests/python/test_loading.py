@@ -259,10 +259,11 @@ unwanted = {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dyn
 assert not unwanted & sys.modules.keys() - before
 print(took / torchs)
 """
+    # Of torch's own CPU time, since seconds would judge the machine: .05, and .15 with sources to compile.
+    most = 0.1 if not sys.dont_write_bytecode else 0.2
     shares = []
-    for _ in range(3):
+    while len(shares) < 10 and (not shares or shares[-1] >= most):  # neighbours may slow one import alone
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, done.stderr
         shares.append(float(done.stdout))
-    # Of torch's own CPU time, since seconds would judge the machine: .05, and .15 with sources to compile.
-    assert min(shares) < (0.1 if not sys.dont_write_bytecode else 0.2)
+    assert min(shares) < most, shares

@@ -10,6 +10,8 @@ import torch.multiprocessing
 import sparseloom
 from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
 
+# Seconds; a child that imports torch beside two busy tests took more than half a minute.
+PATIENCE = 600
 X = torch.linspace(-1, 1, 3 * 64).reshape(3, 64)
 
 
@@ -28,10 +30,10 @@ def answers(given):
 def work(argument, requests, results, done):
     """The child: what it makes of its argument and of what comes through a queue, which it sends back."""
     results.put(answers(argument))
-    received = requests.get(timeout=60)
+    received = requests.get(timeout=PATIENCE)
     results.put(answers(received))
     results.put(received)
-    done.wait(60)  # torch wants a sender to live until its tensors have arrived
+    done.wait(PATIENCE)  # torch wants a sender to live until its tensors have arrived
 
 
 @pytest.mark.parametrize("package", ["torch.multiprocessing", "multiprocessing"])
@@ -45,12 +47,12 @@ def test_layers_reach_another_process_as_argument_and_by_queue_and_come_back(met
         requests.put(given)
         expected = answers(given)
         for _ in range(2):
-            assert all(map(torch.equal, results.get(timeout=100), expected))
-        back = results.get(timeout=100)
+            assert all(map(torch.equal, results.get(timeout=PATIENCE), expected))
+        back = results.get(timeout=PATIENCE)
         assert all(map(torch.equal, answers(back), expected)) and back["pattern"] == given["pattern"]
     finally:
         done.set()
-        child.join(60)
+        child.join(PATIENCE)
         if child.is_alive():
             child.terminate()
     assert child.exitcode == 0

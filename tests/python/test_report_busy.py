@@ -150,5 +150,8 @@ def test_what_the_watch_says_is_how_far_the_mean_round_is_from_the_fastest(monke
 def test_a_report_beside_spinning_processes_is_marked_as_of_a_busy_machine():
     """README's own example printed 130x on such a machine, as a fact."""
     with busy_processes(2 * max(2, cores())):
-        found = sparseloom.report(net(), torch.randn(8, 64), seconds=0.2)
+        for _ in range(10):  # the scheduler may leave the cores to one report
+            found = sparseloom.report(net(), torch.randn(8, 64), seconds=0.2)
+            if found.busy:
+                break
     assert found.busy and str(found).startswith("!!! BUSY MACHINE: ") and 0.2 < found.lost < 1, found.lost

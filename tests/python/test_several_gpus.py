@@ -48,7 +48,7 @@ def require_checks(kind, world, folder):
     command = [sys.executable, "-W", "error::RuntimeWarning", str(HERE / "ranks.py"), kind, str(world)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(folder)], capture_output=True, text=True, env=environment, timeout=400, check=False
+        [*command, str(folder)], capture_output=True, text=True, env=environment, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-6000:]
     last = ["a rank that fails leaves no hang"] if kind == "cpu" else []

@@ -235,14 +235,16 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(break_it, words):
 
 def test_a_new_pattern_is_planned_within_the_time_that_a_dynamic_trainer_has():
     """0.3 ms at density 0.5 on one core, index and all three plans; the promise is 1 ms, and a tenfold loss
-    must show anywhere."""
+    must show anywhere. In this thread's own time, and again where neighbours slow the core down."""
     ops.plan(build_index(sparseloom.pattern.balanced(4096, 4096, 32, 0.5, 0)), "forward", torch.float32, 1024)
     times = []
-    for seed in range(15):
+    for seed in range(150):
         mask = torch.rand(128, 128, generator=torch.Generator().manual_seed(seed)) < 0.5
-        start = time.perf_counter()
+        start = time.thread_time()
         index = build_index(Pattern(4096, 4096, 32, mask))
         for direction in ops.DIRECTIONS:
             ops.plan(index, direction, torch.float32, 1024)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
+        if seed >= 14 and min(times) < 2e-3:
+            break
     assert min(times) < 2e-3, (min(times), statistics.median(times))

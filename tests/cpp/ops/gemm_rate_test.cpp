@@ -44,9 +44,12 @@ TEST(GemmRate, OfASlowProductIsFoundWithoutRunningItWhole) {
   executor.context = &calls;
   executor.gemm = slow;
   const double rate = gemm_rate(backward_of_2048(), executor);
-  EXPECT_LT(calls.flops / kSlowRate, 0.4);  // seconds; the whole product takes 16, three times
+  // Seconds. The whole product takes 16, three times; .07 of a quiet machine, and .4 of each of three shapes
+  // where sleepers wake late.
+  EXPECT_LE(calls.largest / kSlowRate, 0.2);
+  EXPECT_LT(calls.flops / kSlowRate, 2);
   EXPECT_LE(rate, kSlowRate);
-  EXPECT_GT(rate, 0.1 * kSlowRate);  // a busy machine wakes a sleeper late
+  EXPECT_GT(rate, 0.9 * kSlowRate);  // none is taken for slower, whoever wakes late
   const double before = calls.flops;
   EXPECT_EQ(gemm_rate(backward_of_2048(), executor), rate);
   EXPECT_EQ(calls.flops, before);

@@ -33,19 +33,27 @@ TEST(SpinRegisters, DoesTheSameOnEveryThread) {
   }
 }
 
-TEST(SpinRegisters, ReachesTheRateThatWasMeasured) {  // loosely: the machine is shared
-  const plan::MachineRates rates = kernels::measure_rates();
+double best_spin_rate(const char* name) {
+  double best = 0;
+  for (int i = 0; i < 200; ++i) {  // some 30 us each: one of them undisturbed
+    const auto start = std::chrono::steady_clock::now();
+    const auto flops = static_cast<double>(ops::spin_registers(name, 5000, Executor::serial()));
+    best = std::max(best,
+                    flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+// A neighbour on the same physical core comes and goes, and halves what either measures meanwhile: of ten
+// pairs, one has to agree.
+TEST(SpinRegisters, ReachesTheRateThatWasMeasured) {
   for (const kernels::RateField& field : kernels::rate_fields()) {
-    if (field.rate == &plan::MachineRates::copy_bytes || rates.*field.rate == 0) continue;
-    double best = 0;
-    for (int i = 0; i < 200; ++i) {  // some 30 us each: one of them undisturbed
-      const auto start = std::chrono::steady_clock::now();
-      const auto flops = static_cast<double>(ops::spin_registers(field.name, 5000, Executor::serial()));
-      best = std::max(
-          best, flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    EXPECT_GT(best, 0.5 * rates.*field.rate) << field.name;
-    EXPECT_LT(best, 2 * rates.*field.rate) << field.name;
+    if (field.rate == &plan::MachineRates::copy_bytes || kernels::measure_rates().*field.rate == 0) continue;
+    double quotient = 0;
+    const auto agree = [&] { return 0.67 < quotient && quotient < 1.5; };
+    for (int pair = 0; pair < 10 && !agree(); ++pair)
+      quotient = best_spin_rate(field.name) / kernels::measure_rates().*field.rate;
+    EXPECT_TRUE(agree()) << field.name << " " << quotient;
   }
 }
 
