@@ -5,14 +5,21 @@ test does.
 Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing
 that says "skipped". In CI every package is installed (tests/requirements.txt), so a test that lacks one is an
 error there.
+
+A test draws the same numbers in every run, whichever tests ran before it in its process: from a seed of its
+name. SPARSELOOM_TEST_SEED, a number, draws others: a test that fails with some of them has a tolerance too
+small.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import sys
+import zlib
 
+import numpy as np
 import pytest
 import torch
 from torch.torch_version import TorchVersion
@@ -33,6 +40,24 @@ NEEDS = {
 collect_ignore = [
     name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))
 ]
+
+
+def seed_by(name: str) -> None:
+    seed = (zlib.crc32(name.encode()) + int(os.environ.get("SPARSELOOM_TEST_SEED", "0"))) % 2**32
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _seed_of_the_file(request: pytest.FixtureRequest) -> None:
+    """For fixtures of modules, which are made before those of the first test that wants them."""
+    seed_by(request.path.name)
+
+
+@pytest.fixture(autouse=True)
+def _seed_of_the_test(request: pytest.FixtureRequest) -> None:
+    seed_by(f"{request.path.name}::{request.node.name}")
 
 
 def absent_packages(item: pytest.Item) -> list[str]:
