@@ -127,9 +127,12 @@ def test_the_overhead_of_a_call_is_measured_once_and_is_what_a_small_layer_takes
     assert found and trial.overhead(*arguments, False) == found[0]
 
 
-def test_a_layer_that_becomes_slower_by_its_calls_overhead_is_not_recommended(clock):
+def test_a_layer_that_becomes_slower_by_its_calls_overhead_is_not_recommended(clock, monkeypatch):
     """64 x 64, 8 tokens: predicted 9.65x by the products alone, .85x in truth."""
     clock["dense"], clock["sparse"] = 17.0, lambda layer: 20.0
+    # The products' times are the plans' of a Zen 4: another machine, or a busy one, has others.
+    planned = lambda size, block, density, ways: (4 * density, dict.fromkeys(ways, "avx512_panel"))  # noqa: E731
+    monkeypatch.setattr(sys.modules["sparseloom.advise"], "predicted", planned)
     layer = nn.Sequential(nn.Linear(64, 64))
     found = advise(layer, torch.randn(8, 64))
     assert (
@@ -208,7 +211,9 @@ def test_patterns_are_of_the_density_asked_for_or_refused(clock):
     """Of .25 they were of .1, the fastest option of at most that density."""
     clock["sparse"] = lambda layer: 100 * layer.density
     net = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512, bias=False), nn.Linear(512, 2))
-    found = advise(net, torch.randn(128, 512))
+    found = advise(
+        net, torch.randn(128, 512), measure=True
+    )  # else by plans, which go by this machine's rates
     for density in (0.1, 0.25, 0.5):
         patterns = found.patterns(density=density)
         assert set(patterns) == {"0", "1"} and {pattern.density for pattern in patterns.values()} == {density}
