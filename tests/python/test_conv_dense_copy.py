@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import sparseloom
 from sparseloom import BlockSparse, Error, _conv, _conv_plans
 from sparseloom.nn import BlockSparseConv2d
+from sparseloom.patch import fold_batchnorm_
 from sparseloom.patch.described import described, make_described
 
 SPACE = (7, 6, 5)
@@ -78,6 +79,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
         {name: 2 * each if name == "values" else each for name, each in layer.state_dict().items()}
     ),
     "double": lambda layer: layer.double(),
+    "reset_parameters": lambda layer: layer.reset_parameters(),
     "another Parameter": lambda layer: setattr(layer, "values", nn.Parameter(2 * layer.values.detach())),
 }
 
@@ -91,6 +93,17 @@ def test_no_copy_is_stale(change: str) -> None:
     assert same(layer, x) == (change != "values")  # a write from outside ends it, until it is assigned
     layer.dense_copy = True
     assert same(layer, x)
+
+
+def test_a_batch_norm_is_folded_into_the_copy() -> None:
+    model = nn.Sequential(made(2, dense_copy=True), nn.BatchNorm2d(20)).eval()
+    x = torch.randn(2, 24, 6, 5)
+    with torch.no_grad():
+        model[1].running_var.uniform_(0.5, 2)
+        want = model(x)
+        fold_batchnorm_(model)
+        torch.testing.assert_close(model(x), want, atol=1e-5, rtol=1e-5)
+    assert same(model[0], x)
 
 
 def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

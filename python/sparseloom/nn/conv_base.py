@@ -153,7 +153,7 @@ class ConvModule(IndexedModule):
         output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first."""
         if self.values.is_meta:
             return
-        with torch.no_grad():
+        with torch.no_grad(), copies.own_writes(self):
             fans = self._fans()
             bound = torch.where(fans > 0, fans.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None, None]

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import Error
+from ..nn.dense_copy import own_writes
 from ..nn.linears import holder_of_convolution
 from ..nn.parametrized import values_are_computed
 from ..nn.sparse_weight import is_sparse
@@ -80,7 +81,9 @@ def fold_batchnorm_(model: nn.Module, pairs: Iterable[tuple[str, str]] | None = 
         result.pairs.append((conv, norm))
         exchange.modules.append((named[norm], nn.Identity().train(named[norm].training)))
     for conv, norm in result.pairs:
-        _fold(named[conv], named[norm])
+        layer = holder_of_convolution(named[conv])
+        with torch.no_grad(), own_writes(layer):
+            _fold(layer, named[norm])
     exchange.put()
     exchange.settle()
     announce(result)
@@ -150,9 +153,7 @@ def _require_statistics(name: str, norm: Any) -> None:
         raise Error(_OP, "batch norms with running statistics", got, "it needs the batch: leave it")
 
 
-@torch.no_grad()
-def _fold(conv: nn.Module, norm: Any) -> None:
-    layer = holder_of_convolution(conv)
+def _fold(layer: Any, norm: Any) -> None:
     values: nn.Parameter = layer.values
     exact = torch.promote_types(values.dtype, torch.float32)
     device = values.device
