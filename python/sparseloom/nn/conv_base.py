@@ -14,12 +14,11 @@ from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from .._numbers import whole
 from ..errors import Error
-from ..pattern import Block, Pattern, block_shape
-from ..sparsify import Context, Sparsifier, sparsifier_of
-from . import arguments, state
+from ..pattern import Block, Pattern
+from ..sparsify import Sparsifier
+from . import arguments, conv_convert, state
 from . import dense_copy as copies
 from .conv_weight import ConvWeight
-from .convert import SELECTS, Activation
 from .edges import Edges
 from .indexed import IndexedModule
 from .linear import uniform_
@@ -299,43 +298,12 @@ class ConvModule(IndexedModule):
         """Returns a layer with the blocks of ``pattern``, or the ``density`` of blocks with the largest
         ``select``, of a module of ``dense_class`` (copied). Blocks are ranked by the sums of |w| over the
         taps; the rest is as in BlockSparseLinear.from_dense."""
-        name = cls.dense_class.__name__
-        if type(dense).__name__ != name or not isinstance(dense, nn.Module):
-            remedy = "pass the layer that this class stands for"
-            raise Error("from_dense", f"an nn.{name}", type(dense).__name__, remedy)
-        if (density is None) == (pattern is None):
-            got = "neither" if density is None else "both"
-            raise Error("from_dense", "one of density and pattern", got, "pass density=0.25, or pattern=")
-        arguments.require_activation(activation)
-        source: Any = dense
-        weight = cls.of_channels(source.weight.detach()).flatten(2)
-        if pattern is None:
-            request = Context(weight.abs().sum(2), block_shape("from_dense", block), density, scope)
-            pattern = sparsifier_of("from_dense", select, SELECTS)(request)
-        layer = cls.holding(source, weight, pattern)
-        layer.activation = activation
-        layer.values.requires_grad_(source.weight.requires_grad)
-        if source.bias is not None:
-            layer.bias = nn.Parameter(source.bias.detach().clone(), source.bias.requires_grad)
-        return layer
+        return conv_convert.from_dense(cls, dense, pattern, density, block, select, scope, activation)
 
     def to_dense(self) -> nn.Module:
         """Returns the module of ``dense_class`` with the same values in their places and zero elsewhere
         (copied); with an activation, a Sequential of both. Raises Error for a layer with ``edges``."""
-        if self.edges is not None:
-            remedy = "set layer.edges = None, which changes the results at the borders"
-            raise Error("to_dense", "a layer without an edge bias", "one with it", remedy)
-        cls: Any = self.dense_class
-        dense: nn.Module = cls(
-            self.in_features, self.out_features, bias=self.bias is not None, device="meta",
-            **{name: getattr(self, name) for name in self.options},
-        )  # fmt: skip
-        weight = self.of_channels(_conv.dense(self.values.detach(), self.index, self.kernel_size))
-        dense.weight = nn.Parameter(weight.contiguous(), self.values.requires_grad)
-        if self.bias is not None:
-            dense.bias = nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
-        whole_twin = dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
-        return whole_twin.train(self.training)
+        return conv_convert.to_dense(self)
 
     @staticmethod
     def of_channels(weight: Tensor) -> Tensor:
