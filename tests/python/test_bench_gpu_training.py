@@ -76,10 +76,11 @@ def test_the_compiled_mlp_is_checked_and_timed_beside_dense(
     monkeypatch.setattr(
         training,
         "in_turn",
-        lambda made, rounds: {name: [each.burst()] * rounds for name, each in made.items()},
+        lambda made, rounds: {name: [us[name] * (each.burst() > 0)] * rounds for name, each in made.items()},
     )
+    us = {"sparse": 200.0, "dense": 500.0}  # a measured quotient may have too few digits to compare
     found = training.compiled_mlp(on_the_cpu.settings, backend="aot_eager")
-    assert found["speedup"] == pytest.approx(found["dense_us"] / found["us"]["median"], rel=0.01)
+    assert (found["dense_us"], found["us"]["median"], found["speedup"]) == (500, 200, 2.5)
     assert 0 < max(found["relative_error"].values()) < 0.02
     assert {key: found[key] for key in training.mlp_fields()} == training.mlp_fields()
 

@@ -133,6 +133,7 @@ def test_ratios_are_of_samples_of_the_same_round():
         and Spread(1.0, 1.0, 1.0).shows_none
         and not Spread(0.9, 0.8, 0.99).shows_none
     )
+    assert Spread(0.12345, 0.00041, 2.3456).rounded(2) == {"median": 0.12, "p20": 0.00041, "p80": 2.35}
     order = []
     samples = in_turn([lambda: order.append("a"), lambda: order.append("b")], 0.0)
     assert order == ["a", "b"] * 6 and [len(each) for each in samples] == [5, 5]

@@ -25,7 +25,7 @@ from .._plans import dtype_name
 from ..errors import Error
 from ..nn import BlockSparseConv2d
 from ..ops import call
-from ..timing.rounds import in_turn
+from ..timing.rounds import in_turn, rounded
 from .gpu.device import Monitor, describe, require_gpu, slug
 from .gpu.replay import capture, capture_stream
 from .results import default_folder, header, write_results
@@ -185,7 +185,7 @@ def measured(
         ratios = [theirs / ours for theirs, ours in zip(rounds["torch"], rounds["ours"], strict=True)]
         # a product so slow that it ran once has one ratio
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        record["ratio"][direction] = [round(each, 2) for each in quartiles]
+        record["ratio"][direction] = [rounded(each, 2) for each in quartiles]
         how = direction, dtype, images, (extent, extent), layer._window, layer.index
         plan = _conv_plans.plan(*how, -1 if gpu is None else gpu.index or 0)
         record["kernels"][direction] = plan["kernel"]

@@ -18,7 +18,7 @@ from ..testing.tolerance import TILE_TOKENS
 from .cells import DENSE_COPY, Cell
 from .peak import Spin
 from .skewed import KINDS
-from .timing import Call, Spread, interleaved, ratios
+from .timing import Call, Spread, interleaved, ratios, rounded
 
 Record = dict[str, Any]
 # A candidate that the plan expects to take this many times the fastest's time is left out of the comparison:
@@ -223,10 +223,10 @@ def timed_record(
         "kernel": kernel,
         "us": us.rounded(2),
         "dense_us": round(Spread.of(dense).median, 2),
-        "speedup": round(ratio.median, 3),
+        "speedup": rounded(ratio.median, 3),
         "speedup_spread": ratio.rounded(3),
         "useful_tflops": round(rate / 1e12, 5),
-        "share_of_peak": round(share.median, 4),
+        "share_of_peak": rounded(share.median, 4),
         "share_spread": share.rounded(4),
         "peak": peak.spin.rate,
         "peak_tflops": round(peak.spin.flops / Spread.of(peak.us).median / 1e6, 5),

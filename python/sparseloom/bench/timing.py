@@ -14,6 +14,7 @@ from pathlib import Path
 from ..timing.busy import wake_threads
 from ..timing.rounds import Spread as Spread
 from ..timing.rounds import ratios as ratios
+from ..timing.rounds import rounded as rounded
 
 Call = Callable[[], object]
 

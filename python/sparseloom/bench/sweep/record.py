@@ -13,7 +13,7 @@ from typing import Any
 from ... import ops
 from ...testing import TileCheck
 from ..cells import DENSE_COPY
-from ..timing import Spread, ratios
+from ..timing import Spread, ratios, rounded
 from .problems import Problem
 
 Record = dict[str, Any]
@@ -96,7 +96,7 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
         "kernel": chosen,
         "us": us.rounded(2),
         "dense_us": round(Spread.of(timed.dense).median, 2),
-        "speedup": round(speedup.median, 4),
+        "speedup": rounded(speedup.median, 4),
         "speedup_spread": speedup.rounded(4),
         "predicted_us": round(predicted_us(plan, chosen), 2),
         "worst_tile_error": found.worst_tile_error,
