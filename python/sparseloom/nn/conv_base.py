@@ -22,6 +22,7 @@ from .conv_weight import ConvWeight
 from .edges import Edges
 from .indexed import IndexedModule
 from .linear import uniform_
+from .parametrized import require_own_values, values_are_computed
 from .sparse_weight import SparseWeight, described
 from .weight import BlockSparseWeight
 
@@ -149,7 +150,9 @@ class ConvModule(IndexedModule):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the dense class's initial distribution for the true fan: uniform within 1 / sqrt(fan) of the
-        output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first."""
+        output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first.
+        Raises Error where ``values`` are computed (by a parametrization, norm or pruning)."""
+        require_own_values("reset_parameters", self)
         if self.values.is_meta:
             return
         with torch.no_grad(), copies.own_writes(self):
@@ -331,7 +334,8 @@ class ConvModule(IndexedModule):
         """Packs an entry ``weight`` of a dense convolution by the layer's pattern first."""
         weight = state_dict.get(prefix + "weight")
         blocks = prefix + "crow" in state_dict  # save_pretrained calls them weight, too
-        if isinstance(weight, Tensor) and tuple(weight.shape) == self.dense_shape and not blocks:
+        packs = not blocks and not values_are_computed(self)
+        if packs and isinstance(weight, Tensor) and tuple(weight.shape) == self.dense_shape:
             del state_dict[prefix + "weight"]
             index = self._index_of(self.pattern).to(weight.device)
             entries = {

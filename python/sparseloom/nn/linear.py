@@ -17,7 +17,7 @@ from ..timing import candidates
 from . import arguments, convert, cut, state
 from . import dense_copy as copies
 from .indexed import IndexedModule
-from .parametrized import Parametrizations
+from .parametrized import require_own_values
 from .sparse_weight import SparseWeight, described
 from .weight import BlockSparseWeight, assigned
 
@@ -117,8 +117,10 @@ class BlockSparseLinear(IndexedModule):
         of the output feature).
 
         A block row without blocks has no fan-in: its bias is zero. Raises Error for a layer that is cut
-        between ranks, which knows the fan-in of its part alone.
+        between ranks, which knows the fan-in of its part alone, and where ``values`` are computed (by a
+        parametrization, norm or pruning).
         """
+        require_own_values("reset_parameters", self)
         if self._cut is not None:
             got, remedy = "a part of one", "draw before parallelize_module, or load"
             raise Error("reset_parameters", "a whole layer", got, remedy)
@@ -180,13 +182,6 @@ class BlockSparseLinear(IndexedModule):
             residual = None if residual is None else residual.flatten(0, -2)
         y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual, weight)
         return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Does what nn.Module's does, but gives torch.nn.utils.parametrize a container that accepts a module
-        named ``values``."""
-        if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
-            value = Parametrizations()
-        super().__setattr__(name, value)
 
     def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
         if setting and self._cut is not None:

@@ -29,6 +29,17 @@ class Parametrizations(nn.ModuleDict):
         return method if entry is None else entry
 
 
+class Parametrizable(nn.Module):
+    """A layer with ``values`` that torch.nn.utils.parametrize takes, as ``weight`` of other layers."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Does what nn.Module's does, but gives torch.nn.utils.parametrize a container that accepts a module
+        named ``values``."""
+        if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
+            value = Parametrizations()
+        super().__setattr__(name, value)
+
+
 def values_are_computed(layer: nn.Module) -> bool:
     """Returns whether something other than a Parameter or buffer of the layer holds ``values``."""
     return "values" not in layer._parameters and "values" not in layer._buffers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from . import arguments, semi_structured
 from . import dense_copy as copies
 from .convert import Activation
 from .ordered import Ordered
+from .parametrized import values_are_computed
 from .weight import BlockSparseWeight, assigned
 from .with_copy import WithCopy
 
@@ -93,9 +94,13 @@ class Semi24Linear(WithCopy, Ordered):
         ):
             return node  # type: ignore[no-any-return]
         # nn.Module's own __getattr__ would take as long as the operator's argument checks
-        values: Any = self._parameters["values"]
-        positions: Any = self._buffers["positions"]
-        bias: Tensor | None = self._parameters["bias"]
+        parameters, positions = self._parameters, cast(Any, self._buffers["positions"])
+        values: Any
+        bias: Tensor | None
+        try:
+            values, bias = parameters["values"], parameters["bias"]
+        except KeyError:  # one of them is computed: parametrized, weight-normed or pruned
+            values, bias = self.values, self.bias
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -294,5 +299,6 @@ class Semi24Linear(WithCopy, Ordered):
                 del tensors[prefix + "weight"]
                 tensors.update({prefix + "values": values, prefix + "positions": layout.positions})
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
-        self.values.requires_grad_(False)  # load_state_dict(assign=True) puts Parameters of the file's kind
+        if not values_are_computed(self):  # load_state_dict(assign=True) puts Parameters of the file's kind
+            self.values.requires_grad_(False)
         self.refresh_()

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import ops
 from ..pattern import Pattern
 from . import state
 from .cut import Cut
+from .parametrized import Parametrizable
 
 
-class WithIndex(nn.Module):
+class WithIndex(Parametrizable):
     """A layer whose weight lies where its pattern says.
 
     The buffer ``packed_index`` holds the index by block rows and by block columns (ops.Index). It is not

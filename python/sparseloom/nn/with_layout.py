@@ -12,6 +12,7 @@ from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout
 from .layout_weight import LayoutWeight
+from .parametrized import Parametrizable, require_own_values, values_are_computed
 from .sparse_weight import SparseWeight
 
 
@@ -20,7 +21,7 @@ def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
     return [(id(each), 0 if each.is_inference() else each._version) for each in index.values()]
 
 
-class WithLayout(nn.Module):
+class WithLayout(Parametrizable):
     """A layer with the Parameters ``values`` and ``bias`` [out_features] (or None), and the parts of its
     layout's index as buffers, under the layout's names for them; all of them are saved."""
 
@@ -86,7 +87,9 @@ class WithLayout(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
-        of the output feature); 0 for one that has none."""
+        of the output feature); 0 for one that has none. Raises Error where ``values`` are computed (by a
+        parametrization, norm or pruning)."""
+        require_own_values("reset_parameters", self)
         if self.values.is_meta:
             return
         with torch.no_grad():
@@ -142,9 +145,10 @@ class WithLayout(nn.Module):
     ) -> None:
         """Takes the index and values of another pattern of the same layout, whatever their sizes; checked
         before anything is changed."""
-        names = ("values", *self._parts)
+        computed = self.values.detach() if values_are_computed(self) else None
+        names = self._parts if computed is not None else ("values", *self._parts)
         if any(prefix + name in state_dict for name in names):
-            self.sparse_weights()["values"].require_readable(state_dict, prefix, None)
+            self.sparse_weights()["values"].require_readable(state_dict, prefix, computed)
             for name in names:
                 own, read = getattr(self, name), state_dict[prefix + name]
                 if own.shape != read.shape:
