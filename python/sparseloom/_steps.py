@@ -15,10 +15,11 @@ from ._recurrent import Weight
 
 
 def by_functions() -> bool:
-    """Returns whether the steps run by the Functions of this room: torch.func, vmap and forward mode want
-    products and cells that have every derivative, and torch.jit.trace records no Functions."""
+    """Returns whether the steps run by the Functions of this room. torch.func, vmap and forward mode want
+    products and cells that have every derivative, torch.jit.trace records no Functions, and Dynamo cannot
+    trace what these share from step to step."""
     if torch.compiler.is_compiling():
-        return True
+        return False
     return not transformed() and torch._C._get_tracing_state() is None
 
 

@@ -194,8 +194,7 @@ class SmallWorldLSTM(nn.Module):
         """Returns whether the norms behind the products run as single passes. Torch's operators do it for a
         compiler, which fuses them itself, under torch.func, and where hooks and replaced modules want to be
         called."""
-        fused = by_functions() and not torch.compiler.is_compiling()
-        return fused and all(_plain(norm) for norm in self.norms)
+        return by_functions() and all(_plain(norm) for norm in self.norms)
 
     def _norms(self, steps: int, side: int) -> list[Norm]:
         """Returns the norms; ``side``: units of a gate that lie side by side in the last product's result."""
@@ -241,7 +240,7 @@ class SmallWorldLSTM(nn.Module):
     def _products(self, matrix: nn.Module) -> Callable[[Tensor], Tensor]:
         """Returns what multiplies with a matrix in each step, in the dtype of autocast."""
         plain = (in_blocks(matrix) or isinstance(matrix, nn.Linear)) and matrix.bias is None
-        if not plain or matrix._forward_hooks or torch.compiler.is_compiling() or not by_functions():
+        if not plain or matrix._forward_hooks or not by_functions():
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
         dtype = self._dtype(values)
