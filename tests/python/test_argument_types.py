@@ -1,6 +1,7 @@
 """Numbers, paths and tensors of other kinds: numpy's and bytes are taken, what cannot be meant is our
 Error."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import sparseloom
 from sparseloom import SparseTensor, SparsityBuilder, ops, pattern
 from sparseloom.layouts import Csr
 from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, SparseLinear
+from sparseloom.sparsify import ScalarFraction
 
 INTEGERS = [np.int64, np.int32, np.uint8, torch.tensor]
 
@@ -57,6 +59,7 @@ QUANTIZED = QuantizedBlockSparseLinear.from_sparse(LAYER)
 MASK = torch.ones(2, 2, dtype=torch.bool)
 CSR = Csr.from_dense(X, density=0.5)
 STORED, SPARSE = CSR.pack(X), SparseLinear(64, 64, layout="csr", density=0.5)
+BUILDER = SparsityBuilder(nn.Sequential(nn.Linear(4, 4)))
 WRONG = {
     "features as str": lambda: BlockSparseLinear("64", 64, density=0.1),
     "features as float": lambda: BlockSparseLinear(64, 64.0, density=0.1),
@@ -160,6 +163,16 @@ WRONG = {
     "SparseLinear from a list": lambda: SparseLinear.from_dense([[1.0]], "csr"),
     "SparseLinear from a vector": lambda: SparseLinear.from_dense(torch.ones(3), "csr"),
     "SparsityBuilder registry": lambda: SparsityBuilder(nn.Sequential(nn.Linear(4, 4)), registry=3),
+    "SparsityBuilder initial sparsifier": lambda: BUILDER.set_weight("0.weight", "magnitude"),
+    "SparsityBuilder sparsifier as class": lambda: BUILDER.set_weight("0.weight", ScalarFraction),
+    "SparsityBuilder external sparsifier": lambda: BUILDER.set_weight("0.weight", external_sparsifier=3),
+    "SparsityBuilder gradient's sparsifier": lambda: BUILDER.set_weight_grad("0.weight", None),
+    "SparsityBuilder sparsifier as tensor": lambda: BUILDER.set_interm("0", external_sparsifier=X),
+    "SparsityBuilder sparsifier as function": lambda: BUILDER.set_interm_grad("0", lambda x: x),
+    "SparsityBuilder format": lambda: BUILDER.set_weight("0.weight", out_format=torch.sparse_csr),
+    "SparsityBuilder name as bytes": lambda: BUILDER.set_weight(b"0.weight"),
+    "SparsityBuilder name as pattern": lambda: BUILDER.set_interm(re.compile("0")),
+    "sparsified_op sparsifier": lambda: sparseloom.sparsified_op(torch.add, [(3, "dense", 3, "csr")]),
     "SparsityBuilder statistics": lambda: SparsityBuilder(nn.Sequential(nn.Linear(4, 4))).set_weight(
         "0.weight", input_statistics=3
     ),

@@ -18,7 +18,7 @@ from ..layouts import Csr, Dense, Layout
 from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
 from ..tensors.sparse_tensor import require_registry
-from ..tensors.sparsifying import Format
+from ..tensors.sparsifying import Format, require_sparsifier
 from .interms import Intermediate, OutputHook, Traced, modules_named
 from .weights import Weights, WeightSpec, hook_gradient
 
@@ -69,6 +69,7 @@ class SparsityBuilder:
         if not isinstance(input_statistics, (Tensor, type(None))):
             got = type(input_statistics).__name__
             raise Error(_OP, "a tensor as input_statistics, or None", got, "leave them out")
+        require_sparsifier(_OP, initial_sparsifier)
         into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
         self._weights[_regex(name)] = WeightSpec(initial_sparsifier, into, input_statistics, self.registry)
 
@@ -186,11 +187,13 @@ class SparsityBuilder:
 
 
 def _regex(name: str) -> str:
+    expected, remedy = "a name or a regular expression", "escape dots and brackets of a regex"
+    if not isinstance(name, str):
+        raise Error(_OP, expected, repr(name), "pass a str; of a compiled one its .pattern")
     try:
         re.compile(name)
-    except (re.error, TypeError) as error:
-        remedy = "escape dots and brackets of a regex"
-        raise Error(_OP, "a name or a regular expression", f"{name!r} ({error})", remedy) from error
+    except re.error as error:
+        raise Error(_OP, expected, f"{name!r} ({error})", remedy) from error
     return name
 
 

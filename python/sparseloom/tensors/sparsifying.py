@@ -17,6 +17,8 @@ from .sparse_tensor import SparseTensor, as_matrix
 from .sparse_tensor import format_of as layout_of
 
 _OP = "sparsified"
+#: Packages of whose classes no object is a sparsifier.
+_NO_SPARSIFIERS = {"builtins", "numpy", "torch"}
 
 
 class Format(NamedTuple):
@@ -35,8 +37,7 @@ class Format(NamedTuple):
             remedy = "(KeepAll(), Dense, ScalarFraction(.9), Csr), or sparsify.DENSE"
             raise Error(_OP, "inline sparsifier, format, external sparsifier, format", repr(given), remedy)
         for each in (given[0], given[2]):
-            if isinstance(each, type) or callable(getattr(each, "from_dense", None)):
-                raise Error(_OP, "a sparsifier with its arguments", repr(each), "pass KeepAll(), for example")
+            require_sparsifier(_OP, each)
         return cls(given[0], layout_of(given[1]), given[2], layout_of(given[3]))
 
     @property
@@ -48,6 +49,15 @@ class Format(NamedTuple):
         """Returns the tensor in the final format; ``known`` is what the Context knows."""
         inline = sparsified(tensor, self.inline, self.temporary, registry, **known)
         return sparsified(inline, self.external, self.final, registry, **known)
+
+
+def require_sparsifier(op: str, given: Any) -> None:
+    """Raises Error for what cannot be a sparsifier: a class without its arguments, a layout, and an object of
+    a class of Python's or torch's own. Any other class may be registered until the first use."""
+    foreign = type(given).__module__.partition(".")[0] in _NO_SPARSIFIERS
+    if isinstance(given, type) or foreign or callable(getattr(given, "from_dense", None)):
+        expected = "a sparsifier with its arguments"
+        raise Error(op, expected, repr(given), "pass KeepAll() or ScalarFraction(.9), for example")
 
 
 def sparsified(
