@@ -9,7 +9,6 @@ move, copy or write a tensor keep the format, the others compute densely, with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,6 +88,10 @@ def positional(found: Implementation, args: Sequence[Any], kwargs: dict[str, Any
 
 def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What __torch_dispatch__ returns."""
+    if torch.is_inference_mode_enabled() and _is_view_of_outside(func, args):
+        # to autograd it is none of the tensors that this mode makes
+        with torch.inference_mode(False), torch.no_grad():
+            return operator(func, args, kwargs)
     handler = structural.handler(func) or lists.handler(func)
     if handler is not None:
         made = handler(func, args, kwargs)
@@ -105,10 +108,7 @@ def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     formats = [format_of(each).name for each in tensors]
     registry_of(tensors).fall_back(str(func.overloadpacket), formats)
-    # A view of a tensor from outside of inference mode is none of those that this mode makes, to autograd.
-    is_view = any(each.alias_info is not None for each in func._schema.returns)
-    outside = is_view and not tensors[0].is_inference()
-    with torch.inference_mode(False) if outside else nullcontext(), torch.no_grad():
+    with torch.no_grad():
         args, kwargs = tree_map_only(sparse_tensor.SparseTensor, densified, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -213,6 +213,13 @@ def _by_mask(target: Any, where: Any, value: Any) -> bool:
     """Whether target[where] = value is masked_fill_, which writes elements and no copy."""
     is_mask = isinstance(where, Tensor) and where.dtype == torch.bool and where.shape == target.shape
     return is_sparse(target) and is_mask and (not isinstance(value, Tensor) or value.dim() == 0)
+
+
+def _is_view_of_outside(func: Any, args: tuple[Any, ...]) -> bool:
+    """Returns whether an operator makes a view of a tensor from outside of inference mode."""
+    schema = func._schema
+    is_view = not schema.is_mutable and any(each.alias_info is not None for each in schema.returns)
+    return is_view and isinstance(args[0], Tensor) and not args[0].is_inference()
 
 
 def is_sparse(value: Any) -> bool:

@@ -31,8 +31,11 @@ class SparseTensor(Tensor):
 
     Nothing is copied. The gradient of the SparseTensor reaches ``stored`` if one makes it by ``of``. It is
     made of plain tensors for torch.compile, pickles, and moves between devices and dtypes as any tensor.
-    Operators that write into it keep its format: what is stored changes, the rest stays zero. Raises Error
-    where shape and layout do not fit, and for anything else than these arguments.
+    Operators that write into it keep its format: what is stored changes, the rest stays zero. ``copy_``, and
+    with it ``load_state_dict``, raises Error for a SparseTensor with elements elsewhere;
+    ``load_state_dict(assign=True)`` takes the index, too. torch.func shows its functions no subclass: the
+    gradient by ``torch.func.grad`` is dense, and ``from_dense(gradient, weight.layout_index)`` packs it.
+    Raises Error where shape and layout do not fit, and for anything else than these arguments.
     """
 
     stored: Tensor

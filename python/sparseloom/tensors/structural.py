@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import Error
 from ..layouts import Layout
 from . import dispatch, sparse_tensor
 
@@ -107,6 +108,49 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return target
 
 
+def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Writes another tensor into what is stored. Raises Error where that is a SparseTensor with elements
+    elsewhere, as in a checkpoint of another index: they would be lost."""
+    target, source = args[:2]
+    if dispatch.is_sparse(target) and dispatch.is_sparse(source) and _loses(source, target):
+        index = source.layout_index
+        expected = f"elements where {target.format.name} of {target.stored.numel()} values stores some"
+        got = f"others, of {index.name} with {source.stored.numel()} values"
+        remedy = "load_state_dict(assign=True) takes the index, too; copy to_dense() to leave the others out"
+        raise Error("SparseTensor.copy_", expected, got, remedy)
+    return _write(func, args, kwargs)
+
+
+def _loses(source: Any, target: Any) -> bool:
+    """Returns whether an element of ``source`` has no place in ``target``; asked of tensors with memory
+    alone, and not while a CUDA graph is captured, which cannot wait for the answer."""
+    mine, theirs = target.layout_index, source.layout_index
+    parts = [source.stored, *mine.tensors().values(), *theirs.tensors().values()]
+    if same_index(mine, theirs) or any(type(each) is not Tensor or each.is_meta for each in parts):
+        return False
+    if source.stored.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    if source.shape != target.shape or _equal(mine, theirs):
+        return False
+    dense = dispatch.densified(source)
+    kept = mine.pack(dense.reshape(mine.rows, mine.cols).to(target.device))
+    return int(dense.count_nonzero()) > int(kept.count_nonzero())
+
+
+def _equal(one: Layout, other: Layout) -> bool:
+    """Returns whether two layouts store the same elements in the same order."""
+    mine, theirs = one.tensors(), other.tensors()
+    return (
+        type(one) is type(other)
+        and one.options() == other.options()
+        and all(
+            mine[name].shape == theirs[name].shape
+            and torch.equal(mine[name].to(theirs[name].device), theirs[name])
+            for name in mine
+        )
+    )
+
+
 def clear_padding(index: Layout, stored: Tensor) -> None:
     """Sets what an operator has written into padding, 0 + 1 or 0 / 0, to zero again."""
     if index.padded and not stored.is_meta:
@@ -161,7 +205,7 @@ _HANDLERS: dict[Any, Handler] = {
     aten.mul.Scalar: _scaled,
     aten.add.Tensor: _both,
     aten.sub.Tensor: _both,
-    aten.copy_.default: _write,
+    aten.copy_.default: _copied,
     aten.zero_.default: _write,
     aten.fill_.Scalar: _write,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscaled,
