@@ -326,3 +326,30 @@ def test_operators_tell_torch_what_they_do():
 def test_what_cannot_be(call, told):
     with pytest.raises(Error, match=told):
         call(make())
+
+
+def test_a_layer_on_meta_gets_memory_and_pattern_from_an_assigned_state_dict():
+    saved = make()
+    saved.set_topology_(mask_of(17))
+    layer = BlockSparseLinear(100, 70, density=0.3, block=16, capacity=0.6, device="meta")
+    assert layer.pattern.blocks == 11 and layer.plan(8)["kernel"] == make().plan(8)["kernel"]
+    layer.load_state_dict(saved.state_dict(), assign=True)
+    x = torch.randn(9, 100)
+    assert layer.capacity == 21 and layer.pattern == saved.pattern and torch.equal(layer(x), saved(x))
+    assert all(not each.is_meta for each in (*layer.parameters(), *layer.buffers()))
+    layer.set_topology_(mask_of(19, 1))
+    assert layer.pattern.blocks == 19 and int(layer.requested_blocks) == 19
+    layer(x).sum().backward()
+    assert layer.values.grad.shape == (21, 16, 16)
+
+
+def test_a_state_dict_that_is_assigned_on_meta_keeps_the_layer_there():
+    saved = make()
+    saved.set_topology_(mask_of(17))
+    layer = make()
+    layer.load_state_dict(
+        {name: each.to("meta") for name, each in saved.state_dict().items() if name != "col"}
+        | {"crow": saved.crow, "col": saved.col[:17]},
+        assign=True,
+    )
+    assert layer.values.is_meta and layer.packed_index.is_meta and layer.pattern == saved.pattern

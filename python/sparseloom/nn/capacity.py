@@ -49,15 +49,18 @@ def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optim
     _resize(layer, optimizers, before, lambda tensor: _with_room(tensor[: pattern.blocks], slots))
     layer._capacity, layer._digest = slots, ops.MOVING
     device = layer.packed_index.device
-    for name, number in (("requested_blocks", pattern.blocks), (FLAGS, 0)):
-        layer.register_buffer(
-            name, torch.full((1,), number, dtype=torch.int32, device=device), persistent=False
-        )
     del layer._buffers[state.INDEX_BUFFER]
     layer._set_index(pattern, device)
     if layer._copy is not None:
         layer._copy.end()
     return layer
+
+
+def count(layer: IndexedModule, blocks: int, device: torch.device) -> None:
+    """Gives a layer the buffers that changes of topology write to, on the device of its index."""
+    for name, number in (("requested_blocks", blocks), (FLAGS, 0)):
+        tensor = torch.full((1,), number, dtype=torch.int32, device=device)
+        layer.register_buffer(name, tensor, persistent=False)
 
 
 def slots_of(op: str, pattern: Pattern, capacity: float) -> int:

@@ -43,8 +43,9 @@ class IndexedModule(WithCopy, WithIndex):
     @property
     def pattern(self) -> Pattern:
         """Which blocks exist; immutable. A dynamic layer (set_topology_) gives the pattern of this moment,
-        which waits for the device."""
-        return topology.current_pattern(self) if self.dynamic else self._pattern
+        which waits for the device; on meta the last one that the host knew."""
+        told = not self.dynamic or self.packed_index.is_meta
+        return self._pattern if told else topology.current_pattern(self)
 
     @property
     def dynamic(self) -> bool:
@@ -174,8 +175,10 @@ class IndexedModule(WithCopy, WithIndex):
         return self._index_of(self.pattern)._replace(digest=self._digest)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
-        if not topology.write_index(self, pattern):
+        if not topology.write_index(self, pattern, device):
             super()._set_index(pattern, device)
+            if self._capacity is not None:
+                capacities.count(self, pattern.blocks, device)
         self._writes = state.writes(self)
         if self._copy is not None:
             self._copy.forget()

@@ -183,11 +183,13 @@ def current_pattern(layer: IndexedModule) -> Pattern:
     return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
 
 
-def write_index(layer: IndexedModule, pattern: Pattern) -> bool:
+def write_index(layer: IndexedModule, pattern: Pattern, device: torch.device) -> bool:
     """Writes the index of another pattern into the memory of a dynamic layer's. Returns False when the layer
-    is not dynamic or its index has another size."""
+    is not dynamic, or its index has another size, no memory, or memory of another device."""
     packed = layer._buffers.get(state.INDEX_BUFFER)
     if packed is None or layer._digest >= 0 or packed.dtype != torch.int32:
+        return False
+    if packed.is_meta or packed.device != device:
         return False
     if layer.capacity is None and layer._blocks != pattern.blocks:
         return False
