@@ -209,6 +209,18 @@ def test_what_is_frozen_gets_no_gradient(frozen):
         assert (p.grad is not None) == p.requires_grad
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_one_tensor_alone_is_that_among_all(kind):
+    layer = make(kind, num_layers=2, bidirectional=True, proj_size=16)
+    leaves = inputs(layer)
+    loss = sum(y.square().sum() for y in run(layer, leaves[0], leaves[1:]))
+    asked = [*leaves, *layer.parameters()]
+    wanted = torch.autograd.grad(loss, asked, retain_graph=True)
+    for leaf, theirs in zip(asked, wanted, strict=True):
+        (mine,) = torch.autograd.grad(loss, [leaf], allow_unused=True, retain_graph=True)
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_all_gates_have_one_pattern_or_one_for_all():
     one = pattern.barabasi_albert(64, 64, 16, 1, seed=0)
     layer = BlockSparseLSTM(24, 64, pattern=one, num_layers=2)

@@ -55,6 +55,18 @@ def equations(layer, x, h, c, weights):
     return torch.stack(outputs), h, c
 
 
+def test_the_gradient_of_one_tensor_alone_is_that_among_all():
+    layer = make(tokens=11, classes=5, dtype=torch.float64)
+    state = [torch.randn(2, HIDDEN, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    y, last = layer(torch.randint(11, (3, 2)), tuple(state))
+    loss = sum(each.square().sum() for each in (y, *last))
+    asked = [*state, *layer.parameters()]
+    wanted = torch.autograd.grad(loss, asked, retain_graph=True)
+    for leaf, theirs in zip(asked, wanted, strict=True):
+        (mine,) = torch.autograd.grad(loss, [leaf], allow_unused=True, retain_graph=True)
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("sparse", [True, False])
 def test_results_and_gradients_are_those_of_the_equations(sparse):
     layer = make(**({} if sparse else {"pattern": None}))
