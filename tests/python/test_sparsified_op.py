@@ -227,8 +227,11 @@ def test_several_results_copies_pickles_and_refusals():
         sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, S.ScalarFraction(0.1), L.Semi24Layout)])(x)
     with pytest.raises(Error, match=r"\[ell_rows\] expected elements that it can store, got 43 of"):
         sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, S.ScalarFraction(0.1), Ell)])(x)
+    with pytest.raises(Error, match="a sparsifier with its arguments"):
+        sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, object(), L.Csr)])
+    unregistered = type("Unregistered", (), {})()  # its class may be registered until the first use
     with pytest.raises(Error, match="a mask or a registered way"):
-        sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, object(), L.Csr)])(x)
+        sl.sparsified_op(torch.neg, [(S.KeepAll(), L.Dense, unregistered, L.Csr)])(x)
 
 
 def test_strict_reaches_the_operator():

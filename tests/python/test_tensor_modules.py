@@ -116,3 +116,52 @@ def test_torch_func_gives_the_dense_gradient_which_the_index_packs():
     torch.testing.assert_close(got.to_dense(), want.to_dense())
     (torchs,) = torch.autograd.grad(loss(dict(layer.named_parameters())), [layer.weight])
     assert isinstance(torchs, SparseTensor) and torch.equal(torchs.to_dense(), want.to_dense())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_data_that_is_assigned_counts(layout: Any):
+    parameter, other = module(layout).weight, module(layout).weight
+    doubled = 2 * weight() * (parameter.detach().to_dense() != 0)
+    parameter.data = other.detach() * 2  # it was ignored
+    assert torch.equal(parameter.to_dense(), doubled) and isinstance(parameter, nn.Parameter)
+    parameter.data = 2 * torch.ones(6, 8)
+    assert torch.equal(parameter.to_dense(), 2.0 * (doubled != 0))
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector([other]) * 2, [parameter])
+    assert torch.equal(parameter.to_dense(), doubled)
+    for wrong in (torch.ones(3), other.detach().double(), 3):
+        with pytest.raises(Error, match=r"SparseTensor\.data"):
+            parameter.data = wrong
+    parameter.to_dense().sum().backward()
+    assert isinstance(parameter.grad, SparseTensor)
+
+
+def test_data_of_another_index_is_refused():
+    parameter = module().weight
+    with pytest.raises(Error, match=r"SparseTensor\.copy_"):
+        parameter.data = module(seed=1).weight.detach()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_processes_share_what_is_stored(layout: Any):
+    """torch itself shared the storage of a wrapper that has none, and crashed."""
+    layer = module(layout)
+    y = layer(X).detach()
+    assert not layer.weight.is_shared() and layer.share_memory() is layer
+    assert layer.weight.is_shared() and layer.weight.stored.is_shared() and torch.equal(layer(X), y)
+    with pytest.raises(Error, match="DLPack"):
+        torch.from_dlpack(layer.weight.detach())
+
+
+def test_initialisers_write_what_is_stored():
+    parameter = module().weight
+    mask = parameter.detach().to_dense() != 0
+    for draw in (
+        nn.init.orthogonal_,
+        nn.init.kaiming_normal_,
+        nn.init.trunc_normal_,
+        nn.init.xavier_uniform_,
+    ):
+        before = parameter.detach().to_dense().clone()
+        draw(parameter)
+        after = parameter.detach().to_dense()
+        assert not torch.equal(after, before) and bool((after[~mask] == 0).all())

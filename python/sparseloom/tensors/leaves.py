@@ -33,6 +33,9 @@ def keep_format(made: Any) -> None:
     gradient's format."""
     if dispatch.is_sparse(made):
         with torch._C.DisableTorchFunctionSubclass():
-            if made.requires_grad and made.is_leaf and not made.keeps_format:
+            if not made.requires_grad or made.keeps_format:
+                return
+            # torch refuses to say of a view whether it is a leaf, where no_grad made it of one
+            if not (made._is_view() and made._base.requires_grad) and made.is_leaf:
                 made.register_hook(_InFormat(made))
                 made.keeps_format = True

@@ -13,7 +13,7 @@ from .. import layouts
 from .._registry import Registry
 from ..errors import Error
 from ..layouts import Layout
-from . import dispatch
+from . import dispatch, structural
 
 _OP = "SparseTensor"
 
@@ -120,6 +120,35 @@ class SparseTensor(Tensor):
         """Returns the dense tensor; its gradient comes back in this format."""
         dense: Tensor = dispatch.Densified.apply(self)
         return dense.to_dense(*arguments, **named) if arguments or named else dense
+
+    @property
+    def data(self) -> Tensor:
+        """The tensor without its history. Assigning another changes what is stored: the values of a
+        SparseTensor of an equal index are taken as they are, a dense tensor's are copied at the stored
+        places. Raises Error for another shape, dtype or device, and where ``copy_`` does."""
+        found: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        return found
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        structural.assign(self, value)  # torch's own would change the wrapper alone
+
+    def share_memory_(self) -> SparseTensor:
+        """Moves what is stored, and the index, to memory that processes share; returns self."""
+        for each in self._tensors():
+            each.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Returns whether processes share what is stored and the index."""
+        return all(each.is_shared() for each in self._tensors())
+
+    def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
+        """Raises Error: what is stored is no dense memory."""
+        raise Error(_OP, "a dense tensor, for DLPack", "a SparseTensor", "call to_dense(), or pass stored")
+
+    def _tensors(self) -> list[Tensor]:
+        return [self.stored, *(getattr(self, _PART + name) for name in self._names)]
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["stored", *(_PART + name for name in self._names)], _Meta(self._template, self.registry)

@@ -121,6 +121,24 @@ def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _write(func, args, kwargs)
 
 
+def assign(target: Any, value: Any) -> None:
+    """Does what ``target.data = value`` says: takes the values of a SparseTensor of an equal index, and
+    copies others to the stored places. Raises Error for a tensor of another kind."""
+    told = [
+        (list(each.shape), each.dtype, each.device) for each in (target, value) if isinstance(each, Tensor)
+    ]
+    if len(told) < 2 or told[0] != told[1]:
+        shape, dtype, device = told[0]
+        got = "{} of {} on {}".format(*told[1]) if len(told) > 1 else type(value).__name__
+        remedy = "make an nn.Parameter of the new tensor, or call .to() on the module"
+        raise Error("SparseTensor.data", f"{shape} of {dtype} on {device}", got, remedy)
+    if dispatch.is_sparse(value) and _equal(value.layout_index, target.layout_index):
+        target.stored = value.stored.detach()
+        return
+    with torch.no_grad():
+        target.detach().copy_(value.detach())
+
+
 def _loses(source: Any, target: Any) -> bool:
     """Returns whether an element of ``source`` has no place in ``target``; asked of tensors with memory
     alone, and not while a CUDA graph is captured, which cannot wait for the answer."""
