@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,18 @@ def require_activation(activation: str | None) -> None:
     """Raises Error unless the products have that activation."""
     if unknown := ops.unknown_activation(_OP, activation, "apply any other one after the layer"):
         raise unknown
+
+
+def exact(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Returns what ``module._apply`` gets in place of ``fn``: ``.type(torch.bfloat16)`` and its like convert
+    integers, too, but those of an index or a mask only move."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        made = fn(tensor)
+        whole = not tensor.is_floating_point() and not tensor.is_complex()
+        return tensor.to(made.device) if whole and made.dtype != tensor.dtype else made
+
+    return moved
 
 
 def require_tensor(x: Any) -> Tensor:

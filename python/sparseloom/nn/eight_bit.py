@@ -168,6 +168,11 @@ class EightBit(nn.Module):
             raise Error("load", expected, str(values.dtype), remedy)
         return values
 
+    def reset_parameters(self) -> None:
+        """Raises Error: 8-bit values are rounded from a layer's that train."""
+        remedy = "draw before quantize_, and quantize again"
+        raise Error("reset_parameters", "a layer that trains", "one of 8 bits", remedy)
+
     def _told(self) -> list[str]:
         """Returns what extra_repr says of the 8 bits and of calls."""
         parts = [
@@ -181,7 +186,7 @@ class EightBit(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EightBit:
         """Applies .to(), .half() and their like: they move everything, and convert the bias alone."""
         before = {name: self._buffers[name] for name in _EXACT}
-        super()._apply(fn, recurse)
+        super()._apply(arguments.exact(fn), recurse)
         for name, kept in before.items():
             moved = self._buffers[name]
             if kept is not None and moved is not None and moved.dtype != kept.dtype:

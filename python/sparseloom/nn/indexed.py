@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
+from . import arguments, cut_state, dense_copy, dense_entries, state, topology
 from . import capacity as capacities
-from . import cut_state, dense_copy, dense_entries, state, topology
 from .with_copy import WithCopy
 from .with_index import WithIndex
 
@@ -224,10 +224,10 @@ class IndexedModule(WithCopy, WithIndex):
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
         the index is written again."""
         was_meta = self.packed_index.is_meta
-        super()._apply(fn, recurse)
+        super()._apply(arguments.exact(fn), recurse)
         packed = self.packed_index
-        if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
-            self._set_index(self._pattern if was_meta else self.pattern, packed.device)
+        if was_meta and not packed.is_meta:
+            self._set_index(self._pattern, packed.device)
         else:
             state.remember(self)
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,6 +107,7 @@ class MaskedLinear(nn.Module):
         if watched and not plain and not torch.compiler.is_compiling():
             got = "a gradient for the pruned part, which no function has"
             raise Error(_OP, "share=0 and decay=0 under torch.func and torch.jit", got, "call backward()")
+        watched = watched or torch.compiler.is_exporting()  # a program reads no mask on the host
         if plain and (watched or (self.multiply == "dense" and leaves_host_out)):
             x, weight, bias = self._cast(x, self._masked(self._gates()))
             return F.linear(x, weight, bias)
@@ -230,6 +231,15 @@ class MaskedLinear(nn.Module):
             got = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
             raise Error(_OP, f"a bool mask [{rows}, {cols}]", got, "make one entry for each element")
         return mask.detach().clone()
+
+    def __dir__(self) -> list[str]:
+        """Leaves out what raises: torch.jit.trace asks for every attribute."""
+        return [name for name in super().__dir__() if name != "pattern" or self.block != (1, 1)]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MaskedLinear:
+        """Applies .to(), .half(), .type() and their like; the mask stays bool."""
+        super()._apply(arguments.exact(fn), recurse)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, which a copy makes anew."""

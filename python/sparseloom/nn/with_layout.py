@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout
+from . import arguments
 from .layout_weight import LayoutWeight
 from .parametrized import Parametrizable, require_own_values, values_are_computed
 from .sparse_weight import SparseWeight
@@ -77,7 +78,7 @@ class WithLayout(Parametrizable):
         self._derived_of = _states(index)
 
     def _apply(self, fn: Any, recurse: bool = True) -> WithLayout:
-        super()._apply(fn, recurse)
+        super()._apply(arguments.exact(fn), recurse)
         self.refresh_()
         return self
 
