@@ -165,3 +165,14 @@ def test_initialisers_write_what_is_stored():
         draw(parameter)
         after = parameter.detach().to_dense()
         assert not torch.equal(after, before) and bool((after[~mask] == 0).all())
+
+
+def test_a_module_on_meta_takes_its_index_from_a_checkpoint():
+    layer = module()
+    y, saved = layer(X).detach(), copy.deepcopy(layer.state_dict())
+    layer.to("meta")
+    assert layer.weight.is_meta and isinstance(layer.weight, SparseTensor)
+    with pytest.raises(Error, match=r"load_state_dict\(assign=True\)"):
+        layer.to_empty(device="cpu")
+    layer.load_state_dict(saved, assign=True)
+    assert torch.equal(layer(X), y)

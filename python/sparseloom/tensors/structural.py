@@ -53,6 +53,10 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Another dtype for what is stored, another device for the index, too."""
     source = args[0]
     stored = func(source.stored, *args[1:], **kwargs)
+    lost = any(part.is_meta for part in source.layout_index.tensors().values()) and not stored.is_meta
+    if lost:
+        remedy = "load_state_dict(assign=True) takes a checkpoint's index, too"
+        raise Error(f"SparseTensor to {stored.device}", "an index in memory", "one on meta", remedy)
     parts = {name: part.to(stored.device) for name, part in source.layout_index.tensors().items()}
     index = source.layout_index if stored.device == source.device else source.layout_index.with_tensors(parts)
     return sparse_tensor.SparseTensor(index, stored, source.shape, source.registry)
