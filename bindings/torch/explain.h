@@ -21,8 +21,8 @@ DType dtype_named(const std::string& name);
 Executor planner(std::int64_t device);
 
 /// {"kernel", "predicted_us", "workspace_bytes", "dense_copy_us", "candidates", "text"}. `copy_us`: what the
-/// product with a dense copy of W would take, where the verb tells; else null. `dense_us`: one that makes that
-/// copy, of verbs that have no row for it; the key of that name is there with a value alone.
+/// product with a dense copy of W would take, where the verb tells; else null. `dense_us`: one that makes
+/// that copy, of verbs that have no row for it; the key of that name is there with a value alone.
 std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
                     const std::optional<double>& dense_us = std::nullopt);
 
