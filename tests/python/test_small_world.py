@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
+from small_worlds import HIDDEN, make, small_world
 
 import sparseloom
 from sparseloom import Error, _norms, _steps, pattern, quantize_
@@ -14,17 +15,6 @@ from sparseloom._recurrent import Weight
 from sparseloom._steps import Products
 from sparseloom.nn import BlockSparseLinear, BlockSparseLSTM, SmallWorldLSTM
 from sparseloom.nn.recurrent_weights import beside_of
-
-HIDDEN, OPTIONS = 96, {"steps": 4, "inputs": 24, "outputs": 48, "dropout": 0.0}
-
-
-def small_world(step):
-    return pattern.watts_strogatz(HIDDEN, HIDDEN, 16, 2, 0.3, seed=step)
-
-
-def make(**options):
-    torch.manual_seed(0)
-    return SmallWorldLSTM(20, HIDDEN, **({"pattern": small_world} | OPTIONS | options))
 
 
 def dense_of(matrix):

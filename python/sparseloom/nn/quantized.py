@@ -189,7 +189,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
         """Applies .to(), .half(), .to_empty() and their like: they move everything, and convert the bias
         alone."""
         was_meta = self.packed_index.is_meta
-        super()._apply(arguments.exact(fn), recurse)
+        super()._apply(fn, recurse)
         if was_meta and not self.packed_index.is_meta:  # memory that came from meta holds nothing
             self._set_index(self._pattern, self.packed_index.device)
         else:

@@ -52,11 +52,11 @@ class Spread:
         return f" ({self.p20:.2f} to {self.p80:.2f})" + (", no difference shown" if self.shows_none else "")
 
 
-def rounded(value: float, decimals: int) -> float:
-    """Returns the value to so many decimals, a small one to two digits: beside busy processes a call of 20 us
-    may take 8 ms, and the ratio is not 0."""
+def rounded(value: float, decimals: int, digits: int = 2) -> float:
+    """Returns the value to so many decimals, a small one to at least so many digits: beside busy processes a
+    call of 20 us may take 8 ms, and the ratio is not 0."""
     if 0 < abs(value) < 1:
-        decimals = max(decimals, 1 - math.floor(math.log10(abs(value))))
+        decimals = max(decimals, digits - 1 - math.floor(math.log10(abs(value))))
     return round(value, decimals)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...timing.busy import BUSY, Watch
-from ..timing import Call, interleaved, ratios
+from ..timing import Call, interleaved, ratios, rounded
 from .cpu import Cpu
 from .record import Record
 
@@ -71,7 +71,7 @@ class BesideBusy(Cpu):
             found |= {"of_sums": busy[1] / quiet[1], "lost": watch.lost}
             if found["quotient"] <= MOST and watch.lost <= BUSY:
                 break
-        return record | {"beside_busy": {name: float(f"{value:.4g}") for name, value in found.items()}}
+        return record | {"beside_busy": {name: rounded(value, 4, 4) for name, value in found.items()}}
 
 
 def counts(record: Record) -> bool:

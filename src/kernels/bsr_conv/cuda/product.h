@@ -7,8 +7,8 @@
 
 namespace sparseloom::kernels {
 
-/// Of the vendor's convolution. 0 and 0 where no kernel here competes with it: for fp32 without TF32, or in a
-/// build without CUDA.
+/// What the vendor's convolution takes. 0 and 0 where no kernel here competes with it: for fp32 without TF32,
+/// or in a build without CUDA.
 bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels
