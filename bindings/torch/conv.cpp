@@ -143,6 +143,41 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   return out;
 }
 
+/// values [blocks, taps, bm, bn] of W [rows, taps, cols].
+Tensor pack(const Tensor& given, const Tensor& packed, std::int64_t blocks, std::int64_t bm,
+            std::int64_t bn) {
+  constexpr const char* op = "conv_pack";
+  const DType dtype = dtype_of(op, "weight", given);
+  const int device = device_of(op, "weight", given);
+  if (given.dim() != 3)
+    core::fail(op, "a weight [rows, taps, cols]", shape_of(given), "pass it with the channels last");
+  const Tensor weight = as_contiguous(given);
+  const std::int64_t rows = weight.size(0), taps = weight.size(1), cols = weight.size(2);
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  const IndexView index = index_of(op, packed, blocks, rows, cols, block, device, "weight");
+  const Tensor out = new_like(op, weight, {blocks, taps, bm, bn});
+  conv_pack({weight.const_data_ptr(), dtype, rows, taps * cols, taps * cols}, index, taps,
+            out.mutable_data_ptr(), torch_executor(device));
+  return out;
+}
+
+/// The other way.
+Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std::int64_t cols) {
+  constexpr const char* op = "conv_unpack";
+  const DType dtype = dtype_of(op, "values", given);
+  const int device = device_of(op, "values", given);
+  if (given.dim() != 4)
+    core::fail(op, "values [blocks, taps, bm, bn]", shape_of(given), "pass the blocks of every tap");
+  const Tensor values = as_contiguous(given);
+  const std::int64_t taps = values.size(1);
+  const BlockShape block = block_of(op, rows, cols, values.size(2), values.size(3));
+  const IndexView index = index_of(op, packed, values.size(0), rows, cols, block, device, "values");
+  const Tensor out = new_like(op, values, {rows, taps, cols});
+  conv_unpack(index, taps, values.const_data_ptr(),
+              {out.mutable_data_ptr(), dtype, rows, taps * cols, taps * cols}, torch_executor(device));
+  return out;
+}
+
 std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
                  Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
                  std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, bool bias,
@@ -171,6 +206,8 @@ std::string plan(std::string direction, std::string dtype, std::int64_t images, 
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("bsr_conv_plan", TORCH_BOX(&sparseloom::binding::plan));
+  m.impl("conv_pack", TORCH_BOX(&sparseloom::binding::pack));
+  m.impl("conv_unpack", TORCH_BOX(&sparseloom::binding::unpack));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   using namespace sparseloom::binding;

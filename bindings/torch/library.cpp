@@ -124,6 +124,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bsr_conv_plan(str direction, str dtype, int images, int[] extents, int[] kernel, int[] stride, "
       "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, bool bias=False, "
       "int device=-1, str row=\"\", bool tf32=False) -> str");
+  // Their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
+  m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
+  m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");
 
   // n:m weights (include/sparseloom/nm.h): uint8 positions and values [rows, groups, n].
   m.def("nm_positions(Tensor mask, int n, int m) -> Tensor");

@@ -69,4 +69,14 @@ SPARSELOOM_API void conv_dw(const ConvPlan& plan, const ConstMatrixView& dy, con
                             const IndexView& index, void* dvalues, std::span<std::byte> workspace,
                             const Executor& executor);
 
+/// values [blocks][taps][bm, bn] <- the blocks of dense [rows, taps * cols], W in channels-last memory, with
+/// zeros as padding; bit by bit, on the executor's device. Throws Error where a shape is another, for taps
+/// below 1, null pointers, elements of 8 bits on CUDA, and where the kernel could not be queued.
+SPARSELOOM_API void conv_pack(const ConstMatrixView& dense, const IndexView& index, std::int64_t taps,
+                              void* values, const Executor& executor);
+
+/// The other way: dense <- values at their places, zero elsewhere. Errors as conv_pack.
+SPARSELOOM_API void conv_unpack(const IndexView& index, std::int64_t taps, const void* values,
+                                const MatrixView& dense, const Executor& executor);
+
 }  // namespace sparseloom

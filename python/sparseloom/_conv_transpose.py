@@ -27,12 +27,8 @@ _TORCHS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 def extents_of(extents: tuple[int, ...], window: Window, output_padding: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the extents of the result of x with these. Raises Error where nothing would be left."""
-    found = tuple(
-        (extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + more + 1
-        for extent, kernel, stride, padding, dilation, more in zip(
-            extents, *window, output_padding, strict=True
-        )
-    )
+    least = window.least(extents)
+    found = tuple(each + more for each, more in zip(least, output_padding, strict=True))
     if any(each < 1 for each in found) or any(extent < 1 for extent in extents):
         remedy = "pass a larger x, or less padding"
         raise Error("conv_transpose", "a result of at least one element along each axis", str(found), remedy)

@@ -220,6 +220,16 @@ def _csr_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, *rest: Any, *
     return dy.new_empty(col.shape)
 
 
+@torch.library.register_fake("sparseloom::conv_pack")
+def _conv_pack_fake(weight: Tensor, index: Tensor, blocks: int, bm: int, bn: int) -> Tensor:
+    return weight.new_empty((blocks, weight.shape[1], bm, bn))
+
+
+@torch.library.register_fake("sparseloom::conv_unpack")
+def _conv_unpack_fake(values: Tensor, index: Tensor, rows: int, cols: int) -> Tensor:
+    return values.new_empty((rows, values.shape[1], cols))
+
+
 @torch.library.register_fake("sparseloom::bsr_conv")
 def _conv_fake(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_channels: int, *window: Any,

@@ -26,7 +26,7 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values, co
   check("pack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  ops::require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, values, executor.stream), executor);
+  ops::require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, 1, values, executor.stream), executor);
 #endif
 }
 
@@ -35,7 +35,7 @@ void unpack(const IndexView& index, const void* values, const MatrixView& dense,
   check("unpack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  ops::require_queued("unpack", kernels::cuda::sm80_bsr_unpack(index, values, dense, executor.stream),
+  ops::require_queued("unpack", kernels::cuda::sm80_bsr_unpack(index, 1, values, dense, executor.stream),
                       executor);
 #endif
 }

@@ -3,6 +3,7 @@ torch."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, _conv, _conv_plans, densify_, load, ops, save, sparsify_
 from sparseloom import pattern as patterns
+from sparseloom._conv import Window
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv import BLOCK_SPARSE
 from sparseloom.nn.state import build_index
@@ -72,9 +74,28 @@ def test_operators_make_and_cut_the_dense_weight(
     values = _conv.blocks_of(dense, index)  # with zeros beyond ragged channels
     made = _conv._scattered(values, index, kernel)
     assert torch.equal(made, dense)
-    assert cols % 8 or made.movedim(1, -1).is_contiguous()
+    assert made.movedim(1, -1).is_contiguous()
     for weight in (made, dense):
         assert torch.equal(_conv._gathered(weight, index), values)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window((3,), (2,), (1,), (1,)),
+        Window((1, 1), (3, 2), (1, 0), (1, 1)),
+        Window((2, 3), (1, 2), (1, 2), (2, 1)),
+        Window((3, 1, 2), (2, 3, 1), (1, 0, 1), (1, 1, 2)),
+    ],
+)
+def test_both_ways_of_torch_give_one_dx(window: Window) -> None:
+    for extents in itertools.product((5, 6, 7), repeat=len(window.kernel)):
+        dy, weight = torch.randn(2, 3, *window.out(extents)), torch.randn(3, 4, *window.kernel)
+        found, expected = (
+            each(dy, weight, extents, window) for each in (_conv._dx_of_cuda, _conv._dx_of_cpu)
+        )
+        assert found.shape == (2, 4, *extents)
+        torch.testing.assert_close(found, expected)
 
 
 def test_strict_runs_the_rows_or_refuses() -> None:

@@ -90,6 +90,23 @@ TEST(Refusals, OfConvolutions) {
   refuse("plan", "bias", planned(Direction::dw, [](P& p) { p.bias = true; }));
 }
 
+TEST(Refusals, OfTheWeightsOfConvolutions) {
+  Small s;
+  const auto packed = [&](std::int64_t taps, std::int64_t cols, DType dtype, void* values) {
+    return [=, &s] { conv_pack({s.a.data(), dtype, 16, cols, cols}, s.index, taps, values, kSerial); };
+  };
+  packed(3, 48, DType::f32, s.values.data())();
+  refuse("conv_pack", "at least one tap", packed(0, 48, DType::f32, s.values.data()));
+  refuse("conv_pack", "[rows, taps * cols]", packed(2, 48, DType::f32, s.values.data()));
+  refuse("conv_pack", "memory behind values", packed(3, 48, DType::f32, nullptr));
+  const auto unpacked = [&](const void* values, void* dense) {
+    return [=, &s] { conv_unpack(s.index, 3, values, {dense, DType::f32, 16, 48, 48}, kSerial); };
+  };
+  unpacked(s.values.data(), s.out.data())();
+  refuse("conv_unpack", "memory behind values", unpacked(nullptr, s.out.data()));
+  refuse("conv_unpack", "memory behind dense", unpacked(s.values.data(), nullptr));
+}
+
 // Not among the Refusals, which run on CPUs of every kind: one without AVX2 has no row of convolutions.
 TEST(ConvCalls, RefuseWhatWasNotPlanned) {
   if (!runtime::active_isa().has(runtime::Isa::avx2)) GTEST_SKIP() << "no row of convolutions";

@@ -13,10 +13,10 @@ namespace sparseloom::kernels {
 template <>
 struct generic::DeviceCopies<layout::Bsr> {
   static int unpack(const IndexView& view, const void* values, const MatrixView& dense, void* stream) {
-    return cuda::sm80_bsr_unpack(view, values, dense, stream);
+    return cuda::sm80_bsr_unpack(view, 1, values, dense, stream);
   }
   static int pack(const ConstMatrixView& dense, const IndexView& view, void* values, void* stream) {
-    return cuda::sm80_bsr_pack(dense, view, values, stream);
+    return cuda::sm80_bsr_pack(dense, view, 1, values, stream);
   }
   static int add(const ConstMatrixView& dense, const IndexView& view, void* values, void* stream) {
     return cuda::sm80_bsr_add(dense, view, values, stream);

@@ -6,10 +6,12 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// values <- the blocks of dense that the index names, with zeros as padding. `stream` is a cudaStream_t.
-/// Queues one launch and returns its cudaError_t.
-int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
-/// values += those blocks. dense and values must be f32.
+/// values [blocks, taps, bm, bn] <- the blocks of dense [rows, taps, cols] that the index names, with zeros
+/// as padding. `taps`: 1, but for the weight of a convolution. `stream` is a cudaStream_t. Queues one launch
+/// and returns its cudaError_t.
+int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, std::int64_t taps, void* values,
+                  void* stream) noexcept;
+/// values += those blocks, of one tap. dense and values must be f32.
 int sm80_bsr_add(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,7 +1,7 @@
-// dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each
-// element is written once.
+// dense[r, t, c] = values[i, t][r - bm * row(i), c - bn * col[i]] for every stored block i and tap t (one,
+// but for the weight of a convolution); zero elsewhere. Each element is written once.
 //
-//   grid.x: one thread block per slice of a block row; 16384 elements, e.g. 1024 columns for bm = 16
+//   grid.x: one thread block per slice of a tap of a block row; 16384 elements, e.g. 1024 columns for bm = 16
 //   shared memory: the stored block at each block column of the slice
 //   warp: patches of 4 rows x 8 vectors of 16 bytes
 //
@@ -43,7 +43,8 @@ struct Params {
   const Word* values;
   Word* dense;
   std::int64_t dense_stride;
-  unsigned slices;           // of a block row
+  unsigned taps;
+  unsigned slices;           // of a tap of a block row
   int slice_shift;           // log2(columns of a slice)
   int row_shift, col_shift;  // log2 of the block's sides
   bool values_aligned;       // to 16 bytes; else that operand is accessed by elements
@@ -81,13 +82,14 @@ __device__ __forceinline__ Place place_of(const Params& params, int patch) {
 
 template <class Params>
 __device__ __forceinline__ typename Params::Words load(const Params& params, const std::int32_t* slot,
-                                                       Place place) {
+                                                       unsigned tap, Place place) {
   using Word = typename Params::Word;
   using Raw = typename Params::Raw;
   typename Params::Words vector = {};
   const std::int32_t i = slot[place.col >> params.col_shift];
   if (i < 0) return vector;
-  const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) +
+  const std::int64_t stored = std::int64_t{i} * params.taps + tap;
+  const Word* from = params.values + (stored << (params.row_shift + params.col_shift)) +
                      (place.row << params.col_shift) + (place.col & ((1 << params.col_shift) - 1));
   if (params.values_aligned) {
     *reinterpret_cast<Raw*>(&vector) = __ldcs(reinterpret_cast<const Raw*>(from));
@@ -99,11 +101,11 @@ __device__ __forceinline__ typename Params::Words load(const Params& params, con
 }
 
 template <class Params>
-__device__ __forceinline__ void store(const Params& params, std::int64_t row, std::int64_t col,
+__device__ __forceinline__ void store(const Params& params, std::int64_t row, unsigned tap, std::int64_t col,
                                       const typename Params::Words& vector) {
   using Word = typename Params::Word;
   if (row >= params.index.rows || col >= params.index.cols) return;  // ragged edges
-  Word* to = params.dense + row * params.dense_stride + col;
+  Word* to = params.dense + row * params.dense_stride + tap * params.index.cols + col;
   if (params.dense_aligned && col + vector.kCount <= params.index.cols) {
     *reinterpret_cast<typename Params::Words*>(to) = vector;
     return;
@@ -120,7 +122,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
                 kWarps = Config::kThreads / 32;
   static_assert(kPatches % (kWarps * Config::kLoads) == 0, "no remainder");
   __shared__ std::int32_t slot[Config::kMostBlocks];
-  const std::int64_t block_row = blockIdx.x / params.slices;
+  const unsigned tap = blockIdx.x / params.slices % params.taps;
+  const std::int64_t block_row = blockIdx.x / params.slices / params.taps;
   const std::int64_t first_row = block_row << params.row_shift;
   const std::int64_t first_col = std::int64_t{blockIdx.x % params.slices} << params.slice_shift;
   find_blocks(params, block_row, first_col >> params.col_shift, 1 << (params.slice_shift - params.col_shift),
@@ -131,22 +134,24 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     typename Params::Words vectors[Config::kLoads];
 #pragma unroll
     for (int u = 0; u < Config::kLoads; ++u)
-      vectors[u] = load(params, slot, place_of(params, patch + u * kWarps));
+      vectors[u] = load(params, slot, tap, place_of(params, patch + u * kWarps));
 #pragma unroll
     for (int u = 0; u < Config::kLoads; ++u) {
       const Place place = place_of(params, patch + u * kWarps);
-      store(params, first_row + place.row, first_col + place.col, vectors[u]);
+      store(params, first_row + place.row, tap, first_col + place.col, vectors[u]);
     }
   }
 }
 
 template <class Word, int kBytes = 16>
-cudaError_t launch(const IndexView& index, const void* values, const MatrixView& dense, cudaStream_t stream) {
+cudaError_t launch(const IndexView& index, std::int64_t taps, const void* values, const MatrixView& dense,
+                   cudaStream_t stream) {
   if (index.rows == 0 || index.cols == 0) return cudaSuccess;
   Params<Word, kBytes> params{index,
                               static_cast<const Word*>(values),
                               static_cast<Word*>(dense.data),
                               dense.stride,
+                              static_cast<unsigned>(taps),
                               0,
                               0,
                               0,
@@ -158,24 +163,26 @@ cudaError_t launch(const IndexView& index, const void* values, const MatrixView&
   params.slice_shift = std::countr_zero(static_cast<unsigned>(Config::kSliceElements)) - params.row_shift;
   params.slices = static_cast<unsigned>((index.cols - 1) >> params.slice_shift) + 1;
   params.values_aligned = vector_aligned(values, 0);
-  params.dense_aligned = vector_aligned(dense.data, dense.stride * static_cast<std::int64_t>(sizeof(Word)));
-  const std::int64_t thread_blocks = index.block_rows() * params.slices;
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(Word));
+  params.dense_aligned = vector_aligned(dense.data, dense.stride * kSize) &&
+                         (taps == 1 || vector_aligned(dense.data, index.cols * kSize));
+  const std::int64_t thread_blocks = index.block_rows() * taps * params.slices;
   unpack_kernel<<<static_cast<unsigned>(thread_blocks), Config::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense,
+int sm80_bsr_unpack(const IndexView& index, std::int64_t taps, const void* values, const MatrixView& dense,
                     void* stream) noexcept {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (size_of(dense.dtype)) {
     case 1:
-      return index.block.cols == 8 ? launch<std::uint8_t, 8>(index, values, dense, cuda_stream)
-                                   : launch<std::uint8_t>(index, values, dense, cuda_stream);
-    case 2: return launch<std::uint16_t>(index, values, dense, cuda_stream);
-    case 4: return launch<std::uint32_t>(index, values, dense, cuda_stream);
-    default: return launch<std::uint64_t>(index, values, dense, cuda_stream);
+      return index.block.cols == 8 ? launch<std::uint8_t, 8>(index, taps, values, dense, cuda_stream)
+                                   : launch<std::uint8_t>(index, taps, values, dense, cuda_stream);
+    case 2: return launch<std::uint16_t>(index, taps, values, dense, cuda_stream);
+    case 4: return launch<std::uint32_t>(index, taps, values, dense, cuda_stream);
+    default: return launch<std::uint64_t>(index, taps, values, dense, cuda_stream);
   }
 }
 

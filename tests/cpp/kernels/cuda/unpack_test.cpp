@@ -16,6 +16,7 @@
 #include "kernels/cuda/device_call.h"
 #include "kernels/shared/activation/activate.h"
 #include "kernels/shared/bsr/pack.h"
+#include "sparseloom/conv_ops.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom::testing {
@@ -130,7 +131,7 @@ TEST_P(CudaSmallCopies, UnpackMatchesTheHost) {
     fill(layout.values, 1);
     const Stream stream;
     const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
-    EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), values.at(layout.values),
+    EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), 1, values.at(layout.values),
                                       view_of(layout.dense, dense.at(layout.dense)), stream.get()));
     stream.wait();
     unpack(layout.pattern.index(), layout.values.data(), view_of(layout.dense, layout.dense.data()));
@@ -145,13 +146,41 @@ TEST_P(CudaSmallCopies, PackMatchesTheHost) {
     fill(layout.dense, 2);
     const Stream stream;
     const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
-    EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(),
+    EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(), 1,
                                     values.at(layout.values), stream.get()));
     stream.wait();
     pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), layout.values.data());
     EXPECT_TRUE(values.bytes() == layout.values.bytes);
     EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
   });
+}
+
+// The weight of a convolution: against conv_unpack and conv_pack on the host.
+TEST_P(CudaSmallCopies, TapsMatchTheHost) {
+  if (is_scaled(GetParam())) return;
+  const Executor host;
+  for (const std::int64_t taps : {2, 9})
+    for_each_layout([&](Layout& layout) {
+      const IndexView index = layout.pattern.index();
+      const DType dtype = GetParam();
+      Matrix weight(dtype, index.rows, taps * index.cols, layout.dense.offset),
+          blocks(dtype, layout.values.rows * taps, index.block.cols, 0, layout.values.offset);
+      fill(blocks, 3);
+      const Stream stream;
+      const Buffer values(blocks.bytes), dense(weight.bytes);
+      EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), taps, values.at(blocks),
+                                        view_of(weight, dense.at(weight)), stream.get()));
+      stream.wait();
+      conv_unpack(index, taps, blocks.data(), view_of(weight, weight.data()), host);
+      EXPECT_TRUE(dense.bytes() == weight.bytes);
+      fill(weight, 4);
+      const Buffer filled(weight.bytes);
+      EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(weight, filled.at(weight)), layout.on_device(), taps,
+                                      values.at(blocks), stream.get()));
+      stream.wait();
+      conv_pack(view_of(weight, weight.data()), index, taps, blocks.data(), host);
+      EXPECT_TRUE(values.bytes() == blocks.bytes);
+    });
 }
 
 // Small integers, so that the sums are exact; nothing but zero is added to padding.
@@ -268,11 +297,11 @@ TEST_P(CudaAbsentCopies, ReportAnError) {
   c.m = 1, c.rows = 20, c.cols = 27, c.block = {8, 16}, c.density = 1;
   Instance instance(c);
   Matrix dense(DType::f32, 20, 27, 1);
+  EXPECT_NE(cuda::sm80_bsr_unpack(instance.index(), 1, instance.values.data(), view_of(dense, dense.data()),
+                                  nullptr),
+            0);
   EXPECT_NE(
-      cuda::sm80_bsr_unpack(instance.index(), instance.values.data(), view_of(dense, dense.data()), nullptr),
-      0);
-  EXPECT_NE(
-      cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), instance.values.data(), nullptr),
+      cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), 1, instance.values.data(), nullptr),
       0);
   EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, {},
                                 view_of(dense, dense.data()), nullptr),
