@@ -1,4 +1,5 @@
-// A warp's part of a tile in dw_small: the sums of up to 32 rows x 32 gathered columns, over all tokens.
+// A warp's part of a tile in dw_small: the sums of up to 32 rows x 32 gathered columns, over a range of the
+// tokens in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -59,12 +60,13 @@ __device__ __forceinline__ void load_rows(std::uint32_t (&a)[Config::kHeights][4
   }
 }
 
-/// sums = the products of a cell. `row_chunk[j]`: where the rows of its block j begin in the slab of dY.
-/// kShared: these are the same for all of its blocks, as in one block row.
+/// sums += the products of a cell over the tokens from `token` to `end`, multiples of 16. `row_chunk[j]`:
+/// where the rows of its block j begin in the slab of dY. kShared: these are the same for all of its blocks,
+/// as in one block row.
 template <class Config, bool kShared>
 __device__ __forceinline__ void multiply(Sums<Config>& sums, const Slab& dy, const Slab& x,
-                                         const int (&row_chunk)[Config::kBlocks], int column_chunk,
-                                         int tokens, int lane) {
+                                         const int (&row_chunk)[Config::kBlocks], int column_chunk, int token,
+                                         int end, int lane) {
   constexpr int kSlices = kShared ? 1 : Config::kBlocks;
   const int matrix = lane / 8;
   // A's matrices: rows 0-7, 8-15 of tokens 0-7, then of tokens 8-15; of 8 rows, tokens 0-7 and 8-15.
@@ -82,9 +84,9 @@ __device__ __forceinline__ void multiply(Sums<Config>& sums, const Slab& dy, con
     b_from[pair] = ptx::shared_address(x.memory) +
                    x.offset(matrix % 2 * 8 + lane % 8, column_chunk + 2 * pair + matrix / 2);
   const int a_step = 16 * dy.token_bytes(), b_step = 16 * x.token_bytes();
-  int a_at = 0, b_at = 0;
+  int a_at = token * dy.token_bytes(), b_at = token * x.token_bytes();
 #pragma unroll 2
-  for (int token = 0; token < tokens; token += 16, a_at += a_step, b_at += b_step) {
+  for (; token < end; token += 16, a_at += a_step, b_at += b_step) {
     std::uint32_t a[kSlices][Config::kHeights][4], b[2][4];
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) ptx::ldmatrix_x4_trans(b[pair], b_from[pair] + b_at);

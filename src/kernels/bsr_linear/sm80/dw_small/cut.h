@@ -8,8 +8,11 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// All tokens of a tile lie in shared memory at once.
-constexpr int kMostTokens = 256;
+/// The tokens of a thread block lie in shared memory at once.
+constexpr int kMostSlice = 512;
+/// Thread blocks of a cluster, which share the tokens of a tile, and the tokens that they hold.
+constexpr int kMostCluster = 8;
+constexpr std::int64_t kMostTokens = std::int64_t{kMostCluster} * kMostSlice;
 // Results of a thread block if there are many thread blocks: a block of 128 x 128, which reads twice what it
 // writes at 128 tokens.
 constexpr int kManyResults = 32 * 1024;
@@ -31,15 +34,25 @@ struct Tile {
   int rows = 0, columns = 0;
 };
 
-constexpr int padded_tokens(std::int64_t m) { return static_cast<int>((m + 15) / 16 * 16); }
+/// The tokens of each thread block of a cluster, in steps of an MMA; the last ones may have fewer.
+constexpr int slice_of(std::int64_t m, int cluster) {
+  return static_cast<int>(((m + cluster - 1) / cluster + 15) / 16 * 16);
+}
 constexpr int blocks_of(const Tile& tile, BlockShape block) { return std::max(1, tile.columns / block.cols); }
 constexpr int parts_of(const Tile& tile, BlockShape block) {
   return (block.rows / tile.rows) * std::max(1, block.cols / tile.columns);
 }
 
-/// Each block of a tile has room for dY of its own block row.
-constexpr int shared_bytes(const Tile& tile, BlockShape block, std::int64_t m) {
-  return (tile.rows * blocks_of(tile, block) + tile.columns) * padded_tokens(m) * 2;
+constexpr int cells_of(const Tile& tile) {
+  return std::max(1, tile.rows / kCellSide) * (tile.columns / kCellSide);
+}
+
+/// Each block of a tile has room for dY of its own block row. In a cluster the warps' sums, of the 16 rows of
+/// an MMA at least, follow the tokens in the same memory.
+constexpr int shared_bytes(const Tile& tile, BlockShape block, std::int64_t m, int cluster) {
+  const int slabs = (tile.rows * blocks_of(tile, block) + tile.columns) * slice_of(m, cluster) * 2;
+  return cluster == 1 ? slabs
+                      : std::max(slabs, kWarps * std::clamp(tile.rows, 16, kCellSide) * kCellSide * 4);
 }
 
 constexpr std::int64_t thread_blocks(const Tile& tile, BlockShape block, std::int64_t blocks) {
@@ -47,8 +60,9 @@ constexpr std::int64_t thread_blocks(const Tile& tile, BlockShape block, std::in
   return (blocks + each - 1) / each * parts_of(tile, block);
 }
 
-/// The tile for a product of m <= kMostTokens tokens.
-constexpr Tile choose_tile(BlockShape block, std::int64_t blocks, std::int64_t m, int multiprocessors) {
+/// The tile for a product whose m tokens a cluster shares. A warp of a cluster has one cell.
+constexpr Tile choose_tile(BlockShape block, std::int64_t blocks, std::int64_t m, int cluster,
+                           int multiprocessors) {
   Tile tile{block.rows, std::max(block.cols, kCellSide)};
   const auto columns_fit = [&](int columns) {
     const int stored = columns / block.cols;
@@ -56,11 +70,11 @@ constexpr Tile choose_tile(BlockShape block, std::int64_t blocks, std::int64_t m
            stored * tile.rows <= kMostColumns;
   };
   while (columns_fit(2 * tile.columns)) tile.columns *= 2;
-  const auto cells = [&] { return std::max(1, tile.rows / kCellSide) * (tile.columns / kCellSide); };
   const std::int64_t enough = std::int64_t{kEnough} * std::max(1, multiprocessors);
   for (;;) {
-    const bool fits = shared_bytes(tile, block, m) <= kSharedBytes;
-    if (fits && (thread_blocks(tile, block, blocks) >= enough || cells() <= kWarps)) return tile;
+    const bool many = cluster == 1 && thread_blocks(tile, block, blocks) >= enough;
+    if (shared_bytes(tile, block, m, cluster) <= kSharedBytes && (many || cells_of(tile) <= kWarps))
+      return tile;
     if (tile.columns > std::max<int>(block.cols, kCellSide)) {
       tile.columns /= 2;
     } else if (tile.rows > kCellSide && tile.rows >= tile.columns) {

@@ -7,8 +7,10 @@
 namespace sparseloom::kernels::cuda {
 
 int sm80_dw_small(const MatmulArgs& args, const Schedule& schedule) noexcept {
-  const bool takes = args.direction == Direction::dw && args.m >= 0 && args.m <= dw_small::kMostTokens &&
-                     schedule.tile_m > 0 && schedule.tile_n > 0;
+  const int cluster = schedule.cluster;
+  const bool takes = args.direction == Direction::dw && schedule.tile_m > 0 && schedule.tile_n > 0 &&
+                     cluster >= 1 && cluster <= dw_small::kMostCluster && (cluster & (cluster - 1)) == 0 &&
+                     args.m >= 0 && args.m <= std::int64_t{cluster} * dw_small::kMostSlice;
   if (!takes) return cudaErrorInvalidValue;
   if (args.index.blocks == 0) return cudaSuccess;
   if (args.dtype == DType::bf16) return dw_small::launch_bf16(args, schedule);

@@ -5,7 +5,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// dW of bf16 and f16 of at most dw_small::kMostTokens tokens, by the schedule's tile.
+/// dW of bf16 and f16 by the schedule's tile and cluster, of at most dw_small::kMostSlice tokens for each
+/// thread block of a cluster. Clusters of more than one need the code for sm_90.
 int sm80_dw_small(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace dw_small {

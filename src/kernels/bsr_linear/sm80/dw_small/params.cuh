@@ -9,7 +9,7 @@ struct Params {
   const void* dy;                    // [m, rows]
   const void* x;                     // [m, cols]
   std::int64_t dy_stride, x_stride;  // elements
-  int m;
+  int m, slice;                      // tokens, and those of each thread block of a cluster
   std::int64_t rows, cols;
   const std::int32_t* crow;
   const std::int32_t* col;
@@ -19,6 +19,7 @@ struct Params {
   int log2_tile_rows, log2_tile_columns;
   int log2_row_parts, log2_parts;  // thread blocks of a block: along its rows, and in all
   int tile_blocks;
+  int log2_cluster;          // thread blocks that share the tokens of a tile
   void* out;                 // [blocks, bm, bn] of the dtype, or fp32
   bool dy_chunks, x_chunks;  // 16-byte chunks of the rows are aligned: cp.async; else by elements
   bool out_chunks;           // out is aligned for the widest store

@@ -1,7 +1,10 @@
 // The row of sm80_dw_small.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -16,11 +19,20 @@ namespace {
 
 using plan::Machine;
 
-Refusal refusal(const Problem& p) {
+// Only the machine code for sm_90 knows clusters; code compiled from the PTX of sm_80 does not.
+int most_cluster(const Machine& machine) {
+  int most = 1;
+  while (machine.cuda.sm == 90 && most < dw_small::kMostCluster &&
+         machine.clusters[static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(most)))] > 0)
+    most *= 2;
+  return most;
+}
+
+Refusal refusal(const Problem& p, const Machine& machine) {
   if (p.direction != Direction::dw) return "does dw only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
-  if (p.m > dw_small::kMostTokens)
-    return {"takes at most {} tokens, the call has {}", dw_small::kMostTokens, p.m};
+  if (const std::int64_t most = std::int64_t{most_cluster(machine)} * dw_small::kMostSlice; p.m > most)
+    return {"takes at most {} tokens, the call has {}", most, p.m};
   // A tile is at least a 64th of a block.
   if (p.blocks >= std::int64_t{1} << 25)
     return {"counts parts of blocks in 31 bits, and there are {} blocks", p.blocks};
@@ -29,14 +41,15 @@ Refusal refusal(const Problem& p) {
 
 // Fitted to the sweeps of an H100 that docs/performance_log.md names (2026-11-25).
 constexpr double kStartUs = 2.15;            // the launch, the search, one copy and one store
-constexpr double kTokensUs = 1.45;           // what 256 tokens add to that
+constexpr double kTokensUs = 1.45;           // what 256 tokens of a thread block add to that
+constexpr double kClusterUs = 0.9;           // two barriers of a cluster, and reads of each other's sums
 constexpr double kStoredShare = 0.74;        // of the memory's rate
 constexpr double kNarrowStores = 1.9;        // blocks of 16 columns and less are stored in short rows
 constexpr double kReadBytesPerClock = 18.6;  // L2 to one multiprocessor
 // Copies by elements: for every 16 tokens, and of the bytes read.
 constexpr double kElementsUs = 0.5, kElementsBytesPerClock = 8;
 
-double predict_us(const Problem& p, const dw_small::Tile& tile, const Machine& machine) {
+double predict_us(const Problem& p, const dw_small::Tile& tile, int cluster, const Machine& machine) {
   if (p.blocks == 0) return kStartUs;
   const Device device(machine);
   // A tile reads dY of each block row that it has blocks of.
@@ -46,21 +59,31 @@ double predict_us(const Problem& p, const dw_small::Tile& tile, const Machine& m
       std::min(tile_blocks, 1 + (tile_blocks - 1) * block_rows / static_cast<double>(p.blocks));
   const double read = static_cast<double>(dw_small::thread_blocks(tile, p.block, p.blocks)) *
                       (tile.columns + tile.rows * rows_of_blocks) * static_cast<double>(p.m) * 2;
-  const double by_elements = p.aligned ? 0
-                                       : kElementsUs * dw_small::padded_tokens(p.m) / 16 +
-                                             us(read / (kElementsBytesPerClock * device.clocks()));
-  return kStartUs + kTokensUs * dw_small::padded_tokens(p.m) / dw_small::kMostTokens + by_elements +
+  const double slice = dw_small::slice_of(p.m, cluster);
+  const double by_elements =
+      p.aligned ? 0 : kElementsUs * slice / 16 + us(read / (kElementsBytesPerClock * device.clocks()));
+  return kStartUs + kTokensUs * slice / 256 + (cluster > 1 ? kClusterUs : 0) + by_elements +
          us((p.block.cols <= 16 ? kNarrowStores : 1) * memory_seconds(bytes_of(p).stored, device) /
                 kStoredShare +
             read / (kReadBytesPerClock * device.clocks()));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
-  if (const Refusal why = refusal(p)) return why;
-  const dw_small::Tile tile = dw_small::choose_tile(p.block, p.blocks, p.m, machine.cuda.multiprocessors);
+  if (const Refusal why = refusal(p, machine)) return why;
   Schedule schedule;
-  schedule.tile_m = tile.rows, schedule.tile_n = tile.columns, schedule.warps = dw_small::kWarps;
-  out.add({schedule, predict_us(p, tile, machine), 0});
+  schedule.warps = dw_small::kWarps;
+  double least = std::numeric_limits<double>::infinity();
+  for (int cluster = 1; cluster <= most_cluster(machine); cluster *= 2) {
+    if (p.m > std::int64_t{cluster} * dw_small::kMostSlice) continue;
+    const dw_small::Tile tile =
+        dw_small::choose_tile(p.block, p.blocks, p.m, cluster, machine.cuda.multiprocessors);
+    if (dw_small::thread_blocks(tile, p.block, p.blocks) * cluster >= std::int64_t{1} << 31) continue;
+    const double predicted = predict_us(p, tile, cluster, machine);
+    if (predicted >= least) continue;
+    least = predicted;
+    schedule.tile_m = tile.rows, schedule.tile_n = tile.columns, schedule.cluster = cluster;
+  }
+  out.add({schedule, least, 0});
   return {};
 }
 

@@ -34,30 +34,30 @@ struct Slab {
   __device__ __forceinline__ int chunk_of_thread() const { return threadIdx.x & ((1 << log2_chunks) - 1); }
 };
 
-/// Copies the thread's chunk of every token. `column` is where it begins in the matrix, of `columns` columns;
-/// what lies beyond them, and the tokens from m to `tokens`, become zeros. The data is there for this thread
+/// Copies the thread's chunk of `tokens` tokens from `first` on. `column` is where it begins in the matrix,
+/// of m tokens and `columns` columns; what lies beyond them becomes zeros. The data is there for this thread
 /// after its next commit and wait, for the others after a barrier.
 __device__ __forceinline__ void copy_chunks(const Slab& slab, const void* matrix, std::int64_t stride,
-                                            std::int64_t columns, std::int64_t column, int m, int tokens,
-                                            bool by_chunks) {
+                                            std::int64_t columns, std::int64_t column, int first, int m,
+                                            int tokens, bool by_chunks) {
   const int chunk = slab.chunk_of_thread(), step = kThreads >> slab.log2_chunks;
   const std::int64_t inside = columns - column;
   const int bytes = inside >= 8 ? 16 : inside > 0 ? static_cast<int>(inside) * 2 : 0;
   int token = threadIdx.x >> slab.log2_chunks;
-  const auto* source = static_cast<const std::byte*>(matrix) + (token * stride + column) * 2;
+  const auto* source = static_cast<const std::byte*>(matrix) + ((first + token) * stride + column) * 2;
   const std::int64_t source_step = step * stride * 2;
   if (by_chunks) {
     const std::uint32_t to = ptx::shared_address(slab.memory);
 #pragma unroll 4
     for (; token < tokens; token += step, source += source_step) {
-      const int present = token < m ? bytes : 0;
+      const int present = first + token < m ? bytes : 0;
       ptx::cp_async_cg(to + slab.offset(token, chunk), present > 0 ? source : matrix, present);
     }
   } else {
 #pragma unroll 1
     for (; token < tokens; token += step, source += source_step) {
       *reinterpret_cast<uint4*>(slab.memory + slab.offset(token, chunk)) =
-          mma_sdd::read_elements<std::uint16_t>(source, token < m ? bytes : 0);
+          mma_sdd::read_elements<std::uint16_t>(source, first + token < m ? bytes : 0);
     }
   }
 }
