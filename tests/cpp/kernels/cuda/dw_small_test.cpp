@@ -110,6 +110,7 @@ TEST_P(CudaDwSmall, ManyTokens) {
 
 TEST_P(CudaDwSmall, SameBitsInClusters) {
   Case c = base();
+  if (c.accumulate) return;  // each run adds to what the one before it left
   c.m = 700, c.block = {64, 64}, c.rows = 512, c.cols = 512, c.density = 0.2;
   Instance instance(c);
   const kernels::Kernel* const row = kernel_on_device(instance, "sm80_dw_small");

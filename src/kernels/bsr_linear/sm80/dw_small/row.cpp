@@ -39,33 +39,39 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   return {};
 }
 
-// Fitted to the sweeps of an H100 that docs/performance_log.md names (2026-11-25).
-constexpr double kStartUs = 2.15;            // the launch, the search, one copy and one store
-constexpr double kTokensUs = 1.45;           // what 256 tokens of a thread block add to that
-constexpr double kClusterUs = 0.9;           // two barriers of a cluster, and reads of each other's sums
-constexpr double kStoredShare = 0.74;        // of the memory's rate
-constexpr double kNarrowStores = 1.9;        // blocks of 16 columns and less are stored in short rows
-constexpr double kReadBytesPerClock = 18.6;  // L2 to one multiprocessor
+struct Fit {
+  double start_us;              // the launch, the search, one copy and one store
+  double tokens_us;             // what 256 tokens of a thread block add to that
+  double thread_block_us;       // of one that a multiprocessor takes, beside what it reads and stores
+  double stored_share;          // of the memory's rate
+  double narrow_stores;         // blocks of 16 columns and less are stored in short rows
+  double read_bytes_per_clock;  // L2 to one multiprocessor
+};
+// Of single thread blocks from the sweeps of an H100 that docs/performance_log.md names (2026-11-25); of
+// clusters from 41 products of 266 to 3877 tokens on an H200 (2026-11-28), all of them within 1.3 times.
+constexpr Fit kAlone{2.15, 1.45, 0, 0.74, 1.9, 18.6}, kClusters{3.89, 1, 1.09, 1, 1.36, 22.4};
 // Copies by elements: for every 16 tokens, and of the bytes read.
 constexpr double kElementsUs = 0.5, kElementsBytesPerClock = 8;
 
 double predict_us(const Problem& p, const dw_small::Tile& tile, int cluster, const Machine& machine) {
-  if (p.blocks == 0) return kStartUs;
+  if (p.blocks == 0) return kAlone.start_us;
+  const Fit& fit = cluster > 1 ? kClusters : kAlone;
   const Device device(machine);
   // A tile reads dY of each block row that it has blocks of.
   const double block_rows = std::ceil(static_cast<double>(p.rows) / p.block.rows),
                tile_blocks = dw_small::blocks_of(tile, p.block);
   const double rows_of_blocks =
       std::min(tile_blocks, 1 + (tile_blocks - 1) * block_rows / static_cast<double>(p.blocks));
-  const double read = static_cast<double>(dw_small::thread_blocks(tile, p.block, p.blocks)) *
-                      (tile.columns + tile.rows * rows_of_blocks) * static_cast<double>(p.m) * 2;
+  const auto tiles = static_cast<double>(dw_small::thread_blocks(tile, p.block, p.blocks));
+  const double read = tiles * (tile.columns + tile.rows * rows_of_blocks) * static_cast<double>(p.m) * 2;
   const double slice = dw_small::slice_of(p.m, cluster);
   const double by_elements =
       p.aligned ? 0 : kElementsUs * slice / 16 + us(read / (kElementsBytesPerClock * device.clocks()));
-  return kStartUs + kTokensUs * slice / 256 + (cluster > 1 ? kClusterUs : 0) + by_elements +
-         us((p.block.cols <= 16 ? kNarrowStores : 1) * memory_seconds(bytes_of(p).stored, device) /
-                kStoredShare +
-            read / (kReadBytesPerClock * device.clocks()));
+  return fit.start_us + fit.tokens_us * slice / 256 +
+         fit.thread_block_us * tiles * cluster / device.multiprocessors + by_elements +
+         us((p.block.cols <= 16 ? fit.narrow_stores : 1) * memory_seconds(bytes_of(p).stored, device) /
+                fit.stored_share +
+            read / (fit.read_bytes_per_clock * device.clocks()));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
