@@ -10,6 +10,8 @@
 // for every pixel, so that it is a convolution of stride 1 with some of the taps.
 #pragma once
 
+#include <cstdint>
+
 #include "sparseloom/conv_shape.h"
 
 #ifdef __CUDACC__
@@ -67,6 +69,11 @@ SPARSELOOM_BOTH inline Walk walk_dx(const Axis& axis, int rest) {
     break;
   }
   return walk;
+}
+
+/// Whether a word has a bit for each tap along each axis, and one left (cuda/pixel.cuh).
+inline bool few_taps(const Shape& shape) {
+  return std::int64_t{shape.axis[0].kernel} + shape.axis[1].kernel + shape.axis[2].kernel < 32;
 }
 
 }  // namespace sparseloom::kernels::conv

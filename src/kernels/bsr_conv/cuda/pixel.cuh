@@ -43,11 +43,15 @@ __device__ __forceinline__ Pixel pixel_under(const Walk (&walk)[3], unsigned wal
   return pixel;
 }
 
-/// What tap `number` of the walk adds to a pixel, and which of the kernel's taps it is.
+/// What tap `number` of the walk adds to a pixel, which of the kernel's taps it is, and which bits of
+/// `insides` say that it stays inside.
 struct Tap {
   Pixel adds;
   std::int32_t of_kernel;
+  std::uint32_t needs;
 };
+/// What no pixel has: one bit of `insides` is never set.
+inline constexpr std::uint32_t kNeedsTooMuch = ~0u;
 __device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[3], unsigned number) {
   int tap[3];
 #pragma unroll
@@ -58,8 +62,11 @@ __device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[
     number = left;
   }
   Tap found{};
+  unsigned bit = 0;
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
+    found.needs |= 1u << (bit + static_cast<unsigned>(tap[i])) % 32;
+    bit += static_cast<unsigned>(walk[i].taps);
     found.adds.place[i] = tap[i] * walk[i].tap_step;
     found.adds.number = found.adds.number * walk[i].gathered + found.adds.place[i];
     found.of_kernel = found.of_kernel * axis[i].kernel + walk[i].tap_first + tap[i] * walk[i].tap_each;
@@ -75,5 +82,24 @@ __device__ __forceinline__ std::int32_t moved(const Pixel& pixel, const Pixel& t
       static_cast<unsigned>(pixel.place[2] + tap.place[2]) < static_cast<unsigned>(walk[2].gathered);
   return inside ? pixel.number + tap.number : -1;
 }
+
+/// A bit for each tap along each axis, the outermost axis first: whether it leaves `pixel` inside along that
+/// axis. For convolutions of few_taps: a copy under a tap then asks for bits, and not for three places.
+__device__ __forceinline__ std::uint32_t insides(const Pixel& pixel, const Walk (&walk)[3]) {
+  std::uint32_t bits = 0, bit = 1;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    int place = pixel.place[i];
+    for (int tap = 0; tap < walk[i].taps; ++tap, place += walk[i].tap_step, bit <<= 1)
+      if (static_cast<unsigned>(place) < static_cast<unsigned>(walk[i].gathered)) bits |= bit;
+  }
+  return bits;
+}
+
+/// A gathered pixel for the walk's first tap, and `insides` of it.
+struct alignas(8) Under {
+  std::int32_t number;
+  std::uint32_t inside;
+};
 
 }  // namespace sparseloom::kernels::cuda

@@ -65,8 +65,10 @@ double predict_us(const bsr_conv::Problem& p, const dds::TileShape& tile, const 
   const double outputs = std::ceil(static_cast<double>(dx ? p.cols : p.rows) / side),
                classes = dx ? static_cast<double>(p.shape.strides()) : 1,
                tiles = classes * outputs * std::ceil(static_cast<double>(p.m) / classes / tile.tokens);
-  const double chunk = tile.chunk_bytes / static_cast<double>(size_of(p.dtype)),
-               steps = static_cast<double>(product.blocks) / (outputs * classes) * gathered / chunk;
+  const double chunk = tile.chunk_bytes / static_cast<double>(size_of(p.dtype));
+  // The longest list of blocks, of all taps of a class.
+  const double steps =
+      work_of(p).longest / gathered * (static_cast<double>(p.shape.taps()) / classes) * gathered / chunk;
   const double rounds = std::max(1.0, tiles / (device.multiprocessors * tile.blocks_per_sm));
   return kStartUs + kRoundUs * rounds + common.memory_us +
          common.by_elements *

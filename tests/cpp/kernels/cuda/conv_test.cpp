@@ -37,6 +37,8 @@ std::vector<Shape> shapes() {
       {{none, axis_of(8, 2, 2), axis_of(9, 2, 4)}, 3},
       {{none, none, axis_of(30, 5, 1, 2)}, 3},
       {{none, none, axis_of(31, 4, 3, 2, 2)}, 3},
+      {{none, none, axis_of(40, 33, 1, 5)}, 2},                  // more taps than bits of a word
+      {{none, axis_of(11, 9, 1, 2), axis_of(13, 10, 2, 1)}, 1},  // more than a table of taps has
       {{axis_of(4, 3, 1, 1), axis_of(5, 3, 1, 1), axis_of(6, 3, 1, 1)}, 2},
       {{axis_of(5, 2, 2, 1), axis_of(6, 3, 1, 0, 2), axis_of(7, 1, 2)}, 2},
   };

@@ -16,7 +16,8 @@ int sm80_conv_sdd(const MatmulArgs& args, const conv::Shape& shape, const Schedu
     return cudaErrorInvalidValue;
   const sdd::Pieces cut = sdd::pieces_of(args, schedule);
   if (cut.pieces == 0) return cudaErrorInvalidValue;
-  conv_sdd::Params params{sdd::params_of(args, cut), {}, static_cast<unsigned>(shape.taps())};
+  conv_sdd::Params params{sdd::params_of(args, cut), {}, static_cast<unsigned>(shape.taps()), false};
+  params.few_taps = params.x_chunks && conv::few_taps(shape) && args.b_stride < std::int64_t{1} << 31;
   for (int i = 0; i < 3; ++i) params.axis[i] = shape.axis[i];
   params.elements *= shape.taps();
   const std::int64_t items = mma_sdd_items(index.blocks * shape.taps(), params.block_rows, cut.log2_group);

@@ -12,6 +12,8 @@ namespace sparseloom::kernels::cuda::conv_sdd {
 struct Params : MmaSddParams {
   conv::Axis axis[3];  // the outermost first
   unsigned taps;
+  bool few_taps;  // as conv::few_taps, of an x that is copied in chunks, and lies less than 2^31 elements
+                  // apart
 };
 
 /// grid.x: items, grid.y: pieces of the pixels.

@@ -40,12 +40,13 @@ class Gather {
       : walk_(walk),
         from_(static_cast<const Word*>(params.x)),
         stride_(params.x_stride),
+        few_taps_(params.few_taps),
         aligned_(params.x_chunks) {
     const int gathered = static_cast<int>(threadIdx.x) % Tile::kChunks * Tile::kPerChunk;
     wanted_ = gathered >> params.log2_bn < item.blocks;
     if (!wanted_) return;
     const auto block = static_cast<unsigned>(item.first + (gathered >> params.log2_bn));
-    tap_ = tap_of(walk, params.axis, block % params.taps).adds;
+    tap_ = tap_of(walk, params.axis, block % params.taps);
     const std::int64_t column = (std::int64_t{block_column(params, block)} << params.log2_bn) +
                                 (gathered & ((1 << params.log2_bn) - 1));
     const std::int64_t left = params.cols - column;
@@ -54,16 +55,28 @@ class Gather {
   }
 
   /// Copies the pixels of a step into its tile.
-  __device__ __forceinline__ void load(const Pixel (&pixels)[Config::kTokens], std::byte* tile) const {
+  __device__ __forceinline__ void load(const Pixel (&pixels)[Config::kTokens],
+                                       const Under (&under)[Config::kTokens], std::byte* tile) const {
     if (!wanted_) return;
     const std::uint32_t to = ptx::shared_address(tile);
     const int first = static_cast<int>(threadIdx.x) / Tile::kChunks,
               chunk = static_cast<int>(threadIdx.x) % Tile::kChunks;
-    if (aligned_) {
-#pragma unroll 4
+    if (few_taps_) {
+      const auto stride = static_cast<std::int32_t>(stride_);
+      const Word* const from = from_ + std::int64_t{tap_.adds.number} * stride + column_;
+#pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
         const int token = first + pass * kPassTokens;
-        const std::int32_t number = moved(pixels[token], tap_, walk_);
+        const Under pixel = under[token];
+        const bool inside = (tap_.needs & ~pixel.inside) == 0;
+        ptx::cp_async_cg(to + Tile::offset(token, chunk),
+                         inside ? from + std::int64_t{pixel.number} * stride : from_, inside ? bytes_ : 0);
+      }
+    } else if (aligned_) {
+#pragma unroll 1
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const int token = first + pass * kPassTokens;
+        const std::int32_t number = moved(pixels[token], tap_.adds, walk_);
         ptx::cp_async_cg(to + Tile::offset(token, chunk),
                          number < 0 ? from_ : from_ + number * stride_ + column_, number < 0 ? 0 : bytes_);
       }
@@ -71,7 +84,7 @@ class Gather {
 #pragma unroll 1
       for (int pass = 0; pass < kPasses; ++pass) {
         const int token = first + pass * kPassTokens;
-        const std::int32_t number = moved(pixels[token], tap_, walk_);
+        const std::int32_t number = moved(pixels[token], tap_.adds, walk_);
         *reinterpret_cast<uint4*>(tile + Tile::offset(token, chunk)) = mma_sdd::read_elements<Word>(
             reinterpret_cast<const std::byte*>(from_ + (number < 0 ? 0 : number * stride_ + column_)),
             number < 0 ? 0 : bytes_);
@@ -83,9 +96,9 @@ class Gather {
   const Walk (&walk_)[3];
   const Word* from_;
   std::int64_t stride_;
-  Pixel tap_;
+  Tap tap_;
   int column_, bytes_;
-  bool aligned_, wanted_;
+  bool few_taps_, aligned_, wanted_;
 };
 
 template <class Config>
@@ -93,6 +106,7 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
     conv_sdd_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ Pixel pixels[2][Config::kTokens];
+  __shared__ Under under[2][Config::kTokens];
   __shared__ Walk walk[3];
   using Word = typename Config::Word;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -117,14 +131,20 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
   const bool finds = threadIdx.x < Config::kTokens;
   const auto find = [&](int chunk) {
     const std::int64_t token = std::int64_t{chunk} * Config::kTokens + threadIdx.x;
-    if (token >= tokens) return kNoPixel;
-    return pixel_under(
-        walk, static_cast<unsigned>(first_token + token), [](int, int) {}, [](int) {});
+    const Pixel pixel =
+        token >= tokens ? kNoPixel
+                        : pixel_under(
+                              walk, static_cast<unsigned>(first_token + token), [](int, int) {}, [](int) {});
+    if (params.few_taps) {
+      under[chunk % 2][threadIdx.x] = {pixel.number, insides(pixel, walk)};
+    } else {
+      pixels[chunk % 2][threadIdx.x] = pixel;
+    }
   };
   const auto load_stage = [&](int chunk, int slot_of_ring) {
     if (chunk < chunks) {
       std::byte* stage = shared + slot_of_ring * Config::kStageBytes;
-      gather.load(pixels[chunk % 2], stage);
+      gather.load(pixels[chunk % 2], under[chunk % 2], stage);
       mma_sdd::load_tile(source_y, stage + Config::kTileXBytes,
                          chunk + 1 == chunks ? last_valid : Config::kTokens);
     }
@@ -137,11 +157,11 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
   mma_sdd::Sums<Config> sums = {};
   // Prologue: fill all stages but one. A step's pixels are written over once those of the next were read.
   for (int stage = 0; stage < Config::kStages - 1; ++stage) {
-    if (finds) pixels[stage % 2][threadIdx.x] = find(stage);
+    if (finds) find(stage);
     __syncthreads();
     load_stage(stage, stage);
   }
-  if (finds) pixels[(Config::kStages - 1) % 2][threadIdx.x] = find(Config::kStages - 1);
+  if (finds) find(Config::kStages - 1);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     // Wait for the stage. After the barrier, nobody reads the previous stage any more: it may be refilled.
@@ -151,7 +171,7 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
     // Multiply the stage, and issue the copies of a later one in between.
     mma_sdd::mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
                                [&] { load_stage(chunk + Config::kStages - 1, before); });
-    if (finds) pixels[(chunk + Config::kStages) % 2][threadIdx.x] = find(chunk + Config::kStages);
+    if (finds) find(chunk + Config::kStages);
     now = now + 1 == Config::kStages ? 0 : now + 1;
   }
   mma_sdd::store_blocks<Config>(params, item, sums, lane, warp_column, warp_row);

@@ -35,22 +35,24 @@ class Stream {
   }
 
   /// Finds piece `number` of a chunk. Where there is none, its copies are zeros.
-  __device__ __forceinline__ Piece find(const Params& params, const Walk (&walk)[3], int chunk,
+  __device__ __forceinline__ Piece find(const Params& params, const SharedStorage<T>& shared, int chunk,
                                         int number) const {
     const std::int64_t start = std::int64_t{chunk} * T::kChunk + number * 8;
     const auto at = static_cast<unsigned>(start >> params.side_log2);
     // Pieces are numbered in eights of the chunk, and those of wider blocks by their first eight.
     const bool exists =
         at < static_cast<unsigned>(blocks_) && (number * 8 & ((1 << params.side_log2) - 1)) == 0;
-    if (!exists) return {kNoPixel, 0, -1, 0};
-    const unsigned entry = at / taps_;
+    if (!exists) return {kNoPixel, 0, -1, 0, kNeedsTooMuch};
+    const unsigned entry = at / taps_, of_walk = at - entry * taps_;
     const std::int32_t place = first_ + static_cast<std::int32_t>(entry);
     const std::int32_t along = __ldg(params.along + place),
                        block = kIsDx<Direction> ? __ldg(params.slot + place) : place;
-    const Tap tap = tap_of(walk, params.axis, at - entry * taps_);
+    const Tap tap = of_walk < static_cast<unsigned>(SharedStorage<T>::kTaps)
+                        ? shared.taps[of_walk]
+                        : tap_of(shared.walk, params.axis, of_walk);
     const std::int32_t offset = static_cast<int>(start) & ((1 << params.side_log2) - 1);
     return {tap.adds, (along << params.side_log2) + offset, block * params.kernel_taps + tap.of_kernel,
-            offset};
+            offset, tap.needs};
   }
 
  private:
@@ -69,29 +71,56 @@ __device__ __forceinline__ void copy(std::uint32_t to, const Bits* from, int byt
   }
 }
 
+/// The pixels that a thread copies: every kStep-th one of the tile, each 16 bytes wide.
+template <class T>
+struct Rows {
+  static constexpr int kChunks = T::kChunkBytes / 16, kStep = T::kThreads / kChunks,
+                       kCount = T::kTokens / kStep;
+  Under under[kCount];
+
+  /// Reads them where there are few taps; else copies look into shared memory.
+  __device__ __forceinline__ Rows(const Params& params, const SharedStorage<T>& shared) {
+    if (!params.few_taps) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) under[i] = shared.under[threadIdx.x / kChunks + i * kStep];
+  }
+};
+
 /// A [kTokens][kChunk]: a thread keeps its position along the reduction and steps over the pixels.
 template <class T>
 __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorage<T>& shared,
-                                        const Piece (&pieces)[SharedStorage<T>::kPieces], std::uint32_t to) {
-  using Rows = dds::Swizzle<T::kChunkBytes>;
+                                        const Rows<T>& rows, const Piece (&pieces)[SharedStorage<T>::kPieces],
+                                        std::uint32_t to) {
+  using Lines = dds::Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
-  constexpr int kRowStep = T::kThreads / Rows::kChunks;
-  const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
+  const int row = threadIdx.x / Rows<T>::kChunks, c = threadIdx.x % Rows<T>::kChunks;
   const int inside =
       c * T::kPack & ((1 << params.side_log2) - 1);  // of a piece; kPack and side are powers of 2
   const Piece& piece = pieces[(c * T::kPack - inside) / 8];
-  const Pixel tap = piece.tap;
   const int column = piece.column + inside;
   const std::int64_t left = params.a_width - column;
   const int bytes = left <= 0 ? 0 : left < T::kPack ? static_cast<int>(left) * T::kBytes : 16;
   const auto* const from = static_cast<const Bits*>(params.a);
-  to += Rows::offset(row, c);
+  to += Lines::offset(row, c);
+  if (params.few_taps && params.copy_a) {
+    const std::uint32_t needs = piece.needs;
+    const auto stride = static_cast<std::int32_t>(params.a_stride);
+    const auto* const first = from + std::int64_t{piece.tap.number} * stride + column;
+#pragma unroll
+    for (int i = 0; i < Rows<T>::kCount; ++i) {
+      const bool there = (needs & ~rows.under[i].inside) == 0;
+      const auto* const at = first + std::int64_t{rows.under[i].number} * stride;
+      ptx::cp_async_cg(to + i * Rows<T>::kStep * T::kChunkBytes, there ? at : from, there ? bytes : 0);
+    }
+    return;
+  }
+  const Pixel tap = piece.tap;
   const auto copies = [&](bool aligned) {
-#pragma unroll 4
-    for (int i = 0; i < T::kTokens / kRowStep; ++i) {
-      const std::int32_t number = moved(shared.pixels[row + i * kRowStep], tap, shared.walk);
-      copy(to + i * kRowStep * T::kChunkBytes, number < 0 ? from : from + number * params.a_stride + column,
-           number < 0 ? 0 : bytes, aligned);
+#pragma unroll 1
+    for (int i = 0; i < Rows<T>::kCount; ++i) {
+      const std::int32_t number = moved(shared.pixels[row + i * Rows<T>::kStep], tap, shared.walk);
+      copy(to + i * Rows<T>::kStep * T::kChunkBytes,
+           number < 0 ? from : from + number * params.a_stride + column, number < 0 ? 0 : bytes, aligned);
     }
   };
   if (params.copy_a) {
@@ -105,43 +134,58 @@ __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorag
 template <class T>
 __device__ __forceinline__ void fetch_b(Forward, const Params& params,
                                         const Piece (&pieces)[SharedStorage<T>::kPieces], std::uint32_t to) {
-  using Rows = dds::Swizzle<T::kChunkBytes>;
+  using Lines = dds::Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
-  constexpr int kRowStep = T::kThreads / Rows::kChunks,
+  constexpr int kRowStep = T::kThreads / Lines::kChunks,
                 kCopies = T::kBlockRow < kRowStep ? 1 : T::kBlockRow / kRowStep;
-  const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
+  const int row = threadIdx.x / Lines::kChunks, c = threadIdx.x % Lines::kChunks;
   if (row >= T::kBlockRow) return;
   const int inside = c * T::kPack & ((1 << params.side_log2) - 1);
   const Piece& piece = pieces[(c * T::kPack - inside) / 8];
   const std::int64_t block = piece.block < 0 ? 0 : piece.block;
   const auto* from = static_cast<const Bits*>(params.values) +
                      ((block * T::kBlockRow + row) << params.side_log2) + piece.offset + inside;
-  to += Rows::offset(row, c);
+  to += Lines::offset(row, c);
+  const int bytes = piece.block < 0 ? 0 : 16;
+  const auto copies = [&](bool aligned) {
 #pragma unroll
-  for (int i = 0; i < kCopies; ++i, from += std::int64_t{kRowStep} << params.side_log2)
-    copy(to + i * kRowStep * T::kChunkBytes, from, piece.block < 0 ? 0 : 16, params.copy_b);
+    for (int i = 0; i < kCopies; ++i, from += std::int64_t{kRowStep} << params.side_log2)
+      copy(to + i * kRowStep * T::kChunkBytes, from, bytes, aligned);
+  };
+  if (params.copy_b) {
+    copies(true);
+  } else {
+    copies(false);
+  }
 }
 
 /// dx's B [kChunk][kBlockRow], of blocks [side][kBlockRow]: a row of the tile is a row of some block.
 template <class T>
 __device__ __forceinline__ void fetch_b(Dx, const Params& params,
                                         const Piece (&pieces)[SharedStorage<T>::kPieces], std::uint32_t to) {
-  using Rows = dds::DxRows<T>;
+  using Lines = dds::DxRows<T>;
   using Bits = typename T::Bits;
-  constexpr int kAll = T::kChunk * Rows::kChunks, kCopies = kAll < T::kThreads ? 1 : kAll / T::kThreads;
-  constexpr int kRowStep = T::kThreads / Rows::kChunks;
+  constexpr int kAll = T::kChunk * Lines::kChunks, kCopies = kAll < T::kThreads ? 1 : kAll / T::kThreads;
+  constexpr int kRowStep = T::kThreads / Lines::kChunks;
   if (threadIdx.x >= kAll) return;
-  const int first = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
+  const int first = threadIdx.x / Lines::kChunks, c = threadIdx.x % Lines::kChunks;
+  const auto copies = [&](bool aligned) {
 #pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    const int row = first + i * kRowStep;
-    const int inside = row & ((1 << params.side_log2) - 1);
-    const Piece& piece = pieces[(row - inside) / 8];
-    const std::int64_t block = piece.block < 0 ? 0 : piece.block;
-    const auto* const from = static_cast<const Bits*>(params.values) +
-                             ((block << params.side_log2) + piece.offset + inside) * T::kBlockRow +
-                             c * T::kPack;
-    copy(to + Rows::offset(row, c), from, piece.block < 0 ? 0 : 16, params.copy_b);
+    for (int i = 0; i < kCopies; ++i) {
+      const int row = first + i * kRowStep;
+      const int inside = row & ((1 << params.side_log2) - 1);
+      const Piece& piece = pieces[(row - inside) / 8];
+      const std::int64_t block = piece.block < 0 ? 0 : piece.block;
+      const auto* const from = static_cast<const Bits*>(params.values) +
+                               ((block << params.side_log2) + piece.offset + inside) * T::kBlockRow +
+                               c * T::kPack;
+      copy(to + Lines::offset(row, c), from, piece.block < 0 ? 0 : 16, aligned);
+    }
+  };
+  if (params.copy_b) {
+    copies(true);
+  } else {
+    copies(false);
   }
 }
 

@@ -83,11 +83,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   const int chunks = stream.chunks(params);
   const bool finds = threadIdx.x < SharedStorage<T>::kPieces;
   const auto find = [&](int chunk) {
-    return stream.find(params, shared.walk, chunk, static_cast<int>(threadIdx.x));
+    return stream.find(params, shared, chunk, static_cast<int>(threadIdx.x));
   };
+  const Rows<T> rows(params, shared);
   const auto fetch = [&](int chunk, int stage) {
     const std::uint32_t to = ptx::shared_address(shared.ring[stage]);
-    fetch_a<T>(params, shared, shared.pieces[chunk % 2], to);
+    fetch_a<T>(params, shared, rows, shared.pieces[chunk % 2], to);
     fetch_b<T>(Direction{}, params, shared.pieces[chunk % 2], to + T::kABytes);
   };
 

@@ -87,6 +87,7 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   for (int i = 0; i < 3; ++i) params.axis[i] = shape.axis[i];
   params.images = shape.images;
   params.kernel_taps = static_cast<int>(shape.taps());
+  params.few_taps = conv::few_taps(shape) && args.a_stride < std::int64_t{1} << 31;
   if (most_pixels<Direction>(shape) == 0 || params.block_rows == 0) return cudaSuccess;
   // Blocks of another side would be read wrongly.
   if (schedule.tile_n != (dx ? index.block.cols : index.block.rows)) return cudaErrorInvalidValue;

@@ -19,6 +19,7 @@ struct Params : dds::Params {
   Axis axis[3];  // the outermost first
   int images;
   int kernel_taps;
+  bool few_taps;  // as conv::few_taps, and pixels lie less than 2^31 elements apart
 };
 
 /// What a block contributes to a chunk of the reduction under one tap.
@@ -27,6 +28,7 @@ struct alignas(16) Piece {
   std::int32_t column;  // of the gathered tensor, where the piece begins
   std::int32_t block;   // stored block and tap, as they lie in values
   std::int32_t offset;  // in the block, along the reduction
+  std::uint32_t needs;  // Tap::needs
 };
 
 template <class T>
@@ -34,14 +36,17 @@ struct SharedStorage {
   alignas(
       128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; the epilogue's sums
   static constexpr int kPieces = T::kChunk / 8;         // of a chunk, at most: blocks have a side of 8
+  static constexpr int kTaps = 64;
   Piece pieces[2][kPieces];
   Pixel pixels[T::kTokens];      // under each walked pixel, for the walk's first tap
+  Under under[T::kTokens];       // the same, where there are few taps
+  Tap taps[kTaps];               // the first ones of the walk
   std::int32_t own[T::kTokens];  // the pixel of out; negative behind the last
   Walk walk[3];
 };
 
-/// Fills in the walk of the thread block's class, and its pixels. Returns false if it has none. All threads
-/// call it, and may read the pixels after the next barrier.
+/// Fills in the walk of the thread block's class, its pixels and its taps. Returns false if it has none. All
+/// threads call it.
 template <class Direction, class T>
 __device__ __forceinline__ bool find_pixels(const Params& params, SharedStorage<T>& shared, unsigned tile,
                                             unsigned of_class) {
@@ -73,7 +78,13 @@ __device__ __forceinline__ bool find_pixels(const Params& params, SharedStorage<
                                      },
                                      [&](int image) { own = image; });
     shared.own[token] = own;
+    if (params.few_taps)
+      shared.under[token] = {shared.pixels[token].number, insides(shared.pixels[token], walk)};
   }
+  const int taps = walk[0].taps * walk[1].taps * walk[2].taps;
+  for (int tap = threadIdx.x; tap < taps && tap < SharedStorage<T>::kTaps; tap += T::kThreads)
+    shared.taps[tap] = tap_of(walk, params.axis, static_cast<unsigned>(tap));
+  __syncthreads();
   return true;
 }
 
