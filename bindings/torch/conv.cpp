@@ -67,7 +67,7 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
 
 Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::optional<Tensor> bias,
                std::int64_t rows, Numbers kernel, Numbers stride, Numbers padding, Numbers dilation,
-               std::string row, bool tf32) {
+               std::string row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv";
   const int device = device_of(op, "x", x);
   const Numbers space = space_of(op, "x", x);
@@ -81,6 +81,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
   problem.tf32 = tf32;
+  problem.facts = Facts::of_digest(digest);
   problem.bias = bias.has_value();
   problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr());
   const auto plan = plan_conv(problem, index, executor, row);
@@ -93,7 +94,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
 
 Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int64_t cols, std::int64_t depth,
           std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row, bool tf32) {
+          Numbers dilation, std::string row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dx";
   const int device = device_of(op, "dy", dy);
   const std::size_t axes = space_of(op, "dy", dy).size();
@@ -109,6 +110,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
   problem.tf32 = tf32;
+  problem.facts = Facts::of_digest(digest);
   problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr());
   const auto plan = plan_conv(problem, index, executor, row);
   const Tensor out = new_like(op, dy, sizes_with(shape, axes, true, cols));
@@ -120,7 +122,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
 
 Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t blocks,
           std::int64_t block_rows, std::int64_t block_cols, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row, bool tf32) {
+          Numbers dilation, std::string row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dw";
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -135,6 +137,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dw);
   problem.tf32 = tf32;
+  problem.facts = Facts::of_digest(digest);
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
   const auto plan = plan_conv(problem, index, executor, row);
   const Tensor out = new_like(op, x, {blocks, shape.taps(), block_rows, block_cols});
@@ -181,7 +184,7 @@ Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std:
 std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
                  Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
                  std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, bool bias,
-                 std::int64_t device, std::string row, bool tf32) {
+                 std::int64_t device, std::string row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_plan";
   const ConvShape shape = shape_of_call(op, images, extents, kernel, stride, padding, dilation);
   const BlockShape block = block_of(op, rows, cols, bm, bn);
@@ -192,6 +195,7 @@ std::string plan(std::string direction, std::string dtype, std::int64_t images, 
   const Executor executor = planner(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype_named(dtype), direction_of(direction));
   problem.tf32 = tf32;
+  problem.facts = Facts::of_digest(digest);
   problem.bias = bias && problem.direction == Direction::forward;
   const auto made = plan_conv(problem, executor, row);
   const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);

@@ -109,21 +109,22 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
   // and width: the extents of x; those of axes that it lacks are not read. `row`: as in semi24_linear;
-  // `tf32`: as above.
+  // `tf32` and `digest`: as above.
   m.def(
       "bsr_conv(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_channels, int[] kernel, "
-      "int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False) -> Tensor");
+      "int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False, int digest=-1) -> Tensor");
   m.def(
       "bsr_conv_dx(Tensor dy, Tensor values, Tensor index, SymInt in_channels, SymInt depth, SymInt height, "
       "SymInt width, int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\", "
-      "bool tf32=False) -> Tensor");
+      "bool tf32=False, int digest=-1) -> Tensor");
   m.def(
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
-      "int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False) -> Tensor");
+      "int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False, int "
+      "digest=-1) -> Tensor");
   m.def(
       "bsr_conv_plan(str direction, str dtype, int images, int[] extents, int[] kernel, int[] stride, "
       "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, bool bias=False, "
-      "int device=-1, str row=\"\", bool tf32=False) -> str");
+      "int device=-1, str row=\"\", bool tf32=False, int digest=-1) -> str");
   // Their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");

@@ -39,7 +39,7 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
                                                          const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// The same without an index, for a program that only asks: the facts of the problem count as unknown.
+/// The same without an index, for a program that only asks.
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                                          const std::string& kernel = {});
 

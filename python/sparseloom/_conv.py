@@ -165,13 +165,13 @@ class _Conv(torch.autograd.Function):
 
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
-    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x))
+    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x, index))
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
-        how = index.packed, index.cols, *three, *window, *_any_row(dy)
+        how = index.packed, index.cols, *three, *window, *_any_row(dy, index)
         return _called(_operators.conv_dx, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 
@@ -179,7 +179,7 @@ def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: W
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dw", x, x.shape[1:-1], window, index):
         how = index.packed, index.blocks, index.bm, index.bn
-        return _called(_operators.conv_dw, dy, x, *how, *window, *_any_row(x))
+        return _called(_operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
     return torchs_dvalues(dy, x, index, window)
 
 
@@ -240,9 +240,10 @@ def _plane(operand: Tensor, window: Window) -> tuple[bool, Window]:
     return True, Window(*((one, *each) for one, each in zip((1, 1, 0, 1), window, strict=True)))
 
 
-def _any_row(operand: Tensor) -> tuple[str, bool]:
-    """Returns the operators' last arguments: the plan chooses the row, and whether it may round to TF32."""
-    return "", operand.is_cuda and rounds_to_tf32(operand.dtype)
+def _any_row(operand: Tensor, index: Index) -> tuple[str, bool, int]:
+    """Returns the operators' last arguments: the plan chooses the row, whether it may round to TF32, and what
+    plans may know of the pattern."""
+    return "", operand.is_cuda and rounds_to_tf32(operand.dtype), index.digest
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

@@ -41,7 +41,7 @@ def plan(
     can run."""
     window, tf32 = map(list, window), device >= 0 and rounds_to_tf32(dtype)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    made = json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32))
+    made = json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32, index.digest))
     return {"dense_us": None, **made}
 
 
@@ -95,7 +95,7 @@ def copy_is_faster(direction: str, x: Tensor, extents: Sequence[int], window: An
 
 
 def _asked(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
-    sizes = index.blocks, index.rows, index.cols, index.bm, index.bn
+    sizes = index.blocks, index.rows, index.cols, index.bm, index.bn, index.digest
     device = (x.device.index or 0) if x.is_cuda else -1
     # torch's number of threads and its switch are in the key alone: the plan asks torch itself
     threads = torch.get_num_threads() if device < 0 else 0
@@ -117,6 +117,7 @@ class _Sizes(NamedTuple):
     cols: int
     bm: int
     bn: int
+    digest: int
 
 
 class _Times(NamedTuple):

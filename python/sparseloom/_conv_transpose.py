@@ -79,7 +79,7 @@ def by_weight(
 
 def turned_sizes(index: Index) -> Index:
     """Returns the index with the sizes of ``turned(index)``, whose lists are not read."""
-    return index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm)
+    return index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm, digest=UNKNOWN)
 
 
 def turned(index: Index) -> Index:
@@ -104,7 +104,7 @@ class _Transposed(torch.autograd.Function):
         need_x, need_values, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if need_values else None, values if need_x else None)
         three = (*(1,) * (3 - len(extents)), *extents)
-        how = index.packed, index.cols, *three, *window, *_conv._any_row(x)
+        how = index.packed, index.cols, *three, *window, *_conv._any_row(x, index)
         return _conv._called(_operators.conv_dx, x, values, *how)
 
     @staticmethod

@@ -158,7 +158,6 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Execu
                                           const std::string& kernel) {
   ops::enter_own_rows();
   if (problem.direction == Direction::dw) problem.out_aligned = true;
-  problem.facts = {};
   const IndexView shape{problem.rows, problem.cols, problem.block, problem.blocks, nullptr, nullptr};
   ops::complete(problem, shape, executor);
   check_problem(problem);

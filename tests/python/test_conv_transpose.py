@@ -46,7 +46,7 @@ class Rows:
     def conv(self, x: Tensor, values: Tensor, packed: Tensor, bias: Any, rows: int, *window: Any) -> Tensor:
         self.called.append("forward")
         kernel, stride, padding, dilation, *any_row = window
-        assert any_row == ["", False]
+        assert any_row == ["", False, -1]
         assert bias is None and rows == self.shape[0]
         conv = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
         y = conv(x.movedim(-1, 1), self.weight(values, packed, kernel), None, stride, padding, dilation)
@@ -54,7 +54,7 @@ class Rows:
 
     def conv_dx(self, dy: Tensor, values: Tensor, packed: Tensor, cols: int, *rest: Any) -> Tensor:
         self.called.append("dx")
-        *extents, kernel, _, _, _, _, _ = rest
+        *extents, kernel, _, _, _, _, _, _ = rest
         x = dy.new_zeros(dy.shape[0], *extents[3 - len(kernel) :], cols, requires_grad=True)
         with torch.enable_grad():
             y = self.conv(x, values, packed, None, dy.shape[-1], *rest[len(extents) :])

@@ -102,7 +102,7 @@ class ConvOperands:
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
         direction, index, extents = self.cell.direction, self.index, self.cell.extents
-        row = kernel, self.tf32
+        row = kernel, self.tf32, index.digest
         if direction == "forward":
             if kernel == LENT:
                 y = _conv.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/dense/predict.h"
-
 #ifdef SPARSELOOM_HAVE_CUDA
 
 namespace sparseloom::kernels::cuda::conv_rows {
@@ -19,6 +17,7 @@ sparseloom::Problem product_of(const bsr_conv::Problem& p) {
     product.cols = whole(p.cols, p.block.cols);
   }
   product.blocks = p.blocks * taps;
+  product.facts = {};  // those of W's channels: its taps make rows of the product more even than they say
   return product;
 }
 
@@ -36,28 +35,65 @@ namespace sparseloom::kernels {
 
 namespace {
 
-// What cuDNN takes, of the microseconds of a GEMM of as many operations: kOfGemm of them and, for what small
-// ones leave of the GPU idle, a multiple of their root, by direction (forward, dX, dW). Drawn through 33
-// convolutions of a sweep on an H100 (`bench sweep --family bsr_conv --seed 4141`).
-constexpr double kOfGemm = 1.05, kOfRoot[] = {1.5, 1.2, 0.7};
-// A pass that does next to nothing.
-constexpr double kPassUs = 1.7;
+// What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200 (`bench sweep
+// --family bsr_conv --seed 4141`), of which 67 % (TF32 dX) to 88 % (TF32 forward) lie within 1.3 times.
+struct Fit {
+  double start_us;
+  // More of it: for several taps; for strides above 1; where rows of channels do not lie at multiples of 16
+  // bytes, so that it pads them in a pass of its own.
+  double taps_us, strided_us, ragged_us;
+  double share;    // of the peak
+  double root;     // of the microseconds at that rate, for what small products leave of the GPU idle
+  double chain;    // ns of a position of the reduction
+  double streams;  // of the memory's rate
+};
+// 16 bits, then TF32; forward, dX, dW.
+constexpr Fit kFits[2][3] = {{{4.6, 1.69, 0.37, 13.4, 0.64, 0.51, 0.59, 1.22},
+                              {3.64, 1.96, 5.99, 11.4, 0.642, 0.48, 0.68, 0.77},
+                              {5.25, 0.2, 1.06, 9.6, 0.648, 1, 0.023, 1.22}},
+                             {{3.54, 2.96, 1.5, 12.3, 0.673, 1.84, 0.59, 1.22},
+                              {4.25, 3.49, 8.39, 9.1, 0.542, 0.75, 3.68, 0.63},
+                              {6.01, 7.96, 1.58, 4.84, 0.434, 2.14, 0.085, 1.22}}};
+// The pass that scatters W, and the gather of dW's blocks: what they add to the bytes that they move, of
+// which L2 keeps some. Fitted to 184 convolutions of the same sweep.
+constexpr double kScatterUs = 3.6, kScatterTf32Us = 1.5, kScatterStreams = 1.4, kGatherUs = 3,
+                 kGatherStreams = 0.8;
+
+double cudnn_us(const bsr_conv::Problem& p, const sparseloom::Problem& product, const cuda::Device& device) {
+  using namespace cuda;
+  const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
+  const Fit& fit = kFits[p.dtype == DType::f32][static_cast<int>(p.direction)];
+  const double pixels = static_cast<double>(p.shape.out_pixels()), rows = static_cast<double>(p.rows),
+               cols = static_cast<double>(p.cols), taps = static_cast<double>(p.shape.taps()),
+               size = static_cast<double>(size_of(p.dtype));
+  const double busy = us(2 * pixels * rows * cols * taps / (fit.share * dense_peak(product, device)));
+  const double bytes =
+      size * (static_cast<double>(p.shape.in_pixels()) * cols + pixels * rows + rows * cols * taps);
+  const double depth = dw ? pixels : dx ? rows * taps / static_cast<double>(p.shape.strides()) : cols * taps;
+  const auto in_chunks = [&](std::int64_t channels) {
+    return channels * static_cast<std::int64_t>(size_of(p.dtype)) % 16 == 0;
+  };
+  return fit.start_us + (p.shape.taps() > 1 ? fit.taps_us : 0) +
+         (p.shape.strides() > 1 ? fit.strided_us : 0) +
+         (in_chunks(p.rows) && in_chunks(p.cols) ? 0 : fit.ragged_us) +
+         std::max(busy, us(memory_seconds(bytes, device)) / fit.streams) + fit.root * std::sqrt(busy) +
+         chain_us(fit.chain * depth, device);
+}
 
 }  // namespace
 
-// One pass scatters W, or gathers dW's blocks; three before it spread the lists over the taps.
 bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem& p, const plan::Machine& machine) {
   using namespace cuda;
   if (p.dtype == DType::f32 && !p.tf32) return {};  // no row runs it
-  sparseloom::Problem product = conv_rows::product_of(p);
-  const bool dw = p.direction == Direction::dw;
-  const double dense = static_cast<double>(product.rows) * static_cast<double>(product.cols) *
-                       static_cast<double>(size_of(p.dtype));
-  const double passes = p.shape.taps() == 1 ? 1 : 4, stored = bytes_of(product).stored;
-  product.activation = Activation::none, product.residual = false;
-  const double gemm = dense::product_us(product, machine);
-  return {kOfGemm * gemm + kOfRoot[static_cast<int>(p.direction)] * std::sqrt(gemm),
-          passes * kPassUs + us(memory_seconds(dw ? 2 * stored : stored + dense, Device(machine)))};
+  const Device device(machine);
+  const sparseloom::Problem product = conv_rows::product_of(p);
+  const double dense = static_cast<double>(p.rows) * static_cast<double>(p.cols) *
+                       static_cast<double>(p.shape.taps()) * static_cast<double>(size_of(p.dtype)),
+               product_us = cudnn_us(p, product, device);
+  if (p.direction == Direction::dw)
+    return {product_us, kGatherUs + us(memory_seconds(dense, device)) / kGatherStreams};
+  return {product_us, kScatterUs + (p.dtype == DType::f32 ? kScatterTf32Us : 0) +
+                          us(memory_seconds(bytes_of(product).stored + dense, device)) / kScatterStreams};
 }
 
 }  // namespace sparseloom::kernels
