@@ -42,7 +42,7 @@ def test_a_record_has_every_density_and_direction(tmp_path: Path, dtype: str) ->
 
 @pytest.mark.gpu
 def test_a_gpu_is_timed_beside_cudnn(tmp_path: Path) -> None:
-    how = "--device", "cuda", "--dtype", "bfloat16", "--smoke", "--seconds", "0"
+    how = "--device", "cuda", "--smoke", "--seconds", "0"
     assert run(*how, "--results", str(tmp_path)) == 0
     (path,) = tmp_path.glob("*/bsr_conv_bfloat16.json")
     records = json.loads(path.read_text())["records"]
@@ -75,3 +75,4 @@ def test_other_devices_are_refused() -> None:
 
 def test_other_dtypes_are_refused() -> None:
     assert run("--smoke", "--dtype", "float64") == 1
+    assert run("--smoke", "--dtype", "float32", "--device", "cuda") == 1  # no GPU is asked for

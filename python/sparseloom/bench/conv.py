@@ -223,7 +223,9 @@ def conv(
     seconds: Annotated[
         float, typer.Option(min=0.0, help="of each product's calls, all together; five rounds at least")
     ] = 2.0,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 (the default on a CPU), bfloat16 (on a GPU) or float16")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     smoke: Annotated[bool, typer.Option(help="one tiny layer: does it run?")] = False,
     results: Annotated[
@@ -233,7 +235,10 @@ def conv(
     """Times convolutions of 3 x 3 taps, forward, dX and dW, beside torch's and writes
     <results>/<device>/bsr_conv.json (other dtypes than float32: bsr_conv_<dtype>.json)."""
     kinds = {str(each).removeprefix("torch."): each for each in ERROR}
-    for what, allowed, got in (("dtype", list(kinds), dtype), ("device", ["cpu", "cuda"], device)):
+    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
+    # On a GPU fp32 would be rounded to TF32, of which `bench sweep --family bsr_conv` tells.
+    dtypes = [name for name in kinds if device == "cpu" or name != "float32"]
+    for what, allowed, got in (("device", ["cpu", "cuda"], device), ("dtype", dtypes, dtype)):
         if got not in allowed:
             error = Error("bench", f"a {what} of {', '.join(allowed)}", got, "see --help")
             typer.echo(f"sparseloom bench conv: {error}", err=True)

@@ -1,5 +1,6 @@
 """The layers that the sweep's convolutions are drawn from (`bench sweep --family bsr_conv`): those of known
-models at the extents where they have them, and odd ones."""
+models at the extents where they have them, and odd ones. None has one tap: sparsify_ makes a linear layer of
+such a convolution (BlockSparseConv1x1), and the sweep of linear layers draws those."""
 
 from __future__ import annotations
 
@@ -38,24 +39,13 @@ def _conv(
 
 #: Encoders and classifiers of images; the first layers, of three channels, are not for blocks.
 _IMAGES = (
-    _conv("ResNet-50: 1 x 1 down, stage 1", 256, 64, (56, 56), 1),
     _conv("ResNet-50: 3 x 3, stage 1", 64, 64, (56, 56), 3),
-    _conv("ResNet-50: 1 x 1 up, stage 1", 64, 256, (56, 56), 1),
     _conv("ResNet-50: 3 x 3 into stage 2", 128, 128, (56, 56), 3, 2),
-    _conv("ResNet-50: shortcut into stage 2", 256, 512, (56, 56), 1, 2),
-    _conv("ResNet-50: 1 x 1 down, stage 2", 512, 128, (28, 28), 1),
     _conv("ResNet-50: 3 x 3, stage 2", 128, 128, (28, 28), 3),
-    _conv("ResNet-50: 1 x 1 up, stage 2", 128, 512, (28, 28), 1),
     _conv("ResNet-50: 3 x 3 into stage 3", 256, 256, (28, 28), 3, 2),
-    _conv("ResNet-50: shortcut into stage 3", 512, 1024, (28, 28), 1, 2),
-    _conv("ResNet-50: 1 x 1 down, stage 3", 1024, 256, (14, 14), 1),
     _conv("ResNet-50: 3 x 3, stage 3", 256, 256, (14, 14), 3),
-    _conv("ResNet-50: 1 x 1 up, stage 3", 256, 1024, (14, 14), 1),
     _conv("ResNet-50: 3 x 3 into stage 4", 512, 512, (14, 14), 3, 2),
-    _conv("ResNet-50: shortcut into stage 4", 1024, 2048, (14, 14), 1, 2),
-    _conv("ResNet-50: 1 x 1 down, stage 4", 2048, 512, (7, 7), 1),
     _conv("ResNet-50: 3 x 3, stage 4", 512, 512, (7, 7), 3),
-    _conv("ResNet-50: 1 x 1 up, stage 4", 512, 2048, (7, 7), 1),
     _conv("AlexNet: second layer", 64, 192, (27, 27), 5),
     _conv("Inception v3: 1 x 7", 192, 192, (17, 17), (1, 7)),
     _conv("Inception v3: 7 x 1", 192, 192, (17, 17), (7, 1)),
@@ -85,11 +75,9 @@ _AUDIO = (
     _conv("wav2vec 2.0: sixth layer of ten seconds", 512, 512, (1999,), 2, 2, padding=(0,)),
     _conv("HiFi-GAN: 7 taps of dilation 3", 256, 256, (256,), 7, dilation=3),
     _conv("HiFi-GAN: 3 taps of dilation 5", 128, 128, (2048,), 3, dilation=5),
-    _conv("Conv-TasNet: bottleneck", 512, 128, (3200,), 1),
 )
 _RAGGED = (
     _conv("ragged", 100, 200, (20, 20), 3),
-    _conv("ragged", 333, 777, (14, 15), 1),
     _conv("ragged", 90, 70, (25, 24), 5, 2),
     _conv("ragged", 130, 250, (19, 17), 3, 2, 2),
     _conv("ragged", 70, 150, (1001,), 7, 2),

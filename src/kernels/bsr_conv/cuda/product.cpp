@@ -35,8 +35,9 @@ namespace sparseloom::kernels {
 
 namespace {
 
-// What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200 (`bench sweep
-// --family bsr_conv --seed 4141`), of which 67 % (TF32 dX) to 88 % (TF32 forward) lie within 1.3 times.
+// What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200
+// (docs/performance_log.md, 2026-11-28), of which 70 % (TF32 dX) to 85 % (TF32 forward) lie within 1.3 times;
+// the shares are those of long ones.
 struct Fit {
   double start_us;
   // More of it: for several taps; for strides above 1; where rows of channels do not lie at multiples of 16
@@ -48,12 +49,12 @@ struct Fit {
   double streams;  // of the memory's rate
 };
 // 16 bits, then TF32; forward, dX, dW.
-constexpr Fit kFits[2][3] = {{{4.6, 1.69, 0.37, 13.4, 0.64, 0.51, 0.59, 1.22},
-                              {3.64, 1.96, 5.99, 11.4, 0.642, 0.48, 0.68, 0.77},
-                              {5.25, 0.2, 1.06, 9.6, 0.648, 1, 0.023, 1.22}},
-                             {{3.54, 2.96, 1.5, 12.3, 0.673, 1.84, 0.59, 1.22},
-                              {4.25, 3.49, 8.39, 9.1, 0.542, 0.75, 3.68, 0.63},
-                              {6.01, 7.96, 1.58, 4.84, 0.434, 2.14, 0.085, 1.22}}};
+constexpr Fit kFits[2][3] = {{{4.0, 1.67, 0.48, 13.4, 0.82, 1.85, 0.46, 1.22},
+                              {2.6, 2.1, 6.66, 11.1, 0.82, 1.49, 1.09, 0.84},
+                              {4.3, 0.68, 0.8, 10, 0.76, 2.02, 0.02, 1.22}},
+                             {{3.3, 3.02, 1.41, 11.3, 0.72, 2.4, 0.076, 1.22},
+                              {4.4, 3.39, 8.14, 8.7, 0.72, 1.22, 3.64, 0.68},
+                              {5.6, 5.85, 0.09, 7, 0.5, 4.54, 0.05, 1.22}}};
 // The pass that scatters W, and the gather of dW's blocks: what they add to the bytes that they move, of
 // which L2 keeps some. Fitted to 184 convolutions of the same sweep.
 constexpr double kScatterUs = 3.6, kScatterTf32Us = 1.5, kScatterStreams = 1.4, kGatherUs = 3,

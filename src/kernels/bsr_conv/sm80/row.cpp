@@ -23,69 +23,72 @@ double of(const BySide& by_side, int side) {
   return by_side[i];
 }
 
-// Flops per clock and multiprocessor that the gathers sustain. Blocks of 32 and 64 from an H100 (512 channels
-// of 28 x 28, 64 images, 3 x 3, densities .12 to .52), the others by bsr_linear's ratios; dW likewise.
-constexpr BySide kFlops = {80, 160, 330, 400, 520}, kDwFlops = {60, 120, 270, 320, 400};
-// Microseconds of a step of a tile that has its multiprocessor for itself, and of the rest, fitted to 77
-// convolutions of a sweep on an H100 (`bench sweep --family bsr_conv --seed 4141`; .63 at p5 and 1.57 at p95
-// of what they took). Of 8 there were none.
-constexpr BySide kStepUs = {3.6, 3.6, 2.6, 3.6, 4.6}, kDwStepUs = {1.8, 1.75, 1.65, 1.8, 1.45};
-constexpr double kStartUs = 4.8, kRoundUs = 1.4, kDwStartUs = 4.1, kPartialSumsUs = 3.8;
-// How much longer copies by elements take.
-constexpr double kByElements = 3;
+// Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/performance_log.md, 2026-11-28): 90 %
+// and 87 % lie within 1.3 times. Of blocks of 8 there were none.
+struct Fit {
+  double start_us, round_us;
+  BySide step_us;      // of a tile that has its multiprocessor for itself
+  double tf32;         // a step of TF32 over one of 16 bits
+  BySide flops;        // per clock and multiprocessor, that the gathers sustain
+  double by_elements;  // how much longer copies by elements take
+};
+constexpr Fit kForward{4.51, 1.89, {0.8, 0.63, 0.7, 0.8, 1.14}, 1.14, {100, 190, 647, 687, 718}, 3.7},
+    kDx{5.36, 2.96, {0.8, 0.8, 0.53, 0.72, 1.19}, 1.29, {100, 270, 579, 412, 1029}, 5.3};
+// dW: to 53 of the same sweep, 92 % within 1.3 times.
+constexpr BySide kDwFlops = {70, 140, 300, 360, 450}, kDwStepUs = {1.6, 1.55, 1.45, 1.6, 1.3};
+constexpr double kDwStartUs = 4.1, kPartialSumsUs = 3.8, kDwByElements = 3;
 
-// What both predictions add to a tile's steps.
+// What both predictions need beside a tile's steps.
 struct Common {
-  Common(const bsr_conv::Problem& p, const sparseloom::Problem& product, const Device& device)
-      : by_elements(p.aligned ? 1 : kByElements) {
-    const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
+  Common(const bsr_conv::Problem& p, const sparseloom::Problem& product, const Device& device,
+         const BySide& flops_by_side) {
+    const bool dx = p.direction == Direction::dx;
     const double pixels = static_cast<double>(dx ? p.shape.out_pixels() : p.m),
                  elements = static_cast<double>(product.blocks) * p.block.rows * p.block.cols,
                  flops = (p.dtype == DType::f32 ? 4 : 2) * pixels * elements;
-    busy_us = us(flops / (of(dw ? kDwFlops : kFlops, dx ? p.block.cols : p.block.rows) * device.clocks()));
+    busy_us = us(flops / (of(flops_by_side, dx ? p.block.cols : p.block.rows) * device.clocks()));
     const Bytes bytes = bytes_of(product);
     memory_us =
         us(memory_seconds(std::max(0.0, bytes.stored + bytes.tokens - repeated_bytes(p)), device)) / 2;
   }
 
-  double by_elements;
   double busy_us;    // with every multiprocessor busy to the end
   double memory_us;  // what the steps do not hide
 };
 
-// A tile's steps follow one another, however few tiles there are. The first round of tiles takes its steps'
-// time, and those behind it what the multiprocessors sustain.
+// A tile's steps follow one another, however few tiles there are. The first round of tiles takes the steps of
+// the longest list of blocks, and those behind it what the multiprocessors sustain.
 double predict_us(const bsr_conv::Problem& p, const dds::TileShape& tile, const plan::Machine& machine) {
   if (p.blocks == 0) return kLaunchUs;
   const Device device(machine);
-  const sparseloom::Problem product = product_of(p);
-  const Common common(p, product, device);
   const bool dx = p.direction == Direction::dx;
-  const int side = tile.block_row, gathered = dx ? p.block.rows : p.block.cols;
+  const Fit& fit = dx ? kDx : kForward;
+  const Common common(p, product_of(p), device, fit.flops);
+  const int side = tile.block_row;
   const double outputs = std::ceil(static_cast<double>(dx ? p.cols : p.rows) / side),
                classes = dx ? static_cast<double>(p.shape.strides()) : 1,
                tiles = classes * outputs * std::ceil(static_cast<double>(p.m) / classes / tile.tokens);
-  const double chunk = tile.chunk_bytes / static_cast<double>(size_of(p.dtype));
-  // The longest list of blocks, of all taps of a class.
-  const double steps =
-      work_of(p).longest / gathered * (static_cast<double>(p.shape.taps()) / classes) * gathered / chunk;
+  const double chunk = tile.chunk_bytes / static_cast<double>(size_of(p.dtype)),
+               steps = work_of(p).longest * static_cast<double>(p.shape.taps()) / classes / chunk;
   const double rounds = std::max(1.0, tiles / (device.multiprocessors * tile.blocks_per_sm));
-  return kStartUs + kRoundUs * rounds + common.memory_us +
-         common.by_elements *
-             (std::max(1.0, steps) * of(kStepUs, side) + common.busy_us * (rounds - 1) / rounds);
+  const double step_us = of(fit.step_us, side) * (p.dtype == DType::f32 ? fit.tf32 : 1);
+  return fit.start_us + fit.round_us * rounds + common.memory_us +
+         (p.aligned ? 1 : fit.by_elements) *
+             (std::max(1.0, steps) * step_us + common.busy_us * (rounds - 1) / rounds);
 }
 
 double predict_dw_us(const bsr_conv::Problem& p, const Schedule& schedule, const plan::Machine& machine) {
   if (p.blocks == 0) return kLaunchUs;
   const Device device(machine);
   const sparseloom::Problem product = product_of(p);
-  const Common common(p, product, device);
+  const Common common(p, product, device, kDwFlops);
   const mma_sdd::Cut cut =
       mma_sdd::cut_tokens(mma_sdd::size_of_product(product), machine.cuda.multiprocessors);
   const double steps = std::ceil(static_cast<double>(cut.piece_tokens) / schedule.tile_k),
                written = static_cast<double>(sdd::partial_bytes(product, schedule));
   const double sums = cut.pieces == 1 ? 0 : kPartialSumsUs + us(memory_seconds(2 * written, device));
-  return kDwStartUs + common.by_elements * std::max(steps * of(kDwStepUs, p.block.rows), common.busy_us) +
+  return kDwStartUs +
+         (p.aligned ? 1 : kDwByElements) * std::max(steps * of(kDwStepUs, p.block.rows), common.busy_us) +
          sums + common.memory_us;
 }
 

@@ -63,17 +63,17 @@ TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
   }
 }
 
-// Microseconds of sm80_conv on an H100, in problems that do not fill it (`bench sweep --family bsr_conv
-// --seed 4141`). What they were taken for before by their operations alone is 3 to 9.
+// Microseconds of sm80_conv on an H200, in problems that do not fill it (docs/performance_log.md,
+// 2026-11-28). By their operations alone they would take 3 to 9.
 TEST(CudaConvRows, PredictSmallConvolutions) {
   const struct {
     Direction direction;
     int images, cols, rows, height, width, tap_rows, tap_columns, side, blocks;
     double us;
   } measured[] = {
-      {Direction::dx, 2, 256, 1024, 14, 14, 1, 1, 32, 172, 30},
-      {Direction::dw, 5, 1024, 256, 14, 14, 1, 1, 32, 59, 29},
-      {Direction::forward, 1, 192, 192, 17, 17, 1, 7, 16, 35, 14},
+      {Direction::dx, 2, 256, 1024, 14, 14, 1, 1, 32, 172, 15},
+      {Direction::dw, 5, 1024, 256, 14, 14, 1, 1, 32, 59, 25},
+      {Direction::forward, 15, 192, 192, 17, 17, 1, 7, 16, 12, 11},
       {Direction::dw, 1, 2048, 256, 33, 33, 3, 3, 128, 9, 31},
       {Direction::forward, 8, 512, 2048, 7, 7, 1, 1, 32, 51, 6},
       {Direction::forward, 2, 333, 777, 14, 15, 1, 1, 128, 8, 19},

@@ -73,7 +73,7 @@ class Gather {
                          inside ? from + std::int64_t{pixel.number} * stride : from_, inside ? bytes_ : 0);
       }
     } else if (aligned_) {
-#pragma unroll 1
+#pragma unroll 4
       for (int pass = 0; pass < kPasses; ++pass) {
         const int token = first + pass * kPassTokens;
         const std::int32_t number = moved(pixels[token], tap_.adds, walk_);

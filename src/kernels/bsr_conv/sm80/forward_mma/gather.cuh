@@ -116,7 +116,7 @@ __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorag
   }
   const Pixel tap = piece.tap;
   const auto copies = [&](bool aligned) {
-#pragma unroll 1
+#pragma unroll 4
     for (int i = 0; i < Rows<T>::kCount; ++i) {
       const std::int32_t number = moved(shared.pixels[row + i * Rows<T>::kStep], tap, shared.walk);
       copy(to + i * Rows<T>::kStep * T::kChunkBytes,
