@@ -33,9 +33,9 @@ struct Fit {
   double by_elements;  // how much longer copies by elements take
 };
 constexpr Fit kForward{4.51, 1.89, {0.8, 0.63, 0.7, 0.8, 1.14}, 1.14, {100, 190, 647, 687, 718}, 3.7},
-    kDx{5.36, 2.96, {0.8, 0.8, 0.53, 0.72, 1.19}, 1.29, {100, 270, 579, 412, 1029}, 5.3};
+    kDx{5.36, 2.96, {0.8, 0.8, 0.53, 0.72, 1.19}, 1.29, {100, 270, 600, 680, 1029}, 5.3};
 // dW: to 53 of the same sweep, 92 % within 1.3 times.
-constexpr BySide kDwFlops = {70, 140, 300, 360, 450}, kDwStepUs = {1.6, 1.55, 1.45, 1.6, 1.3};
+constexpr BySide kDwFlops = {80, 160, 345, 415, 520}, kDwStepUs = {1.6, 1.55, 1.45, 1.6, 1.3};
 constexpr double kDwStartUs = 4.1, kPartialSumsUs = 3.8, kDwByElements = 3;
 
 // What both predictions need beside a tile's steps.

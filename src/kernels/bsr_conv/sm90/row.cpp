@@ -18,17 +18,11 @@ namespace {
 // (Fit::streams of forward_wgmma/predict.cpp): the product's X lies in memory once for each tap, the
 // convolution's once.
 constexpr double kStreams = 0.45;
-// What a convolution takes of bsr_linear's prediction of the product: short ones less, since their tokens lie
-// in L2, and long ones more, since im2col copies are slower and block rows are not ordered. Of wide tiles,
-// then of narrow ones: fitted to 43 convolutions of a sweep on an H200 (`bench sweep --family bsr_conv --seed
-// 4141`; 84 % within 1.3 times), and, beyond kShortUs, to 36 long ones on an H100 (3 x 3, 64 images, 512
-// channels of 28 x 28 and 1024 of 14 x 14, blocks of 32 and 64, densities .1 to .52). dW: to the latter.
-constexpr double kStartUs = 0.5, kShortUs = 30, kShort = 0.86, kLong[] = {1.3, 1.2}, kDwLonger = 1.18;
-
-double longer_us(double us_of_product, bool narrow) {
-  return kStartUs + kShort * std::min(us_of_product, kShortUs) +
-         kLong[narrow] * std::max(us_of_product - kShortUs, 0.0);
-}
+// What a convolution takes of bsr_linear's prediction of the product: less, since its tokens lie in L2. Of
+// wide tiles, then of narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x
+// 3, 64 images, 512 channels of 28 x 28 and 1024 of 14 x 14; docs/performance_log.md, 2026-11-28). dW: to 24
+// and 12. An H100 took 1.3 times as long for the long ones.
+constexpr double kStartUs = 0.5, kShare[] = {0.9, 0.85}, kDwStartUs = 6, kDwLonger = 1.06;
 
 template <bool kNarrow>
 Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Proposals<bsr_conv::Conv>& out) {
@@ -61,7 +55,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
     const double memory = us(memory_seconds(
         std::max(0.0, bytes_of(product).tokens - repeated_bytes(p)) + bytes_of(product).stored, device));
     out.add({wgmma_sdd::schedule_of(product, wgmma_sdd::kStep16, way),
-             kLaunchUs + 2 + kDwLonger * std::max(us(way.deal.clocks / device.clock_hz), memory),
+             kDwStartUs + kDwLonger * std::max(us(way.deal.clocks / device.clock_hz), memory),
              wgmma_sdd::workspace_bytes(size, way)});
     return {};
   }
@@ -72,7 +66,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   schedule.groups = {0};
   const double us_of_product = wgmma_dds::predict_us(product, machine, kNarrow),
                repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));
-  out.add({schedule, longer_us(std::max(kLaunchUs, us_of_product - repeated), kNarrow), 0});
+  out.add({schedule, kStartUs + kShare[kNarrow] * std::max(kLaunchUs, us_of_product - repeated), 0});
   return {};
 }
 

@@ -40,17 +40,17 @@ bsr_conv::Problem problem_of(Direction direction, int channels, int extent, int 
   return p;
 }
 
-// Microseconds of sm90_conv on an H100.
+// Microseconds of sm90_conv on an H200: bench/results/h200/bsr_conv_bfloat16.json.
 TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
   const struct {
     Direction direction;
     int channels, extent, side, blocks;
     double us;
   } measured[] = {
-      {Direction::forward, 512, 28, 64, 21, 167},   {Direction::dx, 512, 28, 64, 21, 193},
-      {Direction::dw, 512, 28, 64, 21, 197},        {Direction::forward, 1024, 14, 64, 66, 158},
-      {Direction::dx, 1024, 14, 64, 66, 135},       {Direction::dw, 1024, 14, 64, 66, 140},
-      {Direction::forward, 1024, 14, 32, 246, 209}, {Direction::dx, 1024, 14, 32, 246, 217},
+      {Direction::forward, 512, 28, 64, 16, 121},   {Direction::dx, 512, 28, 64, 16, 109},
+      {Direction::dw, 512, 28, 64, 16, 133},        {Direction::forward, 1024, 14, 64, 64, 110},
+      {Direction::dx, 1024, 14, 64, 64, 104},       {Direction::dw, 1024, 14, 64, 64, 113},
+      {Direction::forward, 1024, 14, 32, 256, 165}, {Direction::forward, 1024, 14, 32, 512, 220},
   };
   for (const auto& m : measured) {
     const Answer answer = ask("sm90_conv", problem_of(m.direction, m.channels, m.extent, m.side, m.blocks));
@@ -91,7 +91,7 @@ TEST(CudaConvRows, PredictSmallConvolutions) {
   }
 }
 
-// cuDNN on an H100: bench/results/h100/bsr_conv_bfloat16.json, with what the layer's dense dW took.
+// cuDNN on an H200: bench/results/h200/bsr_conv_bfloat16.json.
 TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
   const auto dense = [](Direction direction, int channels, int extent) {
     const bsr_conv::DenseTime time =
@@ -100,10 +100,10 @@ TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
     EXPECT_LT(time.weight_us, time.product_us);
     return time.product_us + time.weight_us;
   };
-  EXPECT_NEAR(dense(Direction::forward, 512, 28), 300, 60);
-  EXPECT_NEAR(dense(Direction::dx, 1024, 14), 300, 80);
-  EXPECT_NEAR(dense(Direction::dw, 512, 28), 340, 60);
-  // dW at .5 in blocks of 32 takes 533 us, and 270 in blocks of 64
+  EXPECT_NEAR(dense(Direction::forward, 512, 28), 275, 40);
+  EXPECT_NEAR(dense(Direction::dx, 1024, 14), 275, 40);
+  EXPECT_NEAR(dense(Direction::dw, 512, 28), 312, 40);
+  // dW at .5 in blocks of 32 takes 521 us, and 231 in blocks of 64
   EXPECT_GT(ask("sm90_conv", problem_of(Direction::dw, 512, 28, 32, 128)).offer.predicted_us,
             dense(Direction::dw, 512, 28));
   EXPECT_LT(ask("sm90_conv", problem_of(Direction::dw, 512, 28, 64, 32)).offer.predicted_us,
