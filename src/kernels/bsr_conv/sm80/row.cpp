@@ -7,6 +7,7 @@
 #include "kernels/bsr_conv/sm80/dw_mma/entry.h"
 #include "kernels/bsr_conv/sm80/forward_mma/entry.h"
 #include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
+#include "kernels/bsr_conv/walk.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
 
@@ -24,7 +25,7 @@ double of(const BySide& by_side, int side) {
 }
 
 // Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/performance_log.md, 2026-11-28): 90 %
-// and 87 % lie within 1.3 times. Of blocks of 8 there were none.
+// and 91 % lie within 1.3 times. Of blocks of 8 there were none.
 struct Fit {
   double start_us, round_us;
   BySide step_us;      // of a tile that has its multiprocessor for itself
@@ -33,7 +34,7 @@ struct Fit {
   double by_elements;  // how much longer copies by elements take
 };
 constexpr Fit kForward{4.51, 1.89, {0.8, 0.63, 0.7, 0.8, 1.14}, 1.14, {100, 190, 647, 687, 718}, 3.7},
-    kDx{5.36, 2.96, {0.8, 0.8, 0.53, 0.72, 1.19}, 1.29, {100, 270, 600, 680, 1029}, 5.3};
+    kDx{5.59, 2.76, {0.8, 0.66, 0.52, 0.73, 1.19}, 1.28, {100, 253, 600, 680, 1000}, 4.5};
 // dW: to 53 of the same sweep, 92 % within 1.3 times.
 constexpr BySide kDwFlops = {80, 160, 345, 415, 520}, kDwStepUs = {1.6, 1.55, 1.45, 1.6, 1.3};
 constexpr double kDwStartUs = 4.1, kPartialSumsUs = 3.8, kDwByElements = 3;
@@ -56,6 +57,16 @@ struct Common {
   double memory_us;  // what the steps do not hide
 };
 
+// Taps of the class of dX's pixels that has most (../walk.h).
+double most_taps(const ConvShape& shape) {
+  double taps = 1;
+  for (const ConvAxis& axis : shape.axis) {
+    const int each = axis.stride / conv::greatest_divisor(axis.stride, axis.dilation);
+    taps *= (axis.kernel + each - 1) / each;
+  }
+  return taps;
+}
+
 // A tile's steps follow one another, however few tiles there are. The first round of tiles takes the steps of
 // the longest list of blocks, and those behind it what the multiprocessors sustain.
 double predict_us(const bsr_conv::Problem& p, const dds::TileShape& tile, const plan::Machine& machine) {
@@ -69,7 +80,8 @@ double predict_us(const bsr_conv::Problem& p, const dds::TileShape& tile, const 
                classes = dx ? static_cast<double>(p.shape.strides()) : 1,
                tiles = classes * outputs * std::ceil(static_cast<double>(p.m) / classes / tile.tokens);
   const double chunk = tile.chunk_bytes / static_cast<double>(size_of(p.dtype)),
-               steps = work_of(p).longest * static_cast<double>(p.shape.taps()) / classes / chunk;
+               steps = work_of(p).longest * (dx ? most_taps(p.shape) : static_cast<double>(p.shape.taps())) /
+                       chunk;
   const double rounds = std::max(1.0, tiles / (device.multiprocessors * tile.blocks_per_sm));
   const double step_us = of(fit.step_us, side) * (p.dtype == DType::f32 ? fit.tf32 : 1);
   return fit.start_us + fit.round_us * rounds + common.memory_us +
