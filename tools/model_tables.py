@@ -93,7 +93,7 @@ def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:
             [
                 f"{first['name']} and {len(layers) - 1} more",
                 " x ".join(map(str, first["shape"])),
-                str(first["tokens"]),
+                str(first["tokens"] or ""),
                 f"{first['density']:.3g}",
                 kernels,
                 *timed(first),

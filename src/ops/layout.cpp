@@ -26,7 +26,8 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values, co
   check("pack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  ops::require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, 1, values, executor.stream), executor);
+  ops::require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, 1, values, executor.stream),
+                      executor);
 #endif
 }
 
