@@ -44,6 +44,17 @@ def test_what_is_compiled_is_what_was_built(into: Any):
         torch.testing.assert_close(one, parameter.grad)
 
 
+@pytest.mark.parametrize("into", [L.Dense, L.Csr, L.Coo])
+def test_what_is_exported_is_what_was_built(into: Any):
+    builder = SparsityBuilder(nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 6)).eval())
+    builder.set_weight("0.weight", HALF, out_format=into)
+    builder.set_interm("1", external_sparsifier=HALF, out_format=into)
+    made, x = builder.get_sparse_model(), torch.randn(5, 12)
+    exported = torch.export.export(made, (x,), strict=False).module()
+    for each in (x, -x):
+        torch.testing.assert_close(exported(each), made(each))
+
+
 def test_a_node_of_the_models_own_forward_needs_a_copy():
     mlp = net().layer
     builder = SparsityBuilder(mlp)

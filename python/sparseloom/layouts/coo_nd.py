@@ -69,7 +69,8 @@ class CooNd(Layout):
             raise Error(cls.name, f"{weight.numel()} elements", f"shape {list(sizes)}", "pass its own shape")
         whole = weight.detach().reshape(sizes) != 0
         kept = whole.flatten(len(sizes) - dense_dim).any(-1) if 0 < dense_dim < len(sizes) else whole
-        require_countable(cls.name, int(kept.count_nonzero()))
+        if kept.numel() > MOST:
+            require_countable(cls.name, int(kept.count_nonzero()))
         return cls.at(kept.nonzero().t(), sizes, dense_dim)
 
     @classmethod
