@@ -118,6 +118,9 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const dds::TileShape* const tile = conv_dds::tile_of(side);
   if (tile == nullptr) return {"has no tile for blocks of {}", side};
+  if (const auto needed = static_cast<std::size_t>(conv_dds::bytes_of_thread_block(*tile));
+      machine.cuda.shared_bytes < needed)
+    return {"needs {} bytes of shared memory, the device has {}", needed, machine.cuda.shared_bytes};
   schedule.tile_m = tile->tokens, schedule.tile_n = tile->block_row;
   schedule.tile_k = tile->chunk_bytes / static_cast<int>(size_of(p.dtype));
   out.add({schedule, predict_us(p, *tile, machine), 0});

@@ -17,12 +17,12 @@ struct Answer {
   plan::Offer offer;
 };
 
-Answer ask(const std::string& name, const bsr_conv::Problem& p) {
+Answer ask(const std::string& name, const bsr_conv::Problem& p, const plan::Machine& machine = kHopper) {
   for (const kernels::ConvRow& row : kernels::conv_cuda_rows()) {
     if (name != row.name) continue;
     Answer answer;
     Proposals<bsr_conv::Conv> out(answer.offer);
-    if (const Refusal why = row.propose(p, kHopper, out)) answer.refusal = why.text();
+    if (const Refusal why = row.propose(p, machine, out)) answer.refusal = why.text();
     return answer;
   }
   ADD_FAILURE() << "no row " << name;
@@ -133,6 +133,12 @@ TEST(CudaConvRows, RefuseInWords) {
   EXPECT_NE(ask("sm80_conv", p).refusal, "");  // f32 is not rounded unasked
   p.tf32 = true;
   EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+  plan::Machine small = kHopper;
+  small.cuda.shared_bytes = 99u << 10;  // of an sm_86
+  EXPECT_EQ(ask("sm80_conv", p, small).refusal, "");
+  p.block = {128, 64};
+  EXPECT_EQ(ask("sm80_conv", p).refusal, "");
+  EXPECT_EQ(ask("sm80_conv", p, small).refusal, "needs 105472 bytes of shared memory, the device has 101376");
 }
 
 TEST(CudaConvRows, ProblemsDifferByTheirShape) {

@@ -29,6 +29,7 @@ std::int64_t most_pixels(const conv::Shape& shape) {
 template <class Direction, class T>
 int launch_tile(const Params& params, const MatmulArgs& args, const conv::Shape& shape) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
+  static_assert(kSharedBytes <= T::kStages * T::kStageBytes + kTableBytes, "what the row counts with");
   static_assert(kSharedBytes <= 163 * 1024, "what sm_80 has");
   if (const cudaError_t status = allow_shared_memory<conv_dds_kernel<Direction, T>>(
           kSharedBytes, args.device, cudaSharedmemCarveoutMaxShared);

@@ -16,6 +16,12 @@ inline constexpr dds::TileShape kTiles[] = {
 };
 inline constexpr int kTileCount = sizeof kTiles / sizeof *kTiles;
 
+/// Bytes of shared memory of a tile's thread block: the ring, and the tables of pixels and taps beside it.
+inline constexpr int kTableBytes = 7 * 1024;
+constexpr int bytes_of_thread_block(const dds::TileShape& tile) {
+  return tile.stages * (tile.tokens + tile.block_row) * tile.chunk_bytes + kTableBytes;
+}
+
 /// The tile for blocks of this side along the outputs; null: there is none.
 constexpr const dds::TileShape* tile_of(int block_row) {
   for (const dds::TileShape& tile : kTiles) {
