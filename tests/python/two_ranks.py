@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from leaving import leave
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -126,4 +127,4 @@ refused = error_of(lambda: sparsify_(sharded, {"[03]": BlockSparse(16, 0.5)})) +
 )
 expect("patching under fully_shard is refused", refused.count("then fully_shard") == 2)
 dist.barrier()
-dist.destroy_process_group()
+leave()
