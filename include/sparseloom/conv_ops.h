@@ -39,14 +39,13 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
                                                          const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// The same without an index, for a program that only asks.
+/// The same without an index, for a program that only asks: the problem's facts are taken as they are.
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                                          const std::string& kernel = {});
 
 /// What the lender's convolution with a dense W would take. In 16 bits it is taken to run at the rate of the
-/// lent GEMM, which is measured as in rates.h. On a CUDA device it is taken for a multiple of what the
-/// vendor's GEMM takes for as many operations. 0 and 0: where no GEMM is lent on the CPU, and for fp32 on
-/// CUDA unless the problem allows TF32.
+/// lent GEMM, which is measured as in rates.h. On a CUDA device it is predicted by a fit to cuDNN's times. 0
+/// and 0: where no GEMM is lent on the CPU, and for fp32 on CUDA unless the problem allows TF32.
 SPARSELOOM_API bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem,
                                                    const Executor& executor);
 

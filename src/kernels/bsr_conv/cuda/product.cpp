@@ -36,8 +36,7 @@ namespace sparseloom::kernels {
 namespace {
 
 // What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200
-// (docs/performance_log.md, 2026-11-28), of which 70 % (TF32 dX) to 85 % (TF32 forward) lie within 1.3 times;
-// the shares are those of long ones.
+// (docs/performance_log.md, 2026-11-28), but for the shares of 16 bits, which are those of long ones.
 struct Fit {
   double start_us;
   // More of it: for several taps; for strides above 1; where rows of channels do not lie at multiples of 16
@@ -60,14 +59,14 @@ constexpr Fit kFits[2][3] = {{{4.0, 1.67, 0.48, 13.4, 0.92, 1.85, 0.46, 1.22},
 constexpr double kScatterUs = 3.6, kScatterTf32Us = 1.5, kScatterStreams = 1.4, kGatherUs = 3,
                  kGatherStreams = 0.8;
 
-double cudnn_us(const bsr_conv::Problem& p, const sparseloom::Problem& product, const cuda::Device& device) {
+double cudnn_us(const bsr_conv::Problem& p, const cuda::Device& device) {
   using namespace cuda;
   const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
   const Fit& fit = kFits[p.dtype == DType::f32][static_cast<int>(p.direction)];
   const double pixels = static_cast<double>(p.shape.out_pixels()), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols), taps = static_cast<double>(p.shape.taps()),
                size = static_cast<double>(size_of(p.dtype));
-  const double busy = us(2 * pixels * rows * cols * taps / (fit.share * dense_peak(product, device)));
+  const double busy = us(2 * pixels * rows * cols * taps / (fit.share * dense_peak(p, device)));
   const double bytes =
       size * (static_cast<double>(p.shape.in_pixels()) * cols + pixels * rows + rows * cols * taps);
   const double depth = dw ? pixels : dx ? rows * taps / static_cast<double>(p.shape.strides()) : cols * taps;
@@ -87,14 +86,14 @@ bsr_conv::DenseTime dense_conv_on_device(const bsr_conv::Problem& p, const plan:
   using namespace cuda;
   if (p.dtype == DType::f32 && !p.tf32) return {};  // no row runs it
   const Device device(machine);
-  const sparseloom::Problem product = conv_rows::product_of(p);
   const double dense = static_cast<double>(p.rows) * static_cast<double>(p.cols) *
                        static_cast<double>(p.shape.taps()) * static_cast<double>(size_of(p.dtype)),
-               product_us = cudnn_us(p, product, device);
+               product_us = cudnn_us(p, device);
   if (p.direction == Direction::dw)
     return {product_us, kGatherUs + us(memory_seconds(dense, device)) / kGatherStreams};
   return {product_us, kScatterUs + (p.dtype == DType::f32 ? kScatterTf32Us : 0) +
-                          us(memory_seconds(bytes_of(product).stored + dense, device)) / kScatterStreams};
+                          us(memory_seconds(bytes_of(conv_rows::product_of(p)).stored + dense, device)) /
+                              kScatterStreams};
 }
 
 }  // namespace sparseloom::kernels

@@ -36,7 +36,7 @@ constexpr double kLaunch = 5e-6;
 constexpr double kAlone = 0.67;
 // Fewer steps than this do not cover the filling of the ring and the stores.
 constexpr std::int64_t kFewestChunks = 8;
-// The sums of the pieces are added one after the other: beyond this many that takes longer than it saves.
+// The sums of the pieces are added one after the other. More pieces than this were not tried.
 constexpr std::int64_t kMostPieces = 128;
 
 struct Size {
