@@ -148,16 +148,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, bool bias, "
       "str kernel=\"\") -> str");
 
-  // What exported programs call that were made before the index was packed. They run with unknown facts:
-  // `version` was a hash of the pattern.
-  m.def(
-      "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, "
-      "int activation, int version, bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
-  m.def(
-      "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, "
-      "Tensor? bias, SymInt out_features, ScalarType out_dtype, int activation, int version, bool strict, "
-      "int kernel, bool use_fast_accum=False) -> Tensor");
-
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
   m.def("block_scores(Tensor dense, int block_rows, int block_cols, str norm) -> Tensor");

@@ -57,22 +57,18 @@ IndexView stored_part(const char* op, const IndexView& index, std::int64_t diges
   return stored;
 }
 
-namespace {
-
-// linear, and with `pre` linear_train's half on CUDA. `index_in(in_features, blocks, block, device)` gives
-// the index.
-template <class IndexIn>
-Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& given_values,
-                    const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-                    std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-                    const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed,
+               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
+               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
+               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
   require_device(op, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView slots = index_in(input.view.cols, values.size(0), block, device);
+  const IndexView slots =
+      index_of(op, packed, values.size(0), out_features, input.view.cols, block, device, "x");
   const void* data = values_of(op, values, slots);
   const IndexView index = stored_part(op, slots, digest, device);
   require_same_dtype(op, input.view.dtype, "values", values);
@@ -104,31 +100,6 @@ Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& give
                        executor);
   }
   return y;
-}
-
-// The operator that programs call which were exported before the index was packed.
-Tensor linear_of_pair(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-                      std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
-                      std::int64_t, bool strict, bool tf32, std::int64_t kernel,
-                      std::optional<Tensor> residual) {
-  const auto index_in = [&](std::int64_t in_features, std::int64_t, BlockShape block, int device) {
-    return index_of_pair("linear", crow, col, out_features, in_features, block, device, "x");
-  };
-  return forward_with(index_in, x, values, bias, out_features, activation, kUnknownDigest, strict, tf32,
-                      kernel, residual, nullptr);
-}
-
-}  // namespace
-
-Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed,
-               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
-  const auto index_in = [&](std::int64_t in_features, std::int64_t blocks, BlockShape block, int device) {
-    return index_of("linear", packed, blocks, out_features, in_features, block, device, "x");
-  };
-  return forward_with(index_in, x, given_values, bias, out_features, activation, digest, strict, tf32, kernel,
-                      residual, pre);
 }
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::optional<Tensor> bias,
@@ -232,7 +203,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
   m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
-  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear_of_pair));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
@@ -240,5 +210,4 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
   m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
-  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear_of_pair));
 }

@@ -15,12 +15,10 @@ namespace {
 
 constexpr const char* kOp = "scaled_linear";
 
-// `index_in(in_features, blocks, block, device)` gives the index.
-template <class IndexIn>
-Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given_values,
-                   const Tensor& x_scale, const Tensor& w_scale, const std::optional<Tensor>& bias,
-                   std::int64_t out_features, ScalarType out_dtype, std::int64_t activation,
-                   std::int64_t digest, bool strict, std::int64_t kernel, bool use_fast_accum) {
+Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& packed, const Tensor& x_scale,
+                     const Tensor& w_scale, std::optional<Tensor> bias, std::int64_t out_features,
+                     ScalarType out_dtype, std::int64_t activation, std::int64_t digest, bool strict,
+                     std::int64_t kernel, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = operand_of(kOp, x), out = out_of(kOp, out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
@@ -30,7 +28,8 @@ Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given
     core::fail(kOp, std::string("values of x's dtype ") + name_of(dtype),
                name_of(dtype_of(kOp, "values", values)), "quantize both operands to one dtype");
   const BlockShape block = block_of_values(kOp, values);
-  const IndexView index = index_in(input.view.cols, values.size(0), block, device);
+  const IndexView index =
+      index_of(kOp, packed, values.size(0), out_features, input.view.cols, block, device, "x");
   const Factors of_x = factors_of(kOp, "x_scale", x_scale, input.view.rows, "token", device);
   const Factors of_w = factors_of(kOp, "w_scale", w_scale, out_features, "output feature", device);
   const std::optional<Tensor> dense_bias = scaled_bias_of(kOp, bias, out_features, out, device);
@@ -53,37 +52,12 @@ Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given
   return y;
 }
 
-Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& packed, const Tensor& x_scale,
-                     const Tensor& w_scale, std::optional<Tensor> bias, std::int64_t out_features,
-                     ScalarType out_dtype, std::int64_t activation, std::int64_t digest, bool strict,
-                     std::int64_t kernel, bool use_fast_accum) {
-  const auto index_in = [&](std::int64_t in_features, std::int64_t blocks, BlockShape block, int device) {
-    return index_of(kOp, packed, blocks, out_features, in_features, block, device, "x");
-  };
-  return scaled_with(index_in, x, values, x_scale, w_scale, bias, out_features, out_dtype, activation, digest,
-                     strict, kernel, use_fast_accum);
-}
-
-// The operator that programs call which were exported before the index was packed.
-Tensor scaled_linear_of_pair(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-                             const Tensor& x_scale, const Tensor& w_scale, std::optional<Tensor> bias,
-                             std::int64_t out_features, ScalarType out_dtype, std::int64_t activation,
-                             std::int64_t, bool strict, std::int64_t kernel, bool use_fast_accum) {
-  const auto index_in = [&](std::int64_t in_features, std::int64_t, BlockShape block, int device) {
-    return index_of_pair(kOp, crow, col, out_features, in_features, block, device, "x");
-  };
-  return scaled_with(index_in, x, values, x_scale, w_scale, bias, out_features, out_dtype, activation,
-                     kUnknownDigest, strict, kernel, use_fast_accum);
-}
-
 }  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("bsr_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
-  m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear_of_pair));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("bsr_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
-  m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear_of_pair));
 }

@@ -41,8 +41,8 @@ struct Facts {
   bool moving = false;
 
   /// The facts as a number that a program can carry: kUnknownDigest, kMovingDigest, one from 2 to 197, or,
-  /// of some of the blocks of a known pattern, from -198 to -3. of_digest reads it, and 0 and 1, which older
-  /// programs carry and which tell uneven_rows only. It takes any other number as unknown facts.
+  /// of some of the blocks of a known pattern, from -198 to -3. of_digest takes any other number as
+  /// unknown facts.
   SPARSELOOM_API std::int64_t digest() const noexcept;
   SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
   friend bool operator==(const Facts&, const Facts&) = default;

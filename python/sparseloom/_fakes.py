@@ -260,21 +260,6 @@ def _conv_dw_fake(
     return x.new_empty((blocks, math.prod(kernel), block_rows, block_cols))
 
 
-@torch.library.register_fake("sparseloom::linear")
-def _linear_of_pair_fake(
-    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out_features))
-
-
-@torch.library.register_fake("sparseloom::scaled_linear")
-def _scaled_linear_of_pair_fake(
-    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, x_scale: Tensor, w_scale: Tensor,
-    bias: Tensor | None, out_features: int, out_dtype: torch.dtype, *rest: Any,
-) -> Tensor:  # fmt: skip
-    return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
-
-
 @torch.library.register_fake("sparseloom::lstm_cell_pointwise")
 @torch.library.register_fake("sparseloom::lstm_cell_pointwise_backward")
 @torch.library.register_fake("sparseloom::gru_cell_pointwise")

@@ -63,8 +63,6 @@ def register(operators: Any) -> None:
         "csr_linear",
         "csr_dx",
         "nmg_linear",
-        "linear",
-        "scaled_linear",
     ):
         register_flop_formula(getattr(operators, name))(_forward)
     for name, formula in (

@@ -105,8 +105,6 @@ Facts Facts::of_digest(std::int64_t digest) noexcept {
     facts.moving = true;
     return facts;
   }
-  if (digest == 0 || digest == 1)
-    return {true, digest == 1, digest == 1 ? Longest::thrice : Longest::chance, Longest::chance, false};
   const std::int64_t number = digest - kFirstDigest;
   if (digest < kFirstDigest || digest >= kEndDigest) return {};
   return {true, number % 2 == 1, static_cast<Longest>(number / 2 % kClasses),

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -168,23 +167,6 @@ def test_an_exported_program_carries_what_its_plans_know(tmp_path):
         )
         assert int(run.stdout) == layer.index.digest
         torch.testing.assert_close(torch.load(tmp_path / "y"), layer(x), rtol=0, atol=0)
-
-
-def test_a_program_that_was_exported_before_the_index_was_packed_runs():
-    """before/program.pt2 holds BlockSparseLinear(40, 24, density=0.5, block=8, activation="relu"),
-    exported at commit 6b87e2b; program.pt its input and result of then."""
-    folder = Path(__file__).parent / "before"
-    before = torch.load(folder / "program.pt")
-    program = torch.export.load(folder / "program.pt2").module()
-    torch.testing.assert_close(program(before["x"]), before["y"])
-    torch.testing.assert_close(torch.compile(program)(before["x"]), before["y"])
-
-
-def test_the_operators_of_older_programs_refuse_what_does_not_fit():
-    layer = BlockSparseLinear(40, 24, density=0.5, block=8)
-    rest = (None, 24, 0, 1, False, False, -1)
-    with pytest.raises(RuntimeError, match="crow as a contiguous int32 vector of 4"):
-        torch.ops.sparseloom.linear(torch.randn(3, 40), layer.values, layer.col, layer.col, *rest)
 
 
 def samples():

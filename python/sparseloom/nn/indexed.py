@@ -27,7 +27,6 @@ class IndexedModule(WithCopy, WithIndex):
     values: nn.Parameter
     strict: bool
     _writes: int
-    # A class attribute, so that layers that an older version pickled have none.
     _capacity: int | None = None
 
     @property

@@ -49,26 +49,6 @@ def remember(layer: WithIndex, changed: bool = False) -> None:
         layer.__dict__["_remembered"] = address
 
 
-def complete(layer: WithIndex) -> None:
-    """Brings a layer that an older version pickled up to date: it had a hash in place of the digest, five
-    index buffers, or a buffer for a dense copy."""
-    layer._buffers.pop("frozen_weight", None)
-    layer.__dict__.pop("_frozen_version", None)
-    old = layer.__dict__.pop("_version", None)
-    if old is not None:
-        layer._digest = ops.UNKNOWN if old == -1 else build_index(layer._pattern).digest
-    if INDEX_BUFFER in layer._buffers:
-        return
-    apart: list[Any] = [layer._buffers.pop(name) for name in ("crow", "col", "ccol", "row", "slot")]
-    layer._non_persistent_buffers_set -= {"ccol", "row", "slot"}
-    pattern, device = layer._pattern, apart[0].device
-    if layer._digest == ops.UNKNOWN:  # the tensors, and not the pattern, said which blocks exist
-        crow, col = (each.cpu() for each in apart[:2])
-        pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
-    layer.register_buffer(INDEX_BUFFER, build_index(pattern).packed.to(device), persistent=False)
-    layer.__dict__.update(_blocks=pattern.blocks, _index=None, _writes=-1)
-
-
 def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexpected: list[str]) -> None:
     """Mends what nn.Module says after it loaded a layer: crow and col are entries, though no buffers."""
     for entry in INDEX_ENTRIES:

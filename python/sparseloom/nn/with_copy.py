@@ -21,7 +21,7 @@ class WithCopy(nn.Module):
     values: nn.Parameter
     activation: str | None
     plan: Callable[..., dict[str, Any]]
-    # Class attributes, so that layers of other classes, and those that an older version pickled, have none.
+    # Class attributes: layers of other classes have none.
     _dense_copy: bool | Literal["auto"] = False
     _copy: copies.DenseCopy | None = None  # where _dense_copy is not False
 

@@ -100,8 +100,3 @@ class WithIndex(Parametrizable):
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, so that a copy makes its own."""
         return {**self.__dict__, "_index": None}
-
-    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
-        """Also takes layers that an older version pickled."""
-        super().__setstate__(state_of_copy)
-        state.complete(self)

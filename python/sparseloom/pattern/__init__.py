@@ -25,7 +25,6 @@ from .measures import small_world as small_world
 from .pattern import Block as Block
 from .pattern import Pattern as Pattern
 from .pattern import PatternStats as PatternStats
-from .pattern import _from_bytes as _from_bytes  # patterns pickled when this was one file
 from .pattern import block_shape as block_shape
 from .scored import block_count as block_count
 from .scored import from_dense as from_dense

@@ -63,7 +63,7 @@ TEST(Facts, TellBandsFromChance) {
 }
 
 TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
-  std::set<std::int64_t> digests{kUnknownDigest, 0, 1};
+  std::set<std::int64_t> digests{kUnknownDigest};
   for (int row = 0; row < 7; ++row)
     for (int column = 0; column < 7; ++column)
       for (const bool flag : {false, true})
@@ -84,15 +84,9 @@ TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
   EXPECT_EQ(moving.digest(), kMovingDigest);
   EXPECT_EQ(Facts::of_digest(kMovingDigest), moving);
   EXPECT_FALSE(digests.contains(kMovingDigest));
-  // A content hash, which programs exported before carry in the digest's place.
-  for (const std::int64_t other :
-       {kUnknownDigest, std::int64_t{198}, std::int64_t{-199}, std::int64_t{0x5bbbc74d4a57de7b}})
+  for (const std::int64_t other : {kUnknownDigest, std::int64_t{0}, std::int64_t{1}, std::int64_t{198},
+                                   std::int64_t{-199}, std::int64_t{0x5bbbc74d4a57de7b}})
     EXPECT_EQ(Facts::of_digest(other), Facts{});
-}
-
-TEST(Facts, OlderDigestsTellUnevenRowsOnly) {
-  EXPECT_EQ(Facts::of_digest(0), (Facts{true, false, Longest::chance, Longest::chance, false}));
-  EXPECT_EQ(Facts::of_digest(1), (Facts{true, true, Longest::thrice, Longest::chance, false}));
 }
 
 // Equal layers with different blocks: one plan.

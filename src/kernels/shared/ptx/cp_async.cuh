@@ -36,15 +36,6 @@ __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* gl
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
-/// The same as cp_async_cg, but also cached in L1, for data that other thread blocks of this SM read soon
-/// after.
-__device__ __forceinline__ void cp_async_ca(std::uint32_t shared, const void* global,
-                                            std::uint32_t source_bytes) {
-  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(source_bytes)
-               : "memory");
-}
-
 /// Copies one aligned 4-byte word, or writes zero when `source_bytes` is 0. It serves index lists, whose rows
 /// start at any word. There is no 4-byte `cg`.
 __device__ __forceinline__ void cp_async_ca_b32(std::uint32_t shared, const void* global,

@@ -2,7 +2,7 @@
 // them.
 //
 //   matrix i   8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, aligned to 16 bytes
-//              (x1 and x2 do not use the addresses of the other lanes)
+//              (x2 does not use the addresses of the other lanes)
 //   result i   lane t gets the two elements [t / 4][2 (t % 4)] and [.. + 1] of matrix i, the first in the
 //              lower half; with trans: the elements [2 (t % 4)][t / 4] and [.. + 1][t / 4]
 //
@@ -19,10 +19,6 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-__device__ __forceinline__ void ldmatrix_x1(std::uint32_t& r, std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r) : "r"(row) : "memory");
-}
-
 __device__ __forceinline__ void ldmatrix_x2(std::uint32_t (&r)[2], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1])
@@ -35,10 +31,6 @@ __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row)
                : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x1_trans(std::uint32_t& r, std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r) : "r"(row) : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x2_trans(std::uint32_t (&r)[2], std::uint32_t row) {
