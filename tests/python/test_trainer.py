@@ -1,10 +1,15 @@
 """transformers' own Trainer on block-sparse models: trained, saved, loaded, trained on, and resumed from a
-checkpoint."""
+checkpoint; accelerate's and huggingface_hub's own ways to save."""
 
+import copy
+
+import huggingface_hub
 import pytest
 import tiny_models
 import torch
 import transformers
+from accelerate import Accelerator, load_checkpoint_in_model
+from torch import nn
 from torch.utils.data import Dataset
 
 from sparseloom import BlockSparse, sparsify_
@@ -141,3 +146,39 @@ def test_half_and_float_convert_a_reloaded_model(convert, tmp_path):
         logits = again(tokens).logits
         assert logits.dtype == dtype
         torch.testing.assert_close(logits.float(), model(tokens).logits, atol=2e-2, rtol=2e-2)
+
+
+class OnTheHub(nn.Module, huggingface_hub.PyTorchModelHubMixin):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(40, 36), nn.Conv1d(16, 24, 3), nn.LSTM(16, 24))
+        sparsify_(self, {".*": BlockSparse(8, 0.5, "random")})
+
+
+def of_save_model(model, folder):
+    Accelerator().save_model(model, folder)
+    loaded = OnTheHub()
+    load_checkpoint_in_model(loaded, folder)
+    return loaded
+
+
+def of_save_state(model, folder):
+    accelerator = Accelerator()
+    accelerator.prepare(saved := copy.deepcopy(model))
+    accelerator.save_state(folder)
+    for parameter in saved.parameters():
+        parameter.data.zero_()
+    accelerator.load_state(folder)
+    return saved
+
+
+def of_the_mixin(model, folder):
+    model.save_pretrained(folder)
+    return OnTheHub.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("way", [of_save_model, of_save_state, of_the_mixin])
+def test_accelerate_and_the_hub_save_the_pattern_with_the_model(way, tmp_path):
+    model = OnTheHub()
+    loaded = way(model, tmp_path).state_dict()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())

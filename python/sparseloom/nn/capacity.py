@@ -124,11 +124,16 @@ def with_slots(index: ops.Index, slots: int) -> ops.Index:
 
 
 def leave_out_free(layer: IndexedModule, destination: dict[str, Any], prefix: str) -> None:
-    """Shortens the entries of a state dict to the blocks that are stored."""
+    """Shortens the entries of a state dict to the blocks that are stored. The values stay in the Parameter's
+    memory, so that averages may write to them."""
     count = stored(layer)
-    for entry in ("values", "col"):
-        if isinstance(tensor := destination.get(prefix + entry), Tensor):
-            destination[prefix + entry] = tensor[:count]
+    destination[prefix + "col"] = destination[prefix + "col"][:count].clone()
+    values = destination.get(prefix + "values")
+    if isinstance(values, Tensor):
+        values = values[:count]
+        # A slice has the storage of all slots, which safetensors refuses and torch.save writes whole.
+        alone = type(values) is Tensor and values.device.type in ("cpu", "cuda") and not values.requires_grad
+        destination[prefix + "values"] = torch.utils.dlpack.from_dlpack(values) if alone else values
 
 
 def fill_free(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> None:

@@ -94,8 +94,10 @@ class WithIndex(Parametrizable):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Copies: as views they would be two tensors in one memory, which safetensors and accelerate refuse
+        # or leave out.
         index = self.index
-        destination[prefix + "crow"], destination[prefix + "col"] = index.crow, index.col
+        destination[prefix + "crow"], destination[prefix + "col"] = index.crow.clone(), index.col.clone()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, so that a copy makes its own."""
