@@ -156,8 +156,9 @@ def _stored(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str,
     told = {key: value for key, value in described.items() if key not in ("layout", *_SHAPE)}
     try:
         rows, cols = (described[side] for side in _SHAPE)
-        parts = {part: tensors[prefix + part] for part in cls.fields() - told.keys()}
-        return Stored(cls(rows, cols, **parts, **told), tensors[f"{prefix}values"])
+        # Copies, because layers in two places of the model may have one tensor in the file.
+        parts = {part: tensors[prefix + part].clone() for part in cls.fields() - told.keys()}
+        return Stored(cls(rows, cols, **parts, **told), tensors[f"{prefix}values"].clone())
     except KeyError as error:
         raise Error("load", f"the size and index of {name}", f"none ({error!r})", REPLACE) from error
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, sparsify_
+from sparseloom import BlockSparse, InLayout, Semi24, sparsify_
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear
 
 
@@ -56,6 +56,29 @@ def test_a_dense_model_becomes_sparse_from_the_files_own_metadata(tmp_path):
     loaded.train()(x).sum().backward()
     assert loaded.up.values.grad is not None
     sparseloom.load(tmp_path / "m", loaded, sparsify=True)  # it is sparse already
+
+
+RECIPES = {
+    "csr": InLayout("csr", density=0.3),
+    "coo": InLayout("coo", density=0.3),
+    "nm": InLayout("nm", n=1, m=4),
+    "nmg": InLayout("nmg", n=1, m=4, g=4),
+    "2:4": Semi24("magnitude"),
+    "blocks": BlockSparse(8, 0.5),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_layers_that_were_one_in_the_file_share_no_memory(recipe, tmp_path):
+    tied, apart = nn.Sequential(*[nn.Linear(32, 32)] * 2), nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    sparsify_(tied, {".*": RECIPES[recipe]})
+    sparseloom.save(tied, tmp_path / "m")
+    sparseloom.load(tmp_path / "m", apart, sparsify=True)
+    held = [tensor.data_ptr() for tensor in (*apart.parameters(), *apart.buffers()) if tensor.numel()]
+    assert len(set(held)) == len(held)
+    before = apart[1].values.clone()
+    apart[0].values.data.add_(1)
+    assert torch.equal(apart[1].values, before)
 
 
 def test_it_is_said_once_and_an_older_optimizer_stops(tmp_path, caplog):
