@@ -29,7 +29,8 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
     temporary = None
     try:
         older = _older(target)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        # without the target's name, which may be as long as the file system allows
+        handle, temporary = tempfile.mkstemp(prefix=".saving-", suffix=".part", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()

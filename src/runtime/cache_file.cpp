@@ -5,14 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <system_error>
+#include <utility>
 
 namespace sparseloom::runtime {
 namespace {
@@ -49,6 +48,17 @@ bool write_all(int fd, const std::string& text) {
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
+// Makes a folder and those above it, for this user alone. Returns 0, or the error of the one that failed.
+int make_folders(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0) return 0;
+  struct stat about;
+  if (errno == EEXIST) return ::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? 0 : ENOTDIR;
+  const std::size_t slash = folder.find_last_of('/');
+  if (errno != ENOENT || slash == std::string::npos || slash == 0) return errno;
+  if (const int error = make_folders(folder.substr(0, slash)); error != 0) return error;
+  return ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST ? 0 : errno;
+}
+
 }  // namespace
 
 std::string cache_folder(const char* own, const char* xdg, const char* home) {
@@ -61,11 +71,16 @@ std::string cache_folder() {
   return cache_folder(std::getenv("SPARSELOOM_CACHE"), std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
 }
 
-std::optional<std::string> read_small_file(const std::string& path) {
-  const Descriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // without O_NONBLOCK, a pipe would block it
+SmallFile read_small_file(const std::string& path) {
+  // Without O_NONBLOCK, a pipe would block it.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  if (file.get() < 0 && errno == ELOOP) return {{}, path + " is a link, which is not followed"};
   struct stat about;
-  if (file.get() < 0 || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) return std::nullopt;
+  if (file.get() < 0 || ::fstat(file.get(), &about) != 0) return {};
+  if (!S_ISREG(about.st_mode)) return {{}, path + " is no regular file"};
+  if (about.st_uid != ::geteuid() && about.st_uid != 0)
+    return {{}, path + " belongs to another user (id " + std::to_string(about.st_uid) + ")"};
+  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) return {{}, path + " may be written by other users"};
   std::string text(kMostBytes + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
@@ -74,24 +89,24 @@ std::optional<std::string> read_small_file(const std::string& path) {
     if (got > 0)
       size += static_cast<std::size_t>(got);
     else if (errno != EINTR)
-      return std::nullopt;
+      return {};
   }
-  if (size > kMostBytes) return std::nullopt;
+  if (size > kMostBytes) return {};
   text.resize(size);
-  return text;
+  return {std::move(text), {}};
 }
 
 std::string replace_file(const std::string& folder, const std::string& name, const std::string& text) {
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed) return "cannot make " + folder + ": " + failed.message();
-  static std::atomic<unsigned> count{0};  // so that two threads of one process write two files
+  if (const int failed = make_folders(folder); failed != 0)
+    return "cannot make " + folder + ": " + reason_of(failed);
   const std::string path = folder + "/" + name;
-  const std::string part = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".part";
-  // O_TRUNC replaces an existing file: only a process with the same id that died here can have left it.
+  // mkostemp takes a name that nobody can foresee, and no file that is there (O_EXCL): in a folder that
+  // others may write, a pipe under a name that they guess would block the process, and a link would lead it
+  // away.
+  std::string part = path + ".XXXXXX";
   int error = 0;
   {
-    const Descriptor file(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+    const Descriptor file(::mkostemp(part.data(), O_CLOEXEC));
     if (file.get() < 0) return "cannot write in " + folder + ": " + reason_of(errno);
     if (!write_all(file.get(), text)) error = errno;
   }

@@ -15,12 +15,18 @@ std::string cache_folder(const char* own, const char* xdg, const char* home);
 /// cache_folder with the values of this process's environment.
 std::string cache_folder();
 
-/// The content of a regular file of at most 64 KiB; nothing for anything else.
-std::optional<std::string> read_small_file(const std::string& path);
+struct SmallFile {
+  std::optional<std::string> text;
+  std::string ignored;  // why a file that is there was not read: another user wrote it, or might have
+};
 
-/// Makes `text` the whole content of folder/name, and creates the folder if needed. Readers and other writers
-/// see either the old file or the new one, never a part. Returns the reason if that failed, else an empty
-/// string.
+/// The content of a regular file of at most 64 KiB that belongs to this user or to root, and that no other
+/// user may write; nothing for anything else. A link is not followed: it may lead to a file that changes.
+SmallFile read_small_file(const std::string& path);
+
+/// Makes `text` the whole content of folder/name, and creates the folder if needed, for this user alone.
+/// Readers and other writers see either the old file or the new one, never a part. Returns the reason if that
+/// failed, else an empty string.
 std::string replace_file(const std::string& folder, const std::string& name, const std::string& text);
 
 /// The 64-bit FNV-1a hash in hexadecimal. It detects damaged files and different keys; it does not protect

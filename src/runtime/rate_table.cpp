@@ -29,6 +29,11 @@ bool take_line(std::string_view& text, std::string_view name, std::string_view& 
 
 }  // namespace
 
+std::string kept_as(const std::string& path, const std::string& failed, const std::string& ignored) {
+  return (failed.empty() ? "measured and kept in " + path : "measured, not kept: " + failed) +
+         (ignored.empty() ? "" : "; ignored what was there: " + ignored);
+}
+
 std::string rate_table_text(const std::string& header, const std::string& key,
                             std::span<const NamedRate> rates) {
   std::string text = header + "\nkey " + key + "\n";

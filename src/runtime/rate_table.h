@@ -29,6 +29,10 @@ struct NamedRate {
 std::string rate_table_text(const std::string& header, const std::string& key,
                             std::span<const NamedRate> rates);
 
+/// Where rates come from that were measured and then written to `path`: `failed` is what replace_file
+/// returned, `ignored` what read_small_file said of the file that was there.
+std::string kept_as(const std::string& path, const std::string& failed, const std::string& ignored);
+
 /// The rates of `names`, in that order. Returns nothing unless the text is complete, has this header and key,
 /// and every rate is 0 or plausible.
 std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header,

@@ -95,3 +95,15 @@ write_whole(sys.argv[1], b"half")
 """
     assert subprocess.run([sys.executable, "-c", program, tmp_path / "m"]).returncode == 9
     assert (tmp_path / "m").read_bytes() == before
+
+
+@pytest.mark.parametrize("length", (1, 229, 230, 241, 254, 255))
+def test_names_as_long_as_the_file_system_allows_can_be_saved_to(length, tmp_path):
+    layer = BlockSparseLinear(20, 12, density=0.5, block=8)
+    for letter in ("a", "\u00e9"):  # of one byte and of two
+        path = tmp_path / (letter * (length // len(letter.encode())) or "a")
+        for _ in range(2):  # a new file, and one that is there
+            sparseloom.save(layer, path)
+        sparseloom.load(path, layer)
+        path.unlink()
+    assert not list(tmp_path.iterdir())

@@ -136,9 +136,51 @@ TEST_F(RatesOnDisk, NothingKeptWhereNothingCanBeWritten) {
   }
 }
 
+// Shared folders: whoever may write there could have put rates that make every plan slow.
+TEST_F(RatesOnDisk, FilesThatOthersCouldHaveWrittenAreIgnoredInWords) {
+  const std::string good = rates_text(known().rates, rates_key(isa_));
+  const auto expect_ignored = [&](const std::string& why) {
+    const std::string origin = known().origin;
+    EXPECT_EQ(origin, "measured and kept in " + file().string() +
+                          "; ignored what was there: " + file().string() + " " + why);
+    EXPECT_TRUE(was_read(known())) << known().origin;
+  };
+  fs::permissions(file(), fs::perms::others_write, fs::perm_options::add);
+  expect_ignored("may be written by other users");
+  const std::string elsewhere = folder_ + "/elsewhere";
+  std::ofstream(elsewhere) << good;
+  fs::remove(file());
+  fs::create_symlink(elsewhere, file());
+  expect_ignored("is a link, which is not followed");
+  EXPECT_FALSE(fs::is_symlink(file()));
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file to another user";
+  ASSERT_EQ(::chown(file().c_str(), 12345, 12345), 0);
+  expect_ignored("belongs to another user (id 12345)");
+}
+
+TEST_F(RatesOnDisk, PartsHaveNamesThatNobodyForeseesAndNothingIsOpenedThatIsThere) {
+  // The names of the first parts that were once written: with a pipe there, the first plan did not return.
+  const std::string old = file().string() + "." + std::to_string(::getpid()) + "-";
+  for (int count = 0; count < 512; ++count)
+    ASSERT_EQ(::mkfifo((old + std::to_string(count) + ".part").c_str(), 0600), 0);
+  ::alarm(60);  // instead of waiting for ever
+  expect_measured_anew();
+  ::alarm(0);
+}
+
+TEST_F(RatesOnDisk, FolderAndFileAreForTheirUserAlone) {
+  const std::string deeper = folder_ + "/a/b";
+  ASSERT_TRUE(runtime::replace_file(deeper, "name", "text").empty());
+  for (const char* made : {"/a", "/a/b"})
+    EXPECT_EQ(fs::status(folder_ + made).permissions(), fs::perms::owner_all) << made;
+  EXPECT_EQ(fs::status(deeper + "/name").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
 TEST_F(RatesOnDisk, AFolderOrAPipeInThePlaceOfTheFileIsNoHang) {
   ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
-  expect_measured_anew();  // the rename replaces it
+  EXPECT_EQ(known().origin, "measured and kept in " + file().string() + "; ignored what was there: " +
+                                file().string() + " is no regular file");  // the rename replaces it
+  EXPECT_TRUE(was_read(known())) << known().origin;
   fs::remove(file());
   fs::create_directory(file());
   EXPECT_TRUE(known().origin.starts_with("measured, not kept: cannot write " + file().string()))
@@ -153,7 +195,7 @@ TEST_F(RatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
       plan::MachineRates rates;
       rates.copy_bytes = 1e9 + child;
       whole &= runtime::replace_file(folder_, file().filename().string(), rates_text(rates, key)).empty();
-      const auto text = runtime::read_small_file(file().string());
+      const auto text = runtime::read_small_file(file().string()).text;
       whole &= text.has_value() && parse_rates(*text, key).has_value();
     }
     return whole;

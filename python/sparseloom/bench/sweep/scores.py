@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def magnitudes() -> dict[str, Tensor]:
     key = hashlib.sha256(repr(SETTINGS).encode()).hexdigest()[:16]
     folder = cache_folder()
     path = folder / f"demo-scores-{key}.safetensors" if folder else None
-    if path is not None and path.is_file():
+    if path is not None and _own(path):
         with contextlib.suppress(OSError, safetensors.SafetensorError):  # damaged: trained anew and replaced
             return safetensors.torch.load(path.read_bytes())
     made = train()
@@ -91,9 +92,18 @@ def magnitudes() -> dict[str, Tensor]:
         with contextlib.suppress(
             OSError, Error
         ):  # when the folder cannot be written, each process trains for itself
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, safetensors.torch.save(made))
     return made
+
+
+def _own(path: Path) -> bool:
+    """Returns whether it is a regular file of this user or of root, as the library's own cache asks."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), 0)
 
 
 def train() -> dict[str, Tensor]:

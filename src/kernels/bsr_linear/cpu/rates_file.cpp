@@ -37,13 +37,13 @@ std::optional<plan::MachineRates> parse_rates(const std::string& text, const std
 
 KnownRates known_rates(const std::string& folder, runtime::Isa isa) {
   const std::string key = rates_key(isa), name = rates_file(key), path = folder + "/" + name;
-  if (!folder.empty())
-    if (const auto text = runtime::read_small_file(path))
-      if (const auto rates = parse_rates(*text, key)) return {*rates, "read from " + path};
+  if (folder.empty()) return {measure_rates(isa), "measured, not kept: no cache folder (SPARSELOOM_CACHE)"};
+  const runtime::SmallFile file = runtime::read_small_file(path);
+  if (file.text)
+    if (const auto rates = parse_rates(*file.text, key)) return {*rates, "read from " + path};
   const plan::MachineRates rates = measure_rates(isa);
-  if (folder.empty()) return {rates, "measured, not kept: no cache folder (SPARSELOOM_CACHE)"};
   const std::string failed = runtime::replace_file(folder, name, rates_text(rates, key));
-  return {rates, failed.empty() ? "measured and kept in " + path : "measured, not kept: " + failed};
+  return {rates, runtime::kept_as(path, failed, file.ignored)};
 }
 
 }  // namespace sparseloom::kernels

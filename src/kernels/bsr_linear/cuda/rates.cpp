@@ -81,11 +81,12 @@ std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key) 
 KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key,
                               const plan::GpuRates& expected, const MeasureGpu& measure) {
   const std::string name = gpu_rates_file(key), path = folder + "/" + name;
-  if (!folder.empty())
-    if (const auto text = runtime::read_small_file(path))
-      if (const auto rates = runtime::parse_rate_table(*text, kHeader, key, std::span<const Field>(kFields));
-          rates && believable(*rates, expected))
-        return {*rates, "read from " + path};
+  const runtime::SmallFile file = folder.empty() ? runtime::SmallFile{} : runtime::read_small_file(path);
+  if (file.text)
+    if (const auto rates =
+            runtime::parse_rate_table(*file.text, kHeader, key, std::span<const Field>(kFields));
+        rates && believable(*rates, expected))
+      return {*rates, "read from " + path};
   if (!measure) return {{}, "not measured: a CUDA graph is being captured"};
   const auto measured = measure();
   if (!measured) return {{}, "not measured: the GPU had no room or no time for it"};
@@ -93,7 +94,7 @@ KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key,
   const plan::GpuRates rates = rounded(*measured, expected);
   if (folder.empty()) return {rates, "measured, not kept: no cache folder (SPARSELOOM_CACHE)"};
   const std::string failed = runtime::replace_file(folder, name, gpu_rates_text(rates, key));
-  return {rates, failed.empty() ? "measured and kept in " + path : "measured, not kept: " + failed};
+  return {rates, runtime::kept_as(path, failed, file.ignored)};
 }
 
 #ifdef SPARSELOOM_HAVE_CUDA
