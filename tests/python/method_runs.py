@@ -48,9 +48,9 @@ def batches(steps, seed=1):
     ]
 
 
-def begin(recipe, names="[02]", kind=torch.optim.AdamW, lr=1e-2, device="cpu"):
+def begin(recipe, names="[02]", kind=torch.optim.AdamW, lr=1e-2, device="cpu", dtype=None):
     """Returns a model, its optimizer, made before sparsify_, and the run of the recipe's method."""
-    net = model().to(device)
+    net = model().to(device, dtype)
     optimizer = kind(net.parameters(), lr)
     return net, optimizer, sparsify_(net, {names: recipe}, optimizer=optimizer).method
 

@@ -36,7 +36,7 @@ class StoredWeight(Held):
         self.shape, self.block = weight.shape, weight.block
         # From the first step on, so that a run that is resumed has the plans of one that was not.
         make_dynamic(owner)
-        owner.register_forward_hook(Watch(self))
+        self.watch()
         self.twins: list[IndexedModule] = []  # layers of copies of the model, whose blocks move along
 
     @property
@@ -46,6 +46,13 @@ class StoredWeight(Held):
     @property
     def device(self) -> torch.device:
         return self.weight.values.device
+
+    @property
+    def parameter(self) -> Tensor:
+        return self.weight.values
+
+    def watch(self) -> None:
+        Watch.on(self.owner, self)
 
     def present(self) -> Tensor:
         return self.weight.pattern.mask
@@ -93,7 +100,9 @@ class StoredWeight(Held):
 
     def block_norms(self, norm: str) -> Tensor:
         values, order = self.weight.values.detach(), NORMS[norm]
-        return torch.linalg.vector_norm(values, order, dim=(1, 2), dtype=torch.float32)
+        dims = tuple(range(1, values.dim()))
+        dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+        return torch.linalg.vector_norm(values, order, dim=dims, dtype=dtype).float()
 
     def cells(self) -> Tensor:
         index = self.weight.index
@@ -126,11 +135,18 @@ class MaskedWeight(Held):
         super().__init__()
         self.name, self.target, self.layer, self.keeps_pruned = name, target, layer, keeps_pruned
         self.shape, self.block = (layer.out_features, layer.in_features), layer.block
-        layer.register_forward_hook(Watch(self))
+        self.watch()
 
     @property
     def device(self) -> torch.device:
         return self.layer.weight.device
+
+    @property
+    def parameter(self) -> Tensor:
+        return self.layer.weight
+
+    def watch(self) -> None:
+        Watch.on(self.layer, self)
 
     def present(self) -> Tensor:
         return self.layer.mask.to("cpu", copy=True)

@@ -66,7 +66,9 @@ def drop_and_grow(
     index = make_dynamic(layer)
     if scores is None:
         values = layer.values.detach()
-        scores = torch.linalg.vector_norm(values, dim=(1, 2), dtype=torch.float32)
+        dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+        dims = tuple(range(1, values.dim()))
+        scores = torch.linalg.vector_norm(values, dim=dims, dtype=dtype).float()
     if tuple(scores.shape) != (index.blocks,):
         got = str(list(scores.shape))
         raise Error(op, f"scores [{index.blocks}], one for each slot", got, "leave them out for norms")

@@ -17,12 +17,22 @@ class Watch:
     def __init__(self, held: Held | None = None) -> None:
         self.held = held
 
-    def __call__(self, module: nn.Module, inputs: Any, y: Any) -> None:
+    def __call__(self, module: nn.Module, inputs: Any, named: Any, y: Any) -> None:
         held = self.held
         if held is not None and held.watching and torch.is_grad_enabled() and y.requires_grad:
-            x = inputs[0].detach()
+            x = (inputs[0] if inputs else next(iter(named.values()))).detach()
             y.register_hook(lambda dy: held.saw(dy, x.to(dy.dtype)))
 
+    @staticmethod
+    def on(module: nn.Module, held: Held) -> None:
+        """Lets ``held`` see what goes through a module: by the hook that a copied module has already, else by
+        a new one."""
+        for hook in module._forward_hooks.values():
+            if isinstance(hook, Watch) and hook.held is None:
+                hook.held = held
+                return
+        module.register_forward_hook(Watch(held), with_kwargs=True)
+
     def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
-        """A copied or pickled layer has one that does nothing: no run drives it."""
+        """A copied or pickled layer has one that does nothing, until a run that was copied along takes it."""
         return Watch, ()

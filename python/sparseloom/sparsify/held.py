@@ -27,9 +27,11 @@ class Held(ABC):
     moves_on_device: bool = False
 
     def __init__(self) -> None:
-        #: (dY, X) of the steps that are watched.
+        #: (dY, X) of the steps that are watched and were made, and of those since.
         self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.fresh: list[tuple[Tensor, Tensor]] = []
         self.watching = False
+        self._pass, self._of_none = -1, True  # the backward pass seen last; whether the first had no gradient
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -40,6 +42,15 @@ class Held(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where the weight is."""
+
+    @property
+    @abstractmethod
+    def parameter(self) -> Tensor:
+        """The Parameter that optimizers hold."""
+
+    @abstractmethod
+    def watch(self) -> None:
+        """Lets the layer's forward hook tell this object of backward passes, also after both were copied."""
 
     @abstractmethod
     def present(self) -> Tensor:
@@ -115,8 +126,34 @@ class Held(ABC):
         )  # fmt: skip
 
     def saw(self, dy: Tensor, x: Tensor) -> None:
-        """Keeps the operands of one backward pass."""
-        self.pairs.append((dy.detach().reshape(-1, dy.shape[-1]), x.detach().reshape(-1, x.shape[-1])))
+        """Keeps the operands of one backward pass, before it reaches the weight's gradient."""
+        number = torch._C._current_graph_task_id()
+        if number != self._pass:
+            self._pass = number
+            self._forget_skipped()
+        self.fresh.append((dy.detach().reshape(-1, dy.shape[-1]), x.detach().reshape(-1, x.shape[-1])))
+
+    def _forget_skipped(self) -> None:
+        """Forgets the passes whose gradient was thrown away without a step, as GradScaler has it, when the
+        first pass after them comes. Passes whose gradient is still there are micro-batches."""
+        parameter = self.parameter
+        if isinstance(getattr(parameter, "main_grad", None), Tensor):
+            return  # which has the sum, and .grad never
+        if parameter.grad is None:
+            self.fresh.clear()
+        elif self.fresh and not self._of_none:
+            # zero_grad(set_to_none=False) leaves zeros; nothing waits for the answer
+            some = (parameter.grad != 0).any()
+            self.fresh = [(torch.where(some, dy, 0), torch.where(some, x, 0)) for dy, x in self.fresh]
+        if not self.fresh:
+            self._of_none = parameter.grad is None
+
+    def made_step(self, skipped: bool) -> None:
+        """Says that the optimizer has made its step, or that it left it out: what was seen since the last one
+        then counts for nothing."""
+        if not skipped:
+            self.pairs += self.fresh
+        self.fresh = []
 
     def gradient_scores(self, norm: str) -> Tensor | None:
         """Returns the norms of the blocks of the whole gradient in the watched step, by their squares summed

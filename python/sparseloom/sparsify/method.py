@@ -82,6 +82,13 @@ class Method:
         for held, mask in zip(weights, masks, strict=True):
             held.move(mask, [], None)
 
+    def needs_gradient(self, step: int) -> bool:
+        """Returns whether the change after that step looks at the gradient of all blocks."""
+        regrow = self.regrow
+        if regrow is None or not regrow.needs_gradient:
+            return False
+        return regrow.share_at(self.schedule.progress(step)) > 0
+
     def change(self, weights: Sequence[Held], step: int, optimizers: Sequence[Optimizer]) -> bool:
         """Moves the weights of the method to the topology that is due after that step. Returns False, with
         nothing changed, where the gradient that it needs was not finite."""
@@ -92,8 +99,10 @@ class Method:
                 _require_numbers(held.name, held.learned())
             return True
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
-        if self._changed_on_device(weights, budgets, share, step, optimizers):
-            return True
+        if self._may_change_on_device(weights):
+            changed = self._change_on_device(weights, budgets, share, step, optimizers)
+            if changed is not None:
+                return changed
         scores = [self._score(held, step) for held in weights]
         grown: list[Tensor | None] = [None] * len(weights)
         if self.regrow is None or not share:
@@ -109,19 +118,21 @@ class Method:
             held.move(mask, optimizers, start)
         return True
 
-    def _changed_on_device(
+    def _may_change_on_device(self, weights: Sequence[Held]) -> bool:
+        layerwise = isinstance(self.select, TopK) and self.select.scope == "layer"
+        return layerwise and all(held.moves_on_device for held in weights)
+
+    def _change_on_device(
         self,
         weights: Sequence[Held],
         budgets: Sequence[float],
         share: float,
         step: int,
         optimizers: Sequence[Optimizer],
-    ) -> bool:
-        """Changes the weights where they are, without waiting for them. Returns False, with nothing changed,
-        where a part of the method or a weight needs the host."""
-        layerwise = isinstance(self.select, TopK) and self.select.scope == "layer"
-        if not layerwise or not all(held.moves_on_device for held in weights):
-            return False
+    ) -> bool | None:
+        """Changes the weights where they are, without waiting for them, and returns True. Returns None, with
+        nothing changed, where a part of the method needs the host, and False where the gradient was seen not
+        to be finite: on the CPU, where looking at it is no waiting."""
         scores = [self.score.of_blocks(held) for held in weights]
         growth: list[Tensor | None]
         if self.regrow is None or not share:  # what a larger budget adds has no order
@@ -130,6 +141,8 @@ class Method:
             growth = [self.regrow.growth(held, step) for held in weights]
         known = [(a, b) for a, b in zip(scores, growth, strict=True) if a is not None and b is not None]
         if len(known) < len(weights):
+            return None
+        if not all(bool((grown < math.inf).all()) for _, grown in known if grown.is_cpu):
             return False
         for held, budget, (score, grown) in zip(weights, budgets, known, strict=True):
             held.drop_and_grow(_count(budget, held), share, score, grown, optimizers)

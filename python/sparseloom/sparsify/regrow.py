@@ -114,8 +114,8 @@ class Gradient(_Growing):
 
     With micro-batches it is the norm of their sum; on several ranks the sum of squared norms decides.
     With ``steps`` above 1 it is the norm of the sum over that many steps before the change, since most of
-    one batch's gradient is noise; the operands of all of them are kept until then, and a run that is resumed
-    in between has those that follow alone.
+    one batch's gradient is noise; the operands of all of them are kept until then, also in the state dict of
+    a run that is saved in between. What GradScaler skips does not count.
     """
 
     needs_gradient: ClassVar[bool] = True

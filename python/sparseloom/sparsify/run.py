@@ -34,7 +34,10 @@ class Run:
         self._waiting = [False] * len(self._groups)  # a change was due, and its gradient was not finite
         for number, held in enumerate(self.weights):
             held.number = number
-        self._attached: Any = None
+        self._pace: Optimizer | None = None  # the optimizer that run is attached to
+        self._hooks: list[Any] = []
+        self._tells = self._stepped = False  # whether an optimizer told of a step, and of one since the last
+        self._listen()
         with torch.no_grad():
             for method, weights in self._groups:
                 method.begin(weights)
@@ -48,6 +51,7 @@ class Run:
     @optimizers.setter
     def optimizers(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         self._optimizers = as_optimizers("Run", optimizer)
+        self._listen()
 
     @property
     def weights(self) -> list[Held]:
@@ -58,13 +62,14 @@ class Run:
         """Takes a step after each one of the optimizer, whose state moves with the blocks; returns self. A
         step that GradScaler skips does not count then."""
         (found,) = as_optimizers("Run.attach", optimizer)
-        if self._attached is not None:
+        if self._pace is not None:
             raise Error(
                 "Run.attach", "one optimizer that gives the pace", "another one", "call step() yourself"
             )
-        self._attached = found.register_step_post_hook(lambda *_: self.step())
+        self._pace = found
         if all(found is not each for each in self.optimizers):
-            self.optimizers = [*self.optimizers, found]
+            self._optimizers = [*self.optimizers, found]
+        self._listen()
         return self
 
     def follow(self, copy: nn.Module) -> Run:
@@ -77,29 +82,39 @@ class Run:
 
     def detach(self) -> None:
         """Undoes ``attach``, and lets go of the layers."""
-        if self._attached is not None:
-            self._attached.remove()
-            self._attached = None
+        self._pace = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._tells = [], False
         for held in self.weights:
             held.watching = False
             held.pairs.clear()
+            held.fresh.clear()
 
     @torch.no_grad()
     def step(self) -> None:
         """Counts a step of the optimizer, and makes the changes that are due. Where one needs a gradient and
-        this step had none that is finite, it is made after the next step that has. Raises Error for scores
-        that are NaN: nothing of that method has changed then. Raises Error where no optimizer is known whose
-        state would have to move."""
+        this step had none that is finite, or GradScaler skipped it, it is made after the next step that has.
+        Raises Error for scores that are NaN: nothing of that method has changed then. Raises Error where no
+        optimizer is known whose state would have to move."""
         if self._optimizers is None and not all(m.gradient.keeps_pruned for m, _ in self._groups):
             remedy = "pass optimizer= to sparsify_, assign run.optimizers (may be []), or attach one"
             raise Error("Run.step", "an optimizer whose state moves with the blocks", "none", remedy)
         self.steps += 1
+        skipped = self._tells and not self._stepped
+        self._stepped = False
         for number, (method, weights) in enumerate(self._groups):
-            if method.regrow is not None:
-                for held in weights:
+            for held in weights:
+                held.made_step(skipped)
+                if method.regrow is not None:
                     method.regrow.after_step(held, held.learning_rate(self.optimizers))
             if self._waiting[number] or method.schedule.due(self.steps):
+                if skipped and method.needs_gradient(self.steps):
+                    self._waiting[number] = True
+                    continue
                 self._waiting[number] = not method.change(weights, self.steps, self.optimizers)
+                for held in weights:
+                    held.pairs.clear()
         self._watch()
 
     def penalty(self) -> Tensor | float:
@@ -112,16 +127,25 @@ class Run:
         return {held.name: float(held.present().float().mean()) for held in self.weights}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns plain data for ``load_state_dict``."""
-        return {"steps": self.steps, "waiting": list(self._waiting)}
+        """Returns plain data for ``load_state_dict``; between two steps whose gradients are summed, also what
+        these are made of."""
+        state: dict[str, Any] = {"steps": self.steps, "waiting": list(self._waiting)}
+        if any(held.pairs for held in self.weights):
+            state["pairs"] = [list(held.pairs) for held in self.weights]
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from that step. Load the model and the optimizer, too. Raises Error for the state of a run
         of other methods."""
-        if len(state["waiting"]) != len(self._groups):
-            got = f"{len(state['waiting'])} methods"
-            raise Error("Run", f"a state of {len(self._groups)} methods", got, "call sparsify_ as before")
+        pairs = state.get("pairs") or [[] for _ in self.weights]
+        if len(state["waiting"]) != len(self._groups) or len(pairs) != len(self.weights):
+            got = f"{len(state['waiting'])} methods of {len(pairs)} weights"
+            expected = f"a state of {len(self._groups)} methods of {len(self.weights)} weights"
+            raise Error("Run", expected, got, "call sparsify_ as before")
         self.steps, self._waiting = int(state["steps"]), list(state["waiting"])
+        for held, seen in zip(self.weights, pairs, strict=True):
+            held.pairs = [(dy.to(held.device), x.to(held.device)) for dy, x in seen]
+            held.fresh = []
         self._watch()
 
     def _watch(self) -> None:
@@ -130,8 +154,29 @@ class Run:
             ahead = method.regrow.steps if method.regrow is not None and method.regrow.needs_gradient else 0
             due = method.schedule.due
             wanted = ahead > 0 and (waiting or any(due(self.steps + 1 + i) for i in range(ahead)))
-            goes_on = wanted and not waiting and not due(self.steps)
             for held in weights:
-                if not goes_on:
+                if not wanted:
                     held.pairs.clear()
                 held.watching = wanted
+
+    def _listen(self) -> None:
+        """Lets the optimizers tell when they make a step."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [each.register_step_post_hook(self._on_step) for each in self.optimizers]
+
+    def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._tells = self._stepped = True
+        if optimizer is self._pace:
+            self.step()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the hooks, which copies of optimizers do not have."""
+        return {**self.__dict__, "_hooks": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Lets a run that was copied with its model and its optimizers go on with the copies."""
+        self.__dict__.update(state)
+        for held in self.weights:
+            held.watch()
+        self._listen()
