@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from .pattern import Pattern
+from .pattern import Pattern, head_shape, heads_without_blocks
 
 
 def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
@@ -22,6 +22,15 @@ def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
         said = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
         remedy = "take a higher density or smaller blocks"
     warnings.warn(f"{what}: {said}; {remedy}", stacklevel=_outside())
+
+
+def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], what: str) -> None:
+    """Emits a UserWarning where heads of an attention have no block at all: what they compute no longer
+    depends on x."""
+    empty, heads = heads_without_blocks(pattern._bits, pattern.block, head_shape("sparsify_", head))
+    if empty and empty < heads:
+        said = f"{empty} of {heads} heads have no block"
+        warnings.warn(f'{what}: {said}; scope="head" gives every head its share', stacklevel=_outside())
 
 
 def _outside() -> int:

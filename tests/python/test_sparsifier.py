@@ -1,5 +1,7 @@
 """Sparsifiers of one's own, and scores by torch where the weight is not on the host."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -141,3 +143,109 @@ def test_of_a_weight_elsewhere_only_the_scores_come_to_the_host(monkeypatch: pyt
     found = sparseloom.pattern.from_dense(plain.as_subclass(Elsewhere), 16, 0.5)
     monkeypatch.undo()
     assert found == sparseloom.pattern.from_dense(plain, 16, 0.5)
+
+
+STORED = {
+    "Linear": (lambda: nn.Linear(64, 48), "0"),
+    "ragged Linear": (lambda: nn.Linear(70, 45), "0"),
+    "Conv1d of one tap": (lambda: nn.Conv1d(64, 48, 1), "0"),
+    "Conv2d": (lambda: nn.Conv2d(64, 48, 3), "0"),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(48, 64, 3), "0"),
+    "GRU": (lambda: nn.GRU(64, 32), "0.ih_l0"),
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(64, 4), "0.out_proj"),
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_stored_takes_the_blocks_that_are_there_and_the_result_says_what_was_kept(kind: str) -> None:
+    made, name = STORED[kind]
+    torch.manual_seed(0)
+    model = nn.Sequential(made())
+    (site,) = [each for each in sparseloom.patch.survey.survey(model).sites if each.name == name]
+    rows, cols = site.shape
+    mask = sparseloom.pattern.random(rows, cols, 16, 0.4, 1)
+    with torch.no_grad():
+        weight = site.matrix(site.parameter)
+        kept = mask.mask.repeat_interleave(16, 0).repeat_interleave(16, 1)[:rows, :cols]
+        weight.mul_(kept.reshape(rows, cols, *(1,) * (weight.dim() - 2)))
+        row, col = (
+            16 * int(each) for each in mask.mask.nonzero()[0]
+        )  # one element is enough to keep a block
+        weight[row : row + 16, col : col + 16] = 0
+        weight[row + 3, col + 2] = torch.nan if kind == "Linear" else 0.25
+    changed = {}
+    for how in (
+        {"select": "stored"},
+        {"density": 1.0},
+        {"density": 0.1},
+        {"select": "random", "density": 0.5, "seed": 0},
+    ):
+        if kind == "Linear" and "select" not in how:
+            continue  # a NaN cannot be ranked
+        other = copy.deepcopy(model)
+        (change,) = sparsify_(other, {name: BlockSparse(16, **how)}).changed
+        changed[how.get("select", how.get("density"))] = change
+        if how == {"select": "stored"}:
+            (layer,) = sparseloom.nn.sparse_weight.sparse_layers(other)
+            assert layer.weight.pattern == mask
+    stored = changed["stored"]
+    assert stored.blocks == mask.blocks and stored.zero_blocks == 0
+    if kind == "Linear":
+        assert stored.kept is None
+        return
+    assert stored.kept == 1
+    full, few = changed[1.0], changed[0.1]
+    assert full.kept == 1 and full.zero_blocks == full.blocks - mask.blocks > 0
+    assert few.kept < 0.6 and few.zero_blocks == 0
+    total = float(site.value.abs().sum())
+    chosen = sparseloom.pattern.balanced(rows, cols, 16, 0.5, torch.Generator().manual_seed(0))
+    inside = chosen.mask.repeat_interleave(16, 0).repeat_interleave(16, 1)[:rows, :cols]
+    left = site.value.abs() * inside.reshape(rows, cols, *(1,) * (weight.dim() - 2))
+    assert changed["random"].kept == pytest.approx(float(left.sum()) / total)
+
+
+def test_the_share_that_was_kept_is_in_the_result_of_every_layout_and_in_the_table() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 48)
+    how = {
+        "semi24": sparseloom.Semi24("magnitude"),
+        "csr": sparseloom.InLayout("csr", density=0.1),
+        "coo": sparseloom.InLayout("coo"),
+        "nm": sparseloom.InLayout("nm", n=1, m=4),
+        "nmg": sparseloom.InLayout("nmg", n=2, m=4, g=4),
+        "bsr": BlockSparse(16, 0.25),
+        "masked": BlockSparse(16, 0.25, method=sparseloom.sparsify.methods.magnitude(0)),
+    }
+    for layout, recipe in how.items():
+        model = nn.Sequential(copy.deepcopy(linear))
+        result = sparsify_(model, {"0": recipe})
+        (change,) = result.changed
+        assert change.layout == layout
+        dense = model[0].effective() if layout == "masked" else model[0].to_dense().weight
+        share = float((dense.abs().sum() / linear.weight.abs().sum()).detach())
+        assert change.kept == pytest.approx(share)
+        assert (f"keeps {share:.1%}".replace("%", " %") + " of sum |w|") in str(result)
+        assert result.to_dict()["changed"][0]["kept"] == change.kept
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 48))
+    (change,) = sparsify_(model, {"0": BlockSparse(16, 0.5, "random")}).changed
+    assert change.kept is None
+
+
+def test_stored_takes_no_density_and_begins_no_method() -> None:
+    weight = torch.zeros(48, 64)
+    weight[20, 40] = 1
+    layer = BlockSparseLinear.from_dense(weight, block=16, select="stored")
+    assert layer.pattern.blocks == 1 and layer.pattern.mask[1, 2]
+    conv = sparseloom.nn.BlockSparseConv1d.from_dense(nn.Conv1d(32, 32, 3), block=16, select="stored")
+    assert conv.pattern.blocks == 4
+    with pytest.raises(Error, match=r"no density with select='stored'"):
+        BlockSparse(16, 0.5, "stored")
+    with pytest.raises(Error, match=r"no density with select=.stored"):
+        BlockSparseLinear.from_dense(weight, density=0.5, block=16, select="stored")
+    with pytest.raises(Error, match=r"one of density and pattern, got a pattern and select='stored'"):
+        BlockSparseLinear.from_dense(weight, layer.pattern, select="stored")
+    with pytest.raises(Error, match=r"a pattern for a method to begin with"):
+        BlockSparse(16, select="stored", method=sparseloom.sparsify.methods.magnitude(0))
+    with torch.device("meta"), pytest.raises(Error, match="meta"):
+        sparsify_(nn.Sequential(nn.Linear(64, 48)), {"0": BlockSparse(16, select="stored")})

@@ -132,7 +132,7 @@ def test_the_first_pattern_that_matches_counts():
         ({"density": 0.5, "block": 12}, "block"),
         (
             {"density": 0.5, "select": "best"},
-            "'magnitude', 'l2', 'max', 'random', a Pattern or a Sparsifier, got 'best'",
+            "'magnitude', 'l2', 'max', 'stored', 'random', a Pattern or a Sparsifier, got 'best'",
         ),
         ({"density": 0.5, "select": pattern.full(8, 8, 8)}, "density or a pattern, got both"),
     ],

@@ -1,8 +1,11 @@
 """1x1 convolutions and attention made block-sparse: torch's own results, checkpoints and way back."""
 
 import copy
+import re
+import warnings
 
 import pytest
+import tiny_models
 import torch
 from torch import nn
 
@@ -124,3 +127,91 @@ def test_torchs_transformer_encoder_takes_no_way_around_the_sparse_layers(chosen
         torch.testing.assert_close(
             net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4
         )
+
+
+def uneven(net, head=8):
+    """Makes the first head of every weight so small that no block of it is among the largest."""
+    with torch.no_grad():
+        for weight in (net["attn"].in_proj_weight, net["attn"].out_proj.weight.t()):
+            weight[:head] *= 1e-3
+    return net
+
+
+@pytest.mark.parametrize("block", [8, 16])
+def test_a_choice_by_layer_says_which_heads_lost_all_blocks_and_by_heads_none_does(block):
+    net = uneven(attention(), 8 if block == 8 else 16)
+    with pytest.warns(UserWarning, match=r"attn.in_proj: \d+ of 12 heads have no block; scope=\"head\""):
+        sparsify_(copy.deepcopy(net), {"attn": BlockSparse(block, 0.25)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sparsify_(net, {"attn": BlockSparse(block, 0.5, scope="head")})
+    into, out = (net["attn"].get_submodule(name).pattern for name in ("in_proj", "out_proj"))
+    lines = max(1, 8 // block)
+    assert set(into.mask.reshape(-1, lines * into.mask.shape[1]).sum(1).tolist()) == {into.mask.shape[1] // 2}
+    assert set(out.mask.sum(0).tolist()) == {out.mask.shape[0] // 2}
+
+
+def test_heads_of_several_block_rows_compete_inside_of_themselves():
+    weight = torch.rand(96, 64)
+    weight[:8] += 10
+    by_head = BlockSparseLinear.from_dense(weight, density=0.25, block=8, scope="head", head=32).pattern
+    assert by_head.mask.reshape(3, -1).sum(1).tolist() == [8, 8, 8] and by_head.mask[0].all()
+    columns = BlockSparseLinear.from_dense(weight.t(), density=0.25, block=8, scope="head", head=(None, 32))
+    assert torch.equal(columns.pattern.mask.t().reshape(3, -1).sum(1), torch.tensor([8, 8, 8]))
+    same = sparseloom.pattern.from_dense(weight, 8, 0.25, scope="head", head=(8, None))
+    assert same == sparseloom.pattern.from_dense(weight, 8, 0.25, scope="row")
+
+
+WRONG = {
+    "no size": ({"scope": "head"}, r"head as \(out features, in features\) of one head.*got None"),
+    "two sizes": ({"scope": "head", "head": (8, 8)}, r"one of them None.*\(8, 8\)"),
+    "does not divide": ({"scope": "head", "head": 20}, r"heads that divide the 96 out features.*20"),
+    "across blocks": ({"scope": "head", "head": 12}, r"blocks that divide a head of 12 out features.*8"),
+    "without scope": ({"head": 8}, r"scope='layer'"),
+    "unknown scope": ({"scope": "heads"}, r"scope to be"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_heads_that_cannot_be_are_refused(case):
+    how, match = WRONG[case]
+    with pytest.raises(sparseloom.Error, match=match):
+        BlockSparseLinear.from_dense(torch.rand(96, 64), density=0.5, block=8, **how)
+
+
+HEADS = {  # model: {projection: (out features, in features) of one head}
+    "bert": ("BertModel", {
+        "encoder.layer.0.attention.self.query": (16, None),
+        "encoder.layer.0.attention.output.dense": (None, 16),
+        "encoder.layer.0.intermediate.dense": None,
+        "encoder.layer.0.output.dense": None,
+    }),
+    "gpt2": ("GPT2Model", {
+        "h.0.attn.c_attn": (16, None), "h.0.attn.c_proj": (None, 16), "h.0.mlp.c_proj": None,
+    }),
+    "t5": ("T5EncoderModel", {
+        "encoder.block.0.layer.0.SelfAttention.k": (16, None),
+        "encoder.block.0.layer.0.SelfAttention.o": (None, 16),
+        "encoder.block.0.layer.1.DenseReluDense.wo": None,
+    }),
+    "llama": ("LlamaModel", {
+        "layers.0.self_attn.k_proj": (16, None), "layers.0.self_attn.o_proj": (None, 16),
+        "layers.0.mlp.down_proj": None,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_size_of_a_head_comes_from_the_attention_that_holds_the_projection(name):
+    cls, expected = HEADS[name]
+    model = tiny_models.made(cls, name)
+    sites = {site.name: site for site in sparseloom.patch.survey.survey(model).sites}
+    found = {each: sparseloom.patch.heads.head_of(sites[each]) for each in expected}
+    assert found == expected
+    projections = [each for each, head in expected.items() if head]
+    patterns = {re.escape(each): BlockSparse(8, 0.5, scope="head") for each in projections}
+    sparsify_(model, patterns)
+    other = next(each for each, head in expected.items() if head is None)
+    with pytest.raises(sparseloom.Error, match=r"scope=.head. for layers of an attention.*pass head="):
+        sparsify_(model, {re.escape(other): BlockSparse(8, 0.5, scope="head")})
+    sparsify_(model, {re.escape(other): BlockSparse(8, 0.5, scope="head", head=8)})

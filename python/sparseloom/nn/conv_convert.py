@@ -8,10 +8,10 @@ from torch import nn
 
 from .. import _conv
 from ..errors import Error
-from ..pattern import Block, Pattern, block_shape
-from ..sparsify import Context, Sparsifier, sparsifier_of
+from ..pattern import Block, Pattern
+from ..sparsify import Sparsifier
 from . import arguments
-from .convert import SELECTS, Activation
+from .convert import Activation, chosen_pattern
 
 if TYPE_CHECKING:
     from .conv_base import ConvModule
@@ -34,15 +34,10 @@ def from_dense(
     if type(dense).__name__ != name or not isinstance(dense, nn.Module):
         remedy = "pass the layer that this class stands for"
         raise Error("from_dense", f"an nn.{name}", type(dense).__name__, remedy)
-    if (density is None) == (pattern is None):
-        got = "neither" if density is None else "both"
-        raise Error("from_dense", "one of density and pattern", got, "pass density=0.25, or pattern=")
     arguments.require_activation(activation)
     source: Any = dense
     weight = cls.of_channels(source.weight.detach()).flatten(2)
-    if pattern is None:
-        request = Context(weight.abs().sum(2), block_shape("from_dense", block), density, scope)
-        pattern = sparsifier_of("from_dense", select, SELECTS)(request)
+    pattern = chosen_pattern(weight.abs().sum(2), pattern, density, block, select, scope, None)
     layer = cls.holding(source, weight, pattern)
     layer.activation = activation
     layer.values.requires_grad_(source.weight.requires_grad)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import ops
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
-from ..pattern import Block, Pattern, block_shape
+from ..pattern import Block, Head, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from . import state
 from .sharded import require_whole
@@ -19,7 +19,36 @@ if TYPE_CHECKING:
     from .linear import BlockSparseLinear
 
 #: What ``select`` may be called: all but "random", which is no choice by a weight.
-SELECTS = ("magnitude", "l2", "max")
+SELECTS = ("magnitude", "l2", "max", "stored")
+
+
+def chosen_pattern(
+    matrix: Tensor,
+    pattern: Pattern | None,
+    density: float | None,
+    block: Block,
+    select: str | Sparsifier,
+    scope: str,
+    head: Head | None,
+    gradient: Tensor | None = None,
+) -> Pattern:
+    """Returns ``pattern``, or what ``select`` chooses of a weight's blocks, which are ranked by ``matrix``
+    [out_features, in_features]. Raises Error for both at once, and for neither where something has to say how
+    much stays."""
+    op = "from_dense"
+    sparsifier = sparsifier_of(op, select, SELECTS)
+    if pattern is not None and (density is not None or sparsifier.decides):
+        got = "both" if density is not None else f"a pattern and select={select!r}"
+        raise Error(
+            op, "one of density and pattern", got, "the pattern says which blocks stay: pass it alone"
+        )
+    if pattern is not None:
+        return pattern
+    if density is None and isinstance(select, str) and not sparsifier.decides:
+        remedy = 'pass density=0.25, pattern=, or select="stored" for the blocks that are not zero'
+        raise Error(op, "one of density and pattern", "neither", remedy)
+    asked = Context(matrix, block_shape(op, block), density, scope, gradient=gradient, head=head)
+    return sparsifier(asked)
 
 
 def from_dense(
@@ -30,6 +59,7 @@ def from_dense(
     block: Block,
     select: str | Sparsifier,
     scope: str,
+    head: Head | None,
     bias: Tensor | None,
     activation: str | None,
 ) -> BlockSparseLinear:
@@ -53,19 +83,11 @@ def from_dense(
             got,
             "use from_torch_bsr for BSR",
         )
-    sparsifier = sparsifier_of(op, select, SELECTS)
-    if (density is None) == (pattern is None):
-        got = "neither" if density is None else "both"
-        raise Error(op, "one of density and pattern", got, "pass density=0.25, or pattern=")
-    if pattern is None:
-        assert density is not None
-        gradient = weight.grad if isinstance(weight, nn.Parameter) else None
-        request = Context(weight.detach(), block_shape(op, block), density, scope, gradient=gradient)
-        pattern = sparsifier(request)
-        if density > 0:
-            warn_of_empty_rows(
-                pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}"
-            )
+    asked = pattern is None and density is not None and density > 0
+    gradient = weight.grad if isinstance(weight, nn.Parameter) else None
+    pattern = chosen_pattern(weight.detach(), pattern, density, block, select, scope, head, gradient)
+    if asked:
+        warn_of_empty_rows(pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}")
     rows, cols = weight.shape
     layer = cls(
         cols,

@@ -11,7 +11,7 @@ from .. import ops
 from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
-from ..pattern import Block, Pattern
+from ..pattern import Block, Head, Pattern
 from ..sparsify import Sparsifier
 from ..timing import candidates
 from . import arguments, convert, cut, state
@@ -266,22 +266,25 @@ class BlockSparseLinear(IndexedModule):
         block: Block = 32,
         select: str | Sparsifier = "magnitude",
         scope: str = "layer",
+        head: Head | None = None,
         bias: Tensor | None = None,
         activation: str | None = None,
     ) -> BlockSparseLinear:
         """Returns a layer with the blocks of ``pattern``, or the ``density`` of blocks with the largest
-        ``select``; the values keep their places (copied).
+        ``select``, or all that are not zero; the values keep their places (copied).
 
         Args:
             dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may
                 come with it).
-            select: "magnitude" (sum of |w| over the block), "l2", "max", or a ``sparsify.Sparsifier``.
+            select: "magnitude" (sum of |w| over the block), "l2", "max", "stored" (every block that is not
+                all zero; no density), or a ``sparsify.Sparsifier``.
             scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its
-                scale.
+                scale; "head" in every head of an attention, of which ``head`` is (out features, in features)
+                of one: see ``pattern.top_k``.
 
         Warns where most block rows get no block.
         """
-        return convert.from_dense(cls, dense, pattern, density, block, select, scope, bias, activation)
+        return convert.from_dense(cls, dense, pattern, density, block, select, scope, head, bias, activation)
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._empty_rows import warn_of_empty_rows
+from .._empty_rows import warn_of_empty_heads, warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
 from ..nn.semi_structured import is_torchs
-from ..pattern import Block, Pattern, block_shape
+from ..pattern import Block, Head, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
+from .heads import head_of
 from .masters import Master, refusal_of_master
 from .recipe import Chosen, Recipe
 
@@ -34,20 +35,25 @@ class BlockSparse(Recipe):
     Args:
         block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a Pattern brings
             its own.
-        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a Pattern, or a Sparsifier that
-            decides by itself.
+        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a Pattern, "stored", or a
+            Sparsifier that decides by itself.
         select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row
-            with its exact share, values kept where they are), a Pattern of the layer's size, or a
-            ``sparsify.Sparsifier``. Blocks of equal score are taken in the order of their index.
+            with its exact share, values kept where they are), "stored" (every block that is not all zero: a
+            pruned weight is taken as it is), a Pattern of the layer's size, or a ``sparsify.Sparsifier``.
+            Blocks of equal score are taken in the order of their index.
         scope: the scope within which blocks compete for their place. "layer" is the whole layer; with "row"
             every block row keeps its exact share, for weights whose rows differ in scale, which would lose
-            whole rows otherwise. "random" does that anyway.
+            whole rows otherwise. "random" does that anyway. With "head" every head of an attention keeps its
+            exact share, and its blocks compete with each other.
         seed: the seed of "random"; torch's default generator otherwise. Layers draw one after the other from
             one generator.
         method: a ``sparsify.Method``, which changes the blocks in training; ``select`` then says where they
             lie at first. A method with a dense master makes an nn.MaskedLinear of the layer.
         capacity: share of blocks that the layer has room for (``reserve_``), for a method with
             gradient=Stored() whose density changes, or that must not wait for the device.
+        head: for scope "head", (out features, in features) of one head: (64, None) or 64 in the projections
+            to query, key and value, (None, 64) in the one behind the attention. Left out, both come from the
+            attention module that holds the layer.
 
     Raises Error for values outside these.
     """
@@ -61,6 +67,7 @@ class BlockSparse(Recipe):
     scope: str = "layer"
     method: Method | None = None
     capacity: float | None = None
+    head: Head | None = None
 
     def __post_init__(self) -> None:
         if self.capacity is not None:
@@ -72,6 +79,9 @@ class BlockSparse(Recipe):
                 raise Error(
                     _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"
                 )
+            if not isinstance(self.select, Pattern) and self.sparsifier.decides:
+                remedy = "pass select=pattern.from_nonzero(weight, block)"
+                raise Error(_OP, "a pattern for a method to begin with", repr(self.select), remedy)
             self.method.require_target(self.aim, self.capacity is not None)
             patterns.full(0, 0, self.shape)  # C++ checks the sides
             if self.aim is None:  # a threshold or a penalty decides: the weight starts whole
@@ -85,12 +95,19 @@ class BlockSparse(Recipe):
                     "the pattern says which blocks stay: leave density out",
                 )
             return
-        patterns.require_scope(_OP, self.scope)
+        patterns.require_any_scope(_OP, self.scope, self.head)
         if self.seed is not None:
             whole(_OP, "seed", self.seed, None)
         sparsifier_of(_OP, self.select, more=", a Pattern")
+        if self.sparsifier.decides and self.density is not None:
+            remedy = 'leave density out, or choose by select="magnitude"'
+            raise Error(_OP, f"no density with select={self.select!r}", repr(self.density), remedy)
         decides = self.density is None and isinstance(self.select, Sparsifier)
-        if not decides and (self.density is None or not 0 <= share(_OP, self.density) <= 1):
+        if (
+            not decides
+            and not self.sparsifier.decides
+            and (self.density is None or not 0 <= share(_OP, self.density) <= 1)
+        ):
             raise Error(
                 _OP,
                 "density in [0, 1]",
@@ -188,13 +205,33 @@ class BlockSparse(Recipe):
         matrix, gradient = site.value, site.parameter.grad
         ranked = site.form.ranked
         by_gradient = None if gradient is None else ranked(site.matrix(gradient))
-        found = self.pattern_of(ranked(matrix), generator, by_gradient)
-        if not isinstance(self.select, Pattern):
+        head = self._head(site)
+        found = self.pattern_of(ranked(matrix), generator, by_gradient, head)
+        if not isinstance(self.select, Pattern) and not self.sparsifier.decides:
             warn_of_empty_rows(found, f"sparsify_: {site.name}")
+            if head is None and (head := head_of(site)) is not None:
+                warn_of_empty_heads(found, head, f"sparsify_: {site.name}")
         return found
 
+    def _head(self, site: Site) -> Head | None:
+        """Returns the size of a head where heads choose apart. Raises Error where nobody knows it."""
+        if self.scope != "head" or isinstance(self.select, Pattern):
+            return None
+        head = head_of(site) if self.head is None else self.head
+        if head is None and self.needs_values:
+            remedy = (
+                "pass head=(64, None) for query, key and value, or head=(None, 64) for what follows attention"
+            )
+            got = f"{site.name}, which no attention of known head size holds"
+            raise Error(_SPARSIFY, 'scope="head" for layers of an attention', got, remedy)
+        return head
+
     def pattern_of(
-        self, matrix: Tensor, generator: torch.Generator | None = None, gradient: Tensor | None = None
+        self,
+        matrix: Tensor,
+        generator: torch.Generator | None = None,
+        gradient: Tensor | None = None,
+        head: Head | None = None,
     ) -> Pattern:
         """Returns the pattern for a weight [out features, in features], whose gradient may be known. Raises
         Error when the pattern is not of the layer's size."""
@@ -202,7 +239,8 @@ class BlockSparse(Recipe):
         if isinstance(self.select, Pattern):
             found = self.select
         else:
-            context = Context(matrix, self.shape, self.first, self.scope, generator, gradient)
+            how = self.scope, generator, gradient
+            context = Context(matrix, self.shape, self.first, *how, head=self.head if head is None else head)
             found = self.sparsifier(context)
         if not isinstance(found, Pattern) or (found.rows, found.cols) != (rows, cols):
             sized = isinstance(found, Pattern)

@@ -34,7 +34,7 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Non
         return
     before = parameter_count(model)
     choices, _ = choose(model, _by_site(model, patterns), strict=True)
-    exchange, changed, _ = prepare(model, choices)
+    exchange, changed, _ = prepare(model, choices, has_values=False)
     exchange.put()
     try:
         yield

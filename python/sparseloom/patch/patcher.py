@@ -16,7 +16,7 @@ from .result import Patched
 from .sparsify import sparsify_
 from .survey import survey
 
-_OPTIONS = ("block", "density", "select", "seed", "scope")
+_OPTIONS = ("block", "density", "select", "seed", "scope", "head")
 
 
 class BlockSparseModelPatcher:

@@ -28,6 +28,10 @@ class Change:
     blocks: int  # stored blocks; 0 without
     parameters: tuple[int, int]
     layout: str = "bsr"  # of the sparse weight
+    #: The sum of |w| of what is stored over that of the dense weight; None where no weight was looked at (one
+    #: without values, or with NaN or Inf; a layer that was read from a file, or became dense).
+    kept: float | None = None
+    zero_blocks: int = 0  # stored blocks that were all zero in the dense weight
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,19 @@ def _row(change: Change) -> list[str]:
         change.kind,
         f"{rows} x {cols}",
         f"block {block[0]} x {block[1]}" if block else f"layout {change.layout}",
-        f"{change.blocks} blocks" if block else "",
+        f"{change.blocks} blocks" + (f" ({change.zero_blocks} zero)" if change.zero_blocks else "")
+        if block
+        else "",
         f"density {change.density:.3g}",
         f"{before:,} -> {after:,}",
+        "" if change.kept is None else f"keeps {_percent(change.kept)} of sum |w|",
     ]
+
+
+def _percent(share: float) -> str:
+    """Returns a share in percent. What lost anything is not 100 %."""
+    told = f"{share:.1%}".replace("%", " %")
+    return "above 99.9 %" if told == "100.0 %" and share < 1 else told
 
 
 def _folded(names: list[str]) -> list[str]:

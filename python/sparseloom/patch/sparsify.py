@@ -17,6 +17,7 @@ from .announce import announce
 from .choose import Choice, choose
 from .exchange import Exchange
 from .forms import Site
+from .kept import magnitude_of, with_kept
 from .masters import change_of_master, run_of
 from .optimizer import Swap
 from .recipe import Recipe
@@ -79,10 +80,28 @@ def sparsify_(
         if (trained := choice.recipe.trained()) is not None
     ]
     if driven:
+        wholes = [
+            None if choice.recipe.trained() is None else magnitude_of(choice.site) for choice in choices
+        ]
         result.run = run_of(driven, None if optimizer is None else optimizers)
+        _tell_first_masks(result, choices, layers, wholes)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
+
+
+def _tell_first_masks(
+    result: Patched, choices: list[Choice], layers: list[Any], wholes: list[float | None]
+) -> None:
+    """Says of masked layers what the method keeps at first, which it chose when the run was made."""
+    now = {
+        tuple(choice.site.names): with_kept(
+            change_of_master(choice.site.names, choice.site.kind, layer), whole, layer
+        )
+        for choice, layer, whole in zip(choices, layers, wholes, strict=True)
+        if isinstance(layer, MaskedLinear)
+    }
+    result.changed = [now.get(change.names, change) for change in result.changed]
 
 
 def prepare(
@@ -90,9 +109,11 @@ def prepare(
     choices: list[Choice],
     strict: bool = False,
     dense_copy: bool | Literal["auto"] = False,
+    has_values: bool = True,
 ) -> tuple[Exchange, list[Change], list[Any]]:
     """Makes the sparse modules for the choices, and returns the layers in their order, too. ``strict`` and
-    ``dense_copy`` are what the layers' attributes become."""
+    ``dense_copy`` are what the layers' attributes become; ``has_values`` says that the weights are the
+    model's own, and not read from a file afterwards."""
     exchange, changed, made_of = Exchange(model), list[Change](), dict[int, Any]()
     for module, mine in _by_module(choices):
         chosen = {choice.site.weight: choice.chosen for choice in mine}
@@ -100,11 +121,12 @@ def prepare(
         for choice in mine:
             layer = made_of[id(choice)] = layers[choice.site.weight]
             if isinstance(layer, MaskedLinear):  # it trains the Parameter that was there
-                changed.append(change_of_master(choice.site.names, choice.site.kind, layer))
-                continue
-            (weight,) = layer.sparse_weights().values()
-            exchange.swaps.append(_packing(choice.site, weight))
-            changed.append(change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True))
+                change = change_of_master(choice.site.names, choice.site.kind, layer)
+            else:
+                (weight,) = layer.sparse_weights().values()
+                exchange.swaps.append(_packing(choice.site, weight))
+                change = change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True)
+            changed.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
         exchange.modules.append((module, made))
     return exchange, changed, [made_of[id(choice)] for choice in choices]
 

@@ -41,6 +41,8 @@ def survey(model: nn.Module) -> Survey:
         if form is not None:
             if id(module) not in by_module:
                 by_module[id(module)] = form.sites(module)
+                for site in by_module[id(module)]:
+                    site.around = _around(model, name)
                 found.sites += by_module[id(module)]
             for site in by_module[id(module)]:
                 site.names.append(site.matched(name))
@@ -51,6 +53,16 @@ def survey(model: nn.Module) -> Survey:
         else:
             found.containers.append(name)
     return found
+
+
+def _around(model: nn.Module, name: str) -> list[nn.Module]:
+    """Returns the modules that hold the one of that name, the innermost first."""
+    holders = [model]
+    for part in name.split(".")[:-1]:
+        inner = holders[-1]._modules[part]
+        assert inner is not None
+        holders.append(inner)
+    return holders[::-1] if name else []
 
 
 def require_patchable(op: str, model: nn.Module) -> None:

@@ -18,6 +18,9 @@ from .graphs import fixed as fixed
 from .graphs import strided as strided
 from .graphs import watts_strogatz as watts_strogatz
 from .graphs import watts_strogatz_2d as watts_strogatz_2d
+from .heads import Head as Head
+from .heads import head_shape as head_shape
+from .heads import heads_without_blocks as heads_without_blocks
 from .measures import SmallWorld as SmallWorld
 from .measures import distances as distances
 from .measures import mixing as mixing
@@ -28,5 +31,7 @@ from .pattern import PatternStats as PatternStats
 from .pattern import block_shape as block_shape
 from .scored import block_count as block_count
 from .scored import from_dense as from_dense
+from .scored import from_nonzero as from_nonzero
+from .scored import require_any_scope as require_any_scope
 from .scored import require_scope as require_scope
 from .scored import top_k as top_k

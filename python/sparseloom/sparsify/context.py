@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..pattern import Pattern
+from ..pattern import Head, Pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class Context:
         weight: [out features, in features], on any device and in any dtype that has kernels.
         block: (out features, in features) of one block.
         density: share of blocks to keep; None where the sparsifier decides.
-        scope: "layer" or "row": within what blocks compete for their place (see ``pattern.top_k``).
+        scope: "layer", "row" or "head": within what blocks compete for their place (see ``pattern.top_k``).
         generator: what random choices draw from; None stands for torch's default one.
         gradient: of the loss by the weight, in its shape. sparsify_ gives ``.grad`` where there is one.
         input_statistics: [in features], the mean of the squares of each input.
@@ -28,6 +28,7 @@ class Context:
         step: of the training, from 0.
         learned: a learned score of each block [block rows, block columns], where a method trains them.
         present: bool [block rows, block columns], the blocks that the weight has now.
+        head: (out features, in features) of one head, for scope "head" (see ``pattern.top_k``).
     """
 
     weight: Tensor
@@ -41,6 +42,7 @@ class Context:
     step: int | None = None
     learned: Tensor | None = None
     present: Tensor | None = None
+    head: Head | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,6 +73,8 @@ class Sparsifier(ABC):
 
     #: Whether the choice looks at the weight's values, which a weight on the meta device does not have.
     needs_values = True
+    #: Whether it takes no density: how much stays follows from the weight.
+    decides = False
 
     @abstractmethod
     def __call__(self, context: Context) -> Pattern:

@@ -26,7 +26,8 @@ class Magnitude(Sparsifier):
     norm: str = "l1"
 
     def __call__(self, context: Context) -> Pattern:
-        return patterns.from_dense(context.weight, context.block, context.share, self.norm, context.scope)
+        how = self.norm, context.scope, context.head
+        return patterns.from_dense(context.weight, context.block, context.share, *how)
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,24 @@ class Random(Sparsifier):
         return patterns.balanced(*context.shape, context.block, context.share, context.generator)
 
 
+@dataclass(frozen=True)
+class StoredBlocks(Sparsifier):
+    """Keeps every block that holds an element other than zero: what a pruned weight has is taken as it is."""
+
+    decides = True
+
+    def __call__(self, context: Context) -> Pattern:
+        if context.density is not None:
+            got, remedy = f"density={context.density}", 'leave density out, or choose by select="magnitude"'
+            raise Error("select", 'no density with select="stored", which keeps what is there', got, remedy)
+        return patterns.from_nonzero(context.weight, context.block)
+
+
 NAMED: dict[str, Sparsifier] = {
     "magnitude": Magnitude("l1"),
     "l2": Magnitude("l2"),
     "max": Magnitude("max"),
+    "stored": StoredBlocks(),
     "random": Random(),
 }
 

@@ -149,6 +149,7 @@ class Site:
     # every name the layer has in the model; several when a module is shared
     names: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
+    around: list[nn.Module] = field(default_factory=list)  # modules that hold ``module``, the innermost first
 
     @property
     def name(self) -> str:

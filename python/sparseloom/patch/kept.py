@@ -1,0 +1,50 @@
+"""Says how much of a dense weight a sparse layer kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..nn import MaskedLinear
+from ..nn.semi_structured import is_torchs
+from .forms import Site
+from .result import Change
+
+#: Sums in fp64 of the same numbers in another order differ by less.
+_ROUNDING = 1e-9
+
+
+def magnitude_of(site: Site) -> float | None:
+    """Returns the sum of |w| of a weight that is still dense; None where it has no values."""
+    if site.parameter.is_meta:
+        return None
+    return _sum(site.value)
+
+
+def with_kept(change: Change, whole: float | None, layer: Any) -> Change:
+    """Returns the change with the share of the weight's sum |w|, ``whole``, that the layer stores, and the
+    number of blocks that store zeros alone."""
+    if whole is None:
+        return change
+    masked = isinstance(layer, MaskedLinear)
+    with torch.no_grad():
+        values = layer.effective() if masked else next(iter(layer.sparse_weights().values())).values
+        if not math.isfinite(whole):
+            return change
+        stored = _sum(values)
+        share = stored / whole if whole else 1.0
+        in_blocks = change.block is not None and not masked and change.blocks > 0
+        zero = int((values[: change.blocks].flatten(1) == 0).all(1).sum()) if in_blocks else 0
+    return replace(change, kept=1.0 if share > 1 - _ROUNDING else share, zero_blocks=zero)
+
+
+def _sum(tensor: Tensor) -> float:
+    if is_torchs(tensor):
+        tensor = tensor.packed.flatten()[: tensor.numel() // 2]
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return float(torch.linalg.vector_norm(tensor.detach(), 1, dtype=torch.float64))
