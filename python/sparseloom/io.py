@@ -8,7 +8,7 @@ adds is in _model_file.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,8 @@ from . import layouts
 from ._files import write_whole
 from ._model_file import REPLACE, file_of, read_file
 from .errors import Error
+from .nn.as_before import or_as_before
+from .nn.masked import masked_layers
 from .nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
 from .nn.state import int32_index
@@ -68,6 +70,7 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
         # byte under one name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
+    layers |= _masked(model)
     write_whole(path, file_of(tensors, layers, aliases))
 
 
@@ -88,11 +91,17 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
         return _fill(model, tensors, layers)
     from .patch.from_file import sparsified  # a program that only loads need not import it
 
-    with sparsified(model, _recipes(tensors, layers, without=_sparse_layers(model).keys())):
-        _fill(model, tensors, layers)
+    present = {*_sparse_layers(model), *_masked(model)}
+    with sparsified(model, _recipes(tensors, layers, present)) as settle:
+        _fill(model, tensors, layers, settle)
 
 
-def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) -> None:
+def _fill(
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    layers: dict[str, Any],
+    settle: Callable[[], None] = lambda: None,
+) -> None:
     state = _state("load", model)
     _require_fit(model, state, tensors, layers)
     on_meta = any(tensor.is_meta for tensor in state.values())
@@ -101,21 +110,19 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
         raise Error("load", "sharded tensors with memory", "some on the meta device", remedy)
     if on_meta:  # entries that share memory only in the file must not share it in the model
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    before = {name: tensor.detach().clone() for name, tensor in state.items()}
     ties = _ties(model)
-    try:
+    with or_as_before(model, written=model.modules()):
         entries = {name: as_entry(state[name], tensor) for name, tensor in tensors.items()}
-        model.load_state_dict(entries, strict=True, assign=on_meta)
+        try:
+            model.load_state_dict(entries, strict=True, assign=on_meta)
+        except (Error, MemoryError):
+            raise
+        except Exception as error:
+            remedy = "see the module's own load hooks"
+            raise Error("load", "a model that takes its state_dict", str(error), remedy) from error
         _retie(model, ties)
         _require_loaded(_state("load", model), tensors)
-    except Exception as error:
-        model.load_state_dict(before, strict=True, assign=on_meta)
-        _retie(model, ties)
-        if isinstance(error, Error):
-            raise
-        raise Error(
-            "load", "a model that takes its state_dict", str(error), "see the module's own load hooks"
-        ) from error
+        settle()
 
 
 def _recipes(
@@ -124,6 +131,7 @@ def _recipes(
     """Returns how to make the file's sparse layers, by name. Raises Error for an invalid description or
     index."""
     from .patch import BlockSparse
+    from .patch.masters import mask_later
     from .patch.semi24 import ReadLater
 
     found: dict[str, Recipe] = {}
@@ -132,6 +140,9 @@ def _recipes(
             continue
         if described.get("layout") == "semi24":
             found[name] = ReadLater()
+            continue
+        if described.get("layout") == "masked":
+            found[name] = mask_later("load", described, name)
             continue
         prefix = f"{name}." if name else ""
         if "layout" in described:
@@ -192,6 +203,21 @@ def _sparse_layers(model: nn.Module) -> dict[str, SparseWeight]:
     return {layer.name: layer.weight for layer in sparse_layers(model) if not layer.weight.scaled}
 
 
+def _masked(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Returns what the file says of the layers that train under a mask, by all their names."""
+    return {name: layer.stored_as() for layer, names in masked_layers(model).items() for name in names}
+
+
+def _remedy(model: nn.Module, layers: dict[str, Any]) -> str:
+    """Returns what to do where a file has other entries than the model."""
+    masked = _masked(model).keys()
+    if masked - layers.keys():
+        return "the model trains under masks: pack_ it first, or load into a dense one with sparsify=True"
+    if layers.keys() - _sparse_layers(model).keys() - masked:
+        return "pass sparsify=True if the model is dense"
+    return "load into a model built as the saved one"
+
+
 def _require_fit(
     model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]
 ) -> None:
@@ -201,20 +227,18 @@ def _require_fit(
     ):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
-            dense = layers.keys() - _sparse_layers(model).keys()
-            remedy = (
-                "pass sparsify=True if the model is dense"
-                if dense
-                else "load into a model built as the saved one"
-            )
+            remedy = _remedy(model, layers)
             raise Error(
                 "load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy
             )
-    sparse = _sparse_layers(model)
-    if layers.keys() != sparse.keys():
+    sparse, masked = _sparse_layers(model), _masked(model)
+    if layers.keys() != sparse.keys() | masked.keys():
         different = ", ".join(sorted(layers.keys() ^ sparse.keys())[:5])
         remedy = "pass sparsify=True, or sparsify the model as the saved one was"
         raise Error("load", "the same sparse layers", f"others: {different}", remedy)
+    for name, told in masked.items():
+        if layers[name] != told:
+            raise Error("load", f"{name} of {told}", f"{layers[name]}", "build the layer as the saved one")
     free = set()  # entries whose size the pattern decides
     for name, weight in sparse.items():
         prefix = f"{name}." if name else ""

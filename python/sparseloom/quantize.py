@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from . import ops
 from .errors import Error
+from .nn import MaskedLinear
 from .nn.conv_weight import ConvWeight
 from .nn.linears import (
     OWN_CLASS,
@@ -133,7 +134,7 @@ def quantize_(
     }
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if module in others or isinstance(module, nn.Linear):
+        if module in others or isinstance(module, (nn.Linear, MaskedLinear)):
             names.setdefault(module, []).append(name)
     sparse: dict[nn.Module, list[str]] = {
         module: found for module, found in names.items() if module in linears
@@ -146,36 +147,35 @@ def quantize_(
             "use the from_sparse of nn.QuantizedBlockSparseLinear or nn.QuantizedSemi24Linear",
         )
     taken = {module: _first(chosen, all_names) for module, all_names in sparse.items()}
-    _require_matches(chosen, taken, sparse, names)
-    _require_matches(
-        scales, {module: _first(scales, all_names) for module, all_names in sparse.items()}, sparse, names
-    )
+    _require_matches(chosen, taken, sparse, names, others)
+    scaled = {module: _first(scales, all_names) for module, all_names in sparse.items()}
+    _require_matches(scales, scaled, sparse, names, others)
 
-    result = Quantized()
-    exchange, made = Exchange(model), list[EightBitLinear]()
-    for module, all_names in names.items():
-        layer = linears.get(module)
-        reason = _other_reason(others.get(module)) if layer is None else _reason(layer, taken[module], chosen)
-        if layer is None or reason:
-            result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
-            continue
-        dtype = chosen[taken[module] or ""][1]
-        scale = _first(scales, all_names)
-        factor = None if scale is None else float(scales[scale][1])
-        made.append(eight_bit_of(layer, dtype, factor))
-        made[-1].use_fast_accum = use_fast_accum
-        exchange.modules.append((layer, made[-1]))
-        result.changed.append(_change(all_names, layer, made[-1]))
-    if not made:
-        refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
-        raise Error(
-            _OP,
-            "block-sparse layers that can be quantized",
-            refused,
-            "sparsify_ the model first, or mend what is named",
-        )
-    exchange.put()
-    result.notes += exchange.settle()
+    result, exchange, made = Quantized(), Exchange(model), list[EightBitLinear]()
+    with exchange.whole():
+        for module, all_names in names.items():
+            layer = linears.get(module)
+            reason = _other_reason(module, others) if layer is None else _reason(layer, taken[module], chosen)
+            if layer is None or reason:
+                result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
+                continue
+            dtype = chosen[taken[module] or ""][1]
+            scale = _first(scales, all_names)
+            factor = None if scale is None else float(scales[scale][1])
+            made.append(eight_bit_of(layer, dtype, factor))
+            made[-1].use_fast_accum = use_fast_accum
+            exchange.modules.append((layer, made[-1]))
+            result.changed.append(_change(all_names, layer, made[-1]))
+        if not made:
+            refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
+            raise Error(
+                _OP,
+                "block-sparse layers that can be quantized",
+                refused,
+                "sparsify_ the model first, or mend what is named",
+            )
+        exchange.put()
+        result.notes += exchange.settle()
     slow = (layer for layer in made if layer.dtype is torch.float8_e4m3fn and not layer.float8_on_cpu)
     if any(layer.values.device.type == "cpu" for layer in slow):
         result.notes.append(
@@ -215,18 +215,24 @@ def _require_matches(
     taken: Mapping[nn.Module, str | None],
     sparse: Mapping[nn.Module, list[str]],
     others: Mapping[nn.Module, list[str]],
+    weights: Mapping[nn.Module, SparseWeight],
 ) -> None:
     for regex, (pattern, _) in compiled.items():
         if regex in taken.values():
             continue
         listed = [name for names in sparse.values() for name in names]
-        dense = [
-            name
-            for names in others.values()
+        without = {
+            name: _other_reason(module, weights)
+            for module, names in others.items()
             for name in names
             if name not in listed and pattern.fullmatch(name)
-        ]
-        got = f"only {', '.join(dense[:5])}, which have no 8-bit layer" if dense else "nothing"
+        }
+        reasons = "; ".join(dict.fromkeys(without.values()))
+        got = (
+            f"only {', '.join([*without][:5])}, which have no 8-bit layer: {reasons}"
+            if without
+            else "nothing"
+        )
         if any(pattern.fullmatch(name) for name in listed):
             got = "only layers that a pattern before it has taken"
         raise Error(
@@ -237,10 +243,15 @@ def _require_matches(
         )
 
 
-def _other_reason(weight: SparseWeight | None) -> str:
+def _other_reason(module: nn.Module, others: Mapping[nn.Module, SparseWeight]) -> str:
     """Returns why a module stays as it is that there is no 8-bit layer for."""
+    if isinstance(module, MaskedLinear):
+        return "it trains a dense weight under a mask: call pack_ first"
+    weight = others.get(module)
     if weight is None:
         return "it is not block-sparse"
+    if weight.gated:
+        return "gates multiply its blocks in each call: call pack_ first"
     if weight.scaled:
         return "it is quantized already"
     if weight.layout not in ("bsr", "semi24"):

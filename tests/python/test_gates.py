@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import sparseloom
 from sparseloom import Error, nn, ops
 
 SHAPES = [((16, 16), 70, 100), ((64, 64), 128, 192), ((8, 32), 40, 64), ((128, 128), 200, 136)]
@@ -145,3 +146,57 @@ def test_l0_closes_what_is_not_needed_and_packs():
 def test_a_layer_with_an_activation_is_refused():
     with pytest.raises(Error, match="without an activation"):
         nn.GatedBlockSparseLinear(nn.BlockSparseLinear(64, 32, density=0.5, activation="relu"))
+
+
+class Gated(torch.nn.Module):
+    """A gated layer before a dense one, half of its gates closed."""
+
+    def __init__(self):
+        super().__init__()
+        inner = nn.BlockSparseLinear(64, 32, block=16, density=0.5)
+        self.first, self.last = nn.GatedBlockSparseLinear(inner), torch.nn.Linear(32, 8)
+        with torch.no_grad():
+            self.first.gate.log_alpha[0, ::2] = -9
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+@pytest.mark.parametrize("change", [sparseloom.densify_, sparseloom.pack_])
+def test_a_gated_layer_is_exchanged_as_a_whole(change):
+    net, x = Gated().eval(), torch.randn(16, 64)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(x).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        wanted, bias = net(x), net.first.layer.bias
+    result = change(net, optimizer=optimizer)
+    assert [each.names for each in result.changed] == [("first",)] and net.first.bias is bias
+    torch.testing.assert_close(net(x), wanted, rtol=1e-5, atol=1e-5)
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    assert held == {id(each) for each in net.parameters()}  # the gates left, the weight was exchanged
+    net(x).square().mean().backward()
+    optimizer.step()
+
+
+def test_nothing_exchanges_the_layer_inside_of_a_gated_one():
+    net, x = Gated().eval(), torch.randn(16, 64)
+    before = net(x)
+    with pytest.raises(Error, match="gates multiply its blocks in each call: call pack_ first"):
+        sparseloom.quantize_(net)
+    with pytest.raises(Error, match="blocks without gates"):
+        sparseloom.patch.drive(net, sparseloom.sparsify.methods.set_(), [])
+    assert torch.equal(net(x), before)
+    net.first.layer = net.first.layer.to_dense()  # by anything else
+    with pytest.raises(Error, match="its BlockSparseLinear as the child layer, got a Linear"):
+        net(x)
+
+
+def test_a_report_has_a_dense_twin_of_a_gated_layer():
+    net = Gated().eval()
+    report = sparseloom.report(net, torch.randn(16, 64), seconds=0.01)
+    assert report.model.dense_times is not None and not report.model.note
+    assert [layer.name for layer in report.layers] == ["first.layer", "last"]
+    assert "gates multiply its blocks" in report.layers[0].note
+    dense = 64 * 32 + 32 + 32 * 8 + 8
+    assert report.totals.dense_parameters == dense and report.totals.sparse_share == 64 * 32 / dense

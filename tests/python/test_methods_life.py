@@ -13,7 +13,7 @@ from torch import nn
 import sparseloom
 from sparseloom import BlockSparse, Error, pack_, sparsify_
 from sparseloom import sparsify as S
-from sparseloom.nn import BlockSparseLinear
+from sparseloom.nn import BlockSparseLinear, MaskedLinear
 from sparseloom.sparsify import methods as M
 from sparseloom.sparsify.grid import expanded
 
@@ -308,3 +308,105 @@ def test_the_default_device_and_dtype_do_not_matter(name):
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert all(parameter.isfinite().all() for parameter in net.parameters())
+
+
+MASKED = [name for name in METHODS if name not in ("set", "rigl")]
+
+
+def halfway(name):
+    """A model under masks after half of its training, in evaluation, with what it gives for ``x``."""
+    net, optimizer, run = start(name)
+    train(net, optimizer, run, batches(9))
+    x = torch.randn(8, 64)
+    return net.eval(), optimizer, x, net(x).detach()
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_file_saved_before_pack_is_loaded(name, tmp_path):
+    """Into a model of the same method, and into a dense one where no gate is needed."""
+    net, _, x, wanted = halfway(name)
+    sparseloom.save(net, tmp_path / "masked")
+    again = start(name)[0].eval()
+    sparseloom.load(tmp_path / "masked", again)
+    assert torch.equal(again(x), wanted)
+    dense = model(1).eval()
+    before = dense(x)
+    if net[0].gate is None:
+        sparseloom.load(tmp_path / "masked", dense, sparsify=True)
+        assert isinstance(dense[0], MaskedLinear) and torch.equal(dense(x), wanted)
+        pack_(dense), pack_(net)
+        assert torch.equal(dense(x), net(x))
+    else:
+        with pytest.raises(Error, match="sparsify_ the model with the method that it had"):
+            sparseloom.load(tmp_path / "masked", dense, sparsify=True)
+        assert torch.equal(dense(x), before) and type(dense[0]) is nn.Linear
+    with pytest.raises(Error, match="pack_ it first"):
+        sparseloom.save(model(), tmp_path / "dense")
+        sparseloom.load(tmp_path / "dense", again)
+
+
+def test_a_file_of_masked_elements_keeps_what_pack_stores_them_in(tmp_path):
+    method = S.Method(S.scores.Norm("l1"), S.select.NM(8), S.schedules.Cubic(1, 1), S.gradients.Masked())
+    recipe = sparseloom.InLayout("nm", n=2, m=8, method=method)
+    net, _, run = begin(recipe)
+    run.step()
+    sparseloom.save(net, tmp_path / "masked")
+    dense = model(1)
+    sparseloom.load(tmp_path / "masked", dense, sparsify=True)
+    assert "n:m" in str(pack_(dense)).splitlines()[0]
+    pack_(net)
+    x = torch.randn(8, 64)
+    assert torch.equal(dense(x), net(x))
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_densify_makes_masked_layers_what_they_compute(name):
+    net, optimizer, x, wanted = halfway(name)
+    bias, kept = net[0].bias, net[0].pack().to_dense().weight != 0
+    result = sparseloom.densify_(net, optimizer=optimizer)
+    assert type(net[0]) is nn.Linear and net[0].bias is bias and len(result.changed) == 2
+    torch.testing.assert_close(net(x), wanted, rtol=1e-5, atol=1e-5)
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    assert held == {id(each) for each in net.parameters()}
+    if name != "group lasso":  # which shrinks kept weights to zero
+        moments = optimizer.state[net[0].weight]
+        assert not moments or not moments["exp_avg"][~kept].any()
+
+
+@pytest.mark.parametrize("name", ["gradual", "movement"])
+def test_report_and_quantize_know_masked_layers(name):
+    net, _, x, _ = halfway(name)
+    report = sparseloom.report(net, x, seconds=0.01)
+    totals, weights = report.totals, 64 * 96 + 96 * 40
+    pruned = [int((~expanded(net[i].mask, (8, 8), net[i].weight.shape)).sum()) for i in (0, 2)]
+    assert totals.dense_parameters == sum(each.numel() for each in model().parameters())
+    assert (totals.sparse_share, totals.masked) == (weights / totals.dense_parameters, sum(pruned))
+    assert "% masked until pack_" in " ".join(str(report).split()) and report.model.dense_times is not None
+    masked = {layer.name: layer.density for layer in report.layers if layer.layout == "masked"}
+    assert masked == {name: net.get_submodule(name).mask.float().mean().item() for name in "02"}
+    with pytest.raises(Error, match=r"0, 2, 4, which have no 8-bit layer: it trains .* call pack_ first"):
+        sparseloom.quantize_(net)
+
+
+def test_the_fused_path_of_torchs_encoder_does_not_read_a_master():
+    """It hands the weights of its layers to one operator, which knows of no mask."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    net = nn.TransformerEncoder(layer, 1).eval()
+    recipe = BlockSparse(16, 0.25, method=M.gradual(0, 1, 1))
+    sparsify_(net, {r".*linear1": recipe}, optimizer=[]).method.step()
+    for hooks in (net.layers[0].linear1._forward_hooks, net.layers[0].linear1._forward_pre_hooks):
+        hooks.clear()  # which would keep torch off it
+    x = torch.randn(2, 8, 64)
+    wanted = net(x)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_pack_says_what_layers_became_and_which_blocks_moved():
+    net, optimizer, run = begin(sparseloom.InLayout("csr", density=0.25, method=M.gradual(0, 1, 1)))
+    run.step()
+    assert str(pack_(net, optimizer)).startswith("2 layers became CSR; ")
+    net, optimizer, run = start("rigl")
+    assert str(pack_(net, optimizer)).startswith(
+        "2 layers keep the blocks that they have moved to: 0 (density"
+    )

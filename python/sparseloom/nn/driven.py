@@ -32,6 +32,8 @@ class StoredWeight(Held):
         if getattr(owner, "activation", None) is not None:
             remedy = "make the layer without one, and apply it afterwards"
             raise Error("Run", f"{name} without a fused activation", owner.activation, remedy)
+        if weight.gated:
+            raise Error("Run", "blocks without gates of their own", f"{name}, gated", "leave it out")
         self.name, self.target, self.owner, self.weight = name, target, owner, weight
         self.shape, self.block = weight.shape, weight.block
         # From the first step on, so that a run that is resumed has the plans of one that was not.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +16,7 @@ from ..sparsify.scores import Learned
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
+from .sparse_weight import SparseWeight, held, held_descriptions
 
 _OP = "GatedBlockSparseLinear"
 
@@ -48,8 +52,11 @@ class GatedBlockSparseLinear(nn.Module):
         """Maps x [..., in_features] to [..., out_features]. Raises Error when x does not fit."""
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node  # type: ignore[no-any-return]
-        values: Tensor = self.layer.values
-        return ops.gated_linear(x, values, self.layer.index, self._gates(), self.layer.bias)
+        layer = self.layer
+        if not isinstance(layer, BlockSparseLinear):
+            remedy = "exchange this layer as a whole, or pack() it first"
+            raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
+        return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias)
 
     def penalty(self) -> Tensor | None:
         """Returns what to add to the loss; None for gates without a penalty."""
@@ -72,7 +79,22 @@ class GatedBlockSparseLinear(nn.Module):
             BlockSparseLinear, dense, Pattern(index.rows, index.cols, (index.bm, index.bn), mask)
         )
         packed.bias = layer.bias
+        packed.values.requires_grad_(values.requires_grad)
         return packed.train(self.training)
+
+    def to_dense(self) -> nn.Module:
+        """Returns an nn.Linear with the values as evaluation multiplies with them, gates included, and zero
+        elsewhere (copied)."""
+        return self.pack().to_dense()
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the weight of ``layer``, whose gates are no part of it."""
+        inner = held(self, {"layer": ("weight", "")})
+        return {entry: replace(weight, gated=True) for entry, weight in inner.items()}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds ``layer`` again without its values; see SparseModule."""
+        return held_descriptions(self, ["layer"])
 
     def _gates(self) -> Tensor:
         values: Tensor = self.layer.values

@@ -50,6 +50,8 @@ def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
     """Yields every layer of a model, once, that can be planned and timed alone, with its weight."""
     weights = {layer.weight.owner: layer.weight for layer in sparse_layers(model)}
     for owner, weight in weights.items():
+        if weight.gated:
+            continue
         if isinstance(owner, (BlockSparseLinear, Semi24Linear)) or (
             isinstance(owner, SparseLinear) and owner.layout.planned
         ):
@@ -76,7 +78,7 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
     patch/forms.
     """
     for layer in sparse_layers(model):
-        if isinstance(layer.weight.owner, tuple(_KINDS)):
+        if isinstance(layer.weight.owner, tuple(_KINDS)) and not layer.weight.gated:
             yield cast("Quantizable", layer.weight.owner)
 
 

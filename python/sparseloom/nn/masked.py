@@ -197,6 +197,27 @@ class MaskedLinear(nn.Module):
         layer.bias = self.bias
         return layer.train(self.training)
 
+    @torch.no_grad()
+    def to_dense(self) -> nn.Linear:
+        """Returns an nn.Linear with the weight as evaluation multiplies with it, zero where the mask prunes
+        (copied). The bias is the same Parameter."""
+        dense = nn.Linear(self.in_features, self.out_features, False, device="meta", dtype=self.weight.dtype)
+        dense.weight = nn.Parameter(self.effective(), self.weight.requires_grad)
+        dense.bias = self.bias
+        return dense.train(self.training)
+
+    def stored_as(self) -> dict[str, Any]:
+        """Returns what a file of ``save`` says of the layer beside its tensors; "gate" is the class of its
+        gate, which no file can make."""
+        told = {"layout": "masked", "in_features": self.in_features, "out_features": self.out_features}
+        elements = {"elements": self.layout.name, **self.options} if self.block == (1, 1) else {}
+        gate = {} if self.gate is None else {"gate": type(self.gate).__name__}
+        return {**told, "block": list(self.block), **elements, **gate}
+
+    def masked(self, like_weight: Tensor) -> Tensor:
+        """Returns a tensor of the weight's shape, such as its gradient, zero where evaluation prunes."""
+        return factored(like_weight.detach(), None, Kept(self._final()[1], self.block))
+
     def _final(self) -> tuple[Tensor | None, Tensor]:
         """Returns the factors of evaluation, None without a gate, and the mask that they leave."""
         if self.gate is None:
@@ -252,3 +273,12 @@ class MaskedLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         )
         return f"{sizes}, block={bm}x{bn}, {kept}"
+
+
+def masked_layers(model: nn.Module) -> dict[MaskedLinear, list[str]]:
+    """Returns the masked layers of a model, each with all its names."""
+    found: dict[MaskedLinear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, MaskedLinear):
+            found.setdefault(module, []).append(name)
+    return found

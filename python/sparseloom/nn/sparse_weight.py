@@ -24,6 +24,8 @@ class SparseWeight:
         dense: the name of this weight's Parameter in the module that ``to_dense`` returns.
         part: what a pattern of sparsify_ appends to the module's name for this weight; "" for the only one.
         scaled: whether the values have 8 bits and come with factors.
+        gated: whether the module multiplies the values with gates in each call: the owner is then no layer
+            that could be called, planned or exchanged by itself.
         layout: how the stored elements lie in memory: "bsr", or the name of a layout of sparseloom.layouts;
             the weight is then a LayoutWeight, which has no index, pattern, block and digest.
     """
@@ -32,6 +34,7 @@ class SparseWeight:
     dense: str = "weight"
     part: str = ""
     scaled: bool = False
+    gated: bool = False
     layout: str = "bsr"
 
     @property

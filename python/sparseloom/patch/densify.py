@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,13 +12,16 @@ from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
 from ..errors import Error
+from ..nn import MaskedLinear
 from ..nn.convert import Activation
+from ..nn.masked import masked_layers
 from ..nn.parametrized import values_are_computed
 from ..nn.sparse_weight import SparseModule, SparseWeight, joined, sparse_modules
 from .announce import announce
 from .exchange import Exchange
 from .forms import Form, Site, form_of
-from .optimizer import Swap
+from .masters import change_of_master
+from .optimizer import Swap, leave
 from .result import Patched, Skip
 from .sparsify import change_of, unwrapped
 from .survey import parameter_count, require_patchable
@@ -26,11 +30,12 @@ from .survey import parameter_count, require_patchable
 def densify_(
     model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
-    """Undoes sparsify_: sparse layers become what they were made from, with zero where nothing
-    was stored. See sparsify_ for the rest.
+    """Undoes sparsify_: sparse and masked layers become what they were made from, with zero where nothing
+    was stored or a mask prunes. See sparsify_ for the rest.
 
-    A layer with a fused activation becomes a Sequential of both. ``names`` is a regex that is matched whole
-    with the layers' names. Raises Error when no block-sparse layer matches.
+    A layer with a fused activation becomes a Sequential of both. Gates are multiplied in as evaluation
+    multiplies with them, and leave the optimizer. ``names`` is a regex that is matched whole
+    with the layers' names. Raises Error when no such layer matches.
     """
     model = unwrapped(model)
     require_patchable("densify_", model)
@@ -41,39 +46,44 @@ def densify_(
         raise Error(
             "densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets"
         ) from error
-    before = parameter_count(model)
+    before, found = parameter_count(model), _with_names(model)
     result, exchange = Patched(became="dense"), Exchange(model)
-    for module, all_names in _with_names(model).items():
-        if not any(wanted.fullmatch(name) for name in all_names):
-            result.skipped += [Skip(name, type(module).__name__, "no pattern matches") for name in all_names]
-            continue
-        if "" in all_names:
-            raise Error(
-                "densify_",
-                "a model that holds sparse layers",
-                "the sparse layer itself",
-                "use layer.to_dense()",
-            )
-        if reason := _undensifiable(module):
-            result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
-            continue
-        dense = module.to_dense()
-        for weight in module.sparse_weights().values():
-            site, names_of_weight = _site(dense, weight.dense), [joined(n, weight.part) for n in all_names]
-            if isinstance(bias := weight.owner.bias, nn.Parameter):
-                site.set_bias(bias)  # the sparse layer's own, so that optimizers need not change it
-            exchange.swaps.append(_unpacking(site, weight, all_names[0]))
-            result.changed.append(change_of(names_of_weight, site.kind, weight, bias, shrinks=False))
-        exchange.modules.append((module, dense))
-    if not result.changed:
-        raise Error(
-            "densify_",
-            f"a block-sparse layer for {names!r}",
-            "none",
-            f"they are {[s.name for s in result.skipped][:5]}",
-        )
-    exchange.put()
-    result.notes += exchange.settle(optimizers)
+    with exchange.whole(optimizers):
+        for module, all_names in found.items():
+            if not any(wanted.fullmatch(name) for name in all_names):
+                result.skipped += [Skip(n, type(module).__name__, "no pattern matches") for n in all_names]
+                continue
+            if "" in all_names:
+                raise Error(
+                    "densify_",
+                    "a model that holds sparse layers",
+                    "the sparse layer itself",
+                    "use layer.to_dense()",
+                )
+            if not isinstance(module, MaskedLinear) and (reason := _undensifiable(module)):
+                result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
+                continue
+            dense = module.to_dense()
+            exchange.modules.append((module, dense))
+            if isinstance(module, MaskedLinear):
+                exchange.swaps.append(_unmasking(module, dense.weight, all_names[0]))
+                change = change_of_master(all_names, "Linear", module)
+                result.changed.append(replace(change, parameters=change.parameters[::-1]))
+                continue
+            for weight in module.sparse_weights().values():
+                site, names_of_weight = (
+                    _site(dense, weight.dense),
+                    [joined(n, weight.part) for n in all_names],
+                )
+                if isinstance(bias := weight.owner.bias, nn.Parameter):
+                    site.set_bias(bias)  # the sparse layer's own, so that optimizers need not change it
+                exchange.swaps.append(_unpacking(site, weight, all_names[0]))
+                result.changed.append(change_of(names_of_weight, site.kind, weight, bias, shrinks=False))
+        if not result.changed:
+            raise _nothing(names, result.skipped)
+        exchange.put()
+        result.notes += exchange.settle(optimizers)
+        leave(_gone(exchange), optimizers)
     if any(change.layout == "semi24" for change in result.changed):
         result.notes.append("weights that were 2:4 stay frozen: weight.requires_grad_() lets them train")
     result.parameters = before, parameter_count(model)
@@ -81,12 +91,29 @@ def densify_(
     return result
 
 
+def _nothing(names: str, skipped: list[Skip]) -> Error:
+    """Returns the Error for a call that no layer fits."""
+    expected = f"a block-sparse layer for {names!r}, or another sparse or masked one"
+    if not skipped:
+        return Error("densify_", expected, "a model without any", "sparsify_ makes layers sparse")
+    got = ", ".join(f"{skip.name} ({skip.reason})" for skip in skipped[:5])
+    return Error("densify_", expected, f"only {got}", "names are matched whole: name one that can change")
+
+
+def _gone(exchange: Exchange) -> list[nn.Parameter]:
+    """Returns the Parameters that have nothing in their place, such as those of gates."""
+    left = {id(parameter) for parameter in exchange.model.parameters()} | {
+        id(swap.old) for swap in exchange.swaps
+    }
+    return [each for old, _ in exchange.modules for each in old.parameters() if id(each) not in left]
+
+
 def _with_names(model: nn.Module) -> dict[Any, list[str]]:
-    """Returns the outermost block-sparse modules of a model, each with all its names."""
+    """Returns the outermost sparse modules of a model and its masked layers, each with all its names."""
     found: dict[Any, list[str]] = {}
     for name, module in sparse_modules(model):
         found.setdefault(module, []).append(name)
-    return found
+    return found | masked_layers(model)
 
 
 def _undensifiable(module: SparseModule) -> str:
@@ -113,6 +140,12 @@ def _site(dense: nn.Module, weight: str) -> Site:
     if isinstance(dense, nn.Sequential) and len(dense) == 2 and isinstance(dense[1], Activation):
         dense = dense[0]
     return Site(form_of(dense) or _AnyForm(), dense, weight)
+
+
+def _unmasking(layer: MaskedLinear, new: nn.Parameter, name: str) -> Swap:
+    old = layer.get_parameter("weight")
+    vars(new).update(vars(old))
+    return Swap(name, old, new, layer.masked)
 
 
 def _unpacking(site: Site, weight: SparseWeight, name: str) -> Swap:

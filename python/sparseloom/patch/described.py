@@ -15,6 +15,7 @@ from ..errors import Error
 from ..layouts import Layout
 from ..layouts.entries import Entries
 from ..nn.linears import eight_bit_like
+from ..nn.masked import masked_layers
 from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
@@ -22,6 +23,7 @@ from .config import Blocks
 from .exchange import Exchange
 from .forms import Form
 from .in_layout import Anywhere
+from .masters import mask_later
 from .recipe import Chosen
 from .semi24 import ReadLater
 from .survey import survey
@@ -31,7 +33,8 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
-    return {each.matched: _described(each) for each in sparse_layers(model)}
+    masked = {name: layer.stored_as() for layer, names in masked_layers(model).items() for name in names}
+    return {each.matched: _described(each) for each in sparse_layers(model)} | masked
 
 
 def lost_in_files(model: nn.Module) -> str:
@@ -125,7 +128,10 @@ def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) 
 
 
 def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
-    """Returns something of the described layout and size to store; what is loaded later says what it is."""
+    """Returns something of the described layout and size to store; what is loaded later says what it is.
+    Raises Error for a layer that trained under a gate, which only its method makes."""
+    if entry.get("layout") == "masked":
+        return mask_later("from_pretrained", entry)
     if (cls := _class_of(entry.get("layout"))) is not None:
         sizes = ("layout", "out_features", "in_features")
         return Anywhere(cls, {name: each for name, each in entry.items() if name not in sizes})
@@ -150,7 +156,7 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
     made, layers = form.sparse(module, {weight: entry["chosen"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
-        if _class_of(entry.get("layout")) is not None:
+        if entry.get("layout") == "masked" or _class_of(entry.get("layout")) is not None:
             continue
         layer.activation = entry.get("activation")
         if entry.get("edge_bias"):

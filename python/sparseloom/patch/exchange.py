@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import nn
 from torch.optim import Optimizer
 
+from ..nn.as_before import or_as_before
 from .fast_path import update_fast_paths
 from .holders import describe_holders
-from .optimizer import Swap, apply
+from .optimizer import Swap, apply, forget
 
 
 @dataclass
@@ -22,23 +24,32 @@ class Exchange:
     modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)  # (old, new)
     swaps: list[Swap] = field(default_factory=list)
 
+    @contextmanager
+    def whole(
+        self, optimizers: Sequence[Optimizer] = (), written: Iterable[nn.Module] = ()
+    ) -> Iterator[None]:
+        """Lets the body fill the exchange, put it and settle it, or leave model and optimizers as they were:
+        whatever is raised in it, a full memory and Ctrl-C included. ``written``: see or_as_before."""
+        try:
+            with or_as_before(self.model, optimizers, written):
+                yield
+        except BaseException:
+            forget(self.swaps)
+            # models around this one, which were not put back with it
+            describe_holders(self.model, [old for old, _ in self.modules])
+            raise
+
     def put(self) -> None:
         """Puts every new module wherever the old one is a child, under all its names."""
-        self._replace(dict(self.modules))
-
-    def take_back(self) -> None:
-        """Undoes ``put``."""
-        self._replace({new: old for old, new in self.modules})
+        new_of = dict(self.modules)
+        for parent in list(self.model.modules()):
+            for name, child in parent._modules.items():
+                if child is not None and child in new_of:
+                    setattr(parent, name, new_of[child])
+        update_fast_paths(self.model)
 
     def settle(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
         """Gives optimizers the new Parameters with their state, and lets transformers models describe
         themselves anew. Returns notes on what could not be carried over."""
         notes = apply(self.swaps, optimizers)
         return notes + describe_holders(self.model, [new for _, new in self.modules])
-
-    def _replace(self, new_of: dict[nn.Module, nn.Module]) -> None:
-        for parent in list(self.model.modules()):
-            for name, child in parent._modules.items():
-                if child is not None and child in new_of:
-                    setattr(parent, name, new_of[child])
-        update_fast_paths(self.model)

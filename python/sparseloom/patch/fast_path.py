@@ -6,13 +6,14 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import nn
 
+from ..nn.masked import masked_layers
 from ..nn.sparse_weight import sparse_modules
 
 _SAVED = "_sparseloom_nested_tensor"
 
 
 def update_fast_paths(model: nn.Module) -> None:
-    """Turns torch's fused path off in encoders that hold block-sparse layers, and on again where none is
+    """Turns torch's fused path off in encoders that hold sparse or masked layers, and on again where none is
     left."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
@@ -28,7 +29,7 @@ def update_fast_paths(model: nn.Module) -> None:
 
 
 def _holds_sparse(module: nn.Module) -> bool:
-    return any(sparse_modules(module))
+    return any(sparse_modules(module)) or bool(masked_layers(module))
 
 
 def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import nn
@@ -12,6 +12,7 @@ from ..errors import Error
 from ..nn.sparse_weight import joined
 from .announce import announce
 from .choose import choose
+from .exchange import Exchange
 from .recipe import Recipe
 from .result import Patched
 from .sparsify import kinds_of, prepare
@@ -19,9 +20,9 @@ from .survey import parameter_count, require_patchable, survey
 
 
 @contextmanager
-def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[None]:
-    """Makes the dense linear layers of these names sparse, within the body and from then on. Announces
-    what changed once the body is done.
+def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Callable[[], None]]:
+    """Makes the dense linear layers of these names sparse, within the body and from then on. The body calls
+    what it is given when the layers have their values. Announces what changed once the body is done.
 
     ``patterns`` has the names that sparse layers have in a file: a 1x1 convolution's is conv.linear,
     and an attention's projections are attn.in_proj and attn.out_proj. Raises Error, with the model untouched,
@@ -30,20 +31,22 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Non
     """
     require_patchable("load", model)
     if not patterns:
-        yield
+        yield lambda: None
         return
-    before = parameter_count(model)
+    before, result = parameter_count(model), Patched()
     choices, _ = choose(model, _by_site(model, patterns), strict=True)
-    exchange, changed, _ = prepare(model, choices, has_values=False)
-    exchange.put()
-    try:
-        yield
-    except BaseException:
-        exchange.take_back()
-        raise
-    notes = exchange.settle()
-    counts = before, parameter_count(model)
-    announce(Patched(changed, parameters=counts, became=kinds_of(changed), notes=notes))
+    exchange = Exchange(model)
+
+    def settle() -> None:
+        result.notes = exchange.settle()
+
+    with exchange.whole():
+        result.changed, _ = prepare(exchange, choices, has_values=False)
+        exchange.put()
+        result.became = kinds_of(result.changed)
+        yield settle
+        result.parameters = before, parameter_count(model)
+    announce(result)
 
 
 def _by_site(model: nn.Module, patterns: Mapping[str, Recipe]) -> dict[str, Recipe]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import layouts
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
 from ..nn import MaskedLinear
 from ..nn.arguments import require_module
 from ..nn.sparse_weight import sparse_layers
-from ..pattern import Pattern
-from .recipe import Chosen
+from ..pattern import Pattern, block_shape
+from .recipe import Chosen, Recipe
 from .result import Change
 
 if TYPE_CHECKING:
@@ -40,15 +41,8 @@ class Master(Chosen):
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> MaskedLinear:
-        rows, cols = site.shape
         rule, weight = self.method.gradient, site.parameter
-        assert site.form.layers.masked is not None
-        layer = site.form.layers.masked(
-            cols, rows, False, block=self.block, share=rule.share, decay=rule.decay,
-            layout=self.layout, options=self.options, device="meta", dtype=weight.dtype,
-        )  # fmt: skip
-        layer.weight = weight
-        layer.mask = torch.ones(layer.mask.shape, dtype=torch.bool, device=weight.device)
+        layer = _over(site, self.block, self.layout, self.options, share=rule.share, decay=rule.decay)
         if self.start is not None:
             layer.set_mask_(self.start)
         gate = rule.gate(self.method, layer.mask.shape[0], layer.mask.shape[1], layer.block)
@@ -57,6 +51,62 @@ class Master(Chosen):
             weight.requires_grad_(False)
             weight.grad = None
         return layer
+
+
+@dataclass(frozen=True)
+class MaskLater(Recipe, Chosen):
+    """Makes a MaskedLinear without a gate, whose mask and weight are read from a file afterwards."""
+
+    block: tuple[int, int]
+    layout: type[Layout] = Csr
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    layer: ClassVar[str] = "MaskedLinear"
+
+    def refusal(self, site: Site) -> str:
+        return refusal_of_master(site)
+
+    def chosen(self, site: Site, generator: torch.Generator | None) -> MaskLater:
+        return self
+
+    def made(
+        self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
+    ) -> MaskedLinear:
+        return _over(site, self.block, self.layout, self.options)
+
+
+def mask_later(op: str, told: Mapping[str, Any], name: str = "a masked layer") -> MaskLater:
+    """Returns how to make a layer that was saved before ``pack_``, by its ``stored_as``. Raises Error for one
+    whose gate only its method can make."""
+    if "gate" in told:
+        remedy = "sparsify_ the model with the method that it had, and load into that"
+        raise Error(op, f"{name} without a gate", f"a {told['gate']}, saved before pack_", remedy)
+    try:
+        block = block_shape(op, tuple(told["block"]))
+        if block != (1, 1):
+            return MaskLater(block)
+        known = ("layout", "block", "elements", "in_features", "out_features")
+        options = {key: value for key, value in told.items() if key not in known}
+        return MaskLater(block, layouts.get(told["elements"]), options)
+    except (KeyError, TypeError) as error:
+        remedy = "save the model again, or take an undamaged copy"
+        raise Error(op, f"the block of {name}", f"none ({error!r})", remedy) from error
+
+
+def _over(
+    site: Site, block: tuple[int, int], layout: type[Layout], options: Mapping[str, Any], **rule: Any
+) -> MaskedLinear:
+    """Returns a masked layer without bias and gate over the site's own Parameter."""
+    rows, cols = site.shape
+    weight = site.parameter
+    assert site.form.layers.masked is not None  # refused
+    layer = site.form.layers.masked(
+        cols, rows, False, block=block, layout=layout, options=options,
+        device="meta", dtype=weight.dtype, **rule,
+    )  # fmt: skip
+    layer.weight = weight
+    layer.mask = torch.ones(layer.mask.shape, dtype=torch.bool, device=weight.device)
+    return layer
 
 
 def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Change:
@@ -114,15 +164,6 @@ def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer])
                 own |= {"lr": group["lr"] if method.gradient.lr is None else method.gradient.lr}
                 optimizer.add_param_group(own)
                 return
-
-
-def packed_modules(model: nn.Module) -> dict[MaskedLinear, list[str]]:
-    """Returns the MaskedLinear modules of a model, each with all its names."""
-    found: dict[MaskedLinear, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, MaskedLinear):
-            found.setdefault(module, []).append(name)
-    return found
 
 
 def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Run:

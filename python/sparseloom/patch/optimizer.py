@@ -52,6 +52,22 @@ def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
     return [note for optimizer in optimizers for note in _repoint(optimizer, swaps)]
 
 
+def forget(swaps: Sequence[Swap]) -> None:
+    """Lets optimizers hold the old Parameters again, where the exchange was taken back."""
+    for swap in swaps:
+        _replaced.pop(id(swap.old), None)
+
+
+def leave(gone: Sequence[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
+    """Takes parameters out of the optimizers; a group that held nothing else stays, empty."""
+    ids = {id(each) for each in gone}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [each for each in group["params"] if id(each) not in ids]
+        for each in gone:
+            optimizer.state.pop(each, None)
+
+
 def _repoint(optimizer: Optimizer, swaps: Sequence[Swap]) -> list[str]:
     by_id = {id(swap.old): swap for swap in swaps}
     notes = []

@@ -10,14 +10,15 @@ from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
 from ..errors import Error
+from ..nn import GatedBlockSparseLinear
+from ..nn.masked import masked_layers
 from ..nn.sparse_weight import SparseWeight, sparse_layers
 from ..nn.watch import Watch
 from .announce import announce
 from .exchange import Exchange
-from .masters import packed_modules
-from .optimizer import Swap
+from .optimizer import Swap, leave
 from .result import Patched
-from .sparsify import change_of, unwrapped
+from .sparsify import change_of, kinds_of, unwrapped
 from .survey import parameter_count, require_patchable
 
 _OP = "pack_"
@@ -25,8 +26,9 @@ _OP = "pack_"
 
 def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Patched:
     """Ends the methods of a model: every nn.MaskedLinear becomes a BlockSparseLinear of its kept blocks, or
-    of single elements a layer of the layout that ``InLayout`` named, and layers whose blocks moved stay where
-    they are, so that plans may look at their patterns again.
+    of single elements a layer of the layout that ``InLayout`` named, every nn.GatedBlockSparseLinear one of
+    its open blocks, and layers whose blocks moved stay where they are, so that plans may look at their
+    patterns again.
 
     Kept weights stay bitwise what they were; only gates between 0 and 1 (Spartan before its end, L0) are
     multiplied in. ``optimizer`` is as in ``sparsify_``; trained scores leave it. Call no ``method.step()``
@@ -35,45 +37,74 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     model = unwrapped(model)
     require_patchable(_OP, model)
     optimizers = as_optimizers(_OP, optimizer)
-    masked = packed_modules(model)
-    moving = [layer.weight.owner for layer in sparse_layers(model) if _driven(layer.weight.owner)]
-    if not masked and not moving:
+    masked, gated = masked_layers(model), _gated(model)
+    moving = _driven(model)
+    if not masked and not gated and not moving:
         remedy = "sparsify_ with BlockSparse(method=...) makes them"
         raise Error(_OP, "layers that a method trains", "none", remedy)
-    if any("" in names for names in masked.values()):
+    if any("" in names for names in [*masked.values(), *gated.values()]):
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
     before, exchange, result = parameter_count(model), Exchange(model), Patched()
-    for layer, names in masked.items():
-        packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
-        (weight,) = packed.sparse_weights().values()
-        exchange.modules.append((layer, packed))
-        new: nn.Parameter = packed.values
-        old = layer.get_parameter("weight")
-        vars(new).update(vars(old))
-        exchange.swaps.append(Swap(names[0], old, new, _carry(weight)))
-        if layer.gate is not None:
-            _leave(list(layer.gate.parameters()), optimizers)
-        result.changed.append(change_of(names, "MaskedLinear", weight, packed.bias, shrinks=True))
-    exchange.put()
-    result.notes = exchange.settle(optimizers)
-    for owner in moving:
-        _release(owner, optimizers)
+    with exchange.whole(optimizers, written=moving):
+        for layer, names in masked.items():
+            packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
+            _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), names)
+        for each, names in gated.items():
+            _exchange(exchange, result, each, each.pack(), each.layer.values, names)
+        exchange.put()
+        result.notes = exchange.settle(optimizers)
+        held = [*(layer.gate for layer in masked), *(each.gate for each in gated)]
+        leave([each for gate in held if gate is not None for each in gate.parameters()], optimizers)
+        for owner in moving:
+            _release(owner, optimizers)
+        result.became = kinds_of(result.changed)
+        result.parameters = before, parameter_count(model)
     if moving:
-        result.notes.append(f"{len(moving)} with stored blocks keep the ones that they have moved to")
-    result.parameters = before, parameter_count(model)
+        told = ", ".join(
+            f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
+        )
+        layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
+        result.notes.append(f"{layers} the blocks that they have moved to: {told}")
     announce(result)
     return result
 
 
-def _carry(weight: SparseWeight) -> Callable[[Tensor], Tensor]:
+def _carry(old: nn.Module, weight: SparseWeight) -> Callable[[Tensor], Tensor]:
+    stored = old.sparse_weights()["layer.values"] if isinstance(old, GatedBlockSparseLinear) else None
+
     def carry(like_weight: Tensor) -> Tensor:
-        return weight.packed(like_weight)
+        return weight.packed(like_weight if stored is None else stored.unpacked(like_weight))
 
     return carry
 
 
-def _driven(owner: nn.Module) -> bool:
-    return any(isinstance(hook, Watch) for hook in owner._forward_hooks.values())
+def _exchange(
+    exchange: Exchange, result: Patched, old: nn.Module, new: Any, weight: nn.Parameter, names: list[str]
+) -> None:
+    """Notes that ``new`` is to take the place of ``old``, and its values that of ``weight``."""
+    (packed,) = new.sparse_weights().values()
+    vars(new.values).update(vars(weight))
+    exchange.modules.append((old, new))
+    exchange.swaps.append(Swap(names[0], weight, new.values, _carry(old, packed)))
+    result.changed.append(change_of(names, type(old).__name__, packed, new.bias, shrinks=True))
+
+
+def _gated(model: nn.Module) -> dict[GatedBlockSparseLinear, list[str]]:
+    """Returns the gated layers of a model, each with all its names."""
+    found: dict[GatedBlockSparseLinear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, GatedBlockSparseLinear):
+            found.setdefault(module, []).append(name)
+    return found
+
+
+def _driven(model: nn.Module) -> dict[Any, list[str]]:
+    """Returns the modules whose stored blocks a method moves, each with the names of its weight."""
+    found: dict[Any, list[str]] = {}
+    for layer in sparse_layers(model):
+        if any(isinstance(hook, Watch) for hook in layer.weight.owner._forward_hooks.values()):
+            found.setdefault(layer.weight.owner, []).append(layer.matched)
+    return found
 
 
 def _release(owner: Any, optimizers: Sequence[Optimizer]) -> None:
@@ -84,13 +115,3 @@ def _release(owner: Any, optimizers: Sequence[Optimizer]) -> None:
         owner.fix_topology_()
     else:
         owner.fix_topology_(optimizer=optimizers)
-
-
-def _leave(scores: list[nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
-    """Takes parameters out of the optimizers; a group that held nothing else stays, empty."""
-    ids = {id(each) for each in scores}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["params"] = [each for each in group["params"] if id(each) not in ids]
-        for each in scores:
-            optimizer.state.pop(each, None)

@@ -76,7 +76,10 @@ class Patched:
     def __str__(self) -> str:
         layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
         before, after = self.parameters
-        lines = [f"{layers} became {self.became}; {before:,} parameters became {after:,}"]
+        counts = f"{before:,} parameters" + ("" if before == after else f" became {after:,}")
+        lines = [f"{layers} became {self.became}; {counts}"]
+        if not self.changed and self.notes:  # methods ended where nothing had to be exchanged
+            return "\n".join([f"{self.notes[0]}; {counts}", *self.notes[1:]])
         lines += aligned([_row(change) for change in self.changed])
         reasons = dict.fromkeys(skip.reason for skip in self.skipped)
         if reasons:

@@ -25,7 +25,15 @@ from .result import Change, Patched
 from .survey import parameter_count, require_patchable
 
 #: What a layer is called by its layout.
-_KINDS = {"bsr": "block-sparse", "semi24": "2:4", "csr": "CSR", "coo": "COO", "masked": "masked"}
+_KINDS = {
+    "bsr": "block-sparse",
+    "semi24": "2:4",
+    "csr": "CSR",
+    "coo": "COO",
+    "nm": "n:m",
+    "nmg": "n:m:g",
+    "masked": "masked",
+}
 
 
 def sparsify_(
@@ -71,21 +79,23 @@ def sparsify_(
     require_setting("sparsify_", dense_copy, strict)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
-    exchange, changed, layers = prepare(model, choices, strict, dense_copy)
-    exchange.put()
-    result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
-    driven = [
-        (choice.site.name, layer, trained[1], trained[0])
-        for choice, layer in zip(choices, layers, strict=True)
-        if (trained := choice.recipe.trained()) is not None
-    ]
-    if driven:
-        wholes = [
-            None if choice.recipe.trained() is None else magnitude_of(choice.site) for choice in choices
+    exchange = Exchange(model)
+    with exchange.whole(optimizers):
+        changed, layers = prepare(exchange, choices, strict, dense_copy)
+        exchange.put()
+        result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
+        driven = [
+            (choice.site.name, layer, trained[1], trained[0])
+            for choice, layer in zip(choices, layers, strict=True)
+            if (trained := choice.recipe.trained()) is not None
         ]
-        result.run = run_of(driven, None if optimizer is None else optimizers)
-        _tell_first_masks(result, choices, layers, wholes)
-    result.parameters = before, parameter_count(model)
+        if driven:
+            wholes = [
+                None if choice.recipe.trained() is None else magnitude_of(choice.site) for choice in choices
+            ]
+            result.run = run_of(driven, None if optimizer is None else optimizers)
+            _tell_first_masks(result, choices, layers, wholes)
+        result.parameters = before, parameter_count(model)
     announce(result)
     return result
 
@@ -105,16 +115,16 @@ def _tell_first_masks(
 
 
 def prepare(
-    model: nn.Module,
+    exchange: Exchange,
     choices: list[Choice],
     strict: bool = False,
     dense_copy: bool | Literal["auto"] = False,
     has_values: bool = True,
-) -> tuple[Exchange, list[Change], list[Any]]:
-    """Makes the sparse modules for the choices, and returns the layers in their order, too. ``strict`` and
-    ``dense_copy`` are what the layers' attributes become; ``has_values`` says that the weights are the
-    model's own, and not read from a file afterwards."""
-    exchange, changed, made_of = Exchange(model), list[Change](), dict[int, Any]()
+) -> tuple[list[Change], list[Any]]:
+    """Makes the sparse modules for the choices, and returns the changes, and the layers in the choices'
+    order. ``strict`` and ``dense_copy`` are what the layers' attributes become; ``has_values`` says that the
+    weights are the model's own, and not read from a file afterwards."""
+    changed, made_of = list[Change](), dict[int, Any]()
     for module, mine in _by_module(choices):
         chosen = {choice.site.weight: choice.chosen for choice in mine}
         made, layers = mine[0].site.form.sparse(module, chosen, strict, dense_copy)
@@ -128,7 +138,7 @@ def prepare(
                 change = change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True)
             changed.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
         exchange.modules.append((module, made))
-    return exchange, changed, [made_of[id(choice)] for choice in choices]
+    return changed, [made_of[id(choice)] for choice in choices]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -171,4 +181,5 @@ def change_of(
 
 def kinds_of(changed: Sequence[Change]) -> str:
     """Returns what layers became, in words."""
-    return " and ".join(dict.fromkeys(_KINDS.get(change.layout, "sparse") for change in changed))
+    found = dict.fromkeys(_KINDS.get(change.layout, change.layout) for change in changed)
+    return " and ".join(found) or "block-sparse"

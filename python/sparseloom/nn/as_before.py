@@ -1,0 +1,117 @@
+"""or_as_before: a change of modules and optimizers that stops in its middle, by a full memory or by Ctrl-C,
+leaves them as they were."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+
+@contextmanager
+def or_as_before(
+    model: nn.Module, optimizers: Sequence[Optimizer] = (), written: Iterable[nn.Module] = ()
+) -> Iterator[None]:
+    """Puts the model and the optimizers back as they were where the body raises anything, KeyboardInterrupt
+    included: the modules with their attributes, Parameters and buffers, and the optimizers' groups and state.
+
+    ``written`` are the modules whose tensors the body writes into: of these, and of nothing else, the content
+    is copied at first. All memory that putting back needs is taken before the body starts.
+    """
+    before = _Before(list(model.modules()), optimizers, list(written))
+    try:
+        yield
+    except BaseException:
+        before.put_back()
+        raise
+
+
+class _Before:
+    def __init__(
+        self, modules: list[nn.Module], optimizers: Sequence[Optimizer], written: list[nn.Module]
+    ) -> None:
+        self._modules = [(module, _attributes(module)) for module in modules]
+        parameters = {id(p): p for module in modules for p in module.parameters(recurse=False)}
+        self._parameters = [(p, _told(p)) for p in parameters.values()]
+        self._optimizers = [
+            (
+                optimizer,
+                [(group, dict(group), list(group["params"])) for group in optimizer.param_groups],
+                {parameter: dict(state) for parameter, state in optimizer.state.items()},
+                dict(optimizer.state),
+            )
+            for optimizer in optimizers
+        ]
+        tensors: dict[int, Tensor] = {id(each): each for module in written for each in _tensors(module)}
+        self._contents = [(each, each.detach().clone()) for each in tensors.values() if not each.is_meta]
+        own = (each for each in written if type(each).get_extra_state is not nn.Module.get_extra_state)
+        self._extra = [(module, copy.deepcopy(module.get_extra_state())) for module in own]
+
+    def put_back(self) -> None:
+        for module, attributes in self._modules:
+            held = vars(module)
+            for name in held.keys() - attributes.keys():
+                del held[name]
+            for name, (value, content) in attributes.items():
+                held[name] = value
+                if content is not None:
+                    _refill(value, content)
+        for parameter, (data, requires_grad, grad, marks) in self._parameters:
+            if data is not None:
+                parameter.grad = None  # torch refuses memory of another size beside it
+                parameter.data = data
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = grad
+            vars(parameter).clear()
+            vars(parameter).update(marks)
+        for optimizer, groups, states, held_states in self._optimizers:
+            optimizer.param_groups[:] = [group for group, _, _ in groups]
+            for group, entries, params in groups:
+                group.clear()
+                group.update(entries)
+                group["params"][:] = params
+            optimizer.state.clear()
+            for key, state in held_states.items():
+                state.clear()
+                state.update(states[key])
+                optimizer.state[key] = state
+        with torch.no_grad():
+            for tensor, content in self._contents:
+                tensor.detach().copy_(content)
+        for module, state in self._extra:
+            module.set_extra_state(state)
+
+
+def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Returns the attributes of a module, those that are containers with what they hold."""
+    return {
+        name: (value, copy.copy(value) if isinstance(value, (dict, set, list)) else None)
+        for name, value in vars(module).items()
+    }
+
+
+def _refill(container: Any, content: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(content)
+    else:
+        container.update(content)
+
+
+def _told(parameter: nn.Parameter) -> tuple[Tensor | None, bool, Tensor | None, dict[str, Any]]:
+    """Returns a Parameter's memory where that may be exchanged, and what else hangs on it."""
+    plain = type(parameter) is nn.Parameter and not is_lazy(parameter)
+    data = parameter.data if plain and type(parameter.data) is Tensor else None
+    return data, parameter.requires_grad, parameter.grad, dict(vars(parameter))
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Yields the tensors that a module itself holds, as Parameters, buffers and attributes."""
+    for held in (module._parameters, module._buffers, vars(module)):
+        yield from (each for each in held.values() if isinstance(each, Tensor) and not is_lazy(each))
