@@ -18,7 +18,7 @@ from .nn.arguments import require_module
 from .patch.survey import survey
 from .pattern import Block, block_shape
 from .report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
-from .report.inputs import gpus_of, watched
+from .report.inputs import as_arguments, gpus_of, watched
 from .report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 from .timing.busy import Watch
 from .timing.rounds import Spread, in_turn, ratios
@@ -40,7 +40,8 @@ def advise(
     semi24: bool = False,
     csr: bool = False,
 ) -> Advice:
-    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords) and returns
+    """Runs the model once on example_input (a tensor, a tuple of arguments, or a mapping or
+    dataclass of keywords, such as what a tokenizer returns) and returns
     the advice; changes nothing.
 
     Groups the dense linear layers that sparsify_ would take by size. For every size, the dense layer and one
@@ -77,7 +78,7 @@ def advise(
         raise Error("advise", "training of layers that train", "semi24=True with training=True", remedy)
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
-    groups, skipped, linears = _groups(model, example_input)
+    groups, skipped, linears = _groups(model, as_arguments("advise", example_input))
     if strict:
         _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
@@ -92,7 +93,7 @@ def advise(
                 advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
                 advice.layers[-1].csr_names = fit
             watch.look()
-        advice.lost = watch.lost
+        advice.lost = watch.lost if advice.layers else 0.0
     return advice
 
 

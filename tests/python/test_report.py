@@ -1,7 +1,10 @@
 """report: every layer, what it runs, what it gains, and where dense is better."""
 
+import dataclasses
 import json
 import re
+from collections import UserDict, namedtuple
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -139,3 +142,56 @@ def test_medians_interleave():
     assert order == ["a", "b"] * 6 and len(times) == 2 and min(times) >= 0
     with pytest.raises(sparseloom.Error):
         medians([], 1.0)
+
+
+def test_inputs_may_be_what_a_tokenizer_returns_and_other_mappings():
+    """BatchEncoding is a UserDict; others have keys and items alone; model outputs are dataclasses."""
+    made = dataclasses.make_dataclass("Made", [("tokens", torch.Tensor)])
+    named = namedtuple("Named", ["tokens"])
+    tokens, model = torch.randint(0, 20, (2, 3)), Model()
+
+    class Duck:
+        def keys(self):
+            return ["tokens"]
+
+        def __getitem__(self, key):
+            return tokens
+
+    given = {"tokens": tokens}
+    kinds = [
+        UserDict(given),
+        MappingProxyType(given),
+        Duck(),
+        made(tokens),
+        named(tokens),
+        [tokens],
+        (tokens,),
+    ]
+    for each in kinds:
+        found = sparseloom.report(model, each, seconds=0.001, batch_sizes=[4])
+        assert {layer.name: layer.tokens for layer in found.layers}["up"] == 6, each
+        assert found.batches[0].times, each
+        advice = sparseloom.advise(model, each, seconds=0.001, blocks=[16], densities=[0.5])
+        assert [layer.names for layer in advice.layers] == [["head"]]
+    for call in (sparseloom.report, sparseloom.advise):
+        with pytest.raises(sparseloom.Error, match='return_tensors="pt"'):
+            call(model, UserDict(tokens=[[1, 2, 3]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("layout", ["blocks", "2:4"])
+def test_an_8_bit_model_is_counted_as_its_dense_twin_would_be(dtype, layout):
+    recipe = sparseloom.Semi24("magnitude") if layout == "2:4" else sparseloom.BlockSparse(16, density=0.5)
+    net = nn.Sequential(nn.Linear(64, 32, bias=layout == "blocks"))
+    sparseloom.sparsify_(net, {"0": recipe})
+    sparseloom.quantize_(net, dtype)
+    if dtype is torch.float8_e4m3fn:
+        net[0].kernel = "reference"  # CPUs have no fast one
+    found, twin = sparseloom.report(net, torch.randn(4, 64), seconds=0.01), net[0].to_dense()
+    values = net[0].values.numel() + (32 if layout == "blocks" else 0)
+    assert found.totals.parameters == values
+    assert found.totals.dense_parameters == sum(each.numel() for each in twin.parameters())
+    assert found.totals.dense_bytes == sum(each.nbytes for each in twin.parameters())
+    assert found.totals.sparse_share == 64 * 32 / found.totals.dense_parameters
+    assert found.layers[0].dense_bytes == found.totals.dense_bytes
+    assert found.layers[0].bytes == found.totals.bytes < found.totals.dense_bytes

@@ -156,3 +156,12 @@ def test_a_report_beside_spinning_processes_is_marked_as_of_a_busy_machine():
             if found.busy:
                 break
     assert found.busy and str(found).startswith("!!! BUSY MACHINE: ") and 0.2 < found.lost < 1, found.lost
+
+
+def test_a_machine_is_not_called_busy_where_nothing_was_measured(timed, monkeypatch):
+    timed["lost"] = 0.5
+    model = nn.Sequential(BlockSparseLinear(16, 16, density=0.5, block=8, device="meta"))
+    found = sparseloom.report(model, torch.randn(2, 16, device="meta"))
+    assert found.lost == 0 and not found.busy and "BUSY" not in str(found)
+    monkeypatch.setattr(sparseloom.advise.__globals__["Watch"], "lost", 0.5)
+    assert "BUSY" not in str(sparseloom.advise(nn.Sequential(nn.ReLU()), torch.randn(2, 16)))

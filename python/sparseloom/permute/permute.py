@@ -21,7 +21,7 @@ from ..patch.announce import announce
 from ..patch.forms import Site
 from ..patch.result import Skip, aligned
 from ..patch.survey import owners_of, survey, tied_to
-from ..report.inputs import evaluated, run, tensors_in
+from ..report.inputs import as_arguments, evaluated, run, tensors_in
 from .chains import NORMS, Chain, chains_of
 
 _OP = "permute_channels_"
@@ -91,8 +91,8 @@ def permute_channels_(
     Call it before ``sparsify_(model, {...: Semi24("magnitude")})``, and before an optimizer is made. It finds
     feed-forward layers, gated ones, and an attention's values with its output projection by their usual
     names, and linear layers in an nn.Sequential with norms and activations in between. The model runs on
-    ``example_input`` (a tensor, a tuple of arguments or a dict of keywords) in evaluation, before and after:
-    a chain that changes its outputs is put back.
+    ``example_input`` (a tensor, a tuple of arguments, or a mapping of keywords) in evaluation, before and
+    after: a chain that changes its outputs is put back.
 
     Args:
         names: a regex that is matched whole with the names of the layers whose inputs may move.
@@ -106,6 +106,7 @@ def permute_channels_(
     """
     require_module(_OP, model)
     rounds = whole(_OP, "rounds", rounds)
+    example_input = as_arguments(_OP, example_input)
     sites = {name: site for site in survey(model).sites for name in site.names}
     found = list(chains_of(model) if chains is None else chains)
     wanted = [chain for chain in found if re.fullmatch(names, chain.consumer)]

@@ -4,10 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..errors import Error
+
+
+def as_arguments(op: str, example_input: Any) -> Any:
+    """Returns an example input as ``run`` takes it: a mapping of any class, such as a tokenizer's
+    BatchEncoding, and a dataclass become a dict of keywords. Raises Error for one that holds lists of numbers
+    where tensors belong, as a tokenizer gives by default."""
+    if isinstance(example_input, (Tensor, tuple, list)):
+        return example_input
+    if isinstance(example_input, Mapping) or _reads_like_a_mapping(example_input):
+        keywords = {str(key): example_input[key] for key in example_input.keys()}  # noqa: SIM118 - no iterator
+    elif is_dataclass(example_input) and not isinstance(example_input, type):
+        keywords = {each.name: getattr(example_input, each.name) for each in fields(example_input)}
+    else:
+        return example_input
+    if not any(True for _ in tensors_in(keywords)) and any(
+        isinstance(each, list) for each in keywords.values()
+    ):
+        got = f"lists as {', '.join(keywords)}"
+        raise Error(op, "an example input of tensors", got, 'call the tokenizer with return_tensors="pt"')
+    return keywords
+
+
+def _reads_like_a_mapping(thing: Any) -> bool:
+    return callable(getattr(thing, "keys", None)) and hasattr(type(thing), "__getitem__")
 
 
 def run(model: nn.Module, example_input: Any) -> Any:
@@ -55,7 +82,7 @@ def gpus_of(model: nn.Module) -> list[int]:
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """Yields the tensors of nested mappings, tuples and lists, in order."""
+    """Yields the tensors of nested mappings, tuples, lists and dataclasses, in order."""
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, Mapping):
@@ -64,6 +91,9 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
     elif isinstance(thing, (tuple, list)):
         for value in thing:
             yield from tensors_in(value)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for each in fields(thing):
+            yield from tensors_in(getattr(thing, each.name))
 
 
 def batch_of(example_input: Any) -> int | None:
@@ -81,5 +111,7 @@ def resized(example_input: Any, batch: int, wanted: int) -> Any:
     if isinstance(example_input, Mapping):
         return {key: resized(value, batch, wanted) for key, value in example_input.items()}
     if isinstance(example_input, (tuple, list)):
-        return type(example_input)(resized(value, batch, wanted) for value in example_input)
+        parts = [resized(value, batch, wanted) for value in example_input]
+        named = hasattr(example_input, "_fields")  # a named tuple takes its parts one by one
+        return type(example_input)(*parts) if named else type(example_input)(parts)
     return example_input

@@ -12,6 +12,7 @@ from .. import ops
 from ..errors import Error
 from ..nn.conv_base import ConvModule
 from ..nn.linears import Planned
+from ..nn.masked import MaskedLinear
 from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
@@ -50,20 +51,51 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
     """Returns the report of a sparse weight that cannot be timed alone, as nobody knows how its module is
     called."""
     values, (rows, cols), own = weight.values, weight.shape, list(module.parameters(recurse=False))
-    in_blocks = weight.layout == "bsr"
-    rest = sum(tensor.nbytes for tensor in own if tensor is not values)
+    in_blocks, dtype, note = weight.layout == "bsr", values.dtype, "not timed alone"
+    rest = beside = sum(tensor.nbytes for tensor in own if tensor is not values)
+    if weight.scaled:  # 8-bit layers have buffers alone, and a dense twin in the dtype of the bias
+        bias = module.bias
+        dtype = bias.dtype if isinstance(bias, Tensor) else torch.float32
+        beside = bias.nbytes if isinstance(bias, Tensor) else 0
+        rest = beside + sum(each.nbytes for each in scales_of(module))
+    elif weight.gated:
+        note += ": gates multiply its blocks in each call"
     return LayerReport(
         name,
         type(module).__name__,
         (rows, cols),
         values.nbytes + weight.index_bytes + rest,
-        rows * cols * weight.taps * values.element_size() + rest,
+        rows * cols * weight.taps * dtype.itemsize + beside,
         weight.block if in_blocks else None,
         weight.density,
         dtype=str(values.dtype).removeprefix("torch."),
         pattern=weight.pattern if in_blocks else None,
         layout=None if in_blocks else weight.layout,
-        note="not timed alone",
+        note=note,
+    )
+
+
+def scales_of(module: nn.Module) -> list[Tensor]:
+    """Returns the factors of an 8-bit layer."""
+    found = (getattr(module, name, None) for name in ("w_scale", "x_scale"))
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def masked(name: str, layer: MaskedLinear) -> LayerReport:
+    """Returns the report of a layer that trains a dense weight under a mask, which ends with ``pack_``."""
+    own = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    size, elements = sum(tensor.nbytes for tensor in own), layer.block == (1, 1)
+    return LayerReport(
+        name,
+        type(layer).__name__,
+        (layer.out_features, layer.in_features),
+        size + layer.mask.nbytes,
+        size,
+        None if elements else layer.block,
+        None if layer.mask.is_meta else layer.mask.float().mean().item(),
+        dtype=str(layer.weight.dtype).removeprefix("torch."),
+        layout="masked",
+        note="not timed alone: it trains a dense weight under a mask until pack_",
     )
 
 

@@ -13,11 +13,13 @@ from .. import ops
 from ..nn.arguments import require_module
 from ..nn.conv_base import ConvModule
 from ..nn.linears import Planned, planned_convolutions, planned_linears
+from ..nn.masked import MaskedLinear
 from ..nn.sparse_weight import sparse_layers
+from ..sparsify.gates import Gate
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
 from . import convs, layers, whole
-from .inputs import gpus_of, watched
+from .inputs import as_arguments, gpus_of, watched
 from .result import LayerReport, Report
 
 
@@ -29,7 +31,8 @@ def report(
     batch_sizes: Sequence[int] = (),
     strict: bool = False,
 ) -> Report:
-    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), then
+    """Runs the model once on example_input (a tensor, a tuple of arguments, or a mapping or
+    dataclass of keywords, such as what a tokenizer returns), then
     measures its sparse layers and itself.
 
     Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear or the
@@ -51,6 +54,7 @@ def report(
     require_module("report", model)
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
+    example_input = as_arguments("report", example_input)
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         tokens, seen = _inputs_seen(model, example_input)
@@ -70,6 +74,10 @@ def report(
                 convolutions.append((entries[-1], module))
             elif other := others.get(module):
                 entries.append(layers.listed(name, module, other))
+            elif isinstance(module, MaskedLinear):
+                entries.append(layers.masked(name, module))
+            elif isinstance(module, Gate):  # a part of the layer that holds it
+                continue
             elif parameters := list(module.parameters(recurse=False)):
                 size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
                 shape = tuple(max(parameters, key=Tensor.numel).shape)
@@ -102,7 +110,9 @@ def report(
         ops.info().get("cpu", "cpu")
     )
     totals = replace(whole.totals(model), copy_bytes=sum(entry.copy_bytes for entry, _ in sparse))
-    return Report(entries, torch.get_num_threads(), machine, totals, own, batches, watch.lost)
+    timed = any(each.times for each in entries) or any(each.times for each in (own, *batches))
+    lost = watch.lost if timed else 0.0
+    return Report(entries, torch.get_num_threads(), machine, totals, own, batches, lost)
 
 
 def _inputs_seen(

@@ -108,8 +108,9 @@ class Totals:
     dense_parameters: int
     bytes: int  # parameters, and the indices of sparse layers
     dense_bytes: int
-    sparse_share: float  # share of the dense twin's parameters that are weights of sparse layers
+    sparse_share: float  # share of the dense twin's parameters that are weights of sparse and masked layers
     copy_bytes: int = 0  # of the dense copies that calls of these tokens keep beside ``bytes``
+    masked: int = 0  # of the parameters, those that masks prune now, and that pack_ leaves out
 
 
 @dataclass(repr=False)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
-from ..nn.sparse_weight import is_sparse, sparse_layers, sparse_modules
+from ..nn.masked import MaskedLinear, masked_layers
+from ..nn.sparse_weight import SparseWeight, is_sparse, sparse_layers, sparse_modules
 from ..patch.exchange import Exchange
+from ..sparsify.gates import Gate
+from ..sparsify.grid import expanded
 from ..timing.rounds import Spread, in_turn, ratios
 from .inputs import batch_of, evaluated, resized, run, tensors_in
+from .layers import scales_of
 from .result import ModelReport, Totals
 
 #: The least rounds, and the calls between two events: a model's call is long.
@@ -24,29 +28,70 @@ _ROUNDS, _GPU_CALLS = 3, 3
 
 def totals(model: nn.Module) -> Totals:
     """Returns the totals of the model as it is, and of its dense twin."""
-    found = (layer.weight for layer in sparse_layers(model) if not layer.weight.scaled)
-    weights = {id(weight.values): weight for weight in found}
+    counts = {_key(each.weight): _of_sparse(each.weight) for each in sparse_layers(model)}
+    counts |= {id(layer.weight): _of_masked(layer) for layer in masked_layers(model)}
+    gates = {each for module in model.modules() if isinstance(module, Gate) for each in module.parameters()}
     unique = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
-    parameters = sum(parameter.numel() for parameter in unique)
-    size = sum(_bytes(parameter) for parameter in unique)
-    stored = sum(weight.values.numel() for weight in weights.values())
-    dense = {key: math.prod(weight.shape) * weight.taps for key, weight in weights.items()}
-    dense_parameters = parameters - stored + sum(dense.values())
-    dense_bytes = size + sum(
-        dense[key] * weight.values.element_size() - _bytes(weight.values) for key, weight in weights.items()
-    )
-    size += sum(weight.index_bytes for weight in weights.values())
+    scaled = [each.weight.owner for each in sparse_layers(model) if each.weight.scaled]
+    eight = {id(part): part for owner in scaled for part in (owner.values, owner.bias) if part is not None}
+    stored = [*unique, *eight.values()]
+    parameters = sum(tensor.numel() for tensor in stored)
+    size = sum(_bytes(tensor) for tensor in stored)
+    extra = sum(gate.numel() for gate in gates), sum(_bytes(gate) for gate in gates)
+    found = counts.values()
+    dense_parameters = parameters - extra[0] + sum(each.dense - each.stored for each in found)
     return Totals(
-        parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters)
+        parameters,
+        dense_parameters,
+        size + sum(each.beside for each in found),
+        size - extra[1] + sum(each.dense_bytes - each.stored_bytes for each in found),
+        sum(each.dense for each in found) / max(1, dense_parameters),
+        masked=sum(each.masked for each in found),
     )
+
+
+class _Counts(NamedTuple):
+    """One weight: what is stored of it, what its dense twin would have, and what lies beside (index, mask and
+    factors)."""
+
+    stored: int
+    stored_bytes: int
+    dense: int
+    dense_bytes: int
+    beside: int
+    masked: int = 0  # elements that a mask prunes, which are stored all the same
+
+
+def _key(weight: SparseWeight) -> int:
+    """What tells weights apart: layers may share values; computed ones are another tensor in each look-up."""
+    values = weight.values
+    return id(values if isinstance(values, nn.Parameter) else weight.owner)
+
+
+def _of_sparse(weight: SparseWeight) -> _Counts:
+    values, bias = weight.values, getattr(weight.owner, "bias", None)
+    dense, beside, dtype = math.prod(weight.shape) * weight.taps, weight.index_bytes, values.dtype
+    if weight.scaled:
+        dtype = torch.float32 if bias is None else bias.dtype
+        beside += sum(_bytes(each) for each in scales_of(weight.owner))
+    return _Counts(values.numel(), _bytes(values), dense, dense * dtype.itemsize, beside)
+
+
+def _of_masked(layer: MaskedLinear) -> _Counts:
+    weight, mask = layer.weight, layer.mask
+    pruned = 0
+    if not mask.is_meta:
+        pruned = int((~expanded(mask, layer.block, (layer.out_features, layer.in_features))).sum())
+    size = weight.numel(), _bytes(weight)
+    return _Counts(*size, *size, _bytes(mask), pruned)
 
 
 def dense_twin(model: nn.Module) -> nn.Module:
-    """Returns a copy with every block-sparse layer dense, absent blocks zero."""
+    """Returns a copy with every sparse and masked layer dense, zero where nothing is stored or kept."""
     twin = copy.deepcopy(model)
-    if is_sparse(twin):
+    if is_sparse(twin) or isinstance(twin, MaskedLinear):
         return twin.to_dense()
-    found = {module: None for _, module in sparse_modules(twin)}
+    found = {**{module: None for _, module in sparse_modules(twin)}, **dict.fromkeys(masked_layers(twin))}
     Exchange(twin, [(module, module.to_dense()) for module in found]).put()
     return twin
 
@@ -63,7 +108,7 @@ def measured(
     if any(parameter.is_meta for parameter in model.parameters()):
         return ModelReport(batch, note="on meta: nothing to measure"), []
     models, note = [model], ""
-    if any(sparse_modules(model)):
+    if any(sparse_modules(model)) or masked_layers(model):
         try:
             twin = dense_twin(model)
             with evaluated(twin), torch.no_grad():

@@ -26,11 +26,13 @@ def even_words(even: float | None) -> str:
 
 def parameter_words(totals: Totals) -> str:
     """Returns the parameters, dense twin -> sparse, and the shares in sparse layers and left out."""
-    left_out = 1 - totals.parameters / max(1, totals.dense_parameters)
+    # trained scores come on top of what a dense model has
+    left_out = max(0.0, 1 - totals.parameters / max(1, totals.dense_parameters))
     counts = _from(_count(totals.dense_parameters), _count(totals.parameters))
+    masked = f", {100 * totals.masked / max(1, totals.dense_parameters):.0f} % masked until pack_"
     return (
         f"{counts}; {100 * totals.sparse_share:.0f} % of them in sparse layers, "
-        f"{100 * left_out:.0f} % left out"
+        f"{100 * left_out:.0f} % left out{masked if totals.masked else ''}"
     )
 
 
