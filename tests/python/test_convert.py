@@ -1,12 +1,15 @@
 """From and to dense layers and torch.sparse_bsr: exact copies, or no copy at all."""
 
+import itertools
+import logging
+
 import pytest
 import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import ops, pattern
-from sparseloom.nn import BlockSparseLinear
+from sparseloom import BlockSparse, InLayout, layouts, ops, pattern, sparsify_
+from sparseloom.nn import BlockSparseLinear, SparseLinear
 
 SIZES = [((64, 96), (16, 32)), ((70, 101), (16, 32)), ((7, 5), (8, 8)), ((128, 128), (128, 128))]
 
@@ -127,3 +130,100 @@ def test_block_scores_leave_padding_out(norm):
         for c in range(2):
             block = weight[16 * r : 16 * r + 16, 16 * c : 16 * c + 16]
             torch.testing.assert_close(scores[r, c], block.flatten().norm(power), atol=1e-5, rtol=1e-5)
+
+
+def block_tensor(layout, block=16, shuffled=False, requires_grad=False):
+    """A weight of 48 x 64 in half of its blocks, with its dense twin."""
+    torch.manual_seed(0)
+    bm, bn = block if isinstance(block, tuple) else (block, block)
+    there = pattern.random(48 * 8 // bm, 64 * 8 // bn, 8, 0.5, 3).mask
+    dense = torch.randn(48, 64) * there.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
+    blocks = layout.startswith("bs")
+    made = dense.to_sparse(
+        layout=getattr(torch, f"sparse_{layout}"), **({"blocksize": (bm, bn)} if blocks else {})
+    )
+    if shuffled:
+        crow, col, values = made.crow_indices(), made.col_indices(), made.values()
+        order = torch.cat([torch.arange(b, e).flip(0) for b, e in itertools.pairwise(crow)])
+        made = torch.sparse_bsr_tensor(crow, col[order], values[order], dense.shape, check_invariants=False)
+    return made.requires_grad_(requires_grad), dense
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize("layout", ["bsr", "bsr shuffled", "bsc", "csr", "csc", "coo"])
+def test_every_sparse_layout_of_torch_becomes_blocks_and_single_elements(layout):
+    name, _, shuffled = layout.partition(" ")
+    weight, dense = block_tensor(name, shuffled=bool(shuffled))
+    for cls in (layouts.Csr, layouts.Coo):
+        index, values = cls.from_torch(weight)
+        assert torch.equal(index.to_dense(values), dense)
+        index.require_consistent("test", values)
+    linear = nn.Linear(64, 48)
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    made = [BlockSparseLinear.from_torch_bsr(weight, reblock=16), SparseLinear.from_dense(weight, "csr")]
+    made += [BlockSparseLinear.from_dense(linear, select="stored", block=16)]
+    made += [SparseLinear.from_dense(linear, "coo"), SparseLinear.from_dense(linear, "nm", n=4, m=4)]
+    if name in ("bsr", "bsc"):
+        made.append(BlockSparseLinear.from_torch_bsr(weight))
+        assert made[-1].values.is_contiguous()
+        shares = made[-1].values.data_ptr() == weight.values().data_ptr()
+        assert shares == (layout == "bsr")
+    else:
+        with pytest.raises(sparseloom.Error, match=r"sparse_bsc tensor, got torch.sparse_.*pass reblock=32"):
+            BlockSparseLinear.from_torch_bsr(weight)
+    for layer in made:
+        assert torch.equal(layer.to_dense().weight, dense)
+    for recipe in (BlockSparse(16, select="stored"), InLayout("csr"), InLayout("nm", n=4, m=4)):
+        net = nn.Sequential(nn.Linear(64, 48))
+        net[0].weight = linear.weight
+        (change,) = sparsify_(net, {"0": recipe}).changed
+        assert torch.equal(net[0].to_dense().weight, dense) and change.kept == 1
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize(("block", "larger"), [(4, (8, 8)), ((12, 16), (16, 16)), ((2, 32), (8, 32))])
+def test_blocks_without_a_kernel_are_refused_with_the_fill_in_and_taken_larger(block, larger, caplog):
+    weight, dense = block_tensor("bsr", block)
+    stored = pattern.from_nonzero(dense, larger).blocks * larger[0] * larger[1]
+    zeros = stored - weight.values().numel()
+    says = rf"pass reblock=\({larger[0]}, {larger[1]}\): of the {stored} elements .* {zeros} are zeros"
+    with pytest.raises(sparseloom.Error, match=says):
+        BlockSparseLinear.from_torch_bsr(weight)
+    with caplog.at_level(logging.INFO, "sparseloom"):
+        layer = BlockSparseLinear.from_torch_bsr(weight, reblock=larger)
+    assert torch.equal(layer.to_dense().weight, dense)
+    assert f"store {stored} elements for the {weight.values().numel()}" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+def test_values_that_lie_transposed_are_made_contiguous():
+    weight, dense = block_tensor("bsr")
+    values = weight.values().transpose(1, 2).contiguous().transpose(1, 2)
+    assert not values.is_contiguous()
+    weight = torch.sparse_bsr_tensor(weight.crow_indices(), weight.col_indices(), values, (48, 64))
+    layer = BlockSparseLinear.from_torch_bsr(weight)
+    assert layer.values.is_contiguous() and torch.equal(layer.to_dense().weight, dense)
+    assert all(entry.is_contiguous() for entry in layer.state_dict().values())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("layout", ["strided", "bsr", "csr"])
+def test_a_parameter_says_whether_its_layer_trains_and_any_other_tensor_does(layout, trains):
+    weight, dense = block_tensor("bsr" if layout == "strided" else layout)
+    weight = dense if layout == "strided" else weight
+    bias = nn.Parameter(torch.ones(48), requires_grad=trains)
+    held = nn.Parameter(weight, requires_grad=trains)
+    linear = nn.Linear(64, 48).eval()
+    linear.weight, linear.bias = held, bias
+    for given, expected in ((held, trains), (weight, True)):
+        made = [
+            SparseLinear.from_dense(given, "csr", bias=bias),
+            BlockSparseLinear.from_dense(given, density=1.0, block=16, bias=bias),
+        ]
+        if layout == "bsr":
+            made.append(BlockSparseLinear.from_torch_bsr(given, bias))
+        for layer in made:
+            assert layer.values.requires_grad == expected and layer.bias.requires_grad == trains
+    layer = SparseLinear.from_dense(linear, "csr")
+    assert not layer.training and layer.values.requires_grad == trains

@@ -136,9 +136,8 @@ def test_what_from_dense_refuses(cls: type[Csr] | type[Coo], weight: Tensor, opt
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.ones(2, 2), torch.ones(2, 2, 2).to_sparse_coo(), torch.ones(2, 2, 2).to_sparse(2),
-     torch.ones(4, 4).to_sparse_bsr((2, 2))],
-)  # fmt: skip
+    [torch.ones(2, 2), torch.ones(2, 2, 2).to_sparse_coo(), torch.ones(2, 2, 2).to_sparse(2)],
+)
 def test_other_tensors_of_torch_are_refused(tensor: Tensor):
     with pytest.raises(Error):
         Csr.from_torch(tensor)

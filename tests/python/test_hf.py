@@ -23,7 +23,7 @@ from torch import nn
 
 import sparseloom
 import sparseloom.hf
-from sparseloom import BlockSparse, densify_, quantize_, sparsify_
+from sparseloom import BlockSparse, InLayout, densify_, quantize_, sparsify_
 from sparseloom.nn import (
     BlockSparseLinear,
     QuantizedBlockSparseLinear,
@@ -300,6 +300,40 @@ def test_gpt2_and_t5_come_back_bitwise_with_any_head(cls, tmp_path):
     with torch.no_grad():
         mine, theirs = model(**call), again(**call)
     assert torch.equal(mine[0], theirs[0])
+
+
+ELEMENTS = {
+    "csr": InLayout("csr", density=0.3),
+    "coo": InLayout("coo", density=0.3),
+    "nm": InLayout("nm", n=1, m=4),
+    "nmg": InLayout("nmg", n=2, m=4, g=4),
+}
+
+
+@pytest.mark.parametrize("layout", ELEMENTS)
+@pytest.mark.parametrize("cls", ["GPT2LMHeadModel", "T5ForConditionalGeneration"])
+def test_gpt2_and_t5_with_layers_of_single_elements_run_and_come_back(cls, layout, tmp_path):
+    """T5 asks wo.weight for its dtype in every call, and both initialise weight at from_pretrained."""
+    config = "gpt2" if cls.startswith("GPT2") else "t5"
+    model = made(cls, config)
+    result = sparsify_(model, {r".*(c_attn|c_proj|c_fc|\.q|\.k|\.v|\.o|wi|wo)": ELEMENTS[layout]})
+    assert len(result.changed) >= 8
+    again = reloaded(model, tmp_path)
+    assert same(model, again)
+    call = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if config == "t5" else {})
+    with torch.no_grad():
+        assert torch.equal(model(**call)[0], again(**call)[0])
+    for module in model.modules():
+        module._is_hf_initialized = False
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    model.initialize_weights()
+    held = [each.weight for each in sparseloom.nn.sparse_weight.sparse_layers(model)]
+    drawn = [weight for weight in held if weight.values.unique().numel() > 2]
+    assert len(drawn) >= 4
+    for weight in drawn:  # padding of n:m groups stays zero
+        weight.owner.layout.require_consistent("test", weight.values)
 
 
 @pytest.mark.parametrize("cls", ["GPT2LMHeadModel", "T5ForConditionalGeneration"])

@@ -10,10 +10,11 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import sparseloom
 from sparseloom import BlockSparse, pattern, sparsify_
-from sparseloom.nn import BlockSparseLinear
+from sparseloom.nn import BlockSparseConv1d, BlockSparseLinear, Semi24Linear, SparseLinear
 
 
 def nets(block=16):
@@ -267,3 +268,108 @@ print(took / torchs)
         assert done.returncode == 0 and not done.stderr, done.stderr
         shares.append(float(done.stdout))
     assert min(shares) < most, shares
+
+
+SPARSE = {  # the layer, and what its dense module is
+    "bsr": (lambda: BlockSparseLinear(64, 48, density=0.5, block=16), lambda: nn.Linear(64, 48)),
+    "csr": (lambda: SparseLinear(64, 48, layout="csr", density=0.3), lambda: nn.Linear(64, 48)),
+    "coo": (lambda: SparseLinear(64, 48, layout="coo", density=0.3), lambda: nn.Linear(64, 48)),
+    "nm": (lambda: SparseLinear(62, 48, layout="nm", n=1, m=4), lambda: nn.Linear(62, 48)),
+    "nmg": (lambda: SparseLinear(62, 48, layout="nmg", n=2, m=4, g=4), lambda: nn.Linear(62, 48)),
+    "semi24": (lambda: Semi24Linear(62, 48), lambda: nn.Linear(62, 48)),
+    "conv": (lambda: BlockSparseConv1d(64, 48, 3, density=0.5, block=16), lambda: nn.Conv1d(64, 48, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_dense_weight_of_the_same_pattern_rewinds_every_layout(name):
+    """A lottery ticket: the initial dense weights under the pattern that was found later."""
+    torch.manual_seed(0)
+    make, dense_of = SPARSE[name]
+    layer, dense = make(), dense_of()
+    where, values = layer.to_dense().weight != 0, layer.values
+    entries = {key: each.clone() for key, each in layer.state_dict().items() if key not in ("values", "bias")}
+    assert layer.load_state_dict(dense.state_dict(), strict=True)
+    assert torch.equal(layer.to_dense().weight, torch.where(where, dense.weight, 0))
+    assert torch.equal(layer.bias, dense.bias) and layer.values is values
+    state = layer.state_dict()
+    assert all(torch.equal(state[key], each) for key, each in entries.items())
+    assert values.requires_grad == (name != "semi24")
+    wrong = nn.Linear(32, 48) if name != "conv" else nn.Conv1d(32, 48, 3)
+    with pytest.raises((sparseloom.Error, RuntimeError), match=r"48 x 6[24]|Missing key"):
+        layer.load_state_dict(wrong.state_dict())
+    assert torch.equal(layer.to_dense().weight, torch.where(where, dense.weight, 0))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_a_sparse_weight_of_torch_brings_its_elements_or_its_pattern(layout):
+    torch.manual_seed(0)
+    weight = masked(torch.randn(48, 64), pattern.random(48, 64, 16, 0.4, 1))
+    how = {"blocksize": (16, 16)} if layout.startswith("bs") else {}
+    entry = weight.to_sparse(layout=getattr(torch, f"sparse_{layout}"), **how)
+    csr = SparseLinear(64, 48, False, layout="csr", density=0.1)
+    csr.load_state_dict({"weight": entry})
+    assert torch.equal(csr.to_dense().weight, weight)
+    blocks = BlockSparseLinear(64, 48, False, density=0.5, block=16)
+    before = blocks.pattern
+    blocks.load_state_dict({"weight": entry})
+    if layout.startswith("bs"):
+        assert torch.equal(blocks.to_dense().weight, weight)
+    else:
+        assert blocks.pattern == before and torch.equal(blocks.to_dense().weight, masked(weight, before))
+
+
+def pruned(dense, name):
+    prune.random_unstructured(dense, name, 0.5)
+    return getattr(dense, name)
+
+
+PRUNED = {
+    **{name: (make, dense, "weight") for name, (make, dense) in SPARSE.items()},
+    "conv 1x1": (None, lambda: nn.Conv2d(64, 48, 1), "weight"),
+    "attention": (None, lambda: nn.MultiheadAttention(64, 4), "in_proj_weight"),
+    "lstm": (None, lambda: nn.LSTM(64, 32), "weight_hh_l0"),
+}
+
+
+@pytest.mark.parametrize("name", PRUNED)
+def test_a_pruned_checkpoint_is_taken_masked_and_one_without_its_weight_refused(name):
+    torch.manual_seed(0)
+    make, dense_of, entry = PRUNED[name]
+    if make is None:
+        net = nn.Sequential(dense_of())
+        sparsify_(net, {"0": BlockSparse(16, 0.5)})
+        layer = net[0]
+    else:
+        layer = make()
+    source = dense_of()
+    twin = copy.deepcopy(layer)
+    weight = pruned(source, entry).detach()
+    layer.load_state_dict(source.state_dict())
+    plain = {
+        key.removesuffix("_orig"): each for key, each in source.state_dict().items() if "mask" not in key
+    }
+    twin.load_state_dict(plain | {entry: weight})
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(layer.state_dict().values(), twin.state_dict().values(), strict=True)
+    )
+    computed = {"parametrizations." + entry + ".original": weight}
+    rest = {key: each for key, each in plain.items() if key != entry}
+    with pytest.raises((sparseloom.Error, RuntimeError), match=r"squash_mask\(\) of the sparsifier"):
+        layer.load_state_dict(rest | computed)
+    with pytest.raises((sparseloom.Error, RuntimeError), match="remove_spectral_norm"):
+        layer.load_state_dict(rest | {f"{entry}_orig": weight})
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_the_entries_of_a_weight_norm_are_multiplied_out(axis):
+    torch.manual_seed(0)
+    source = nn.utils.weight_norm(nn.Linear(64, 48), dim=axis)
+    with torch.no_grad():
+        source.weight_g.mul_(torch.rand_like(source.weight_g) + 0.5)
+        y = source(torch.eye(64)) - source.bias
+    layer = BlockSparseLinear(64, 48, density=1.0, block=16)
+    layer.load_state_dict(source.state_dict())
+    torch.testing.assert_close(layer.to_dense().weight, y.t(), atol=1e-6, rtol=1e-5)

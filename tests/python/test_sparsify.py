@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 
 import pytest
 import torch
@@ -250,7 +251,7 @@ def test_layers_that_cannot_move_are_named():
         "own": "forward is not",
         "lazy": "lazy",
         "integers": "int8",
-        "pruned": "hooks",
+        "pruned": r"torch.nn.utils.prune.remove(module, 'weight')",
     }.items():
         assert word in why[name], name
 
@@ -333,3 +334,68 @@ def test_conversion_holds_one_layer_at_a_time_beyond_the_model():
     weights = [weakref.ref(layer.weight) for layer in net]
     sparsify_(net, {"[01]": HALF})
     assert [ref() for ref in weights] == [None, None]
+
+
+class Masked(nn.Module):
+    """What nncf keeps under a wrapped model: functions by the name of what they are run on."""
+
+    def __init__(self, **hooks):
+        super().__init__()
+        self.pre_hooks, self.post_hooks = nn.ModuleDict(), nn.ModuleDict(hooks)
+
+
+def test_a_model_whose_weights_nncf_masks_is_refused_until_it_is_stripped():
+    net = model()
+    net.add_module("__nncf_hooks", Masked(**{"0:weight__0": nn.ModuleDict({"0": nn.Identity()})}))
+    before = snapshot(net)
+    for call in (lambda: sparsify_(net, {"0": HALF}), lambda: densify_(net), lambda: sparseloom.pack_(net)):
+        with pytest.raises(sparseloom.Error, match=r"nncf computes; call nncf.strip\(.*IN_PLACE\) first"):
+            call()
+    unchanged(net, before)
+    net._modules["__nncf_hooks"] = Masked()  # which strip leaves behind
+    assert sparsify_(net, {"0": HALF}).changed
+
+
+def weight_normed(linear):
+    with pytest.warns(FutureWarning):
+        return nn.utils.weight_norm(linear)
+
+
+COMPUTED = {
+    "prune": (lambda m: prune.l1_unstructured(m, "weight", 0.5), "prune.remove(module, 'weight')"),
+    "prune a bias": (lambda m: prune.l1_unstructured(m, "bias", 0.5), "prune.remove(module, 'bias')"),
+    "weight_norm": (weight_normed, "torch.nn.utils.remove_weight_norm(module, 'weight')"),
+    "spectral_norm": (nn.utils.spectral_norm, "torch.nn.utils.remove_spectral_norm(module, 'weight')"),
+    "parametrized": (
+        nn.utils.parametrizations.weight_norm,
+        "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_what_computes_a_weight_is_refused_with_the_call_that_makes_it_permanent(kind):
+    apply, remedy = COMPUTED[kind]
+    net = model()
+    apply(net[0])
+    before = snapshot(net)
+    with pytest.raises(sparseloom.Error, match=re.escape(remedy)):
+        sparsify_(net, {"0": HALF})
+    unchanged(net, before)
+    recurrent = nn.Sequential(nn.LSTM(32, 32), nn.MultiheadAttention(32, 4))
+    prune.l1_unstructured(recurrent[0], "weight_hh_l0", 0.5)
+    prune.l1_unstructured(recurrent[1], "in_proj_weight", 0.5)
+    for name, entry in (("0", "weight_hh_l0"), ("1", "in_proj_weight")):
+        with pytest.raises(sparseloom.Error, match=re.escape(f"prune.remove(module, '{entry}')")):
+            sparsify_(recurrent, {name: HALF})
+
+
+def test_a_mask_that_the_sparsifier_of_torch_made_too_large_is_refused_in_words():
+    from torch.ao.pruning import WeightNormSparsifier
+
+    net = nn.Sequential(nn.Linear(35, 33))
+    sparsifier = WeightNormSparsifier(1.0, sparse_block_shape=(1, 4), zeros_per_block=2)
+    sparsifier.prepare(net, [{"tensor_fqn": "0.weight"}])
+    sparsifier.step()
+    with pytest.raises(sparseloom.Error, match=r"mask is 33 x 36 for a weight of 33 x 35.*block_shape"):
+        sparsify_(net, {"0": HALF})

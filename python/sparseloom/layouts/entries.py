@@ -14,6 +14,7 @@ from .._products import differentiated
 from ..errors import Error
 from . import products
 from .layout import REPACK, Layout
+from .torchs import SPARSE, elements_of, is_sparse_matrix
 
 Self = TypeVar("Self", bound="Entries")
 
@@ -114,24 +115,21 @@ class Entries(Layout):
 
     @classmethod
     def from_torch(cls: type[Self], tensor: Tensor) -> tuple[Self, Tensor]:
-        """Returns the layout and the values of a matrix of torch's sparse_csr or sparse_coo layout, whose
-        stored zeros stay; see ``from_entries`` for elements out of order and duplicates. Raises Error for
-        any other tensor: one of another layout, with batch or dense dimensions, or too large."""
-        if not isinstance(tensor, Tensor) or tensor.layout not in (torch.sparse_coo, torch.sparse_csr):
+        """Returns the layout and the values of a matrix in a sparse layout of torch: COO, CSR, CSC, or blocks
+        (BSR, BSC), of which every element is stored. Stored zeros stay; see ``from_entries`` for elements out
+        of order and duplicates. Raises Error for any other tensor: one of another layout, with batch or dense
+        dimensions, or too large."""
+        if not isinstance(tensor, Tensor) or tensor.layout not in SPARSE:
             got = str(tensor.layout) if isinstance(tensor, Tensor) else repr(tensor)
-            remedy = "call to_sparse_csr() on it; from_dense takes strided weights"
-            raise Error(cls.name, "a sparse_csr or sparse_coo tensor", got, remedy)
-        if tensor.dim() != 2 or tensor.dense_dim() != 0:
+            raise Error(cls.name, "a sparse tensor of torch", got, "from_dense takes strided weights")
+        if not is_sparse_matrix(tensor):
             got = f"{list(tensor.shape)} with {tensor.dense_dim()} dense dimensions"
             raise Error(cls.name, "a matrix of single elements", got, "pass each matrix of the batch alone")
         tensor = tensor.detach()
         require_countable(cls.name, tensor._nnz())
         rows, cols = tensor.shape
-        if tensor.layout == torch.sparse_coo:
-            return cls.from_entries(rows, cols, tensor._indices(), tensor._values())
-        crow, col = tensor.crow_indices(), tensor.col_indices()
-        indices = torch.stack([rows_of(crow, col.numel()), col.long()])
-        return cls.from_entries(rows, cols, indices, tensor.values())
+        indices, values = elements_of(tensor)
+        return cls.from_entries(rows, cols, indices, values)
 
     def pack(self, dense: Tensor) -> Tensor:
         return dense[self.places()]

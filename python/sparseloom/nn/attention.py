@@ -14,6 +14,7 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
+from .pruned_entries import accept_pruned
 from .semi24 import Semi24Linear
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
@@ -208,6 +209,7 @@ def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Renames a dense checkpoint's in_proj entries to those of the layer inside."""
+    accept_pruned(tensors, prefix, "in_proj_weight")
     for kind in ("weight", "bias"):
         if f"{prefix}in_proj_{kind}" in tensors:
             tensors[f"{prefix}in_proj.{kind}"] = tensors.pop(f"{prefix}in_proj_{kind}")

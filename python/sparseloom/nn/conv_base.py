@@ -23,6 +23,7 @@ from .edges import Edges
 from .indexed import IndexedModule
 from .linear import uniform_
 from .parametrized import require_own_values, values_are_computed
+from .pruned_entries import accept_pruned
 from .sparse_weight import SparseWeight, described
 from .weight import BlockSparseWeight
 
@@ -332,6 +333,7 @@ class ConvModule(IndexedModule):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Packs an entry ``weight`` of a dense convolution by the layer's pattern first."""
+        accept_pruned(state_dict, prefix)
         weight = state_dict.get(prefix + "weight")
         blocks = prefix + "crow" in state_dict  # save_pretrained calls them weight, too
         packs = not blocks and not values_are_computed(self)

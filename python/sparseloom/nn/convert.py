@@ -1,4 +1,4 @@
-"""Converts dense layers and torch.sparse_bsr tensors to block-sparse layers, and back."""
+"""Converts dense layers to block-sparse layers, and back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from .. import ops
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
+from ..layouts.torchs import is_sparse_matrix, strided
 from ..pattern import Block, Head, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
-from . import state
+from .from_torch import require_bias
 from .sharded import require_whole
+from .torch_blocks import trains
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -73,15 +75,17 @@ def from_dense(
         weight, bias = dense.weight, dense.bias
     else:
         weight = dense
+    if is_sparse_matrix(weight):
+        weight = nn.Parameter(strided(weight), trains(weight))
     if not isinstance(weight, Tensor) or weight.layout != torch.strided or weight.dim() != 2:
         got = (
             f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else type(weight).__name__
         )
         raise Error(
             op,
-            "an nn.Linear or a strided weight [out_features, in_features]",
+            "an nn.Linear or a weight [out_features, in_features]",
             got,
-            "use from_torch_bsr for BSR",
+            "pass one matrix",
         )
     asked = pattern is None and density is not None and density > 0
     gradient = weight.grad if isinstance(weight, nn.Parameter) else None
@@ -103,11 +107,11 @@ def from_dense(
         layer.values.copy_(
             ops.call("pack", weight.detach().contiguous(), index.crow, index.col, *layer.block)
         )
-        layer.values.requires_grad_(weight.requires_grad or not isinstance(weight, nn.Parameter))
+        layer.values.requires_grad_(trains(weight))
         if layer.bias is not None and bias is not None:
-            _require_bias(op, bias, weight)
+            require_bias(op, bias, weight)
             layer.bias.copy_(bias)
-            layer.bias.requires_grad_(bias.requires_grad or not isinstance(bias, nn.Parameter))
+            layer.bias.requires_grad_(trains(bias))
     return layer.train(dense.training) if isinstance(dense, nn.Linear) else layer
 
 
@@ -144,70 +148,3 @@ class Activation(nn.Module):
 
     def extra_repr(self) -> str:
         return self.name
-
-
-def from_torch_bsr(
-    cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | None, activation: str | None
-) -> BlockSparseLinear:
-    """See BlockSparseLinear.from_torch_bsr."""
-    op = "from_torch_bsr"
-    if not isinstance(weight, Tensor) or weight.layout != torch.sparse_bsr or weight.dim() != 2:
-        got = (
-            f"{weight.layout}, {weight.dim()} dimensions"
-            if isinstance(weight, Tensor)
-            else type(weight).__name__
-        )
-        raise Error(
-            op, "a 2-dimensional torch.sparse_bsr tensor", got, "convert with weight.to_sparse_bsr((32, 32))"
-        )
-    values = weight.values().detach()
-    rows, cols = weight.shape
-    crow = state.int32_index(op, "crow_indices", weight.crow_indices())
-    col = state.int32_index(op, "col_indices", weight.col_indices())
-    pattern = Pattern.from_index(crow, col, rows, cols, (values.shape[1], values.shape[2]))
-    layer = cls(
-        cols,
-        rows,
-        bias is not None,
-        pattern=pattern,
-        activation=activation,
-        device="meta",
-        dtype=values.dtype,
-    )
-    layer.to_empty(device=values.device)  # only the index matters: the shared values replace these
-    layer.values = nn.Parameter(values)
-    if layer.bias is not None and bias is not None:
-        _require_bias(op, bias, weight)
-        with torch.no_grad():
-            layer.bias.copy_(bias)
-    return layer
-
-
-def to_torch_bsr(layer: BlockSparseLinear) -> Tensor:
-    """See BlockSparseLinear.to_torch_bsr."""
-    require_whole("to_torch_bsr", layer.values)
-    (bm, bn), (rows, cols) = layer.block, (layer.out_features, layer.in_features)
-    if rows % bm or cols % bn:
-        raise Error(
-            "to_torch_bsr",
-            f"out_features and in_features divisible by block {bm} x {bn}",
-            f"{rows} x {cols}",
-            "torch.sparse_bsr has no ragged edges: use to_dense(), or sizes and a block that divide",
-        )
-    return torch.sparse_bsr_tensor(
-        layer.crow, layer.col, layer.values.detach(), (rows, cols), check_invariants=False
-    )
-
-
-def _require_bias(op: str, bias: Tensor, weight: Tensor) -> None:
-    if not isinstance(bias, Tensor) or bias.layout != torch.strided:
-        got = str(bias.layout) if isinstance(bias, Tensor) else type(bias).__name__
-        raise Error(op, "bias as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
-    if tuple(bias.shape) != (weight.shape[0],) or bias.dtype != weight.dtype:
-        expected = f"bias [{weight.shape[0]}] of {weight.dtype}"
-        raise Error(
-            op,
-            expected,
-            f"{list(bias.shape)} of {bias.dtype}",
-            "one value per output feature, in the weight's dtype",
-        )

@@ -10,12 +10,17 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
+from ..layouts.torchs import BLOCKS, strided
 from ..pattern import Pattern
 from . import state
 from .parametrized import values_are_computed
+from .pruned_entries import accept_pruned
+from .torch_blocks import blocks_of
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
+    from .semi24 import Semi24Linear
+    from .sparse_linear import SparseLinear
 
 Layer = TypeVar("Layer", bound="IndexedModule")
 _LOG = logging.getLogger("sparseloom")
@@ -41,9 +46,9 @@ def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> 
     """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's
     entries alone.
 
-    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is dropped.
-    A torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern.
-    Raises Error when one does not fit the layer.
+    A strided weight [out, in], or a sparse matrix of torch, is packed by the layer's pattern, and what lies
+    outside the pattern is dropped. torch's sparse_bsr and sparse_bsc, and the entries that
+    pytorch_block_sparse writes, bring their own pattern. Raises Error when one does not fit the layer.
     """
     accept_blocks(tensors, prefix)
     if prefix + "values" in tensors or values_are_computed(layer):
@@ -52,12 +57,41 @@ def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> 
         values, crow, col = _from_pytorch_block_sparse(layer, tensors, prefix)
     elif isinstance(weight := tensors.get(prefix + "weight"), Tensor):
         values, crow, col = (
-            _from_bsr(layer, weight) if weight.layout == torch.sparse_bsr else _packed(layer, weight, prefix)
+            _from_bsr(layer, weight) if weight.layout in BLOCKS else _packed(layer, weight, prefix)
         )
         del tensors[prefix + "weight"]
     else:
         return
     tensors.update({prefix + "values": values, prefix + "crow": crow, prefix + "col": col})
+
+
+def accept_matrix(layer: SparseLinear | Semi24Linear, tensors: dict[str, Any], prefix: str) -> None:
+    """Replaces an entry ``weight`` under prefix by values and the parts of the index: the values of a file
+    that save_pretrained wrote, beside its index; a dense weight, whose elements at the layer's places are
+    kept; a weight that brings its own places. Raises Error for one of another size or layout."""
+    accept_pruned(tensors, prefix)
+    weight = tensors.get(prefix + "weight")
+    if not isinstance(weight, Tensor) or prefix + "values" in tensors or values_are_computed(layer):
+        return
+    parts = layer.layout.tensors()
+    if all(prefix + part in tensors for part in parts):
+        tensors[prefix + "values"] = tensors.pop(prefix + "weight")
+        return
+    found = layer.placed(weight)
+    layout, values = (layer.layout, None) if found is None else found
+    if values is None:
+        if weight.layout != torch.strided or weight.is_nested:
+            remedy = "convert the entry with .to_dense()"
+            raise Error("load", "a weight of layout torch.strided", str(weight.layout), remedy)
+        matrix = _require_size(layer, layer.dense_matrix(weight).detach())
+        values = layout.pack(matrix.to(layer.values.device))
+        _tell_kept(prefix, matrix, values)
+    elif (layout.rows, layout.cols) != (layer.out_features, layer.in_features):
+        expected = f"weight of {layer.out_features} x {layer.in_features} (out x in features)"
+        raise Error("load", expected, f"{layout.rows} x {layout.cols}", "build the model as the saved one")
+    del tensors[prefix + "weight"]
+    tensors[prefix + "values"] = values
+    tensors.update({prefix + part: each for part, each in layout.tensors().items()})
 
 
 def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
@@ -74,20 +108,25 @@ def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
 
 
 def _packed(layer: IndexedModule, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
+    weight = strided(weight)
     if weight.layout != torch.strided or weight.is_nested:
-        remedy = (
-            "convert the entry with .to_dense(), or with "
-            ".to_sparse_bsr(layer.block), which brings its pattern"
-        )
-        raise Error(
-            "load", "a weight of layout torch.strided or torch.sparse_bsr", str(weight.layout), remedy
-        )
-    matrix = layer.dense_matrix(weight)
+        remedy = "convert the entry with .to_dense()"
+        raise Error("load", "a strided weight, or a sparse matrix of torch", str(weight.layout), remedy)
+    matrix = _require_size(layer, layer.dense_matrix(weight))
+    crow, col = (index.to(weight.device) for index in layer.pattern.index())
+    values = ops.call("pack", matrix.detach().contiguous(), crow, col, *layer.block)
+    _tell_kept(prefix, weight, values)
+    return values, crow, col
+
+
+def _require_size(layer: IndexedModule | SparseLinear | Semi24Linear, matrix: Tensor) -> Tensor:
     if tuple(matrix.shape) != (layer.out_features, layer.in_features):
         expected = f"weight of {layer.out_features} x {layer.in_features} (out x in features)"
         raise Error("load", expected, " x ".join(map(str, matrix.shape)), "build the model as the saved one")
-    crow, col = (index.to(weight.device) for index in layer.pattern.index())
-    values = ops.call("pack", matrix.detach().contiguous(), crow, col, *layer.block)
+    return matrix
+
+
+def _tell_kept(prefix: str, weight: Tensor, values: Tensor) -> None:
     if not weight.is_meta and _LOG.isEnabledFor(logging.INFO):
         total = float(weight.detach().abs().sum(dtype=torch.float32))
         kept = float(values.abs().sum(dtype=torch.float32)) / total if total else 1.0
@@ -96,15 +135,14 @@ def _packed(layer: IndexedModule, weight: Tensor, prefix: str) -> tuple[Tensor, 
             prefix,
             100 * kept,
         )
-    return values, crow, col
 
 
 def _from_bsr(layer: IndexedModule, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if tuple(weight.shape) != (layer.out_features, layer.in_features):
         expected = f"a torch.sparse_bsr weight of {layer.out_features} x {layer.in_features}"
         raise Error("load", expected, " x ".join(map(str, weight.shape)), "build the model as the saved one")
-    crow = state.int32_index("load", "crow_indices", weight.crow_indices())
-    return weight.values(), crow, state.int32_index("load", "col_indices", weight.col_indices())
+    crow, col, values = blocks_of("load", weight)
+    return values, crow, col
 
 
 def _from_pytorch_block_sparse(

@@ -14,6 +14,7 @@ from ..errors import Error
 from ..pattern import Pattern
 from . import arguments, cut_state, dense_copy, dense_entries, state, topology
 from . import capacity as capacities
+from .pruned_entries import accept_pruned
 from .with_copy import WithCopy
 from .with_index import WithIndex
 
@@ -242,6 +243,7 @@ class IndexedModule(WithCopy, WithIndex):
             if self._cut is not None:
                 cut_state.load(self, state_dict, prefix, missing_keys, unexpected_keys)
                 return
+            accept_pruned(state_dict, prefix)
             dense_entries.accept_dense(self, state_dict, prefix)
             pattern = state.read_pattern(self, state_dict, prefix)
             if pattern is not None and self._capacity is not None:

@@ -14,7 +14,7 @@ from ..errors import Error
 from ..pattern import Block, Head, Pattern
 from ..sparsify import Sparsifier
 from ..timing import candidates
-from . import arguments, convert, cut, state
+from . import arguments, convert, cut, from_torch, state
 from . import dense_copy as copies
 from .indexed import IndexedModule
 from .parametrized import require_own_values
@@ -302,16 +302,28 @@ class BlockSparseLinear(IndexedModule):
 
     @classmethod
     def from_torch_bsr(
-        cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+        cls,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: str | None = None,
+        reblock: Block | None = None,
     ) -> BlockSparseLinear:
         """Returns a layer that shares the values of a torch.sparse_bsr tensor [out_features, in_features]
-        without a copy; the indices are copied."""
-        return convert.from_torch_bsr(cls, weight, bias, activation)
+        without a copy; the indices are copied. Blocks in another order, those of sparse_bsc and values that
+        are not contiguous are copied, too.
+
+        ``reblock`` stores the blocks of that size that hold an element other than zero, of a tensor in any of
+        torch's sparse layouts: for blocks that no kernel has, such as 4 x 4. The log says at level INFO how
+        many elements they store. A Parameter's ``requires_grad`` becomes that of the values; those of any
+        other tensor train. Raises Error for blocks that no kernel has.
+        """
+        return from_torch.from_torch_bsr(cls, weight, bias, activation, reblock)
 
     def to_torch_bsr(self) -> Tensor:
         """Returns the weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer.
         Raises Error for sizes that the block does not divide."""
-        return convert.to_torch_bsr(self)
+        return from_torch.to_torch_bsr(self)
 
     def extra_repr(self) -> str:
         parts = [

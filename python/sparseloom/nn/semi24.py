@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from .. import _semi24
 from .._numbers import whole
 from ..errors import Error
+from ..layouts import Layout
 from ..layouts.semi24 import Semi24Layout, packed
 from . import arguments, semi_structured
 from . import dense_copy as copies
 from .convert import Activation
+from .dense_entries import accept_matrix
 from .ordered import Ordered
 from .parametrized import values_are_computed
 from .weight import BlockSparseWeight, assigned
@@ -202,6 +204,16 @@ class Semi24Linear(WithCopy, Ordered):
         view)."""
         return weight
 
+    def placed(self, weight: Tensor) -> tuple[Layout, Tensor] | None:
+        """Returns layout and values of a checkpoint's weight that brings its own places: one that is 2:4, or
+        that torch has packed. None for any other."""
+        if semi_structured.is_torchs(weight):
+            return semi_structured.from_torch(weight)
+        try:
+            return packed(self.dense_matrix(weight))
+        except Error:
+            return None
+
     @property
     def weight(self) -> BlockSparseWeight:
         """A stand-in for code that asks a dense layer's weight for dtype, device or shape; it refuses
@@ -280,24 +292,10 @@ class Semi24Linear(WithCopy, Ordered):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
     ) -> None:
-        """Also takes a dense checkpoint's ``weight``, which has to be 2:4 and brings its own places, and
-        values under that name, as save_pretrained writes them."""
-        tensors: Any = state_dict
-        weight = tensors.get(prefix + "weight")
-        if isinstance(weight, Tensor) and prefix + "values" not in tensors:
-            if prefix + "positions" in tensors:
-                tensors[prefix + "values"] = tensors.pop(prefix + "weight")
-            else:
-                torchs = semi_structured.is_torchs(weight)
-                layout, values = (
-                    semi_structured.from_torch(weight) if torchs else packed(self.dense_matrix(weight))
-                )
-                if (layout.rows, layout.cols) != (self.out_features, self.in_features):
-                    expected = f"weight of {self.out_features} x {self.in_features} (out x in features)"
-                    got = f"{layout.rows} x {layout.cols}"
-                    raise Error("load", expected, got, "build the model as the saved one")
-                del tensors[prefix + "weight"]
-                tensors.update({prefix + "values": values, prefix + "positions": layout.positions})
+        """Also takes a dense checkpoint's ``weight``: one that is 2:4 brings its own places, of any other one
+        the elements at the layer's places are kept; and values under that name, as save_pretrained writes
+        them."""
+        accept_matrix(self, cast(Any, state_dict), prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
         if not values_are_computed(self):  # load_state_dict(assign=True) puts Parameters of the file's kind
             self.values.requires_grad_(False)

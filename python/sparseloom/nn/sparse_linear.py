@@ -11,7 +11,12 @@ from .. import layouts
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout, products
+from ..layouts.entries import Entries
+from ..layouts.torchs import is_sparse_matrix, strided
 from . import arguments
+from .dense_entries import accept_matrix
+from .torch_blocks import trains
+from .weight import BlockSparseWeight, assigned
 from .with_layout import WithLayout
 
 _OP = "SparseLinear"
@@ -87,6 +92,47 @@ class SparseLinear(WithLayout):
             raise Error("linear", expected, got, "convert x or move it with .to()")
         return products.linear(x, values, bias, self.layout)
 
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the weight in the dense module that this layer stands for."""
+        return self.out_features, self.in_features
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """Returns the weight of the dense module that this layer stands for as [out_features, in_features] (a
+        view)."""
+        return weight
+
+    def placed(self, weight: Tensor) -> tuple[Layout, Tensor] | None:
+        """Returns layout and values of a checkpoint's weight that brings its own places: one of torch's
+        sparse layouts, for a layer of single elements. None for any other."""
+        kind = type(self._template)
+        if weight.layout == torch.strided or not issubclass(kind, Entries):
+            return None
+        return kind.from_torch(weight)
+
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """A stand-in for code that asks a dense layer's weight for dtype, device or shape, or initialises it,
+        which acts on ``values``. It is not a Parameter, holds no dense tensor and refuses arithmetic: call
+        the layer, or copy with ``to_dense().weight``."""
+        return BlockSparseWeight.of(self, self.dense_shape)
+
+    @weight.setter
+    def weight(self, value: Any) -> None:
+        raise assigned(self)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Does what nn.Module's does, but raises Error for ``weight``, which would be part of no product."""
+        if name == "weight":
+            raise assigned(self)
+        super().register_parameter(name, param)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any, **named: Any) -> None:
+        """Also takes a dense checkpoint's ``weight``, of which the elements at the layer's places are kept,
+        and one of torch's sparse layouts, which brings its own places to single elements."""
+        accept_matrix(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
+
     @classmethod
     def from_dense(
         cls,
@@ -97,21 +143,30 @@ class SparseLinear(WithLayout):
         **options: Any,
     ) -> SparseLinear:
         """Returns a layer with what the layout stores of ``dense``, an nn.Linear or a weight [out_features,
-        in_features] (then ``bias`` [out_features] may come with it), copied."""
+        in_features] (then ``bias`` [out_features] may come with it), copied. Of a sparse matrix of torch a
+        layout of single elements without options stores the same elements. A Parameter's ``requires_grad``
+        becomes that of what is made of it; any other tensor trains."""
         weight = dense.weight if isinstance(dense, nn.Linear) else dense
         bias = dense.bias if isinstance(dense, nn.Linear) else bias
         if not isinstance(weight, Tensor) or weight.dim() != 2:
             got = f"a tensor {list(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__
             raise Error(_OP, "an nn.Linear or a weight [out_features, in_features]", got, "pass one of them")
-        weight = weight.detach()
-        chosen = layouts.chosen(_OP, layout, weight, options)
-        rows, cols = weight.shape
-        layer = cls(cols, rows, bias is not None, layout=chosen, device=weight.device, dtype=weight.dtype)
-        with torch.no_grad():
-            layer.values.copy_(chosen.pack(weight))
-            if layer.bias is not None and bias is not None:
-                layer.bias.copy_(bias)
-        return layer
+        kind = layouts.get(layout) if isinstance(layout, str) else layout
+        own_bias = None if bias is None else bias.detach().clone()
+        if isinstance(kind, type) and issubclass(kind, Entries) and not options and is_sparse_matrix(weight):
+            index, values = kind.from_torch(weight)
+            layer = cls.holding(index, values, own_bias)
+        else:
+            matrix = strided(weight.detach())
+            chosen = layouts.chosen(_OP, layout, matrix, options)
+            if (chosen.rows, chosen.cols) != tuple(matrix.shape):
+                got, expected = f"one of [{chosen.rows}, {chosen.cols}]", list(matrix.shape)
+                raise Error(_OP, f"a layout of {expected}", got, "make it with that shape")
+            layer = cls.holding(chosen, chosen.pack(matrix), own_bias)
+        layer.values.requires_grad_("dw" in layer.layout.directions and trains(weight))
+        if bias is not None:
+            layer.get_parameter("bias").requires_grad_(trains(bias))
+        return layer.train(dense.training) if isinstance(dense, nn.Linear) else layer
 
     @classmethod
     def holding(cls, layout: Layout, values: Tensor, bias: Tensor | None = None) -> SparseLinear:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..layouts import Layout
 from .linear import BlockSparseLinear
+from .pruned_entries import accept_pruned
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, held, held_descriptions
@@ -59,7 +61,21 @@ class Semi24Conv1D(Semi24Linear):
 
 class SparseConv1D(SparseLinear):
     """Replaces transformers.pytorch_utils.Conv1D by a layer of any layout. The layout's matrix is [out
-    features, in features], as in SparseLinear; only the dense form that it converts to is [in, out]."""
+    features, in features], as in SparseLinear; only the dense form that it converts to and reads from
+    checkpoints is [in, out]."""
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """Returns the stored form [in, out] as [out, in]."""
+        return weight.t()
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the stored form, [in, out]."""
+        return self.in_features, self.out_features
+
+    def placed(self, weight: Tensor) -> tuple[Layout, Tensor] | None:
+        """As SparseLinear.placed, of the stored form."""
+        return super().placed(weight if weight.layout == torch.strided else weight.t())
 
     def to_dense(self) -> nn.Module:
         """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""
@@ -156,6 +172,7 @@ class BlockSparseConv1x1(nn.Module):
 
 def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Renames the dense entries of a convolution to those of the layer inside."""
+    accept_pruned(tensors, prefix)
     weight = tensors.pop(prefix + "weight", None)
     if isinstance(weight, Tensor):
         # save_pretrained writes the stored values under the convolution's name

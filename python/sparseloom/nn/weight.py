@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from .quantized import QuantizedBlockSparseLinear
     from .quantized_semi24 import QuantizedSemi24Linear
     from .semi24 import Semi24Linear
+    from .sparse_linear import SparseLinear
 
-    Layer: TypeAlias = BlockSparseLinear | QuantizedBlockSparseLinear | QuantizedSemi24Linear | Semi24Linear
+    Layer: TypeAlias = (
+        BlockSparseLinear | QuantizedBlockSparseLinear | QuantizedSemi24Linear | Semi24Linear | SparseLinear
+    )
 
 #: Attributes and methods that a tensor of the dense shape answers; its elements all lie in one place, so it
 #: gives a dense tensor's answers without its memory.
@@ -137,7 +140,7 @@ class BlockSparseWeight(Tensor):
         return f"<weight {list(self.shape)} of {self._layer}>"
 
 
-def assigned(layer: BlockSparseLinear | Semi24Linear) -> Error:
+def assigned(layer: BlockSparseLinear | Semi24Linear | SparseLinear) -> Error:
     """Returns the Error that an assignment to ``layer.weight`` raises."""
     remedy = "load_state_dict({'weight': dense}, strict=False) packs a dense one by the layer's pattern"
     return Error(
@@ -156,14 +159,21 @@ def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = Tr
 def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **options: Any) -> Tensor:
     """Runs an in-place function on the layer's values; the padding of ragged edges stays zero."""
     layer, values = weight._layer, weight._layer.values
-    if not isinstance(values, nn.Parameter) or layer.sparse_weights()["values"].layout != "bsr":
+    held = layer.sparse_weights()["values"]
+    if not isinstance(values, nn.Parameter) or "dw" not in held.directions:
         raise _refusal(weight, func.__name__)
     # transformers' own initialisers check this mark too; those that go through .data do not
     loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
-        with torch.no_grad(), own_writes(cast("BlockSparseLinear", layer)):
-            func(values, *rest, **options)
-            state.zero_padding_(values, cast("BlockSparseLinear", layer).pattern)
+        if held.layout != "bsr":
+            with torch.no_grad():
+                func(values, *rest, **options)
+                if (layout := cast("SparseLinear", layer).layout).padded:
+                    values.copy_(layout.pack(layout.to_dense(values)))
+        else:
+            with torch.no_grad(), own_writes(cast("BlockSparseLinear", layer)):
+                func(values, *rest, **options)
+                state.zero_padding_(values, cast("BlockSparseLinear", layer).pattern)
     if isinstance(func, FunctionType):  # a function of torch.nn.init
         return weight
     # trunc_normal_ looks at a method's result, to draw again what is out of bounds.
@@ -196,10 +206,13 @@ def _refusal(weight: BlockSparseWeight, name: str) -> Error:
         "weight, read dtype and device of layer.values, "
     )
     hint += "copy with layer.to_dense().weight"
-    if layer.sparse_weights()["values"].scaled:
+    held = layer.sparse_weights()["values"]
+    if held.scaled:
         hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
-    if layer.sparse_weights()["values"].layout != "bsr":
-        hint = hint.replace("stores blocks", "is packed, two of four elements")
+    if held.layout != "bsr":
+        packed = "is packed, two of four elements"
+        of_layout = packed if held.layout == "semi24" else f"stores elements in layout {held.layout}"
+        hint = hint.replace("stores blocks", of_layout)
     return Error(
         f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint
     )

@@ -14,6 +14,7 @@ from .. import layouts
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
+from ..layouts.torchs import is_sparse_matrix
 from ..nn import MaskedLinear
 from ..nn.arguments import require_module
 from ..nn.sparse_weight import sparse_layers
@@ -128,6 +129,8 @@ def refusal_of_master(site: Site) -> str:
         return "its kind has no masked layer: choose a method with gradient=Stored()"
     if site.holder[0] is not site.module:
         return "torch.ao.pruning masks its weight: call its squash_mask first"
+    if is_sparse_matrix(site.parameter):
+        return f"its weight is {site.parameter.layout}: give it a dense one, weight.to_dense(), first"
     return ""
 
 

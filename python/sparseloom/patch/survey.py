@@ -17,6 +17,7 @@ from ..errors import Error
 from ..nn.arguments import require_module
 from ..nn.sparse_weight import is_sparse, joined
 from .forms import Site, form_of
+from .forms.computed import computed_by_nncf
 
 #: (name, id of the module, attribute, Parameter)
 Owner = tuple[str, int, str, nn.Parameter]
@@ -69,6 +70,9 @@ def require_patchable(op: str, model: nn.Module) -> None:
     """Raises Error for anything that is not a module, or that is wrapped by something that has already
     registered the Parameters."""
     require_module(op, model)
+    if computed_by_nncf(model):
+        remedy = "call nncf.strip(model, strip_format=nncf.StripFormat.IN_PLACE) first"
+        raise Error(op, "weights of the model's own", "a model whose weights nncf computes", remedy)
     wrapper = nn.parallel.DistributedDataParallel
     wrapped = any(isinstance(module, wrapper) for module in model.modules())
     if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():

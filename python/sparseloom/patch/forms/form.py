@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
+from ...layouts.torchs import strided
 from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
 from ...nn.dense_entries import packed_layer
 from ...nn.sparse_weight import joined
 from ...pattern import Pattern
 from ..recipe import Chosen
+from .computed import computed, masked
 
-#: Where torch.ao.pruning has its parametrization, which multiplies a weight with a mask.
-_MASKS = "torch.ao.pruning.sparsifier.utils"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -89,11 +87,8 @@ class Form(ABC):
     def refusal(self, module: nn.Module) -> str:
         """Returns why a module of this kind cannot be replaced; "" when it can."""
         for part in [module, *module.children()]:
-            if parametrize.is_parametrized(part) and not all(
-                _masked(part, name)
-                for name in part.parametrizations  # type: ignore[union-attr]
-            ):
-                return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
+            if why := computed(part):
+                return why
             if any(getattr(part, hooks, None) for hooks in _HOOKS):
                 return (
                     "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
@@ -102,7 +97,7 @@ class Form(ABC):
         if "forward" in vars(module) or (own is not None and type(module).forward is not own.forward):
             return f"its forward is not nn.{self.kind(module)}'s own"
         own_weight = module._parameters.get("weight")
-        if "weight" in self.parts() and not isinstance(own_weight, nn.Parameter) and not _masked(module):
+        if "weight" in self.parts() and not isinstance(own_weight, nn.Parameter) and not masked(module):
             return (
                 "its weight is not a Parameter (weight norm or pruning recomputes it): "
                 "make that permanent first"
@@ -164,8 +159,8 @@ class Site:
         """The module and the attribute of the weight's Parameter."""
         inner, _, own = self.weight.rpartition(".")
         module = self.module.get_submodule(inner)
-        masked = _masked(module, own)
-        return (module, own) if masked is None else (masked, "original")
+        held = masked(module, own)
+        return (module, own) if held is None else (held, "original")
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -195,8 +190,9 @@ class Site:
         return self.module.get_submodule(inner), own
 
     def matrix(self, like_weight: Tensor) -> Tensor:
-        """Returns a tensor of the weight's shape as [out features, in features] (a view)."""
-        return self.form.matrix(like_weight)
+        """Returns a tensor of the weight's shape as [out features, in features] (a view, where it is not in a
+        sparse layout of torch)."""
+        return self.form.matrix(strided(like_weight))
 
     def matched(self, module_name: str) -> str:
         """Returns what a regex is matched with, where the module has that name."""
@@ -207,14 +203,3 @@ class Site:
         """(out features, in features)."""
         rows, cols, *_ = self.matrix(self.parameter).shape
         return rows, cols
-
-
-def _masked(module: nn.Module, weight: str = "weight") -> nn.Module | None:
-    """Returns what holds a Parameter that torch.ao.pruning has masked, and that squash_mask has not yet
-    replaced; else None."""
-    utils = sys.modules.get(_MASKS)  # a mask exists only where its module was imported
-    if utils is None or not parametrize.is_parametrized(module, weight):
-        return None
-    steps = module.parametrizations[weight]  # type: ignore[union-attr,index]
-    masks = all(isinstance(step, utils.FakeSparsity) for step in steps)  # type: ignore[union-attr]
-    return steps if masks else None  # type: ignore[return-value]

@@ -1,0 +1,61 @@
+"""The index and the values of torch's sparse tensors, whatever their layout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: The layouts of matrices that torch has, beside the strided one.
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+#: Those that store blocks.
+BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
+_BY_COLUMN = (torch.sparse_csc, torch.sparse_bsc)
+
+
+def is_sparse_matrix(tensor: object) -> bool:
+    """Returns whether a tensor is a matrix in a sparse layout of torch, with neither batch nor other dense
+    dimensions than those of blocks."""
+    if not isinstance(tensor, Tensor) or tensor.layout not in SPARSE or tensor.dim() != 2:
+        return False
+    return tensor.dense_dim() == 0
+
+
+def places_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the rows and columns of what a sparse matrix stores, int64 [stored], in its own order: of its
+    elements, or of its blocks on their grid."""
+    if tensor.layout == torch.sparse_coo:
+        row, col = tensor._indices()
+        return row, col
+    if tensor.layout in _BY_COLUMN:
+        along, across = tensor.ccol_indices(), tensor.row_indices()
+    else:
+        along, across = tensor.crow_indices(), tensor.col_indices()
+    lines = torch.arange(along.numel() - 1, device=along.device)
+    line = lines.repeat_interleave(along.long().diff(), output_size=across.numel())
+    return (across.long(), line) if tensor.layout in _BY_COLUMN else (line, across.long())
+
+
+def values_of(tensor: Tensor) -> Tensor:
+    """Returns the values of a sparse matrix, [stored] or [stored, block rows, block columns]."""
+    tensor = tensor.detach()
+    return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
+
+
+def elements_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the places, int64 [2, n], and the values [n] of the elements that a sparse matrix stores; those
+    of blocks are all stored, zeros too."""
+    (row, col), values = places_of(tensor), values_of(tensor)
+    if tensor.layout in BLOCKS:
+        _, bm, bn = values.shape
+        row = (row[:, None, None] * bm + torch.arange(bm, device=row.device)[:, None]).expand(values.shape)
+        col = (col[:, None, None] * bn + torch.arange(bn, device=col.device)).expand(values.shape)
+    return torch.stack([row.flatten(), col.flatten()]), values.flatten()
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """Returns a sparse matrix as a strided one; any other tensor as it is."""
+    if not is_sparse_matrix(tensor):
+        return tensor
+    (row, col), values = elements_of(tensor)
+    dense = values.new_zeros(tensor.shape)
+    return dense.index_put_((row, col), values, accumulate=tensor.layout == torch.sparse_coo)

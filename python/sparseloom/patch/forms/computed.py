@@ -1,0 +1,71 @@
+"""Weights that something computes from outside of a module: hooks, norms, pruning, parametrizations, and the
+function modes of nncf."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+#: Where torch.ao.pruning has its parametrization, which multiplies a weight with a mask.
+_MASKS = "torch.ao.pruning.sparsifier.utils"
+#: Class of a forward pre-hook of torch.nn.utils -> what it does, and what makes its result permanent.
+_NORMS = {
+    "WeightNorm": ("normalises", "torch.nn.utils.remove_weight_norm"),
+    "SpectralNorm": ("normalises", "torch.nn.utils.remove_spectral_norm"),
+}
+#: The child in which nncf keeps the functions that a wrapped model's forward runs on weights and inputs.
+_NNCF = "__nncf_hooks"
+
+
+def computed(module: nn.Module) -> str:
+    """Returns what computes a weight of a module and how to make its result permanent; "" where nothing does,
+    or torch.ao.pruning masks it, which is taken masked."""
+    for hook in module._forward_pre_hooks.values():
+        kind = type(hook)
+        name = getattr(hook, "_tensor_name", None) or getattr(hook, "name", "weight")
+        if kind.__module__ == "torch.nn.utils.prune":
+            remove = f"torch.nn.utils.prune.remove(module, {name!r})"
+            return f"torch.nn.utils.prune masks its {name}: call {remove} first"
+        if kind.__module__.startswith("torch.nn.utils.") and kind.__name__ in _NORMS:
+            does, remove = _NORMS[kind.__name__]
+            return f"a hook {does} its {name}: call {remove}(module, {name!r}) first"
+    if not parametrize.is_parametrized(module):
+        return ""
+    for name in module.parametrizations:  # type: ignore[union-attr]
+        steps = masked(module, name)
+        if steps is None:
+            how = f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})"
+            return f"it is parametrized: call {how} first"
+        size = tuple(steps.original.shape)
+        for step in steps:
+            if tuple(step.mask.shape) != size:
+                return (
+                    f"its mask is {_times(step.mask.shape)} for a weight of {_times(size)}, with which torch "
+                    "cannot compute either: prepare the sparsifier with a sparse_block_shape that divides it"
+                )
+    return ""
+
+
+def masked(module: nn.Module, weight: str = "weight") -> Any:
+    """Returns what holds a Parameter that torch.ao.pruning has masked, and that squash_mask has not yet
+    replaced; else None."""
+    utils = sys.modules.get(_MASKS)  # a mask exists only where its module was imported
+    if utils is None or not parametrize.is_parametrized(module, weight):
+        return None
+    steps = module.parametrizations[weight]  # type: ignore[union-attr,index]
+    masks = all(isinstance(step, utils.FakeSparsity) for step in steps)  # type: ignore[union-attr]
+    return steps if masks else None
+
+
+def computed_by_nncf(model: nn.Module) -> bool:
+    """Returns whether nncf runs functions on weights and inputs of a model, by the names of modules that a
+    sparse layer would not have: its masks would be lost."""
+    storages = [each for module in model.modules() if (each := module._modules.get(_NNCF)) is not None]
+    return any(next(hooks.children(), None) is not None for each in storages for hooks in each.children())
+
+
+def _times(shape: Any) -> str:
+    return " x ".join(map(str, shape))
