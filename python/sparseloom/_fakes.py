@@ -1,38 +1,59 @@
 """Gives torch.compile and torch.export the shapes and dtypes of the operators' results (fake kernels).
 Imported once the library is loaded."""
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from . import _onnx
 
-@torch.library.register_fake("sparseloom::bsr_linear")
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def _fake(name: str) -> Callable[[Kernel], Kernel]:
+    """Registers the fake kernel of an operator; while torch.onnx.export asks for it, it raises Error."""
+
+    def registered(kernel: Kernel) -> Kernel:
+        @functools.wraps(kernel)
+        def checked(*operands: Any, **named: Any) -> Any:
+            _onnx.refuse(name)
+            return kernel(*operands, **named)
+
+        torch.library.register_fake(name)(checked)
+        return kernel
+
+    return registered
+
+
+@_fake("sparseloom::bsr_linear")
 def _linear_fake(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features))
 
 
-@torch.library.register_fake("sparseloom::bsr_linear_dx")
+@_fake("sparseloom::bsr_linear_dx")
 def _linear_dx_fake(dy: Tensor, values: Tensor, index: Tensor, in_features: int, *rest: Any) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], in_features))
 
 
-@torch.library.register_fake("sparseloom::bsr_linear_dw")
+@_fake("sparseloom::bsr_linear_dw")
 def _linear_dw_fake(
     dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, *rest: Any
 ) -> Tensor:
     return dy.new_empty((blocks, block_rows, block_cols))
 
 
-@torch.library.register_fake("sparseloom::bsr_linear_dw_add")
+@_fake("sparseloom::bsr_linear_dw_add")
 def _linear_dw_add_fake(dvalues: Tensor, *rest: Any) -> None:
     return None
 
 
-@torch.library.register_fake("sparseloom::bsr_linear_train")
+@_fake("sparseloom::bsr_linear_train")
 def _linear_train_fake(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
 ) -> tuple[Tensor, Tensor]:
@@ -40,7 +61,7 @@ def _linear_train_fake(
     return x.new_empty(sizes), x.new_empty(sizes)
 
 
-@torch.library.register_fake("sparseloom::bsr_linear_backward")
+@_fake("sparseloom::bsr_linear_backward")
 def _linear_backward_fake(
     dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, index: Tensor,
     in_features: int, blocks: int, block_rows: int, block_cols: int,
@@ -53,59 +74,59 @@ def _linear_backward_fake(
     return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
 
 
-@torch.library.register_fake("sparseloom::sparsifier_mask")
+@_fake("sparseloom::sparsifier_mask")
 def _sparsifier_mask_fake(dense: Tensor, *rest: Any) -> Tensor:
     return dense.new_empty(dense.shape, dtype=torch.bool)
 
 
-@torch.library.register_fake("sparseloom::sparsifier_values")
+@_fake("sparseloom::sparsifier_values")
 def _sparsifier_values_fake(dense: Tensor, *rest: Any) -> Tensor:
     return dense.new_empty(dense.shape)
 
 
-@torch.library.register_fake("sparseloom::nm_positions")
+@_fake("sparseloom::nm_positions")
 def _nm_positions_fake(mask: Tensor, n: int, m: int) -> Tensor:
     return mask.new_empty((mask.shape[0], -(-mask.shape[1] // m), n), dtype=torch.uint8)
 
 
-@torch.library.register_fake("sparseloom::nm_pack")
+@_fake("sparseloom::nm_pack")
 def _nm_pack_fake(dense: Tensor, positions: Tensor, m: int) -> Tensor:
     return dense.new_empty(positions.shape)
 
 
-@torch.library.register_fake("sparseloom::nm_unpack")
+@_fake("sparseloom::nm_unpack")
 def _nm_unpack_fake(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
     return values.new_empty((values.shape[0], cols))
 
 
-@torch.library.register_fake("sparseloom::nmg_pack")
+@_fake("sparseloom::nmg_pack")
 def _nmg_pack_fake(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
     return dense.new_empty((*order.shape, n))
 
 
-@torch.library.register_fake("sparseloom::nmg_unpack")
+@_fake("sparseloom::nmg_unpack")
 def _nmg_unpack_fake(values: Tensor, order: Tensor, rows: int, cols: int, *rest: Any) -> Tensor:
     return values.new_empty((rows, cols))
 
 
-@torch.library.register_fake("sparseloom::nmg_linear")
+@_fake("sparseloom::nmg_linear")
 def _nmg_linear_fake(
     x: Tensor, values: Tensor, order: Tensor, bias: Tensor | None, rows: int, *rest: Any
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], rows))
 
 
-@torch.library.register_fake("sparseloom::pack")
+@_fake("sparseloom::pack")
 def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
     return dense.new_empty((col.shape[0], block_rows, block_cols))
 
 
-@torch.library.register_fake("sparseloom::unpack")
+@_fake("sparseloom::unpack")
 def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
     return values.new_empty((rows, cols))
 
 
-@torch.library.register_fake("sparseloom::block_gradient_norms")
+@_fake("sparseloom::block_gradient_norms")
 def _block_gradient_norms_fake(
     grad_output: Tensor, input: Tensor, block_rows: int, block_cols: int, norm: str
 ) -> Tensor:
@@ -113,7 +134,7 @@ def _block_gradient_norms_fake(
     return input.new_empty(grid, dtype=torch.float32)
 
 
-@torch.library.register_fake("sparseloom::gate_blocks")
+@_fake("sparseloom::gate_blocks")
 def _gate_blocks_fake(
     values: Tensor, index: Tensor, gates: Tensor, rows: int, cols: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +142,7 @@ def _gate_blocks_fake(
     return index.new_empty(index.shape), values.new_empty(values.shape), place
 
 
-@torch.library.register_fake("sparseloom::gate_gradients")
+@_fake("sparseloom::gate_gradients")
 def _gate_gradients_fake(
     gradient: Tensor, values: Tensor, gates: Tensor, place: Tensor, need_values: bool, need_gates: bool
 ) -> tuple[Tensor, Tensor]:
@@ -129,7 +150,7 @@ def _gate_gradients_fake(
     return dvalues, gates.new_empty(gates.shape if need_gates else (0,))
 
 
-@torch.library.register_fake("sparseloom::bsr_scaled_linear")
+@_fake("sparseloom::bsr_scaled_linear")
 def _scaled_linear_fake(
     x: Tensor,
     values: Tensor,
@@ -144,12 +165,12 @@ def _scaled_linear_fake(
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
 
 
-@torch.library.register_fake("sparseloom::semi24_linear")
+@_fake("sparseloom::semi24_linear")
 def _semi24_linear_fake(x: Tensor, values: Tensor, *rest: Any, **named: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], values.shape[0]))
 
 
-@torch.library.register_fake("sparseloom::semi24_scaled_linear")
+@_fake("sparseloom::semi24_scaled_linear")
 def _semi24_scaled_linear_fake(
     x: Tensor,
     values: Tensor,
@@ -165,37 +186,37 @@ def _semi24_scaled_linear_fake(
     return x.new_empty((*x.shape[:-1], values.shape[0]), dtype=out_dtype)
 
 
-@torch.library.register_fake("sparseloom::semi24_order")
+@_fake("sparseloom::semi24_order")
 def _semi24_order_fake(positions: Tensor, cols: int, eight_bit: bool = False) -> Tensor:
     width = 2 if eight_bit else 1
     tiles = -(-positions.shape[0] // 64) * -(-cols // (128 * width))
     return positions.new_empty(tiles * 1024 * width)
 
 
-@torch.library.register_fake("sparseloom::semi24_dx")
+@_fake("sparseloom::semi24_dx")
 def _semi24_dx_fake(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, *rest: Any, **named: Any
 ) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], cols))
 
 
-@torch.library.register_fake("sparseloom::semi24_pack")
+@_fake("sparseloom::semi24_pack")
 def _semi24_pack_fake(dense: Tensor) -> tuple[Tensor, Tensor]:
     rows, groups = dense.shape[0], -(-dense.shape[1] // 4)
     return dense.new_empty((rows, 2 * groups)), dense.new_empty((rows, -(-groups // 2)), dtype=torch.uint8)
 
 
-@torch.library.register_fake("sparseloom::semi24_unpack")
+@_fake("sparseloom::semi24_unpack")
 def _semi24_unpack_fake(values: Tensor, positions: Tensor, cols: int) -> Tensor:
     return values.new_empty((values.shape[0], cols))
 
 
-@torch.library.register_fake("sparseloom::semi24_prune")
+@_fake("sparseloom::semi24_prune")
 def _semi24_prune_fake(w: Tensor, method: str) -> Tensor:
     return w.new_empty(w.shape, dtype=torch.bool)
 
 
-@torch.library.register_fake("sparseloom::semi24_compress")
+@_fake("sparseloom::semi24_compress")
 def _semi24_compress_fake(w: Tensor, method: str, transposed: bool = False) -> tuple[Tensor, ...]:
     packed = _semi24_pack_fake(w)
     mask = w.new_empty((w.shape[0], -(-w.shape[1] // 8)), dtype=torch.uint8)
@@ -203,34 +224,34 @@ def _semi24_compress_fake(w: Tensor, method: str, transposed: bool = False) -> t
     return *packed, mask, *_semi24_pack_fake(turned)
 
 
-@torch.library.register_fake("sparseloom::csr_linear")
+@_fake("sparseloom::csr_linear")
 def _csr_linear_fake(x: Tensor, values: Tensor, crow: Tensor, *rest: Any, **named: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))
 
 
-@torch.library.register_fake("sparseloom::csr_dx")
+@_fake("sparseloom::csr_dx")
 def _csr_dx_fake(
     dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, *rest: Any, **named: Any
 ) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], cols))
 
 
-@torch.library.register_fake("sparseloom::csr_dw")
+@_fake("sparseloom::csr_dw")
 def _csr_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, *rest: Any, **named: Any) -> Tensor:
     return dy.new_empty(col.shape)
 
 
-@torch.library.register_fake("sparseloom::conv_pack")
+@_fake("sparseloom::conv_pack")
 def _conv_pack_fake(weight: Tensor, index: Tensor, blocks: int, bm: int, bn: int) -> Tensor:
     return weight.new_empty((blocks, weight.shape[1], bm, bn))
 
 
-@torch.library.register_fake("sparseloom::conv_unpack")
+@_fake("sparseloom::conv_unpack")
 def _conv_unpack_fake(values: Tensor, index: Tensor, rows: int, cols: int) -> Tensor:
     return values.new_empty((rows, values.shape[1], cols))
 
 
-@torch.library.register_fake("sparseloom::bsr_conv")
+@_fake("sparseloom::bsr_conv")
 def _conv_fake(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_channels: int, *window: Any,
     **named: Any,
@@ -243,7 +264,7 @@ def _conv_fake(
     return x.new_empty((x.shape[0], *space, out_channels))
 
 
-@torch.library.register_fake("sparseloom::bsr_conv_dx")
+@_fake("sparseloom::bsr_conv_dx")
 def _conv_dx_fake(
     dy: Tensor, values: Tensor, index: Tensor, in_channels: int, depth: int, height: int, width: int,
     *window: Any, **named: Any,
@@ -252,7 +273,7 @@ def _conv_dx_fake(
     return dy.new_empty((dy.shape[0], *space, in_channels))
 
 
-@torch.library.register_fake("sparseloom::bsr_conv_dw")
+@_fake("sparseloom::bsr_conv_dw")
 def _conv_dw_fake(
     dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, kernel: list[int],
     *window: Any, **named: Any,
@@ -260,11 +281,11 @@ def _conv_dw_fake(
     return x.new_empty((blocks, math.prod(kernel), block_rows, block_cols))
 
 
-@torch.library.register_fake("sparseloom::lstm_cell_pointwise")
-@torch.library.register_fake("sparseloom::lstm_cell_pointwise_backward")
-@torch.library.register_fake("sparseloom::gru_cell_pointwise")
-@torch.library.register_fake("sparseloom::gru_cell_pointwise_backward")
-@torch.library.register_fake("sparseloom::unit_norm")
-@torch.library.register_fake("sparseloom::unit_norm_backward")
+@_fake("sparseloom::lstm_cell_pointwise")
+@_fake("sparseloom::lstm_cell_pointwise_backward")
+@_fake("sparseloom::gru_cell_pointwise")
+@_fake("sparseloom::gru_cell_pointwise_backward")
+@_fake("sparseloom::unit_norm")
+@_fake("sparseloom::unit_norm_backward")
 def _cell_fake(*operands: Any) -> None:
     return None

@@ -1,4 +1,4 @@
-"""LoRA from the peft package for block-sparse and 2:4 layers. This module needs peft; ``import sparseloom``
+"""LoRA from the peft package for sparse layers of every layout. This module needs peft; ``import sparseloom``
 does not.
 
 >>> import peft, sparseloom.lora
@@ -19,7 +19,7 @@ from peft.tuners.tuners_utils import check_adapters_to_merge
 from torch import nn
 
 from .errors import Error
-from .nn import BlockSparseLinear, Semi24Linear
+from .nn import BlockSparseLinear, Semi24Linear, SparseLinear
 
 
 class LoraBlockSparse(Linear):  # type: ignore[misc]
@@ -67,5 +67,6 @@ def register_(config: LoraConfig) -> LoraConfig:
     peft keeps this in the config object and not in the adapter's file: also register the config with which
     you load an adapter.
     """
-    config._register_custom_module({BlockSparseLinear: LoraBlockSparse, Semi24Linear: LoraBlockSparse})
+    kinds = (BlockSparseLinear, Semi24Linear, SparseLinear)
+    config._register_custom_module(dict.fromkeys(kinds, LoraBlockSparse))
     return config

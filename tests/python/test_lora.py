@@ -10,8 +10,8 @@ from torch import nn
 
 import sparseloom
 import sparseloom.lora
-from sparseloom import BlockSparse, densify_, sparsify_
-from sparseloom.nn import BlockSparseLinear
+from sparseloom import BlockSparse, InLayout, densify_, sparsify_
+from sparseloom.nn import BlockSparseLinear, SparseLinear
 
 MODELS = {
     "bert": (
@@ -174,3 +174,32 @@ def test_an_adapter_around_a_2_4_layer_trains_saves_and_leaves_the_layer_alone(t
     loaded = sparseloom.lora.register_(peft.LoraConfig.from_pretrained(tmp_path))
     again = peft.PeftModel.from_pretrained(sparse(), tmp_path, config=loaded).eval()
     torch.testing.assert_close(again(words).logits, model(words).logits)
+
+
+ELEMENTS = {
+    "csr": InLayout("csr", density=0.3),
+    "coo": InLayout("coo", density=0.3),
+    "nm": InLayout("nm", n=1, m=4),
+    "nmg": InLayout("nmg", n=2, m=4, g=4),
+}
+
+
+@pytest.mark.parametrize("layout", ELEMENTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_an_adapter_takes_layers_of_single_elements(name, layout):
+    cls, patterns, _ = MODELS[name]
+    model = tiny_models.made(cls, name)
+    sparsify_(model, dict.fromkeys(patterns, ELEMENTS[layout]))
+    words = tiny_models.tokens()
+    with torch.no_grad():
+        before = model(words).logits
+    model = peft.get_peft_model(model, config(name)).eval()
+    adapted = [
+        m for m in model.modules() if isinstance(m, LoraLayer) and isinstance(m.base_layer, SparseLinear)
+    ]
+    assert len(adapted) == 4
+    with torch.no_grad():
+        assert torch.equal(model(words).logits, before)
+    model(input_ids=words, labels=words).loss.backward()
+    for layer in adapted:
+        assert layer.lora_B["default"].weight.grad.abs().sum() > 0 and layer.base_layer.values.grad is None

@@ -105,3 +105,28 @@ def test_entries_of_a_state_dict_own_their_memory_and_safetensors_saves_them_all
         parameter.data.zero_()
     safetensors.torch.load_model(layer, tmp_path / "m.safetensors")
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
+
+
+ONNX = {
+    "linear": (blocks, (2, 64)),
+    "csr": (in_layout("csr", density=0.3), (2, 64)),
+    "semi24": (lambda: sparse.Semi24Linear(64, 96), (2, 64)),
+    "conv": (lambda: sparse.BlockSparseConv1d(64, 32, 3, density=0.5, block=16), (2, 64, 8)),
+    "lstm": (lambda: sparse.BlockSparseLSTM(64, 32, density=0.5, block=16), (3, 2, 64)),
+}
+
+
+@pytest.mark.parametrize("kind", ONNX)
+def test_onnx_export_of_a_sparse_layer_says_that_densify_comes_first(kind, monkeypatch):
+    """Both exporters trace first; neither package of ONNX is needed to see what they would be told."""
+    import torch.onnx
+
+    make, shape = ONNX[kind]
+    net, x = nn.Sequential(make()).eval(), torch.randn(shape)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    for trace in (torch.jit.trace, torch.export.export):
+        with pytest.raises(Exception, match=r"\[onnx\] expected a dense model.*densify_\(model\) first"):
+            trace(net, (x,))
+    monkeypatch.undo()
+    net(x)
+    torch.export.export(net, (x,))

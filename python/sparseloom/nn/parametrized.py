@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import Error
+from .onnx import NotForOnnx
 
 
 class Parametrizations(nn.ModuleDict):
@@ -29,7 +30,7 @@ class Parametrizations(nn.ModuleDict):
         return method if entry is None else entry
 
 
-class Parametrizable(nn.Module):
+class Parametrizable(NotForOnnx):
     """A layer with ``values`` that torch.nn.utils.parametrize takes, as ``weight`` of other layers."""
 
     def __setattr__(self, name: str, value: Any) -> None:

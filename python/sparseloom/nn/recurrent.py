@@ -17,6 +17,8 @@ from ..errors import Error
 from ..pattern import Block
 from .arguments import recorded_by_fx
 from .linears import in_blocks
+from .onnx import NotForOnnx
+from .pruned_entries import accept_pruned
 from .recurrent_weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
@@ -26,7 +28,7 @@ Self = TypeVar("Self", bound="BlockSparseRNN")
 _STEPS_BESIDE = 8
 
 
-class BlockSparseRNN(nn.Module):
+class BlockSparseRNN(NotForOnnx):
     """What BlockSparseLSTM and BlockSparseGRU share.
 
     Each weight of torch's layer is a child, with its bias: ``ih_l0``, ``hh_l0``, ``hr_l0`` (the projection),
@@ -329,6 +331,7 @@ class BlockSparseGRU(BlockSparseRNN):
 def _dense_entries(module: BlockSparseRNN, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Renames the entries of torch's layer to those of the layers inside."""
     for name in module._names():
+        accept_pruned(tensors, prefix, f"weight_{name}")
         for kind in ("weight", "bias"):
             if f"{prefix}{kind}_{name}" in tensors:
                 tensors[f"{prefix}{name}.{kind}"] = tensors.pop(f"{prefix}{kind}_{name}")
