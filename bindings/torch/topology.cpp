@@ -1,10 +1,14 @@
 // The operators of topologies that change: in place, in torch's memory and on torch's stream.
+#include <initializer_list>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
 #include "operands.h"
+#include "ops/checks.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 
@@ -132,13 +136,41 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
                           torch_executor(device));
 }
 
-// Fake (Meta) kernels, which torch's compilers call. They do nothing: there are no results, and the tensors
-// that are written have their shapes already.
-void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&) {}
-void no_move(const Tensor&, const Tensor&) {}
-void no_update(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {}
-void no_choice(const Tensor&, const Tensor&, std::optional<Tensor>, const Tensor&, const Tensor&,
-               const Tensor&) {}
+// Fake (Meta) kernels, which torch's compilers call, and torch itself where a single operand lies on meta.
+// There are no results, and the tensors that are written have their shapes already.
+void require_all_on_meta(const char* op, std::initializer_list<std::pair<const char*, const Tensor&>> all) {
+  const auto on_meta = [](const Tensor& tensor) { return !tensor.is_cpu() && !tensor.is_cuda(); };
+  const auto place = [&](const Tensor& tensor) {
+    return on_meta(tensor) ? std::string("meta") : ops::place(device_of("", "", tensor));
+  };
+  const auto& [first, like] = *all.begin();
+  for (const auto& [name, tensor] : all)
+    if (on_meta(tensor) != on_meta(like))
+      core::fail(op, std::string(name) + " on " + place(like) + ", as " + first, place(tensor),
+                 "move the module to one device with .to()");
+}
+void no_topology(const Tensor& mask, const Tensor& index, const Tensor& moved, const Tensor& requested) {
+  require_all_on_meta("set_topology",
+                      {{"mask", mask}, {"index", index}, {"moved", moved}, {"requested", requested}});
+}
+void no_move(const Tensor& values, const Tensor& moved) {
+  require_all_on_meta("move_blocks", {{"values", values}, {"moved", moved}});
+}
+void no_update(const Tensor& mask, const Tensor& index, const Tensor& moved, const Tensor& requested,
+               const Tensor& flags) {
+  require_all_on_meta(
+      "update_topology",
+      {{"mask", mask}, {"index", index}, {"moved", moved}, {"requested", requested}, {"flags", flags}});
+}
+void no_choice(const Tensor& index, const Tensor& scores, std::optional<Tensor> growth, const Tensor& budget,
+               const Tensor& mask, const Tensor& flags) {
+  require_all_on_meta("choose_blocks", {{"index", index},
+                                        {"scores", scores},
+                                        {"growth", growth ? *growth : index},
+                                        {"budget", budget},
+                                        {"mask", mask},
+                                        {"flags", flags}});
+}
 
 }  // namespace
 }  // namespace sparseloom::binding

@@ -1,5 +1,9 @@
 """Gives torch.compile and torch.export the shapes and dtypes of the operators' results (fake kernels).
-Imported once the library is loaded."""
+Imported once the library is loaded.
+
+torch runs them for tensors on meta, too, and takes a call for one of those where a single operand lies
+there: the result would be memory that nobody wrote, on the device of the others. So each of them looks at
+where all operands lie."""
 
 import functools
 import math
@@ -10,19 +14,25 @@ import torch
 from torch import Tensor
 
 from . import _onnx
+from ._devices import on_one_device
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def _fake(name: str) -> Callable[[Kernel], Kernel]:
-    """Registers the fake kernel of an operator; while torch.onnx.export asks for it, it raises Error."""
+    """Registers the fake kernel of an operator, with the check of its operands' devices; while
+    torch.onnx.export asks for it, it raises Error."""
+    on_one = on_one_device(
+        name.removeprefix("sparseloom::").removeprefix("bsr_"), torch._C._get_schema(name, "")
+    )
 
     def registered(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
         def checked(*operands: Any, **named: Any) -> Any:
             _onnx.refuse(name)
-            return kernel(*operands, **named)
+            return one_device(*operands, **named)
 
+        one_device = on_one(kernel)
         torch.library.register_fake(name)(checked)
         return kernel
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _recurrent, _recurrent_transformed
+from ._devices import on_one_device, require_one_device
 from ._once import differentiable_once
 from ._products import transformed
 from ._recurrent import Walk, Weight, state_dtype
@@ -70,6 +71,7 @@ _backward_operator: Any = torch.library.custom_op(
 
 
 @_forward_operator.register_fake
+@on_one_device("recurrent", _forward_operator._opoverload._schema)
 def _forward_fake(
     lstm: bool, gx: Tensor, h0: Tensor, c0: Tensor | None, values: Tensor, index: Tensor | None,
     numbers: Any, bias: Tensor | None, projection: Tensor | None, projection_index: Tensor | None,
@@ -87,6 +89,7 @@ def _forward_fake(
 
 
 @_backward_operator.register_fake
+@on_one_device("recurrent", _backward_operator._opoverload._schema)
 def _backward_fake(
     lstm: bool, dy: Tensor | None, dhn: Tensor | None, dcn: Tensor | None, saved: list[Tensor],
     values: Tensor, index: Tensor | None, numbers: Any, projection: Tensor | None,
@@ -155,6 +158,9 @@ def sequence(
         weight: [4 hidden, hidden or projected], of a GRU [3 hidden, hidden]; bias: its own.
         projection: [projected, hidden] of an LSTM, or None.
     """
+    names = {"x": gx, "h0": h0, "c0": c0, "weight": weight.values, "index": weight.packed, "bias": bias}
+    narrowed = {} if projection is None else {"projection": projection.values, "its index": projection.packed}
+    require_one_device("recurrent", names | narrowed)
     lstm, dtype = c0 is not None, gx.dtype
     # c is a sum over all steps, which 16 bits would round in each.
     c0 = None if c0 is None else c0.to(state_dtype(dtype))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _nm
+from .._devices import require_one_device
 from .._numbers import whole
 from .._products import differentiated, transformed
 from ..errors import Error
@@ -32,6 +33,7 @@ class Groups(Layout):
             return _Copy.apply(dense, self, True)  # type: ignore[no-any-return]
         if _nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
+        require_one_device(self.name, {"weight": dense, "index": self.index})
         row, col, (rows, cols) = self.places()
         whole = pad(dense, (0, cols - self.cols, 0, rows - self.rows))
         return whole.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
@@ -41,6 +43,7 @@ class Groups(Layout):
             return _Copy.apply(values, self, False)  # type: ignore[no-any-return]
         if _nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)
+        require_one_device(self.name, {"values": values, "index": self.index})
         row, col, (rows, cols) = self.places()
         whole = values.new_zeros(rows * cols)
         whole = whole.scatter(0, (row * cols + col).flatten(), values.flatten())

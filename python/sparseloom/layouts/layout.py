@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .._devices import require_one_device
 from ..errors import Error
 
 Self = TypeVar("Self", bound="Layout")
@@ -184,7 +185,10 @@ class Layout:
             raise Error(op, "a place of its own in W for every value that is not zero", got, REPACK)
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """Returns y [m, rows] = x [m, cols] W^T + bias [rows], all of one dtype and on one device."""
+        """Returns y [m, rows] = x [m, cols] W^T + bias [rows], all of one dtype. Raises Error unless x
+        and bias lie on one device."""
+        if bias is not None and bias.device != x.device:
+            require_one_device("linear", {"x": x, "bias": bias})
         return functional.linear(x, self.to_dense(values), bias)
 
     def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import _conv, _conv_plans, ops
 from .. import pattern as patterns
+from .._devices import require_one_device
 from .._empty_rows import warn_of_empty_rows
 from .._numbers import whole
 from ..errors import Error
@@ -182,6 +183,8 @@ class ConvModule(IndexedModule):
         if unbatched := x.dim() == self.dimensions + 1:
             x, residual = x.unsqueeze(0), None if residual is None else residual.unsqueeze(0)
         self._require_fit(x, values)
+        if bias is not None and bias.device != x.device:  # those that add it themselves leave it to torch
+            require_one_device("conv", {"x": x, "bias": bias})
         y = self._product(x, values, bias, **how)
         if self.edges is not None:
             y = self.edges(y, x.shape[2:])

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .. import ops
+from .._devices import require_one_device
 from .._operators import tf32_of
 from .._products import column_sums, gradient_batched, transformed
 from ..errors import Error
@@ -180,6 +181,8 @@ def product(
     kept = serving("linear", layer, x, values)
     if kept is None:
         return None
+    if bias is not None and bias.device != x.device:
+        require_one_device("linear", {"x": x, "bias": bias})
     copied = layer.dense_copy != "auto" or _is_faster(
         layer, x, "forward", bias is not None, residual is not None
     )

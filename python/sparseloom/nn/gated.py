@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
+from .._devices import at_hand
 from ..errors import Error
 from ..pattern import Pattern
 from ..sparsify.gates import Gate, HardConcreteGate
@@ -56,7 +57,8 @@ class GatedBlockSparseLinear(nn.Module):
         if not isinstance(layer, BlockSparseLinear):
             remedy = "exchange this layer as a whole, or pack() it first"
             raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
-        return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias)
+        with at_hand(layer):
+            return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias)
 
     def penalty(self) -> Tensor | None:
         """Returns what to add to the loss; None for gates without a penalty."""

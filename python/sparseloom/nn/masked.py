@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from .._devices import require_one_device
 from .._products import transformed
 from ..errors import Error
 from ..layouts import Layout
@@ -100,6 +101,8 @@ class MaskedLinear(nn.Module):
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node
         arguments.require_tensor(x)
+        if self.mask.device != x.device:
+            require_one_device("linear", {"x": x, "mask": self.mask})
         leaves_host_out = self.gate is None or self.gate.on_device
         plain = not self.share and not self.decay
         # torch.func wants every derivative, and torch.jit.trace records neither plans nor Functions.

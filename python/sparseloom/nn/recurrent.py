@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
+from .._devices import at_hand
 from .._products import transformed
 from .._recurrent import Walk, Weight
 from .._sequences import sequence
@@ -193,6 +194,13 @@ class BlockSparseRNN(NotForOnnx):
     def _sequence(self, name: str, x: Tensor, states: tuple[Tensor, ...], walk: Walk) -> tuple[Tensor, ...]:
         recurrent, projection = self._child(f"hh_{name}"), self._modules.get(f"hr_{name}")
         gx: Tensor = self._child(f"ih_{name}")(x)
+        with at_hand(recurrent, projection):
+            return self._steps(recurrent, projection, gx, states, walk)
+
+    def _steps(
+        self, recurrent: nn.Module, projection: nn.Module | None, gx: Tensor, states: tuple[Tensor, ...],
+        walk: Walk,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         h0, *cells = (state.to(gx.dtype) for state in states)
         if recurrent._forward_hooks:  # report and others see one step of what is never called
             recurrent(h0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.parametrizations import weight_norm
 
+from .._devices import at_hand, require_one_device
 from .._norms import Norm, Reach
 from .._numbers import whole
 from .._recurrent import Weight, state_dtype
@@ -147,6 +148,10 @@ class SmallWorldLSTM(nn.Module):
         if x.dim() != 3 or x.shape[-1] != self.input_size or not len(x):
             expected = f"x [steps, batch, {self.input_size}] of one step or more"
             raise Error(_OP, expected, str(list(x.shape)), "time comes first")
+        with at_hand(*self.steps, *self.norms, self.gates):
+            return self._walk(x, state)
+
+    def _walk(self, x: Tensor, state: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         factor, summand = self.multiply_norm(self.multiply(x)), self.add_norm(self.add(x))
         h, c = self._state(state, x, factor.dtype)
         products = [self._products(matrix) for matrix in [*self.steps, self.gates]]
@@ -243,13 +248,14 @@ class SmallWorldLSTM(nn.Module):
         if not plain or matrix._forward_hooks or not by_functions():
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
+        require_one_device(_OP, {"gate_bias": self.gate_bias, "the values of a step": values})
         dtype = self._dtype(values)
         return _Of(weight_of(matrix, dtype)[0])
 
     def _dtype(self, of: Tensor) -> torch.dtype:
         """Returns the dtype of products with a Parameter: autocast's where it is on."""
         kind, dtype = of.device.type, of.dtype
-        autocast = torch.is_autocast_enabled(kind) and dtype != torch.float64
+        autocast = kind != "meta" and torch.is_autocast_enabled(kind) and dtype != torch.float64
         return torch.get_autocast_dtype(kind) if autocast else dtype
 
     def _state(self, state: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
