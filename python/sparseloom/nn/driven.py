@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk
 from .indexed import IndexedModule
 from .masked import MaskedLinear
+from .places import Places
 from .sparse_weight import SparseWeight, sparse_layers
 from .topology import make_dynamic
 from .watch import Watch
@@ -38,8 +40,8 @@ class StoredWeight(Held):
         self.shape, self.block = weight.shape, weight.block
         # From the first step on, so that a run that is resumed has the plans of one that was not.
         make_dynamic(owner)
+        self.twins: list[IndexedModule] = []  # layers of copies of the model that were asked to move along
         self.watch()
-        self.twins: list[IndexedModule] = []  # layers of copies of the model, whose blocks move along
 
     @property
     def moves_on_device(self) -> bool:  # type: ignore[override]
@@ -55,6 +57,10 @@ class StoredWeight(Held):
 
     def watch(self) -> None:
         Watch.on(self.owner, self)
+        self.places = _leading(self.owner, self.weight.values)
+        self.places.tell(getattr(self.owner, "packed_index", None))
+        for twin in self.twins:
+            _linked(twin, twin.values, self.places)
 
     def present(self) -> Tensor:
         return self.weight.pattern.mask
@@ -73,12 +79,14 @@ class StoredWeight(Held):
         return False
 
     def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
+        averages = self.places.averages()
         if torch.equal(mask, self.present()):
             return
-        start = None if grown is None else grown.to(self.weight.values.device)
-        self.owner.set_topology_(mask, optimizer=list(optimizers), grown=start)
-        for twin in self.twins:
-            twin.set_topology_(mask, grown=start)
+        for layer in (self.owner, *(layer for _, layer in averages)):
+            moving = list(optimizers) if layer is self.owner else None
+            start = None if grown is None else grown.to(layer.values.device)
+            layer.set_topology_(mask, optimizer=moving, grown=start)
+        self._moved(averages)
 
     def follow(self, copy: nn.Module) -> None:
         found = {each.matched: each.weight.owner for each in sparse_layers(copy)}
@@ -88,6 +96,11 @@ class StoredWeight(Held):
             raise Error("Run.follow", f"a copy of {self.name}", got, "copy the model after sparsify_")
         make_dynamic(twin)
         self.twins.append(twin)
+        _linked(twin, twin.values, self.places)
+
+    def _moved(self, averages: list[tuple[Places, IndexedModule]]) -> None:
+        self.places.tell(getattr(self.owner, "packed_index", None))
+        self.places.moved(averages)
 
     def drop_and_grow(
         self, count: int, share: float, scores: Tensor, growth: Tensor, optimizers: Sequence[Optimizer]
@@ -95,10 +108,16 @@ class StoredWeight(Held):
         budget = torch.empty(2, dtype=torch.float64, device=self.device)
         budget[0].fill_(count)
         budget[1].fill_(share)
-        # The twins first: all choose by the same numbers, from the same blocks.
-        for owner in (*self.twins, self.owner):
+        averages = self.places.averages()
+        beside = [layer for _, layer in averages if layer.values.device == self.device]
+        # The averages first: all choose by the same numbers, from the same blocks.
+        for owner in (*beside, self.owner):
             moving = list(optimizers) if owner is self.owner else None
             owner.drop_and_grow_(budget, growth, scores, optimizer=moving)
+        for _, layer in averages:
+            if layer.values.device != self.device:
+                layer.set_topology_(self.present())
+        self._moved(averages)
 
     def block_norms(self, norm: str) -> Tensor:
         values, order = self.weight.values.detach(), NORMS[norm]
@@ -137,6 +156,7 @@ class MaskedWeight(Held):
         super().__init__()
         self.name, self.target, self.layer, self.keeps_pruned = name, target, layer, keeps_pruned
         self.shape, self.block = (layer.out_features, layer.in_features), layer.block
+        self.twins: list[MaskedLinear] = []  # layers of copies of the model that were asked to follow
         self.watch()
 
     @property
@@ -149,6 +169,19 @@ class MaskedWeight(Held):
 
     def watch(self) -> None:
         Watch.on(self.layer, self)
+        self.places = _leading(self.layer, self.layer.weight)
+        gate = self.layer.gate
+        self.places.tell(self.layer.mask, None if gate is None else (gate.budget, gate.progress))
+        for twin in self.twins:
+            _linked(twin, twin.weight, self.places)
+
+    def follow(self, copy: nn.Module) -> None:
+        found = dict(copy.named_modules(remove_duplicate=False)).get(self.name)
+        if not isinstance(found, MaskedLinear) or found.mask.shape != self.layer.mask.shape:
+            got = "none" if found is None else type(found).__name__
+            raise Error("Run.follow", f"a copy of {self.name}", got, "copy the model after sparsify_")
+        self.twins.append(found)
+        _linked(found, found.weight, self.places)
 
     def present(self) -> Tensor:
         return self.layer.mask.to("cpu", copy=True)
@@ -170,6 +203,7 @@ class MaskedWeight(Held):
         gate = self.layer.gate
         if gate is not None:
             gate.budget, gate.progress = budget, progress
+            self.places.tell(self.layer.mask, (budget, progress))
         return gate is not None
 
     @torch.no_grad()
@@ -178,6 +212,7 @@ class MaskedWeight(Held):
         weight zero, and no gradient and no moments: what returns starts clean."""
         before, weight = self.present(), self.layer.weight
         self.layer.set_mask_(mask)
+        self.places.tell(self.layer.mask)
         if self.keeps_pruned:
             return
         clean = ~expanded((mask & before).to(weight.device), self.block, self.shape)
@@ -202,6 +237,21 @@ class MaskedWeight(Held):
 
     def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
         return _rate(self.layer.weight, optimizers)
+
+
+def _leading(layer: nn.Module, parameter: Tensor) -> Places:
+    """Returns the Places of a layer that a run drives."""
+    found: Any = getattr(layer, "_places", None)
+    places = Places(layer, parameter) if found is None or found.of_none else found.lead()
+    layer._places = places  # type: ignore[assignment]
+    return places
+
+
+def _linked(copy: IndexedModule | MaskedLinear, parameter: Tensor, source: Places) -> None:
+    places = copy._places
+    if places is None or places.of_none:
+        places = copy._places = Places(copy, parameter)
+    places.link(source, asked=True)
 
 
 def _state(parameter: Tensor, optimizers: Iterable[Optimizer]) -> list[Tensor]:

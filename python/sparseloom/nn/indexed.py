@@ -14,6 +14,7 @@ from ..errors import Error
 from ..pattern import Pattern
 from . import arguments, cut_state, dense_copy, dense_entries, state, topology
 from . import capacity as capacities
+from .places import Places
 from .pruned_entries import accept_pruned
 from .with_copy import WithCopy
 from .with_index import WithIndex
@@ -27,8 +28,9 @@ class IndexedModule(WithCopy, WithIndex):
 
     values: nn.Parameter
     strict: bool
-    _writes: int
     _capacity: int | None = None
+    #: Whose blocks move along; see nn.places.
+    _places: Places | None = None
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -183,6 +185,9 @@ class IndexedModule(WithCopy, WithIndex):
         if self._copy is not None:
             self._copy.forget()
 
+    def _mend(self) -> None:
+        state.mend_index(self)
+
     def _no_copy(self) -> str:
         return "the topology is dynamic" if self.dynamic else ""
 
@@ -207,12 +212,19 @@ class IndexedModule(WithCopy, WithIndex):
         state.mend_index(self)
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        state.mend_index(self)
+        return super().__getstate__()
+
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)
+        self._writes = state.writes(self)
         if self._cut is not None:
             cut_state.cut_layers.add(self)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if self._places is not None:
+            self._places.require_own_places("state_dict")
         state.mend_index(self)
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._capacity is not None:
@@ -223,9 +235,11 @@ class IndexedModule(WithCopy, WithIndex):
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
         the index is written again."""
-        was_meta = self.packed_index.is_meta
+        was_meta, clean = self.packed_index.is_meta, state.writes(self) == self._writes
         super()._apply(arguments.exact(fn), recurse)
         packed = self.packed_index
+        if clean:  # else it is still to be mended
+            self._writes = state.writes(self)
         if was_meta and not packed.is_meta:
             self._set_index(self._pattern, packed.device)
         else:
@@ -266,4 +280,6 @@ class IndexedModule(WithCopy, WithIndex):
             if pattern is not None:
                 # load_state_dict(assign=True) may have moved the values
                 self._set_index(pattern, self.values.device)
+            if self._places is not None:
+                self._places.loaded()
         state.load_pair(state_dict, prefix, missing_keys, unexpected_keys)

@@ -22,6 +22,7 @@ from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
 from .masked_elements import layer_of
 from .masked_product import How, Kept, factored, product
+from .places import Places
 
 if TYPE_CHECKING:
     from ..sparsify.gates import Gate
@@ -59,6 +60,9 @@ class MaskedLinear(nn.Module):
 
     mask: Tensor
     gate: Gate | None
+    #: Whose mask an average of the weights takes; see nn.places.
+    _places: Places | None = None
+    _factors: Tensor | None = None
 
     def __init__(
         self,
@@ -126,7 +130,36 @@ class MaskedLinear(nn.Module):
         y = product(x.reshape(-1, self.in_features), weight, gates, bias, how)
         return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
 
+    def _settle(self) -> None:
+        """Takes the factors of the layer that this one is an average of, if something has averaged its weight
+        since the last call: averaged scores would choose other blocks, and as many as another budget buys."""
+        places = self._places
+        if places is None or places.source is None or not places.written():
+            return
+        source = places.source
+        mask, origin = source.tensor, source.layer
+        if self.gate is not None:
+            if source.numbers is not None:
+                self.gate.budget, self.gate.progress = source.numbers
+            factors = mask if origin is None else origin.factors()
+            self._factors = None if factors is None else factors.to(self.weight.device)
+            mask = None if self._factors is None else self._factors != 0
+        if mask is not None:
+            with torch.no_grad():
+                self.mask.copy_(mask)
+
+    @torch.no_grad()
+    def factors(self) -> Tensor:
+        """Returns what evaluation multiplies the blocks with: the mask, or what the gate makes of the weight
+        [block rows, block columns]."""
+        gates, mask = self._final()
+        return mask if gates is None else gates
+
     def _gates(self) -> Tensor | None:
+        if self._places is not None and not torch.compiler.is_compiling():
+            self._settle()
+        if self._factors is not None:
+            return self._factors.to(self.weight.device, self.weight.dtype)
         gates: Tensor | None = None if self.gate is None else self.gate(self.weight)
         if gates is not None:
             self.mask.copy_(gates.detach() != 0)
@@ -223,8 +256,12 @@ class MaskedLinear(nn.Module):
 
     def _final(self) -> tuple[Tensor | None, Tensor]:
         """Returns the factors of evaluation, None without a gate, and the mask that they leave."""
+        self._settle()
         if self.gate is None:
             return None, self._blocks().mask
+        if self._factors is not None:
+            gates = self._factors.to(self.weight.device, self.weight.dtype)
+            return gates, gates != 0
         training = self.gate.training
         gates = self.gate.eval()(self.weight).detach()
         self.gate.train(training)
@@ -235,6 +272,7 @@ class MaskedLinear(nn.Module):
 
     def _blocks(self) -> Kept:
         """Returns the index of the mask, made anew only when the mask is another one."""
+        self._settle()
         mask, shape = self.mask, (self.out_features, self.in_features)
         if self.block == (1, 1):
             return Kept.of(mask, shape, self.block, mask.device)
@@ -265,8 +303,25 @@ class MaskedLinear(nn.Module):
         super()._apply(arguments.exact(fn), recurse)
         return self
 
+    def train(self, mode: bool = True) -> MaskedLinear:
+        """Does what nn.Module.train does. An average of the weights has its layer's mask then, also in
+        compiled code."""
+        self._settle()
+        return super().train(mode)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self._settle()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._factors = None
+        if self._places is not None:
+            self._places.loaded()
+
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, which a copy makes anew."""
+        self._settle()
         return {**self.__dict__, "_kept": None}
 
     def extra_repr(self) -> str:

@@ -98,7 +98,14 @@ def mend_index(layer: IndexedModule) -> None:
     packed = layer.get_buffer(INDEX_BUFFER)
     if packed.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
-    right = layer._index_of(layer.pattern)
+    if layer._places is not None and layer._places.mend(layer):
+        return
+    before, layer._writes = layer._writes, count  # what follows reads the index
+    try:
+        right = layer._index_of(layer.pattern)
+    except BaseException:
+        layer._writes = before
+        raise
     there = right._replace(packed=packed.cpu())
     changed = not all(torch.equal(*lists) for lists in zip(there.stored(), right.stored(), strict=True))
     if changed:

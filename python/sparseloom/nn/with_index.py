@@ -31,6 +31,8 @@ class WithIndex(Parametrizable):
     _blocks: int
     _digest: int
     _index: ops.Index | None
+    #: What torch counted of writes to the index when the layer last wrote it; -1 where nobody counts.
+    _writes: int = -1
     #: Where the layer holds a part of a weight, which: see nn.cut.
     _cut: Cut | None = None
 
@@ -43,6 +45,8 @@ class WithIndex(Parametrizable):
         # would set it, and the whole model would be compiled again with guards on it.
         compiling = torch.compiler.is_compiling()
         made: ops.Index | None = None if compiling else self._index
+        if self._writes >= 0 and not compiling and packed._version != self._writes:
+            self._mend()
         if made is not None and made.packed is packed:
             return made
         bm, bn = self.block
@@ -84,6 +88,9 @@ class WithIndex(Parametrizable):
         self.register_buffer(state.INDEX_BUFFER, index.packed.to(device), persistent=False)
         self._pattern, self._blocks, self._digest, self._index = pattern, index.blocks, index.digest, None
         state.remember(self, changed=True)
+
+    def _mend(self) -> None:
+        """Is called where something else has written to the index."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does, and takes ``crow`` and ``col``, which are no buffers."""
