@@ -20,6 +20,7 @@ from ._model_file import REPLACE, file_of, read_file
 from .errors import Error
 from .nn.as_before import or_as_before
 from .nn.masked import masked_layers
+from .nn.moments import as_before_on_error
 from .nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
 from .nn.state import int32_index
@@ -111,7 +112,7 @@ def _fill(
     if on_meta:  # entries that share memory only in the file must not share it in the model
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     ties = _ties(model)
-    with or_as_before(model, written=model.modules()):
+    with as_before_on_error(), or_as_before(model, written=model.modules()):
         entries = {name: as_entry(state[name], tensor) for name, tensor in tensors.items()}
         try:
             model.load_state_dict(entries, strict=True, assign=on_meta)

@@ -22,7 +22,7 @@ from .._optimizers import as_optimizers
 from .._products import SEGMENT
 from ..errors import Error
 from ..pattern import Pattern
-from . import state, topology
+from . import moments, state, topology
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
@@ -37,7 +37,7 @@ _OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
 
 def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Layer:
     """See BlockSparseLinear.reserve_."""
-    optimizers = as_optimizers(_OP, optimizer)
+    optimizers = _with_known(layer, as_optimizers(_OP, optimizer))
     if layer._cut is not None:
         remedy = "leave the number of blocks as it is"
         raise Error(_OP, "a whole layer", "a part that tensor parallelism has cut", remedy)
@@ -80,6 +80,7 @@ def release(
 ) -> None:
     """Gives the free slots back; the caller says what the digest becomes."""
     optimizers, slots = as_optimizers("fix_topology_", optimizer), layer._capacity
+    optimizers = _with_known(layer, optimizers)
     assert slots is not None
     _resize(layer, optimizers, slots, lambda tensor: tensor[: pattern.blocks].clone())
     layer._capacity, layer._digest = None, ops.UNKNOWN
@@ -144,6 +145,12 @@ def fill_free(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> Non
         got = f"{len(values)}"
         raise Error("load", f"at most {slots} blocks, the capacity of the layer", got, "reserve_ more first")
     tensors[prefix + "values"] = _with_room(values, slots)
+
+
+def _with_known(layer: IndexedModule, optimizers: list[Optimizer]) -> list[Optimizer]:
+    """Returns the given optimizers, and those that were not but have stepped: with state of the old size, a
+    fused step would reach behind its end."""
+    return [*optimizers, *(each for each in moments.holding(layer) if each not in optimizers)]
 
 
 def _with_room(tensor: Tensor, slots: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Error
-from . import state
+from . import moments, state
 from .sharded import is_sharded, local, take_
 
 if TYPE_CHECKING:
@@ -101,5 +101,8 @@ def _take_pattern(layer: IndexedModule, given: Mapping[str, Any], prefix: str) -
         expected = f"the pattern that was cut, with {list(cut.counts)} blocks in the parts"
         got = f"another one, with {list(other.counts)}"
         raise Error("load", expected, got, "load into the whole model, then parallelize_module")
+    mine, theirs = cut.own_pattern, other.own_pattern
     layer._cut = other
-    layer._set_index(other.own_pattern, layer.packed_index.device)
+    layer._set_index(theirs, layer.packed_index.device)
+    sizes = mine.blocks, theirs.blocks
+    moments.follow(layer, lambda: moments.Way.of_blocks(mine, theirs, sizes))

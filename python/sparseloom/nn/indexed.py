@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import arguments, cut_state, dense_copy, dense_entries, state, topology
+from . import arguments, cut_state, dense_copy, dense_entries, moments, state, topology
 from . import capacity as capacities
 from .places import Places
 from .pruned_entries import accept_pruned
@@ -252,6 +252,7 @@ class IndexedModule(WithCopy, WithIndex):
     ) -> None:  # fmt: skip
         """Checks indices and values before anything changes. Another number of blocks gives ``values`` new
         memory."""
+        moments.called(self, prefix)
         try:
             state.require_strided(state_dict, prefix, ("values", "bias"))
             if self._cut is not None:
@@ -268,12 +269,15 @@ class IndexedModule(WithCopy, WithIndex):
             return
         with dense_copy.own_writes(self):
             if pattern is not None and pattern != self.pattern:
+                before, slots = self.pattern, len(self.values)
                 if self._capacity is None and pattern.blocks != self._pattern.blocks:
                     # Assigned through .data, so that the Parameter stays the one that an earlier optimizer
                     # holds.
                     self.values.data = self.values.data.new_zeros((pattern.blocks, *self.stored_shape))
                     self.values.grad = None
                 self._set_index(pattern, self.packed_index.device)
+                sizes = slots, len(self.values)
+                moments.follow(self, lambda: moments.Way.of_blocks(before, pattern, sizes))
             super()._load_from_state_dict(
                 state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
             )

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import Error
+from . import moments
 from .onnx import NotForOnnx
 
 
@@ -39,6 +40,16 @@ class Parametrizable(NotForOnnx):
         if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
             value = Parametrizations()
         super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Does what nn.Module's does, and looks after what optimizers will keep of ``values``."""
+        super().register_parameter(name, param)
+        if name == "values":
+            moments.watch(self)
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        moments.watch(self)
 
 
 def values_are_computed(layer: nn.Module) -> bool:

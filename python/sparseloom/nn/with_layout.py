@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout
-from . import arguments
+from . import arguments, moments
 from .layout_weight import LayoutWeight
 from .parametrized import Parametrizable, require_own_values, values_are_computed
 from .sparse_weight import SparseWeight
@@ -20,6 +20,10 @@ from .sparse_weight import SparseWeight
 def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
     """Returns what changes when a tensor is exchanged or written."""
     return [(id(each), 0 if each.is_inference() else each._version) for each in index.values()]
+
+
+def _same(part: Tensor, own: Tensor | None) -> bool:
+    return own is not None and torch.equal(part, own)
 
 
 class WithLayout(Parametrizable):
@@ -141,18 +145,30 @@ class WithLayout(Parametrizable):
         parts += [f"{key}={value}" for key, value in told.items()]
         return ", ".join([*parts, f"density={self.values.numel() / size if size else 0:.4g}"])
 
+    def _follow(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Moves what optimizers keep of the values to the places that the entries give them."""
+        parts = {name: state_dict[prefix + name].to(self.values.device) for name in self._parts}
+        own: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
+        followed = moments.holding(self) or self.values.grad is not None
+        if followed and not all(_same(parts[name], own[name]) for name in parts):
+            old, new = (self._template.with_tensors(each) for each in (own, parts))
+            shapes = self.values.shape, state_dict[prefix + "values"].shape
+            moments.follow(self, lambda: moments.Way.of_layouts(old, new, *shapes))
+
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
     ) -> None:
         """Takes the index and values of another pattern of the same layout, whatever their sizes; checked
         before anything is changed."""
+        moments.called(self, prefix)
         computed = self.values.detach() if values_are_computed(self) else None
         names = self._parts if computed is not None else ("values", *self._parts)
         if any(prefix + name in state_dict for name in names):
             self.sparse_weights()["values"].require_readable(state_dict, prefix, computed)
+            self._follow(state_dict, prefix)
             for name in names:
                 own, read = getattr(self, name), state_dict[prefix + name]
                 if own.shape != read.shape:
-                    own.data = own.new_empty(read.shape)
+                    own.data, own.grad = own.new_empty(read.shape), None
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
         self._derive()
