@@ -86,8 +86,9 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
         tensors = safetensors.torch.load(data)
         if metadata.get("sha256") != checksum(tensors, metadata):
             raise Error("load", "contents that match the checksum", "a damaged file", REPLACE)
-        layers, aliases = json.loads(metadata["layers"]), json.loads(metadata["aliases"])
-        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, dict(layers)
+        layers, aliases = (json.loads(metadata[key]) for key in ("layers", "aliases"))
+        _require_told(layers, aliases, tensors)
+        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, layers
     except Error:
         raise
     # The rest is what safetensors, torch or json raise for bytes that they cannot read.
@@ -95,6 +96,20 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
         raise Error(
             "load", "a complete safetensors file", f"{type(error).__name__}: {error}", REPLACE
         ) from error
+
+
+def _require_told(layers: Any, aliases: Any, tensors: dict[str, Tensor]) -> None:
+    """Raises Error unless ``layers`` describes each layer by an object, and ``aliases`` names entries."""
+    for key, told in (("layers", layers), ("aliases", aliases)):
+        if not isinstance(told, dict):
+            raise Error("load", f"{key} as a JSON object", type(told).__name__, REPLACE)
+    for name, described in layers.items():
+        if not isinstance(described, dict):
+            expected = f"a JSON object that describes {name or 'the layer'}"
+            raise Error("load", expected, type(described).__name__, REPLACE)
+    for alias, name in aliases.items():
+        if not isinstance(name, str) or name not in tensors or alias in tensors:
+            raise Error("load", f"an entry that {alias} shares its bytes with", repr(name), REPLACE)
 
 
 def _metadata(data: bytes) -> dict[str, str]:

@@ -8,15 +8,17 @@ adds is in _model_file.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from . import layouts
-from ._files import write_whole
+from ._files import decoded, write_whole
 from ._model_file import REPLACE, file_of, read_file
+from ._numbers import whole
 from .errors import Error
 from .nn.as_before import or_as_before
 from .nn.masked import masked_layers
@@ -87,14 +89,27 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     program or from a newer version, or does not fit the model.
     """
     model = _unwrapped(model)
-    tensors, layers = read_file(path)
-    if not sparsify:
-        return _fill(model, tensors, layers)
-    from .patch.from_file import sparsified  # a program that only loads need not import it
+    with _named(f"in {decoded('load', path)}"):
+        tensors, layers = read_file(path)
+        if not sparsify:
+            return _fill(model, tensors, layers)
+        from .patch.from_file import shapes_of, sparsified  # a program that only loads need not import it
 
-    present = {*_sparse_layers(model), *_masked(model)}
-    with sparsified(model, _recipes(tensors, layers, present)) as settle:
-        _fill(model, tensors, layers, settle)
+        present = {*_sparse_layers(model), *_masked(model)}
+        with sparsified(model, _recipes(tensors, layers, present, shapes_of(model))) as settle:
+            _fill(model, tensors, layers, settle)
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Adds a layer or a file to the Error of what it holds."""
+    try:
+        yield
+    except Error as error:
+        if where in str(error):
+            raise
+        got = f"{error.actual} {where}"
+        raise Error(error.op, error.expected, got, error.remedy) from error
 
 
 def _fill(
@@ -127,52 +142,62 @@ def _fill(
 
 
 def _recipes(
-    tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]
+    tensors: dict[str, Tensor],
+    layers: dict[str, Any],
+    without: Collection[str],
+    shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Recipe]:
-    """Returns how to make the file's sparse layers, by name. Raises Error for an invalid description or
-    index."""
-    from .patch import BlockSparse
-    from .patch.masters import mask_later
-    from .patch.semi24 import ReadLater
-
+    """Returns how to make the file's sparse layers, by name. ``shapes`` are those of the model's weights.
+    Raises Error for an invalid description or index."""
     found: dict[str, Recipe] = {}
-    for name, described in layers.items():
-        if name in without:
-            continue
-        if described.get("layout") == "semi24":
-            found[name] = ReadLater()
-            continue
-        if described.get("layout") == "masked":
-            found[name] = mask_later("load", described, name)
-            continue
-        prefix = f"{name}." if name else ""
-        if "layout" in described:
-            found[name] = _stored(tensors, described, name, prefix)
-            continue
-        try:
-            rows, cols, block = described["out_features"], described["in_features"], tuple(described["block"])
-            crow, col = (
-                int32_index("load", prefix + entry, tensors[prefix + entry]) for entry in ("crow", "col")
-            )
-        except (KeyError, TypeError) as error:
-            raise Error("load", f"the size and index of {name}", f"none ({error!r})", REPLACE) from error
-        found[name] = BlockSparse(select=Pattern.from_index(crow, col, rows, cols, block))
+    for name in (each for each in layers if each not in without):
+        with _named(f"in {name or 'the layer'}"):
+            try:
+                _require_shape(layers[name], shapes.get(name))
+                found[name] = _recipe(tensors, layers[name], name)
+            except (Error, MemoryError):
+                raise
+            # The rest is what Python, torch or a layout raises for numbers and names that make no sense.
+            except Exception as error:
+                got = f"{type(error).__name__}: {error}"
+                raise Error("load", "a description of a sparse layer, and its index", got, REPLACE) from error
     return found
 
 
-def _stored(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str, prefix: str) -> Recipe:
-    """Returns how to make a layer in a layout of sparseloom.layouts, with the file's index."""
-    from .patch.in_layout import Stored
+def _require_shape(described: Mapping[str, Any], shape: tuple[int, int] | None) -> None:
+    """Raises Error where a layer is described that does not fit the model's, before anything of its size is
+    made."""
+    told = tuple(whole("load", side, described.get(side)) for side in _SHAPE)
+    if shape is not None and told != shape:
+        expected, got = (" x ".join(map(str, each)) for each in (shape, told))
+        remedy = "load into a model of the sizes that were saved"
+        raise Error("load", f"a weight of {expected}, as the model's", got, remedy)
 
+
+def _recipe(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str) -> Recipe:
+    """Returns how to make a layer of the file."""
+    from .patch import BlockSparse
+    from .patch.in_layout import Stored
+    from .patch.masters import mask_later
+    from .patch.semi24 import ReadLater
+
+    prefix = f"{name}." if name else ""
+    rows, cols = (described[side] for side in _SHAPE)
+    if "layout" not in described:
+        block = tuple(described["block"])
+        crow, col = (int32_index("load", prefix + part, tensors[prefix + part]) for part in ("crow", "col"))
+        return BlockSparse(select=Pattern.from_index(crow, col, rows, cols, block))
+    if described["layout"] == "semi24":
+        return ReadLater()
+    if described["layout"] == "masked":
+        return mask_later("load", described, name)
     cls = layouts.get(described["layout"])
     told = {key: value for key, value in described.items() if key not in ("layout", *_SHAPE)}
-    try:
-        rows, cols = (described[side] for side in _SHAPE)
-        # Copies, because layers in two places of the model may have one tensor in the file.
-        parts = {part: tensors[prefix + part].clone() for part in cls.fields() - told.keys()}
-        return Stored(cls(rows, cols, **parts, **told), tensors[f"{prefix}values"].clone())
-    except KeyError as error:
-        raise Error("load", f"the size and index of {name}", f"none ({error!r})", REPLACE) from error
+    # Copies, because layers in two places of the model may have one tensor in the file.
+    parts = {part: tensors[prefix + part].clone() for part in cls.fields() - told.keys()}
+    layout, values = cls(rows, cols, **parts, **told), tensors[prefix + "values"].clone()
+    layout.require_consistent("load", values)
+    return Stored(layout, values)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -247,7 +272,8 @@ def _require_fit(
             expected, got = f"{name or 'the layer'} of {weight.stored_as()}", f"{layers[name]}"
             raise Error("load", expected, got, "build the layer as the saved one")
         computed = None if joined(name, "values") in state else weight.values
-        weight.require_readable(tensors, prefix, computed)
+        with _named(f"in {name or 'the layer'}"):
+            weight.require_readable(tensors, prefix, computed)
         free |= {prefix + entry for entry in ("values", *weight.index_entries)}
     for name, tensor in state.items():
         read = tensors[name]

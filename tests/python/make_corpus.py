@@ -123,13 +123,13 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "metadata_changed": (with_metadata(signed=False, writer="0.0.9"), "checksum"),
     "layers_missing": (with_metadata(layers=None), "complete safetensors file"),
     "layers_not_json": (with_metadata(layers="{"), "complete safetensors file"),
-    "layers_a_list": (with_metadata(layers="[[1]]"), "complete safetensors file"),
+    "layers_a_list": (with_metadata(layers="[[1]]"), "layers as a JSON object, got list"),
     "layers_of_another_model": (with_metadata(layers='{"7": {}}'), "sparse layers"),
     "layer_block_changed": (
         with_metadata(layers='{"0": {"block": [16, 8], "in_features": 20, "out_features": 12}}'),
         "build the layer",
     ),
-    "alias_to_nothing": (with_metadata(aliases='{"2.weight": "9.weight"}'), "complete safetensors file"),
+    "alias_to_nothing": (with_metadata(aliases='{"2.weight": "9.weight"}'), "2.weight shares its bytes with"),
     "alias_missing": (with_metadata(aliases="{}"), "missing: 2.weight"),
     "alias_of_another_shape": (with_metadata(aliases='{"2.weight": "1.bias"}'), "2.weight [12, 12]"),
     "untied": (

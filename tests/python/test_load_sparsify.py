@@ -2,13 +2,15 @@
 
 import copy
 import logging
+import random
 
 import pytest
+import safetensors
 import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, InLayout, Semi24, sparsify_
+from sparseloom import BlockSparse, InLayout, Semi24, _model_file, sparsify_
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear
 
 
@@ -153,3 +155,100 @@ def test_a_layer_saved_alone_says_what_to_do(tmp_path):
     sparseloom.save(layer, tmp_path / "m")
     with pytest.raises(sparseloom.Error, match=r"it is the model itself: use BlockSparseLinear\.from_dense"):
         sparseloom.load(tmp_path / "m", nn.Linear(64, 32), sparsify=True)
+
+
+#: What a field of a description may wrongly hold.
+_WRONG = [
+    None,
+    True,
+    0,
+    -1,
+    3,
+    2**40,
+    1.5,
+    "4",
+    "csr",
+    "nmg",
+    "semi24",
+    [],
+    {},
+    [8],
+    [0, 0],
+    ["8", "8"],
+    [8] * 3,
+]
+
+
+def _wrong(random_, layers):
+    """Changes one thing that a file says of its layers."""
+    name = random_.choice(sorted(layers))
+    told, wrong = layers[name], random_.choice(_WRONG)
+    ways = [
+        lambda: layers.__setitem__(name, wrong),
+        lambda: told.pop(random_.choice(sorted(told))),
+        lambda: told.__setitem__(random_.choice(sorted(told)), wrong),
+        lambda: told.__setitem__(random_.choice(["layout", "block", "kernel", "n", "m", "g", "new"]), wrong),
+        lambda: layers.__setitem__(name + random_.choice(["x", ".x", ""]), dict(layers.pop(name))),
+    ]
+    random_.choice(ways)()
+    return name
+
+
+def test_metadata_with_a_right_checksum_and_wrong_content_names_layer_and_file(tmp_path):
+    """A layer that was no dict, m of 0 or "4", another layout's name: AttributeError, TypeError,
+    ZeroDivisionError."""
+
+    def dense():
+        torch.manual_seed(0)
+        made = nn.Conv2d(16, 24, 3), *(nn.Linear(32, 32) for _ in RECIPES)
+        return nn.ModuleDict(dict(zip(("conv", *RECIPES), made, strict=True)))
+
+    model, path = dense(), tmp_path / "m.safetensors"
+    sparsify_(model, {"conv": BlockSparse(8, 0.5)} | RECIPES)
+    sparseloom.save(model, path)
+    tensors = safetensors.torch.load(path.read_bytes())
+    _, layers = _model_file.read_file(path)
+    plain, draws, refused = dense(), random.Random(59), 0
+    before = copy.deepcopy(plain.state_dict())
+    for _ in range(300):
+        changed = copy.deepcopy(layers)
+        name = _wrong(draws, changed)
+        path.write_bytes(_model_file.file_of(tensors, changed, {}))
+        for target, sparsify in ((plain, True), (model, False)):
+            try:
+                sparseloom.load(path, target, sparsify=sparsify)
+            except sparseloom.Error as error:
+                assert name in str(error) and str(path) in str(error), (name, changed[name], str(error))
+                refused += 1
+            else:  # it says the same in other words, or what only a dense model asks
+                target = plain = dense()
+        assert types(plain) == types(dense())
+        assert all(torch.equal(tensor, before[entry]) for entry, tensor in plain.state_dict().items())
+    assert refused > 400
+
+
+@pytest.mark.parametrize(
+    "said", [{"layers": "[3]"}, {"layers": "7"}, {"aliases": "[]"}, {"aliases": '{"a": 3}'}]
+)
+def test_metadata_that_is_no_object_names_the_file(said, tmp_path):
+    sparseloom.save(nn.Linear(3, 3), path := tmp_path / "m")
+    tensors = safetensors.torch.load(path.read_bytes())
+    with safetensors.safe_open(path, "pt") as file:
+        told = file.metadata() | said
+    told["sha256"] = _model_file.checksum(tensors, told)
+    path.write_bytes(_model_file.file_bytes(tensors, told))
+    with pytest.raises(sparseloom.Error, match=str(path)):
+        sparseloom.load(path, nn.Linear(3, 3))
+
+
+def test_a_file_for_another_architecture_names_layer_and_file(tmp_path):
+    for recipe in (BlockSparse(8, 0.5), InLayout("csr", density=0.5), Semi24("magnitude")):
+        model = nn.ModuleDict({"up": nn.Linear(32, 64)})
+        sparsify_(model, {"up": recipe})
+        sparseloom.save(model, path := tmp_path / "m")
+        other = nn.ModuleDict({"up": nn.Linear(32, 40)})
+        with pytest.raises(
+            sparseloom.Error, match=rf"expected a weight of 40 x 32.*got 64 x 32 in up in {path}"
+        ):
+            sparseloom.load(path, other, sparsify=True)
+        assert type(other["up"]) is nn.Linear

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sparseloom import Error, ops, pattern
+from sparseloom import nn as sparse
 from sparseloom import sparsify as S
 from sparseloom._scores import gradient_scores
 from sparseloom.sparsify.gates import HardConcreteGate, ScoreGate, SoftTopK, TransportGate
@@ -383,3 +384,42 @@ def test_the_distillation_loss_is_its_formula():
 def test_parts_that_do_not_fit_are_refused(make, words):
     with pytest.raises(Error, match=words):
         make()
+
+
+METHODS = {
+    "gradual": {"begin": 0, "end": 10},
+    "set_": {},
+    "rigl": {"end_step": 10},
+    "decreasing": {"begin": 0, "end": 10},
+    "movement": {"begin": 0, "end": 10},
+    "soft_movement": {"begin": 0, "end": 10},
+    "group_lasso": {"rate": 0.1, "threshold": 0.1, "begin": 0, "turn": 5, "end": 10},
+    "ac_dc": {"warm_up": 1, "phase": 2, "end": 10},
+    "spartan": {"warm_up": 1, "end": 10},
+    "magnitude": {"at": 1},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_that_are_none_give_our_error(name):
+    """every=0 gave ZeroDivisionError, words a TypeError."""
+    make, options = getattr(S.methods, name), METHODS[name]
+    make(**options)
+    for key in {*options, "every"} - {"rate", "threshold"}:
+        if key == "every" and key not in make.__code__.co_varnames:
+            continue
+        for wrong in (-1, math.nan, "a", *([0, 1.5, None] if key in ("every", "phase") else [])):
+            with pytest.raises(Error):
+                make(**{**options, key: wrong})
+
+
+@pytest.mark.parametrize("drop", [0, 1, 0.0, 1.0, -0.5, 2, math.nan, math.inf, "a", None])
+def test_a_share_of_dropped_blocks_without_log_odds_gives_our_error(drop):
+    """ZeroDivisionError, ValueError, or gates of NaN, when the layer was made."""
+    layer = sparse.BlockSparseLinear(32, 32, density=0.5, block=8)
+    for make in (
+        lambda: S.methods.l0(0.1, drop=drop),
+        lambda: sparse.GatedBlockSparseLinear(layer, drop=drop),
+    ):
+        with pytest.raises(Error, match="drop"):
+            make()

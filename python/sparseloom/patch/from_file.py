@@ -49,6 +49,12 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Cal
     announce(result)
 
 
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Returns (out features, in features) of the weights that may become sparse, by the names that sparse
+    layers have in a file."""
+    return {joined(name, site.form.inside): site.shape for site in survey(model).sites for name in site.names}
+
+
 def _by_site(model: nn.Module, patterns: Mapping[str, Recipe]) -> dict[str, Recipe]:
     """Returns the recipes as sparsify_ takes them. A shared module has several names in the file, but one
     recipe."""

@@ -61,6 +61,7 @@ def soft_movement(
     """Soft movement pruning: blocks stay whose sigmoid of the score is above a threshold, which rises to half
     of one at ``end``; the penalty on these sigmoids decides on the density, so that none is given. Add
     ``Run.penalty()`` to the loss."""
+    schedules.Cubic(begin, end, every)  # checks them
     rising = schedules.Rising(0.5 * every / max(1, end - begin), begin, end, end, every)
     rule = gradients.Scores(lr=lr, squash=True, penalty=penalty)
     return Method(Learned("zeros"), select.Threshold(), rising, rule)
@@ -89,6 +90,7 @@ def group_lasso(rate: float, threshold: float, begin: int, turn: int, end: int, 
     """Group lasso on blocks with a rising threshold, as for block-sparse RNNs (Narang et al. 2017): blocks
     shrink by lr * ``rate`` in each step, and those whose norm is below the threshold, which has risen to
     ``threshold`` at ``end``, are pruned. They decide on the density, so that none is given."""
+    schedules.Rising(0.0, begin, turn, end, every)  # checks them
     changes = ((turn - begin) + 1.5 * (end - turn)) / every
     rising = schedules.Rising(threshold / max(1.0, changes), begin, turn, end, every)
     return Method(Norm("l2"), select.Threshold(), rising, gradients.Masked(), regrow.GroupLasso(rate))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from .._numbers import share, whole
 from .._scores import NORMS
 from ..errors import Error
 from .grid import expanded
@@ -60,7 +61,7 @@ class _Growing(Regrow):
 
     def __post_init__(self) -> None:
         name = f"regrow.{type(self).__name__}"
-        if not 0 <= self.share <= 1:
+        if not 0 <= share(name, self.share, "share") <= 1:
             raise Error(name, "a share in [0, 1]", repr(self.share), "0.3 is usual")
         if self.init not in ("zeros", "uniform"):
             raise Error(
@@ -127,8 +128,7 @@ class Gradient(_Growing):
         if self.norm not in NORMS:
             expected = f"norm to be one of {', '.join(NORMS)}"
             raise Error("regrow.Gradient", expected, repr(self.norm), "pass one of them")
-        if self.steps < 1:
-            raise Error("regrow.Gradient", "steps of at least 1", repr(self.steps), "1 is RigL's")
+        whole("regrow.Gradient", "steps", self.steps, 1)
 
     def scores(self, held: Held, step: int) -> Tensor | None:
         return held.gradient_scores(self.norm)

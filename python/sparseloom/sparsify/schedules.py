@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
 
+from .._numbers import whole
 from ..errors import Error
 
 
@@ -30,9 +33,13 @@ class Schedule(ABC):
         return type(self).budget is Schedule.budget
 
 
-def _require(name: str, ordered: bool, got: object) -> None:
-    if not ordered:
-        raise Error(f"schedules.{name}", "0 <= begin <= end and every >= 1", repr(got), "count steps from 0")
+def _require(got: Schedule, *steps: float, every: int = 1) -> None:
+    """Raises Error unless the steps are numbers that rise from 0, and ``every`` is a whole one from 1."""
+    name = f"schedules.{type(got).__name__}"
+    whole(name, "every", every, 1)
+    numbers = all(isinstance(each, Real) for each in steps)
+    if not numbers or not all(low <= high for low, high in pairwise((0, *steps))):
+        raise Error(name, "0 <= begin <= end, in steps", repr(got), "count steps from 0")
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Constant(Schedule):
 
     def __post_init__(self) -> None:
         end = self.start if self.end_step is None else self.end_step
-        _require("Constant", 0 <= self.start <= end and self.every >= 1, self)
+        _require(self, self.start, end, every=self.every)
 
     def due(self, step: int) -> bool:
         open_end = self.end_step is None or step < self.end_step
@@ -70,7 +77,7 @@ class Polynomial(Schedule):
     power: int = 3
 
     def __post_init__(self) -> None:
-        _require(type(self).__name__, 0 <= self.begin <= self.end and self.every >= 1, self)
+        _require(self, self.begin, self.end, every=self.every)
 
     def due(self, step: int) -> bool:
         at_pace = (step - self.begin) % self.every == 0
@@ -104,7 +111,7 @@ class Alternating(Schedule):
     end: int
 
     def __post_init__(self) -> None:
-        _require("Alternating", 0 <= self.warm_up <= self.end and self.phase >= 1, self)
+        _require(self, self.warm_up, self.end, every=self.phase)
 
     def compressed(self, step: int) -> bool:
         """Returns whether the weight is sparse from that step on."""
@@ -134,7 +141,7 @@ class Sharpening(Schedule):
     end: int
 
     def __post_init__(self) -> None:
-        _require("Sharpening", 0 <= self.warm_up <= self.end, self)
+        _require(self, self.warm_up, self.end)
 
     def due(self, step: int) -> bool:
         return step <= self.end
@@ -162,7 +169,7 @@ class Rising(Schedule):
     steeper: float = 1.5
 
     def __post_init__(self) -> None:
-        _require("Rising", 0 <= self.begin <= self.turn <= self.end and self.every >= 1, self)
+        _require(self, self.begin, self.turn, self.end, every=self.every)
 
     def due(self, step: int) -> bool:
         return self.begin <= step <= self.end and (step - self.begin) % self.every == 0

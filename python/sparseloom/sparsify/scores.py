@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._numbers import share
 from .._scores import NORMS, block_scores
 from ..errors import Error
 from .context import Context
@@ -86,6 +87,9 @@ class Learned(Score):
             raise Error(
                 "scores.Learned", "init 'kaiming', 'zeros' or 'open'", repr(self.init), "pass one of them"
             )
+        if not 0 < share("scores.Learned", self.drop, "drop") < 1:
+            remedy = "its log odds are infinite at 0 and 1: pass drop=0.1, say"
+            raise Error("scores.Learned", "drop in (0, 1)", repr(self.drop), remedy)
 
     def start(self, rows: int, cols: int) -> Tensor:
         """Returns the first scores of a grid [block rows, block columns], drawn from torch's default
