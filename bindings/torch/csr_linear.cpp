@@ -11,6 +11,7 @@
 #include "explain.h"
 #include "operands.h"
 #include "scratch.h"
+#include "semi24.h"
 #include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
@@ -64,7 +65,8 @@ void run(const char* op, const CsrLinear::Problem& problem, const CsrView& w, co
 }
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-              std::optional<Tensor> bias, std::string kernel) {
+              std::optional<Tensor> bias, std::string kernel, bool strict, std::string activation,
+              std::optional<Tensor> residual) {
   constexpr const char* op = "csr_linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -72,20 +74,23 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   const Tensor stored = values_for(op, values, w, input.view.dtype, device, "x");
   const std::optional<Tensor> dense_bias = bias_of(op, bias, w.rows, input.view.dtype, device);
   CsrLinear::Problem problem = CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
-  problem.bias = bias.has_value();
+  const Matrix addend = residual_of(op, residual, x, w.rows, input.view.dtype, device);
+  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
+  problem.activation = activation_named(op, activation);
   const Tensor y = new_like(op, x, with_features(x, w.rows));
   if (input.view.rows == 0 || w.rows == 0) return y;
   MatmulArgs args;
   args.a = input.view.data, args.a_stride = input.view.stride;
   args.values = stored.const_data_ptr();
   args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
   args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
   run(op, problem, w, args, device, kernel);
   return y;
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col, std::int64_t cols,
-          std::string kernel, std::optional<Tensor> by_column) {
+          std::string kernel, bool strict, std::optional<Tensor> by_column) {
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -96,7 +101,8 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   if (grad.view.cols != w.rows)
     core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
                "pass the gradient of this layer's output");
-  const CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
+  CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
+  problem.strict = strict;
   const Tensor out = new_like(op, dy, with_features(dy, cols));
   if (grad.view.rows == 0 || cols == 0) return out;
   MatmulArgs args;
@@ -107,7 +113,8 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   return out;
 }
 
-Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::string kernel) {
+Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::string kernel,
+          bool strict) {
   constexpr const char* op = "csr_dw";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
@@ -117,7 +124,8 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   if (grad.view.cols != w.rows || grad.view.rows != input.view.rows)
     core::fail(op, "dy [tokens, " + std::to_string(w.rows) + "] and x [tokens, in features]",
                shape_of(dy) + " and " + shape_of(x), "pass the gradient and the input of one call");
-  const CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
+  CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
+  problem.strict = strict;
   const Tensor out = new_like(op, dy, {w.stored});
   if (w.stored == 0) return out;
   MatmulArgs args;
@@ -130,7 +138,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
 
 std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std::string direction,
                  std::string dtype, std::int64_t m, bool bias, bool strict, std::int64_t device,
-                 std::string kernel) {
+                 std::string kernel, std::string activation, bool residual) {
   if (rows < 0 || cols < 0 || m < 0 || stored < 0)
     core::fail("csr_plan", "sizes of 0 and more",
                core::shape(rows, cols) + ", m = " + std::to_string(m) + " and " + std::to_string(stored) +
@@ -140,7 +148,8 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std:
   CsrView w;
   w.rows = rows, w.cols = cols, w.stored = stored;
   CsrLinear::Problem problem = CsrLinear::describe(w, direction_of(direction), dtype_named(dtype), m);
-  problem.bias = bias, problem.strict = strict;
+  problem.bias = bias, problem.residual = residual, problem.strict = strict;
+  problem.activation = activation_named("csr_plan", activation);
   const auto plan = CsrLinear::plan(problem, planner(device), kernel);
   return json_of(*plan, {}, plan->describe());
 }

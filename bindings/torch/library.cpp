@@ -7,6 +7,7 @@
 // `tf32`: whether float32 on CUDA may round its operands to TF32.
 // `device` of plan: a CUDA ordinal, or -1 for the CPU.
 // `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
+// `strict`: forbids the dense and reference kernels.
 // Fake kernels and the autograd formulas are in python/sparseloom: _fakes.py, _autograd.py.
 #include <torch/csrc/stable/library.h>
 
@@ -57,14 +58,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // returned for the positions, on CUDA; without it every call there makes it anew.
   m.def(
       "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? bias, str activation, "
-      "Tensor? residual, str row=\"\", Tensor? metadata=None) -> Tensor");
+      "Tensor? residual, str row=\"\", bool strict=False, Tensor? metadata=None) -> Tensor");
   // Of 8-bit weights, with scales as bsr_scaled_linear has them.
   m.def(
       "semi24_scaled_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor x_scale, "
       "Tensor w_scale, Tensor? bias, ScalarType out_dtype, str activation=\"none\", bool strict=False, "
       "bool use_fast_accum=False, str row=\"\", Tensor? metadata=None) -> Tensor");
   m.def("semi24_order(Tensor positions, int cols, bool eight_bit=False) -> Tensor");
-  m.def("semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str row=\"\") -> Tensor");
+  m.def(
+      "semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str row=\"\", bool strict=False) -> "
+      "Tensor");
   m.def(
       "semi24_plan(int rows, int cols, str direction, str dtype, int m, bool bias=False, "
       "str activation=\"none\", bool residual=False, bool strict=False, int device=-1, str kernel=\"\") -> "
@@ -94,17 +97,20 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
   // Elements and bytes that sparsifiers have read in this process.
   m.def("sparsifier_reads() -> int[]");
-  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row`: as in
-  // semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the other, which dX on a
-  // CUDA device needs.
-  m.def("csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\") -> Tensor");
+  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row` and
+  // `activation`: as in semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the
+  // other, which dX on a CUDA device needs.
+  m.def(
+      "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\", "
+      "bool strict=False, str activation=\"none\", Tensor? residual=None) -> Tensor");
   m.def(
       "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, str row=\"\", "
-      "Tensor? by_column=None) -> Tensor");
-  m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, str row=\"\") -> Tensor");
+      "bool strict=False, Tensor? by_column=None) -> Tensor");
+  m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, str row=\"\", bool strict=False) -> Tensor");
   m.def(
       "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "
-      "bool strict=False, int device=-1, str kernel=\"\") -> str");
+      "bool strict=False, int device=-1, str kernel=\"\", str activation=\"none\", bool residual=False) -> "
+      "str");
 
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
@@ -143,10 +149,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("nmg_validate(Tensor order, int rows, int cols, int n, int m, int g) -> ()");
   m.def(
       "nmg_linear(Tensor x, Tensor values, Tensor order, Tensor? bias, int rows, int cols, int n, int m, "
-      "int g, str row=\"\") -> Tensor");
+      "int g, str row=\"\", bool strict=False) -> Tensor");
   m.def(
       "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, bool bias, "
-      "str kernel=\"\") -> str");
+      "bool strict=False, str kernel=\"\") -> str");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");

@@ -177,7 +177,7 @@ void validate_nmg(const Tensor& order, std::int64_t rows, std::int64_t cols, std
 
 Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, std::optional<Tensor> bias,
                   std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
-                  std::string kernel) {
+                  std::string kernel, bool strict) {
   constexpr const char* op = "nmg_linear";
   require_cpu(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -190,7 +190,7 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, -1);
   const Executor executor = torch_executor();
   NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::forward, dtype, input.view.rows);
-  problem.bias = bias.has_value();
+  problem.bias = bias.has_value(), problem.strict = strict;
   const Tensor y = new_like(op, x, with_features(x, rows));
   if (input.view.rows == 0 || rows == 0) return y;
   const auto plan = NmgLinear::plan(problem, executor, kernel);
@@ -204,13 +204,13 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
 }
 
 std::string plan_nmg(std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
-                     std::string direction, std::string dtype, std::int64_t tokens, bool bias,
+                     std::string direction, std::string dtype, std::int64_t tokens, bool bias, bool strict,
                      std::string kernel) {
   if (tokens < 0)
     core::fail("nmg_plan", "0 tokens and more", std::to_string(tokens), "pass the batch's tokens");
   NmgLinear::Problem problem = NmgLinear::describe(nmg_view("nmg_plan", rows, cols, n, m, g),
                                                    direction_of(direction), dtype_named(dtype), tokens);
-  problem.bias = bias;
+  problem.bias = bias, problem.strict = strict;
   const auto plan = NmgLinear::plan(problem, planner(-1), kernel);
   return json_of(*plan, {}, plan->describe());
 }

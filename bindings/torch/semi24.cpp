@@ -152,7 +152,7 @@ void run(const char* op, Semi24Linear::Problem& problem, const Semi24Weight& w, 
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
               std::optional<Tensor> bias, std::string activation, std::optional<Tensor> residual,
-              std::string kernel, std::optional<Tensor> metadata) {
+              std::string kernel, bool strict, std::optional<Tensor> metadata) {
   constexpr const char* op = "semi24_linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -165,7 +165,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   const Matrix addend = residual_of(op, residual, x, rows, w.dtype, device);
   Semi24Linear::Problem problem =
       Semi24Linear::describe(w.view, Direction::forward, w.dtype, input.view.rows);
-  problem.bias = bias.has_value(), problem.residual = residual.has_value();
+  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
   problem.activation = activation_named(op, activation);
   const Tensor y = new_like(op, x, with_features(x, rows));
   if (input.view.rows == 0 || rows == 0) return y;
@@ -187,7 +187,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::int64_t cols,
-          std::string kernel) {
+          std::string kernel, bool strict) {
   constexpr const char* op = "semi24_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -197,6 +197,7 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
     core::fail(op, "dy with " + std::to_string(w.view.rows) + " features", shape_of(dy),
                "pass the gradient of this layer's output");
   Semi24Linear::Problem problem = Semi24Linear::describe(w.view, Direction::dx, w.dtype, grad.view.rows);
+  problem.strict = strict;
   const Tensor out = new_like(op, dy, with_features(dy, cols));
   if (grad.view.rows == 0 || cols == 0) return out;
   MatmulArgs args;

@@ -18,21 +18,27 @@ from ._plans import dtype_name, ordinal
 from .errors import translated
 
 
-def linear(x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns x W^T + bias as [..., rows] of x [..., cols]; without gradients, as the other products here."""
-    return _called(_operators.csr_linear, x, values, crow, col, bias)
+def linear(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, strict: bool = False,
+    activation: str | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
+    products here. ``strict`` forbids the dense and reference kernels of each."""
+    name = "none" if activation is None else activation
+    return _called(_operators.csr_linear, x, values, crow, col, bias, "", strict, name, residual)
 
 
 def dx(
-    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, by_column: Tensor | None = None
-) -> Tensor:
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, by_column: Tensor | None = None,
+    strict: bool = False,
+) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(_operators.csr_dx, dy, values, crow, col, cols, "", by_column)
+    return _called(_operators.csr_dx, dy, values, crow, col, cols, "", strict, by_column)
 
 
-def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:
+def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    return _called(_operators.csr_dw, dy, x, crow, col)
+    return _called(_operators.csr_dw, dy, x, crow, col, "", strict)
 
 
 def plan(
@@ -44,10 +50,14 @@ def plan(
     bias: bool,
     device: torch.device | str | int,
     kernel: str = "",
+    strict: bool = False,
+    activation: str | None = None,
+    residual: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
-    how = *shape, stored, direction, dtype_name("plan", dtype), m, bias, False, ordinal(device), kernel
-    return dict(json.loads(call("csr_plan", *how)))
+    how = *shape, stored, direction, dtype_name("plan", dtype), m, bias, strict, ordinal(device), kernel
+    fused = "none" if activation is None else activation, residual
+    return dict(json.loads(call("csr_plan", *how, *fused)))
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

@@ -71,10 +71,12 @@ def on_host(*tensors: Tensor) -> bool:
 
 
 def linear(
-    x: Tensor, values: Tensor, order: Tensor, bias: Tensor | None, *sizes: int, row: str = ""
-) -> Tensor:
-    """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g."""
-    return _called(_operators.nmg_linear, x, values, order, bias, *sizes, row)
+    x: Tensor, values: Tensor, order: Tensor, bias: Tensor | None, *sizes: int,
+    row: str = "", strict: bool = False,
+) -> Tensor:  # fmt: skip
+    """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
+    kernels."""
+    return _called(_operators.nmg_linear, x, values, order, bias, *sizes, row, strict)
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
@@ -94,9 +96,12 @@ def nmg_unpack(values: Tensor, order: Tensor, *sizes: int) -> Tensor:
     return _called(_operators.nmg_unpack, values, order, *sizes)
 
 
-def plan(sizes: tuple[int, ...], direction: str, dtype: torch.dtype, m: int, bias: bool) -> dict[str, Any]:
+def plan(
+    sizes: tuple[int, ...], direction: str, dtype: torch.dtype, m: int, bias: bool, strict: bool = False
+) -> dict[str, Any]:
     """Returns the plan of a product of m tokens on the CPU; see ops.plan for its keys."""
-    return dict(json.loads(call("nmg_plan", *sizes, direction, dtype_name("plan", dtype), m, bias)))
+    how = direction, dtype_name("plan", dtype), m, bias, strict
+    return dict(json.loads(call("nmg_plan", *sizes, *how)))
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

@@ -31,3 +31,10 @@ def share(op: str, value: Any, name: str = "density") -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise Error(op, f"{name} in [0, 1]", repr(value), f"pass a share as a number: {name}=0.25")
     return float(value)
+
+
+def require_bool(op: str, name: str, value: Any) -> None:
+    """Raises Error for anything that is not True or False, such as an argument at the place of another."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        got, remedy = type(value).__name__, f"pass {name}=True or False, and other arguments by their names"
+        raise Error(op, f"{name} to be a bool", got, remedy)

@@ -114,12 +114,14 @@ def linear(
     residual: Tensor | None = None,
     kernel: str = "",
     metadata: Tensor | None = None,
+    strict: bool = False,
 ) -> Tensor:
     """Returns act(x W^T + bias) + residual as [..., rows], differentiable in x, bias and residual.
 
     x is [..., cols], bias [rows] or None, residual [..., rows] or None; all have the dtype of values and,
     with the positions, one device. ``kernel`` forces a candidate by name. ``metadata`` is what ``order`` made
-    of the positions; without it, a call on a GPU makes it anew. Raises Error when an operand does not fit,
+    of the positions; without it, a call on a GPU makes it anew. ``strict`` forbids the dense and reference
+    kernels, of the gradients too. Raises Error when an operand does not fit,
     and where a gradient of the values is asked for.
     """
     if differentiated(values):
@@ -128,14 +130,17 @@ def linear(
     operands = x, bias, residual
     recorded = torch._C._get_tracing_state() is not None  # torch.jit.trace records no Functions
     if recorded or not any(each is not None and differentiated(each) for each in operands):
-        return _run(x, values, positions, cols, bias, name, residual, kernel, metadata)
+        return _run(x, values, positions, cols, bias, name, residual, kernel, metadata, strict)
     if transformed():  # by the dense weight, of whose product torch has every derivative
+        if strict:
+            got, remedy = "the dense weight, whose product has every derivative", "leave strict out"
+            raise Error("linear", "sparse kernels (strict) under torch.func", got, remedy)
         by_dense = activate(functional.linear(x, unpack(values, positions, cols), bias), activation)
         return by_dense if residual is None else by_dense + residual
     # The gradient needs the activation's input, which a fused product does not leave behind.
     fused = activation is None
     addend = residual if fused else None
-    y: Tensor = _Product.apply(x, values, positions, cols, bias, addend, kernel, metadata)
+    y: Tensor = _Product.apply(x, values, positions, cols, bias, addend, kernel, metadata, strict)
     if fused:
         return y
     y = activate(y, activation)
@@ -176,9 +181,11 @@ def scaled_linear(
     return y
 
 
-def dx(dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "") -> Tensor:
+def dx(
+    dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "", strict: bool = False
+) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows], differentiable in dy."""
-    y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel)
+    y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel, strict)
     return y
 
 
@@ -192,13 +199,14 @@ def plan(
     residual: bool,
     device: torch.device | str | int,
     kernel: str = "",
+    strict: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
     if direction not in ("forward", "dx"):
         remedy = "choose one of them: 2:4 values do not train"
         raise Error("plan", "a direction of forward, dx", repr(direction), remedy)
     name = "none" if activation is None else activation
-    where = False, ordinal(device), kernel
+    where = strict, ordinal(device), kernel
     how = *shape, direction, dtype_name("plan", dtype), m, bias, name, residual, *where
     return dict(json.loads(call("semi24_plan", *how)))
 
@@ -237,48 +245,51 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
         x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None,
-        residual: Tensor | None, kernel: str, metadata: Tensor | None,
+        residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
     ) -> Tensor:  # fmt: skip
-        return _run(x, values, positions, cols, bias, "none", residual, kernel, metadata)
+        return _run(x, values, positions, cols, bias, "none", residual, kernel, metadata, strict)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, values, positions, ctx.cols, *_ = inputs
+        _, values, positions, ctx.cols, *_, ctx.strict = inputs
         ctx.save_for_backward(values, positions)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         values, positions = ctx.saved_tensors
         needs_x, _, _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
-        gradient = dx(dy, values, positions, ctx.cols) if needs_x else None
+        gradient = dx(dy, values, positions, ctx.cols, "", ctx.strict) if needs_x else None
         bias = column_sums(dy) if needs_bias else None
-        return gradient, None, None, None, bias, dy if needs_residual else None, None, None
+        return gradient, None, None, None, bias, dy if needs_residual else None, None, None, None
 
 
 class _Transposed(torch.autograd.Function):
     """dY W for frozen values; its derivative by dY is the product with W^T again."""
 
     @staticmethod
-    def forward(dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str) -> Tensor:
-        result: Tensor = _called(_operators.semi24_dx, dy, values, positions, cols, kernel)
+    def forward(
+        dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
+    ) -> Tensor:
+        result: Tensor = _called(_operators.semi24_dx, dy, values, positions, cols, kernel, strict)
         return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, values, positions, ctx.cols, _ = inputs
+        _, values, positions, ctx.cols, _, ctx.strict = inputs
         ctx.save_for_backward(values, positions)
 
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         values, positions = ctx.saved_tensors
-        return linear(dz, values, positions, ctx.cols), None, None, None, None
+        again = linear(dz, values, positions, ctx.cols, strict=ctx.strict)
+        return again, None, None, None, None, None
 
 
 def _run(
     x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str,
-    residual: Tensor | None, kernel: str, metadata: Tensor | None,
+    residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
 ) -> Tensor:  # fmt: skip
-    operands = x, values, positions, cols, bias, activation, residual, kernel, metadata
+    operands = x, values, positions, cols, bias, activation, residual, kernel, strict, metadata
     y: Tensor = _called(_operators.semi24_linear, *operands)
     return y
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from . import ops
+from ._numbers import require_bool
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
 from .nn import Semi24Linear, SparseLinear
@@ -64,6 +65,9 @@ def advise(
     of (0, 1], and passes on what the model itself raises.
     """
     require_module("advise", model)
+    asked = {"training": training, "measure": measure, "strict": strict, "semi24": semi24, "csr": csr}
+    for name, each in asked.items():
+        require_bool("advise", name, each)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise Error(
             "advise",

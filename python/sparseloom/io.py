@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from . import layouts
 from ._files import decoded, write_whole
 from ._model_file import REPLACE, file_of, read_file
-from ._numbers import whole
+from ._numbers import require_bool, whole
 from .errors import Error
 from .nn.as_before import or_as_before
 from .nn.masked import masked_layers
@@ -89,6 +89,7 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     program or from a newer version, or does not fit the model.
     """
     model = _unwrapped(model)
+    require_bool("load", "sparsify", sparsify)
     with _named(f"in {decoded('load', path)}"):
         tensors, layers = read_file(path)
         if not sparsify:

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from . import ops
+from ._numbers import require_bool
 from .errors import Error
 from .nn import MaskedLinear
+from .nn.arguments import require_module
 from .nn.conv_weight import ConvWeight
 from .nn.linears import (
     OWN_CLASS,
@@ -119,6 +121,8 @@ def quantize_(
     with the model untouched, when a regex matches no block-sparse layer, when no matched layer can change,
     and when ``model`` is such a layer itself.
     """
+    require_module(_OP, model)
+    require_bool(_OP, "use_fast_accum", use_fast_accum)
     if isinstance(patterns, torch.dtype):
         patterns = {".*": patterns}
     chosen = _compiled(

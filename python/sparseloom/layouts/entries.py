@@ -151,23 +151,24 @@ class Entries(Layout):
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         if any(each is not None and differentiated(each) for each in (x, values, bias)):
             return products.linear(x, values, bias, self)
-        return _csr.linear(x, values, *self.csr(), bias)
+        return _csr.linear(x, values, *self.csr(), bias, self.strict)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
             return _Dx.apply(dy, values, self)  # type: ignore[no-any-return]
         by_column = self.by_column() if dy.is_cuda else None
-        return _csr.dx(dy, values, *self.csr(), self.cols, by_column)
+        return _csr.dx(dy, values, *self.csr(), self.cols, by_column, self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
             return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
-        return _csr.dw(dy, x, *self.csr())
+        return _csr.dw(dy, x, *self.csr(), self.strict)
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         _, col = self.csr()
         device = torch.device("cpu") if col.is_meta else col.device
-        return _csr.plan(direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device)
+        shape = self.rows, self.cols
+        return _csr.plan(direction, dtype, m, shape, col.numel(), bias, device, strict=self.strict)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless the index is one of this weight, in order, without a place outside or one that

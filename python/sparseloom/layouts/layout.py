@@ -53,6 +53,10 @@ class Layout:
     #: Whether what ``from_mask`` makes stores what the mask names and nothing else.
     exact: ClassVar[bool] = False
 
+    #: Whether dense products are forbidden, as a layer with ``strict = True`` says of the layout that it
+    #: hands out: a product without a kernel of its own raises Error.
+    strict: bool = False
+
     rows: int
     cols: int
     _names: tuple[str, ...]
@@ -189,19 +193,23 @@ class Layout:
         and bias lie on one device."""
         if bias is not None and bias.device != x.device:
             require_one_device("linear", {"x": x, "bias": bias})
+        self._require_dense_allowed("forward")
         return functional.linear(x, self.to_dense(values), bias)
 
     def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """Returns what ``linear`` returns, under torch.func, vmap and forward mode: by the dense weight, of
         whose operators torch has every derivative."""
+        self._require_dense_allowed("forward under torch.func")
         return functional.linear(x, self.to_dense(values), bias)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         """Returns dX [m, cols] = dY [m, rows] W."""
+        self._require_dense_allowed("dx")
         return dy @ self.to_dense(values)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         """Returns dW = dY^T X at the stored elements, in the shape of the values; zero as padding."""
+        self._require_dense_allowed("dw")
         return self.pack(dy.t() @ x)
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
@@ -214,8 +222,16 @@ class Layout:
     def dense_plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         """Returns the plan of a product by this class's method: for a class of yours that calls it for some
         operands."""
+        self._require_dense_allowed(direction)
         about = "a dense product over to_dense of the values"
         return self._told("dense", about, m, direction, dtype, bias)
+
+    def _require_dense_allowed(self, direction: str) -> None:
+        """Raises Error where dense products are forbidden: to be called before one, by its direction."""
+        if self.strict:
+            expected = f"a kernel of layout {self.name} for {direction} (strict)"
+            remedy = "set strict = False on the layer, or choose a layout with kernels: csr, or blocks"
+            raise Error("plan", expected, "a dense product over to_dense alone", remedy)
 
     def _told(
         self, kernel: str, about: str, m: int, direction: str, dtype: torch.dtype, bias: bool

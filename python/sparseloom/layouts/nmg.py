@@ -59,12 +59,12 @@ class Nmg(Groups):
         if any(each is not None and differentiated(each) for each in (x, values, bias)):
             return products.linear(x, values, bias, self)
         if _nm.on_host(x, values, self.order):
-            return _nm.linear(x, values, self.order, bias, *self._numbers())
+            return _nm.linear(x, values, self.order, bias, *self._numbers(), strict=self.strict)
         return super().linear(x, values, bias)
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         if direction == "forward" and self.order.device.type in ("cpu", "meta"):
-            return _nm.plan(self._numbers(), direction, dtype, m, bias)
+            return _nm.plan(self._numbers(), direction, dtype, m, bias, self.strict)
         return self.dense_plan(m, direction, dtype, bias)
 
     def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:

@@ -67,10 +67,10 @@ class Semi24Layout(Layout):
         return torch.stack([halves & 3, halves >> 2], -1)
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        return _semi24.linear(x, values, self.positions, self.cols, bias)
+        return _semi24.linear(x, values, self.positions, self.cols, bias, strict=self.strict)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        return _semi24.dx(dy, values, self.positions, self.cols)
+        return _semi24.dx(dy, values, self.positions, self.cols, strict=self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         """Raises Error: packed values do not train."""
@@ -79,7 +79,7 @@ class Semi24Layout(Layout):
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         shape, device = (self.rows, self.cols), self.positions.device
         device = torch.device("cpu") if device.type == "meta" else device
-        return _semi24.plan(direction, dtype, m, shape, bias, None, False, device)
+        return _semi24.plan(direction, dtype, m, shape, bias, None, False, device, strict=self.strict)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless values and positions have the sizes of the weight, the places of each group

@@ -24,7 +24,8 @@ _OP = "GatedBlockSparseLinear"
 
 class GatedBlockSparseLinear(nn.Module):
     """Computes y = x (gates * W)^T + bias with one factor for each stored block of ``layer``. Forward, dX and
-    dW take time for the blocks with a factor other than zero; nothing is read on the host.
+    dW take time for the blocks with a factor other than zero; nothing is read on the host. ``strict`` of
+    ``layer`` holds here too; ``pack`` hands it on, and ``dense_copy``.
 
     Args:
         layer: the blocks and the bias, without an activation. It is kept as the child ``layer``.
@@ -58,7 +59,7 @@ class GatedBlockSparseLinear(nn.Module):
             remedy = "exchange this layer as a whole, or pack() it first"
             raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
         with at_hand(layer):
-            return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias)
+            return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias, layer.strict)
 
     def penalty(self) -> Tensor | None:
         """Returns what to add to the loss; None for gates without a penalty."""
@@ -82,6 +83,7 @@ class GatedBlockSparseLinear(nn.Module):
         )
         packed.bias = layer.bias
         packed.values.requires_grad_(values.requires_grad)
+        packed.strict, packed.dense_copy = layer.strict, layer.dense_copy
         return packed.train(self.training)
 
     def to_dense(self) -> nn.Module:

@@ -49,8 +49,7 @@ class BlockSparseLinear(IndexedModule):
         capacity: share of blocks to make room for, at least the density: see ``reserve_``.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
-    raises an Error that names them. (float64 has only the reference kernel: there it is allowed, and
-    ``strict`` forbids the dense one.) All errors are ``sparseloom.Error``.
+    raises an Error that names them. (float64 has no other kernels.) All errors are ``sparseloom.Error``.
     """
 
     #: Why a layer of this class has no 8-bit one; "" where it has.

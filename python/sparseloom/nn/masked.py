@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,8 @@ class MaskedLinear(nn.Module):
     ``multiply = "blocks"`` or ``"dense"`` decides on all products in the plan's place ("auto"): results then
     do not depend, by their rounding, on the speeds that a process measured. With "dense", neither share nor
     decay, and a gate that is on the device (or none), the host reads no mask: torch.compile traces the layer,
-    and CUDA graphs that hold it see the next mask.
+    and CUDA graphs that hold it see the next mask. ``strict`` and ``dense_copy`` are what those of the packed
+    layer become.
     """
 
     mask: Tensor
@@ -63,6 +64,8 @@ class MaskedLinear(nn.Module):
     #: Whose mask an average of the weights takes; see nn.places.
     _places: Places | None = None
     _factors: Tensor | None = None
+    strict: bool = False
+    dense_copy: bool | Literal["auto"] = False
 
     def __init__(
         self,
@@ -218,6 +221,7 @@ class MaskedLinear(nn.Module):
         layer = packed_layer(BlockSparseLinear, self._dense(gates, mask), pattern)
         layer.values.requires_grad_(self.weight.requires_grad)
         layer.bias = self.bias
+        layer.strict, layer.dense_copy = self.strict, self.dense_copy
         return layer.train(self.training)
 
     @torch.no_grad()
@@ -231,6 +235,9 @@ class MaskedLinear(nn.Module):
         if layer.values.requires_grad:  # those of 2:4 do not train
             layer.values.requires_grad_(self.weight.requires_grad)
         layer.bias = self.bias
+        layer.strict = self.strict
+        if self.dense_copy:
+            layer.dense_copy = self.dense_copy
         return layer.train(self.training)
 
     @torch.no_grad()

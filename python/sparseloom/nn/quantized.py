@@ -149,6 +149,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             layer.values.copy_(self.values.float() * padded[self._block_rows()][:, :, None])
             if layer.bias is not None and self.bias is not None:
                 layer.bias.copy_(self.bias)
+        layer.strict = self.strict
         return layer.train(self.training)
 
     def to_dense(self) -> nn.Module:

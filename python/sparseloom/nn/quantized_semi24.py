@@ -95,6 +95,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         made.w_scale.copy_(scale)
         if made.bias is not None and layer.bias is not None:
             made.bias.copy_(layer.bias.detach())
+        made.strict = layer.strict
         return made.train(layer.training)
 
     def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
@@ -127,7 +128,9 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         values = (self.values.float() * self.w_scale[:, None]).to(dtype)
         bias = None if self.bias is None else self.bias.to(dtype, copy=True)
         own = layout.with_tensors({"positions": self.positions.clone()})
-        return Semi24Linear.holding(own, values, bias, self.activation).train(self.training)
+        layer = Semi24Linear.holding(own, values, bias, self.activation)
+        layer.strict = self.strict
+        return layer.train(self.training)
 
     def to_dense(self) -> nn.Module:
         """Returns what ``dequantized().to_dense()`` does, in the dtype of the bias (float32 without one)."""

@@ -46,7 +46,8 @@ class Semi24Linear(WithCopy, Ordered):
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
     model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the
-    values: where they require one, a call raises Error.
+    values: where they require one, a call raises Error. ``strict = True`` forbids the dense and reference
+    kernels, in backward passes too.
     """
 
     def __init__(
@@ -118,8 +119,9 @@ class Semi24Linear(WithCopy, Ordered):
             residual = None if residual is None else residual.flatten(0, -2)
         metadata = None if kind != "cuda" else self._metadata(positions)
         y = _semi24.linear(
-            x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata
-        )
+            x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata,
+            strict=self.strict,
+        )  # fmt: skip
         return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     @classmethod
@@ -238,12 +240,13 @@ class Semi24Linear(WithCopy, Ordered):
         return _semi24.unpack(values, self.positions, self.in_features)
 
     def _stored(self) -> tuple[copies.Stored, copies.Stored]:
-        positions, cols = self.positions, self.in_features
+        positions, cols, strict = self.positions, self.in_features, self.strict
         metadata = self._metadata(positions)
-        return (
-            lambda x, values, bias: _semi24.linear(x, values, positions, cols, bias, metadata=metadata),
-            lambda dy, values, _: _semi24.dx(dy, values, positions, cols),
-        )
+
+        def forward(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+            return _semi24.linear(x, values, positions, cols, bias, metadata=metadata, strict=strict)
+
+        return forward, lambda dy, values, _: _semi24.dx(dy, values, positions, cols, strict=strict)
 
     def _copied_index(self) -> tuple[Tensor, ...]:
         return (self.positions,)
@@ -281,11 +284,13 @@ class Semi24Linear(WithCopy, Ordered):
             self.activation if forward else None,
             forward and residual,
             own if device is None else device,
+            strict=self.strict,
         )
         return copies.explained(self, plan, dtype or self.values.dtype, direction)
 
     def extra_repr(self) -> str:
         fused = [f"activation={self.activation}"] if self.activation else []
+        fused += ["strict=True"] if self.strict else []
         fused += [f"dense_copy={self.dense_copy}"] if self.dense_copy else []
         return ", ".join([super().extra_repr(), *fused])
 

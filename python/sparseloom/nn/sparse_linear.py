@@ -38,7 +38,9 @@ class SparseLinear(WithLayout):
         options: what the layout's ``from_dense`` asks for beside the weight, such as ``keep=32``. It is given
             a random weight, so that magnitude selects a random pattern.
 
-    For blocks use ``BlockSparseLinear``, which has kernels of its own. Raises Error for a layout that is not
+    ``strict = True`` forbids the dense and reference kernels, in backward passes too: where the layout has no
+    kernel of its own for a product ("nm" has none, "nmg" none of dX and dW), the call raises Error. For
+    blocks use ``BlockSparseLinear``, which has kernels of its own. Raises Error for a layout that is not
     registered or whose methods do not agree.
     """
 
@@ -132,6 +134,9 @@ class SparseLinear(WithLayout):
         and one of torch's sparse layouts, which brings its own places to single elements."""
         accept_matrix(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
+
+    def extra_repr(self) -> str:
+        return ", ".join([super().extra_repr(), *(["strict=True"] if self.strict else [])])
 
     @classmethod
     def from_dense(

@@ -34,6 +34,8 @@ class WithLayout(Parametrizable):
     out_features: int
     values: nn.Parameter
     bias: nn.Parameter | None
+    #: Whether a product that would be dense, or the reference kernel's, raises Error.
+    strict: bool = False
     #: The buffers that are made from the index and not saved.
     derived: tuple[str, ...] = ()
     _template: Layout
@@ -56,7 +58,12 @@ class WithLayout(Parametrizable):
 
     @property
     def layout(self) -> Layout:
-        """The layout with the module's own index, wherever that is now."""
+        """The layout with the module's own index, wherever that is now, and with its ``strict``."""
+        made = self._layout()
+        made.strict = self.strict
+        return made
+
+    def _layout(self) -> Layout:
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         if not self._template.derived_names:
             return self._template.with_tensors(index)
@@ -129,7 +136,7 @@ class WithLayout(Parametrizable):
         self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None
     ) -> dict[str, Any]:
         """Returns what would run for ``tokens`` rows of x, and why: see ``Layout.plan``. ``direction`` is
-        forward, dx or dw. Raises Error for another."""
+        forward, dx or dw. Raises Error for another, and where ``strict`` forbids what would run."""
         if direction not in ("forward", "dx", "dw"):
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
         with_bias = direction == "forward" and self.bias is not None

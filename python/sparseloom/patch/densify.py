@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,11 +23,11 @@ from .masters import change_of_master
 from .optimizer import Swap, leave
 from .result import Patched, Skip
 from .sparsify import change_of, unwrapped
-from .survey import parameter_count, require_patchable
+from .survey import parameter_count, regex_of, require_patchable
 
 
 def densify_(
-    model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
+    model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
     """Undoes sparsify_: sparse and masked layers become what they were made from, with zero where nothing
     was stored or a mask prunes. See sparsify_ for the rest.
@@ -40,12 +39,7 @@ def densify_(
     model = unwrapped(model)
     require_patchable("densify_", model)
     optimizers = as_optimizers("densify_", optimizer)
-    try:
-        wanted = re.compile(names)
-    except (re.error, TypeError) as error:
-        raise Error(
-            "densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets"
-        ) from error
+    wanted = regex_of("densify_", names)
     before, found = parameter_count(model), _with_names(model)
     result, exchange = Patched(became="dense"), Exchange(model)
     with exchange.whole(optimizers):

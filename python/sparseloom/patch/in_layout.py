@@ -155,6 +155,7 @@ class Stored(Recipe, Chosen):
         parameter = site.parameter
         layer = _kind(site).holding(self.layout, self.values.to(parameter.device, parameter.dtype))
         layer.values.requires_grad_(parameter.requires_grad)
+        layer.strict = strict
         return layer
 
 
@@ -171,7 +172,9 @@ class Anywhere(Chosen):
     ) -> SparseLinear:
         parameter = site.parameter
         layout: Layout = self.layout.anywhere(*site.shape, device=parameter.device, **self.options)
-        return _kind(site).holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))
+        layer = _kind(site).holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))
+        layer.strict = strict
+        return layer
 
 
 def _kind(site: Site) -> type[SparseLinear]:

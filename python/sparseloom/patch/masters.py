@@ -44,6 +44,7 @@ class Master(Chosen):
     ) -> MaskedLinear:
         rule, weight = self.method.gradient, site.parameter
         layer = _over(site, self.block, self.layout, self.options, share=rule.share, decay=rule.decay)
+        layer.strict, layer.dense_copy = strict, dense_copy
         if self.start is not None:
             layer.set_mask_(self.start)
         gate = rule.gate(self.method, layer.mask.shape[0], layer.mask.shape[1], layer.block)

@@ -63,6 +63,7 @@ class BlockSparseModelPatcher:
     def patch_model(
         self,
         model: nn.Module,
+        *,
         strict: bool = False,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         dense_copy: bool | Literal["auto"] = False,
@@ -71,4 +72,4 @@ class BlockSparseModelPatcher:
         Raises Error without a pattern."""
         if not self._patterns:
             raise Error("patch_model", "a pattern", "none", "call add_pattern first")
-        return sparsify_(model, self._patterns, strict, optimizer, dense_copy)
+        return sparsify_(model, self._patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy)

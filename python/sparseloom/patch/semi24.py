@@ -68,7 +68,7 @@ class TwoOfFour(Chosen):
     ) -> Semi24Linear:
         assert site.form.layers.semi24 is not None  # refused
         layer = site.form.layers.semi24.holding(self.layout, self.values)
-        layer.dense_copy = dense_copy
+        layer.strict, layer.dense_copy = strict, dense_copy
         return layer
 
 
@@ -90,4 +90,6 @@ class ReadLater(Recipe, Chosen):
         weight = site.parameter
         layout = Semi24Layout.anywhere(*site.shape, weight.device)
         assert site.form.layers.semi24 is not None  # refused
-        return site.form.layers.semi24.holding(layout, weight.new_zeros(layout.values_shape))
+        layer = site.form.layers.semi24.holding(layout, weight.new_zeros(layout.values_shape))
+        layer.strict, layer.dense_copy = strict, dense_copy
+        return layer

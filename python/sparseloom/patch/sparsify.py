@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._numbers import require_bool
 from .._optimizers import as_optimizers
 from ..nn import MaskedLinear
 from ..nn.dense_copy import require_setting
@@ -39,6 +40,7 @@ _KINDS = {
 def sparsify_(
     model: nn.Module,
     patterns: Mapping[str, Recipe],
+    *,
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     dense_copy: bool | Literal["auto"] = False,
@@ -55,8 +57,9 @@ def sparsify_(
     Args:
         patterns: {regex: BlockSparse(...) or Semi24(...)}; names are matched whole (re.fullmatch), and the
             first pattern that matches counts.
-        strict: raises Error instead of skipping a matched layer, and forbids new block-sparse layers to run
-            dense or reference kernels.
+        strict: raises Error instead of skipping a matched layer, and becomes the attribute ``strict`` of the
+            new layers, of every kind: a call that would run a dense or reference kernel raises Error. Layers
+            that train under a mask hand it on when they are packed.
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
             the kept elements. Any other optimizer that holds a replaced Parameter raises Error at its next
             step.
@@ -76,6 +79,7 @@ def sparsify_(
     model = unwrapped(model)
     require_patchable("sparsify_", model)
     optimizers = as_optimizers("sparsify_", optimizer)
+    require_bool("sparsify_", "strict", strict)
     require_setting("sparsify_", dense_copy, strict)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)

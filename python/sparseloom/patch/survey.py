@@ -4,6 +4,7 @@ change."""
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -64,6 +65,18 @@ def _around(model: nn.Module, name: str) -> list[nn.Module]:
         assert inner is not None
         holders.append(inner)
     return holders[::-1] if name else []
+
+
+def regex_of(op: str, names: object) -> re.Pattern[str]:
+    """Returns the regular expression that the argument ``names`` is. Raises Error for anything else."""
+    if not isinstance(names, (str, re.Pattern)):
+        remedy = "pass other arguments by their names, such as optimizer="
+        raise Error(op, "names as a regular expression", type(names).__name__, remedy)
+    try:
+        return re.compile(names)
+    except re.error as error:
+        got, remedy = f"{names!r} ({error})", "escape dots and brackets"
+        raise Error(op, "names as a regular expression", got, remedy) from error
 
 
 def require_patchable(op: str, model: nn.Module) -> None:

@@ -3,7 +3,6 @@ into it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from ..ops import call
 from ..patch.announce import announce
 from ..patch.forms import Site
 from ..patch.result import Skip, aligned
-from ..patch.survey import owners_of, survey, tied_to
+from ..patch.survey import owners_of, regex_of, survey, tied_to
 from ..report.inputs import as_arguments, evaluated, run, tensors_in
 from .chains import NORMS, Chain, chains_of
 
@@ -105,11 +104,12 @@ def permute_channels_(
     Inf in a weight or in the outputs.
     """
     require_module(_OP, model)
+    regex = regex_of(_OP, names)
     rounds = whole(_OP, "rounds", rounds)
     example_input = as_arguments(_OP, example_input)
     sites = {name: site for site in survey(model).sites for name in site.names}
     found = list(chains_of(model) if chains is None else chains)
-    wanted = [chain for chain in found if re.fullmatch(names, chain.consumer)]
+    wanted = [chain for chain in found if regex.fullmatch(chain.consumer)]
     result, steps, taken = Permuted(), list[_Step](), set[int]()
     for chain in wanted:
         step = _Step.of(model, chain, sites)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
+from ..nn import SparseLinear
 from ..nn.conv_base import ConvModule
 from ..nn.linears import Planned
 from ..nn.masked import MaskedLinear
@@ -45,6 +46,15 @@ def name_kernels(entry: LayerReport, plans: dict[str, dict[str, Any]]) -> None:
         copy = plan.get("dense_copy")  # layers of other layouts keep none
         if copy and copy["used"]:  # forward and dX have the same one
             entry.kernels[direction], entry.copy_bytes = _COPY, copy["bytes"]
+
+
+def name_unplanned(entry: LayerReport, layer: SparseLinear, weight: SparseWeight) -> None:
+    """Notes what runs in a layer of a layout whose plans name no kernels: its own methods, or dense
+    products."""
+    plans = {direction: layer.plan(1, direction) for direction in weight.directions}
+    name_kernels(entry, plans)
+    if dense := [direction for direction, plan in plans.items() if plan["kernel"] in FALLBACKS]:
+        entry.note = f"dense products ({', '.join(dense)}); {entry.note}"
 
 
 def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
@@ -99,7 +109,7 @@ def masked(name: str, layer: MaskedLinear) -> LayerReport:
     )
 
 
-def dense_kernels(entry: LayerReport, layer: Planned | ConvModule) -> str:
+def dense_kernels(entry: LayerReport, layer: Planned | ConvModule | SparseLinear) -> str:
     """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
     none."""
     trains = layer.values.requires_grad
@@ -111,7 +121,7 @@ def dense_kernels(entry: LayerReport, layer: Planned | ConvModule) -> str:
     return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
 
 
-def require_sparse(entries: Sequence[tuple[LayerReport, Planned | ConvModule]]) -> None:
+def require_sparse(entries: Sequence[tuple[LayerReport, Planned | ConvModule | SparseLinear]]) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel."""
     if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
         remedy = "the layer's plan(..)['text'] says why; lower the density, or leave strict out"

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
+from .._numbers import require_bool
+from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv_base import ConvModule
 from ..nn.linears import Planned, planned_convolutions, planned_linears
@@ -52,6 +54,7 @@ def report(
     Raises what the model itself raises on the input.
     """
     require_module("report", model)
+    require_bool("report", "strict", strict)
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     example_input = as_arguments("report", example_input)
@@ -61,6 +64,7 @@ def report(
         entries = []
         sparse: list[tuple[LayerReport, Planned]] = []
         convolutions: list[tuple[LayerReport, ConvModule]] = []
+        unplanned: list[tuple[LayerReport, SparseLinear]] = []
         linears = {layer: (layer, weight) for layer, weight in planned_linears(model)}
         spatial = dict(planned_convolutions(model))
         others = {each.weight.owner: each.weight for each in sparse_layers(model)}
@@ -74,6 +78,9 @@ def report(
                 convolutions.append((entries[-1], module))
             elif other := others.get(module):
                 entries.append(layers.listed(name, module, other))
+                if isinstance(module, SparseLinear):
+                    layers.name_unplanned(entries[-1], module, other)
+                    unplanned.append((entries[-1], module))
             elif isinstance(module, MaskedLinear):
                 entries.append(layers.masked(name, module))
             elif isinstance(module, Gate):  # a part of the layer that holds it
@@ -85,7 +92,7 @@ def report(
                     LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched")
                 )
         if strict:
-            layers.require_sparse([*sparse, *convolutions])
+            layers.require_sparse([*sparse, *convolutions, *unplanned])
         watch = Watch()
         own, batches = whole.measured(model, example_input, batch_sizes, seconds)
         known: dict[tuple[Any, ...], dict[str, float | None]] = {}
