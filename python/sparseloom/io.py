@@ -47,7 +47,7 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     Of a model that fully_shard or tensor parallelism has sharded, the file is that of the whole model. All
     ranks have to call this; rank 0 writes, and all raise the Error where it cannot.
     """
-    model = _unwrapped(model)
+    model = _unwrapped("save", model, path, "save(model, path)")
     state = _state("save", model)
     for name, tensor in state.items():
         if tensor.is_meta:
@@ -88,7 +88,7 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another
     program or from a newer version, or does not fit the model.
     """
-    model = _unwrapped(model)
+    model = _unwrapped("load", model, path, "load(path, model)")
     require_bool("load", "sparsify", sparsify)
     with _named(f"in {decoded('load', path)}"):
         tensors, layers = read_file(path)
@@ -201,12 +201,17 @@ def _recipe(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str)
     return Stored(layout, values)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def _unwrapped(op: str, model: nn.Module, path: object, call: str) -> nn.Module:
     """Returns the module that torch.compile wraps, so that the entries carry no _orig_mod prefix in the file.
-    Raises Error for anything that is not an nn.Module."""
+    Raises Error for anything that is not an nn.Module, and for swapped arguments of ``call``."""
     inner = getattr(model, "_orig_mod", model)
     if not isinstance(inner, nn.Module):
-        raise Error("io", "an nn.Module", type(model).__name__, "pass the model itself, not its state_dict")
+        got, remedy = type(model).__name__, "pass the model itself, not its state_dict"
+        if isinstance(path, nn.Module):
+            got, remedy = f"{got}, and a {type(path).__name__} as the path", f"swap the arguments: {call}"
+        raise Error(op, "an nn.Module as the model", got, remedy)
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise Error(op, "a path as str, bytes or os.PathLike", type(path).__name__, f"call {call}")
     return inner
 
 

@@ -218,18 +218,26 @@ def _require_matches(
     compiled: Mapping[str, Any],
     taken: Mapping[nn.Module, str | None],
     sparse: Mapping[nn.Module, list[str]],
-    others: Mapping[nn.Module, list[str]],
+    names: Mapping[nn.Module, list[str]],
     weights: Mapping[nn.Module, SparseWeight],
 ) -> None:
+    listed = [name for all_names in sparse.values() for name in all_names]
+    if listed:
+        remedy = f"they are {', '.join(listed[:8])}"
+    elif any(weight.scaled for weight in weights.values()):
+        remedy = "the model's are quantized already: quantize_ once, with all patterns"
+    elif weights:
+        remedy = "no sparse layer of the model has one"
+    else:
+        remedy = "the model has none: sparsify_ first"
     for regex, (pattern, _) in compiled.items():
         if regex in taken.values():
             continue
-        listed = [name for names in sparse.values() for name in names]
         without = {
             name: _other_reason(module, weights)
-            for module, names in others.items()
-            for name in names
-            if name not in listed and pattern.fullmatch(name)
+            for module, all_names in names.items()
+            for name in all_names
+            if module not in sparse and pattern.fullmatch(name)
         }
         reasons = "; ".join(dict.fromkeys(without.values()))
         got = (
@@ -239,12 +247,7 @@ def _require_matches(
         )
         if any(pattern.fullmatch(name) for name in listed):
             got = "only layers that a pattern before it has taken"
-        raise Error(
-            _OP,
-            f"sparse layers with an 8-bit twin for {regex!r}",
-            got,
-            f"they are {', '.join(listed[:8]) or 'none: sparsify_ first'}",
-        )
+        raise Error(_OP, f"sparse layers with an 8-bit twin for {regex!r}", got, remedy)
 
 
 def _other_reason(module: nn.Module, others: Mapping[nn.Module, SparseWeight]) -> str:

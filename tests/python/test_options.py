@@ -1,4 +1,8 @@
-"""Every option of every kind of layer: it works, or an Error says what to do."""
+"""Options that reach what they are meant for, arguments at the place of others, and messages that say what is
+so."""
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +11,7 @@ from torch import nn
 import sparseloom
 from sparseloom import BlockSparse, BlockSparseModelPatcher, InLayout, Semi24
 from sparseloom.errors import Error
-from sparseloom.nn import GatedBlockSparseLinear, MaskedLinear
+from sparseloom.nn import GatedBlockSparseLinear, MaskedLinear, Semi24Linear
 from sparseloom.sparsify import methods
 
 #: Layouts that sparsify_ takes, with the products that have kernels of their own for float32 on the CPU.
@@ -19,6 +23,7 @@ LAYOUTS = {
     "semi24": (Semi24("magnitude"), ("forward",)),
 }
 BLOCKS = BlockSparse(16, 0.5)
+ROOT = Path(__file__).parents[2]
 
 
 def model_of(recipe, **how):
@@ -133,3 +138,67 @@ def test_an_argument_at_the_place_of_another_is_refused(call):
         MISPLACED[call]()
     assert refused.type is Error or "positional argument" in str(refused.value)
     assert all(mine is theirs for mine, theirs in zip(MODEL.parameters(), before, strict=True))
+
+
+def quantized():
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
+    sparseloom.sparsify_(model, {"0": BLOCKS})
+    sparseloom.quantize_(model)
+    return model
+
+
+def dense():
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU())
+
+
+#: Call, what its message says, and what it must not say.
+MESSAGES = {
+    "quantize_ twice": (lambda: sparseloom.quantize_(quantized()), "it is quantized already", "none"),
+    "quantize_ a dense layer beside quantized ones": (
+        lambda: sparseloom.quantize_(quantized(), {"2": torch.int8}), "2, which have no 8-bit layer: it is not block-sparse", "none",
+    ),
+    "quantize_ a dense model": (
+        lambda: sparseloom.quantize_(dense()), "the model has none: sparsify_ first", "already",
+    ),
+    "densify_ after quantize_": (
+        lambda: sparseloom.densify_(quantized()), r"0 .it is quantized, and rounding cannot", "they are",
+    ),
+    "densify_ a dense model": (lambda: sparseloom.densify_(dense()), "a model without any", r"\[\]"),
+    "densify_ another name": (
+        lambda: sparseloom.densify_(model_of(BLOCKS), "fc"), "only 0 .*name one of these$", r"\[\]",
+    ),
+    "a lone ReLU": (
+        lambda: sparseloom.sparsify_(nn.ReLU(), {".*": BLOCKS}), "a model without dense ones", "names are",
+    ),
+    "a ReLU among linears": (
+        lambda: sparseloom.sparsify_(dense(), {"1": BLOCKS}), r"1 \(ReLU\); linear layers are 0", "inside",
+    ),
+    "a lone linear": (
+        lambda: sparseloom.sparsify_(nn.Linear(64, 32), {".*": BLOCKS}), "the model: it is the mod", "got :",
+    ),
+    "save swapped": (lambda: sparseloom.save("m", dense()), r"swap .* save\(model, path\)", "state"),
+    "load swapped": (lambda: sparseloom.load(dense(), "m"), r"swap .* load\(path, model\)", "state"),
+    "save of a state dict": (lambda: sparseloom.save({}, "m.safetensors"), "not its state_dict", "swap"),
+    "load of no path": (lambda: sparseloom.load(3, dense()), r"call load\(path, model\)", "swap"),
+    "another class's activation": (lambda: Semi24Linear(8, 8, activation="tanh"), "^.Semi24Linear.", "Block"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_a_message_says_what_is_so(case):
+    call, says, denies = MESSAGES[case]
+    with pytest.raises(Error) as refused:
+        call()
+    text = str(refused.value)
+    assert re.search(says, text) and not re.search(denies, text), text
+
+
+def test_the_examples_are_numbered_without_a_gap():
+    numbers = sorted(int(path.name[:2]) for path in (ROOT / "examples").glob("[0-9][0-9]_*.py"))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_page_of_support_does_not_deny_its_own_table():
+    page = (ROOT / "docs" / "support.md").read_text()
+    assert "| conv | forward |" in page
+    assert not re.search(r"[Nn]ot supported[^.|]*convolution", page)

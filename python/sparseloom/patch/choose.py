@@ -46,7 +46,7 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
     }
     for regex in patterns:
         mine = [site for site in found.sites if taken.get(id(site)) == regex]
-        refused = [f"{site.name}: {reasons[id(site)]}" for site in mine if reasons[id(site)]]
+        refused = [f"{site.name or 'the model'}: {reasons[id(site)]}" for site in mine if reasons[id(site)]]
         if mine and len(refused) == len(mine):
             _raise_for_nothing(regex, refused)
         if strict and refused:
@@ -71,7 +71,7 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = is_sparse(module)
             skipped.append(
-                Skip(name, type(module).__name__, "it is block-sparse already" if already else "not a linear")
+                Skip(name, type(module).__name__, "it is sparse already" if already else "not a linear")
             )
     return choices, skipped
 
@@ -118,7 +118,9 @@ def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int,
             remedy = "the first pattern that matches counts: put this one before"
             raise Error(_OP, f"layers for {regex!r}", f"only layers that {listed} has taken", remedy)
         if others := [
-            f"{name} ({type(m).__name__})" for name, m in found.others.items() if compiled.fullmatch(name)
+            f"{name} ({type(m).__name__})"
+            for name, m in (found.others | found.bare).items()
+            if name and compiled.fullmatch(name)
         ]:
             raise Error(
                 _OP,
@@ -131,6 +133,9 @@ def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int,
             raise Error(
                 _OP, f"linear layers for {regex!r}", f"modules that hold others: {_few(inside)}", remedy
             )
+        if not names:
+            remedy = "sparsify_ takes nn.Linear, convolutions, nn.MultiheadAttention, nn.LSTM and nn.GRU"
+            raise Error(_OP, f"linear layers for {regex!r}", "a model without dense ones", remedy)
         near = difflib.get_close_matches(regex.replace("\\", ""), names, 3, 0.5) or names
         remedy = f"names are matched whole; linear layers are {_few(near) or 'none'}"
         raise Error(_OP, f"a module name for {regex!r}", "none", remedy)

@@ -1,4 +1,4 @@
-"""densify_ makes the block-sparse layers of a model dense again, in place."""
+"""densify_ makes the sparse layers of a model dense again, in place."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from .result import Patched, Skip
 from .sparsify import change_of, unwrapped
 from .survey import parameter_count, regex_of, require_patchable
 
+_NO_MATCH = "no pattern matches"
+
 
 def densify_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
@@ -34,7 +36,8 @@ def densify_(
 
     A layer with a fused activation becomes a Sequential of both. Gates are multiplied in as evaluation
     multiplies with them, and leave the optimizer. ``names`` is a regex that is matched whole
-    with the layers' names. Raises Error when no such layer matches.
+    with the layers' names. Raises Error when no such layer matches that can become dense, and says why:
+    8-bit layers stay, for example.
     """
     model = unwrapped(model)
     require_patchable("densify_", model)
@@ -45,7 +48,7 @@ def densify_(
     with exchange.whole(optimizers):
         for module, all_names in found.items():
             if not any(wanted.fullmatch(name) for name in all_names):
-                result.skipped += [Skip(n, type(module).__name__, "no pattern matches") for n in all_names]
+                result.skipped += [Skip(n, type(module).__name__, _NO_MATCH) for n in all_names]
                 continue
             if "" in all_names:
                 raise Error(
@@ -90,8 +93,10 @@ def _nothing(names: str, skipped: list[Skip]) -> Error:
     expected = f"a block-sparse layer for {names!r}, or another sparse or masked one"
     if not skipped:
         return Error("densify_", expected, "a model without any", "sparsify_ makes layers sparse")
-    got = ", ".join(f"{skip.name} ({skip.reason})" for skip in skipped[:5])
-    return Error("densify_", expected, f"only {got}", "names are matched whole: name one that can change")
+    kept = [skip for skip in skipped if skip.reason != _NO_MATCH]
+    got = ", ".join(f"{skip.name} ({skip.reason})" for skip in (kept or skipped)[:5])
+    remedy = "name one that can change" if kept else "names are matched whole: name one of these"
+    return Error("densify_", expected, f"only {got}", remedy)
 
 
 def _gone(exchange: Exchange) -> list[nn.Parameter]:

@@ -26,12 +26,13 @@ Owner = tuple[str, int, str, nn.Parameter]
 
 @dataclass
 class Survey:
-    """Every name of a model, in three groups: linear weights, other modules with parameters of their own, and
-    containers."""
+    """Every name of a model, in four groups: linear weights, other modules with parameters of their own,
+    containers, and what has neither."""
 
     sites: list[Site] = field(default_factory=list)
     others: dict[str, nn.Module] = field(default_factory=dict)
     containers: list[str] = field(default_factory=list)
+    bare: dict[str, nn.Module] = field(default_factory=dict)
 
 
 def survey(model: nn.Module) -> Survey:
@@ -52,8 +53,10 @@ def survey(model: nn.Module) -> Survey:
                     site.groups.append(name)
         elif is_sparse(module) or next(module.parameters(recurse=False), None) is not None:
             found.others[name] = module
-        else:
+        elif next(module.children(), None) is not None:
             found.containers.append(name)
+        else:
+            found.bare[name] = module
     return found
 
 
