@@ -155,7 +155,7 @@ def dense():
 MESSAGES = {
     "quantize_ twice": (lambda: sparseloom.quantize_(quantized()), "it is quantized already", "none"),
     "quantize_ a dense layer beside quantized ones": (
-        lambda: sparseloom.quantize_(quantized(), {"2": torch.int8}), "2, which have no 8-bit layer: it is not block-sparse", "none",
+        lambda: sparseloom.quantize_(quantized(), {"2": torch.int8}), "2, which have no 8-bit layer", "none",
     ),
     "quantize_ a dense model": (
         lambda: sparseloom.quantize_(dense()), "the model has none: sparsify_ first", "already",

@@ -28,6 +28,7 @@ class Entries(Layout):
 
     planned = True
     exact = True
+    fuses = True
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
         for what, size in (("rows", rows), ("columns", cols)):
@@ -148,10 +149,13 @@ class Entries(Layout):
         kept = self._derived.get("by_column")
         return columns_of(*self.csr(), self.cols) if kept is None else kept
 
-    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        if any(each is not None and differentiated(each) for each in (x, values, bias)):
-            return products.linear(x, values, bias, self)
-        return _csr.linear(x, values, *self.csr(), bias, self.strict)
+    def linear(
+        self, x: Tensor, values: Tensor, bias: Tensor | None,
+        activation: str | None = None, residual: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        if any(each is not None and differentiated(each) for each in (x, values, bias, residual)):
+            return products.linear(x, values, bias, self, activation, residual)
+        return _csr.linear(x, values, *self.csr(), bias, self.strict, activation, residual)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
@@ -164,11 +168,14 @@ class Entries(Layout):
             return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
         return _csr.dw(dy, x, *self.csr(), self.strict)
 
-    def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+    def plan(
+        self, m: int, direction: str, dtype: torch.dtype, bias: bool,
+        activation: str | None = None, residual: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         _, col = self.csr()
         device = torch.device("cpu") if col.is_meta else col.device
-        shape = self.rows, self.cols
-        return _csr.plan(direction, dtype, m, shape, col.numel(), bias, device, strict=self.strict)
+        how = direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device
+        return _csr.plan(*how, strict=self.strict, activation=activation, residual=residual)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless the index is one of this weight, in order, without a place outside or one that

@@ -53,6 +53,10 @@ class Layout:
     #: Whether what ``from_mask`` makes stores what the mask names and nothing else.
     exact: ClassVar[bool] = False
 
+    #: Whether ``linear`` and ``plan`` also take ``activation`` and ``residual``, which the kernels add
+    #: before they store: of plan, whether there is one.
+    fuses: ClassVar[bool] = False
+
     #: Whether dense products are forbidden, as a layer with ``strict = True`` says of the layout that it
     #: hands out: a product without a kernel of its own raises Error.
     strict: bool = False

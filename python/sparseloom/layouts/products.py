@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._autograd import activate, require_residual
 from .._products import differentiated, transformed
 from .layout import Layout
 
@@ -34,12 +35,36 @@ class _Product(torch.autograd.Function):
         )
 
 
-def linear(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
-    """Returns x [..., cols] W^T + bias as [..., rows], with gradients of x, the values and the bias by the
-    layout's own ``dx`` and ``dw``. Operands are of one dtype and on one device."""
+def linear(
+    x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout,
+    activation: str | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Returns act(x [..., cols] W^T + bias) + residual as [..., rows], with gradients of x, the values, the
+    bias and the residual by the layout's own ``dx`` and ``dw``. Operands are of one dtype and on one device.
+    Layouts that fuse do so in calls that need no gradient."""
     flat = x if x.dim() == 2 else x.reshape(-1, layout.cols)
-    y = _product(flat, values, bias, layout)
-    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], layout.rows)
+    shape = (*x.shape[:-1], layout.rows)
+    if activation is None and residual is None:
+        y = _product(flat, values, bias, layout)
+        return y if x.dim() == 2 else y.reshape(shape)
+    operands = (x, values, bias, residual)
+    if layout.fuses and not _watched() and not any(t is not None and differentiated(t) for t in operands):
+        if residual is not None:
+            require_residual(residual, flat.new_empty(()).expand(shape))
+            residual = residual.reshape(-1, layout.rows)
+        fusing: Any = layout
+        y = fusing.linear(flat, values, bias, activation, residual)
+        return y if x.dim() == 2 else y.reshape(shape)
+    y = activate(_product(flat, values, bias, layout).reshape(shape), activation)
+    if residual is None:
+        return y
+    require_residual(residual, y)
+    return y + residual
+
+
+def _watched() -> bool:
+    """Returns whether torch.func, forward mode or torch.jit.trace is active."""
+    return transformed() or torch._C._get_tracing_state() is not None
 
 
 def _product(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:

@@ -28,28 +28,37 @@ def checked(
     pattern: Pattern | None,
     activation: str | None,
     where: Tensor,
+    op: str = _OP,
 ) -> tuple[int, int, float | None]:
-    """Returns both feature counts and the density as Python numbers. Raises Error unless a layer can be made
-    of these arguments. ``where`` is a tensor with the layer's device and dtype."""
-    ops.dtype_name(_OP, where.dtype)
-    require_device(where.device)
-    require_activation(activation)
+    """Returns both feature counts and the density as Python numbers. Raises Error, in the name of ``op``,
+    unless a layer can be made of these arguments. ``where`` is a tensor with the layer's device and dtype."""
+    ops.dtype_name(op, where.dtype)
+    require_device(where.device, op)
+    require_activation(activation, op)
     in_features, out_features = (
-        whole(_OP, "in_features", in_features),
-        whole(_OP, "out_features", out_features),
+        whole(op, "in_features", in_features),
+        whole(op, "out_features", out_features),
     )
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
         raise Error(
-            _OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern="
+            op, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern="
         )
-    return in_features, out_features, None if density is None else share(_OP, density)
+    return in_features, out_features, None if density is None else share(op, density)
 
 
-def require_activation(activation: str | None) -> None:
+def require_activation(activation: str | None, op: str = _OP) -> None:
     """Raises Error unless the products have that activation."""
-    if unknown := ops.unknown_activation(_OP, activation, "apply any other one after the layer"):
+    if unknown := ops.unknown_activation(op, activation, "apply any other one after the layer"):
         raise unknown
+
+
+def generator_of(op: str, generator: torch.Generator | int | None) -> torch.Generator | None:
+    """Returns the generator that was given, one on the CPU with a seed that was given, or None for torch's
+    default ones. Raises Error for anything else."""
+    if generator is None or isinstance(generator, torch.Generator):
+        return generator
+    return torch.Generator().manual_seed(whole(op, "generator", generator, None))
 
 
 def exact(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -97,24 +106,24 @@ def require_module(op: str, model: object) -> None:
         raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
 
 
-def require_device(device: torch.device) -> None:
+def require_device(device: torch.device, op: str = _OP) -> None:
     """Raises Error unless layers can be made on that device."""
     if not ops.has_kernels_for(device):
         raise Error(
-            _OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'"
+            op, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'"
         )
 
 
-def require_shape(pattern: Pattern, out_features: int, in_features: int) -> None:
+def require_shape(pattern: Pattern, out_features: int, in_features: int, op: str = _OP) -> None:
     """Raises Error unless ``pattern`` is a Pattern of that shape."""
     if not isinstance(pattern, Pattern):
         raise Error(
-            _OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
+            op, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
         )
     if (pattern.rows, pattern.cols) != (out_features, in_features):
         expected = f"a pattern of {out_features} x {in_features} (out x in features)"
         raise Error(
-            _OP,
+            op,
             expected,
             f"{pattern.rows} x {pattern.cols}",
             "make it with rows=out_features, cols=in_features",

@@ -14,6 +14,7 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
+from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .semi24 import Semi24Linear
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
@@ -22,7 +23,7 @@ from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 PROJECTIONS = {"in_proj": ("in_proj_weight", "in_proj"), "out_proj": ("out_proj.weight", "out_proj")}
 
 
-class BlockSparseMultiheadAttention(nn.Module):
+class BlockSparseMultiheadAttention(WithOptions):
     """Replaces an nn.MultiheadAttention that has one embed_dim for query, key and value, and is called in the
     same way.
 
@@ -127,6 +128,9 @@ class BlockSparseMultiheadAttention(nn.Module):
         (copied)."""
         projections = [p.to_dense() if is_sparse(p) else p for p in (self.in_proj, self.out_proj)]
         into, out = projections
+        if isinstance(into, nn.Sequential) or isinstance(out, nn.Sequential):
+            remedy = "set the projection's activation = None"
+            raise Error("to_dense", "projections without an activation", "one with it", remedy)
         assert isinstance(into, nn.Linear) and isinstance(out, nn.Linear)
         dense = nn.MultiheadAttention(
             *(self.embed_dim, self.num_heads, self.dropout, into.bias is not None),

@@ -71,7 +71,7 @@ class BlockSparseConv(ConvModule):
         activation: str | None = None,
         edge_bias: bool = False,
         dense_copy: bool | Literal["auto"] = False,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         how = dict(zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True))

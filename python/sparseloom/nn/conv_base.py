@@ -58,7 +58,7 @@ class ConvModule(IndexedModule):
     def _build(
         self, channels: tuple[int, int], how: dict[str, Any], groups: int, bias: bool, where: Tensor,
         density: float | None, block: Block, pattern: Pattern | None, activation: str | None, edge_bias: bool,
-        generator: torch.Generator | None,
+        generator: torch.Generator | int | None,
     ) -> None:  # fmt: skip
         """Makes the layer of (in, out) channels and of ``how``, the options that ``_set_window`` takes, on
         the device and of the dtype of ``where``."""
@@ -66,14 +66,15 @@ class ConvModule(IndexedModule):
         if groups != 1:
             raise Error(op, "groups of 1", repr(groups), "groups are block-diagonal: pass such a pattern")
         whole(op, "in_channels", in_channels, 1), whole(op, "out_channels", out_channels, 1)
-        checked = arguments.checked(in_channels, out_channels, density, pattern, activation, where)
+        checked = arguments.checked(in_channels, out_channels, density, pattern, activation, where, op)
         in_channels, out_channels, density = checked
+        generator = arguments.generator_of(op, generator)
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_channels, in_channels, block, density, generator)
             if density > 0:
                 warn_of_empty_rows(pattern, f"{op}({in_channels}, {out_channels}, density={density})")
-        arguments.require_shape(pattern, out_channels, in_channels)
+        arguments.require_shape(pattern, out_channels, in_channels, op)
         self.in_features, self.out_features, self.block = in_channels, out_channels, pattern.block
         self.activation = activation
         self._set_window(**how)
@@ -150,11 +151,12 @@ class ConvModule(IndexedModule):
         """As BlockSparseLinear.weight, with the shape of the convolution's weight."""
         return BlockSparseWeight.of(self, self.dense_shape)  # type: ignore[arg-type]
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator | int | None = None) -> None:
         """Draws the dense class's initial distribution for the true fan: uniform within 1 / sqrt(fan) of the
         output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first.
         Raises Error where ``values`` are computed (by a parametrization, norm or pruning)."""
         require_own_values("reset_parameters", self)
+        generator = arguments.generator_of("reset_parameters", generator)
         if self.values.is_meta:
             return
         with torch.no_grad(), copies.own_writes(self):
@@ -219,7 +221,11 @@ class ConvModule(IndexedModule):
         return _conv.dense(values, self.index, self.kernel_size)
 
     def plan(
-        self, x_shape: Sequence[int], direction: str = "forward", dtype: torch.dtype | None = None
+        self,
+        x_shape: Sequence[int] = (),
+        direction: str = "forward",
+        dtype: torch.dtype | None = None,
+        **others: Any,
     ) -> dict[str, Any]:
         """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
         row of bsr_conv or "dense", torch's convolution with a dense weight; ``predicted_us``, ``dense_us`` of
@@ -232,6 +238,10 @@ class ConvModule(IndexedModule):
         runs rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do
         not fit.
         """
+        if others or not isinstance(x_shape, Sequence):
+            got = f"{', '.join(others)}=" if others else repr(x_shape)
+            remedy = f"pass layer.plan([1, {self.in_features}{', 32' * self.dimensions}]), for example"
+            raise Error("plan", "x_shape [images, in channels, *space], of a convolution", got, remedy)
         if direction not in ops.DIRECTIONS:
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
         images, _, *extents = self._require_shape(tuple(x_shape))
@@ -298,7 +308,7 @@ class ConvModule(IndexedModule):
         *,
         density: float | None = None,
         block: Block = 32,
-        select: str | Sparsifier = "magnitude",
+        select: str | Sparsifier | Pattern = "magnitude",
         scope: str = "layer",
         activation: str | None = None,
     ) -> Self:

@@ -25,7 +25,7 @@ def from_dense(
     pattern: Pattern | None,
     density: float | None,
     block: Block,
-    select: str | Sparsifier,
+    select: str | Sparsifier | Pattern,
     scope: str,
     activation: str | None,
 ) -> Made:
@@ -34,7 +34,7 @@ def from_dense(
     if type(dense).__name__ != name or not isinstance(dense, nn.Module):
         remedy = "pass the layer that this class stands for"
         raise Error("from_dense", f"an nn.{name}", type(dense).__name__, remedy)
-    arguments.require_activation(activation)
+    arguments.require_activation(activation, cls.__name__)
     source: Any = dense
     weight = cls.of_channels(source.weight.detach()).flatten(2)
     pattern = chosen_pattern(weight.abs().sum(2), pattern, density, block, select, scope, None)

@@ -64,7 +64,7 @@ class BlockSparseConvTranspose(ConvModule):
         activation: str | None = None,
         edge_bias: bool = False,
         dense_copy: bool | Literal["auto"] = False,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         given = kernel_size, stride, padding, output_padding, dilation, padding_mode

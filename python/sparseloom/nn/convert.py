@@ -29,7 +29,7 @@ def chosen_pattern(
     pattern: Pattern | None,
     density: float | None,
     block: Block,
-    select: str | Sparsifier,
+    select: str | Sparsifier | Pattern,
     scope: str,
     head: Head | None,
     gradient: Tensor | None = None,
@@ -38,12 +38,19 @@ def chosen_pattern(
     [out_features, in_features]. Raises Error for both at once, and for neither where something has to say how
     much stays."""
     op = "from_dense"
+    if isinstance(select, Pattern):
+        if pattern is not None:
+            raise Error(op, "one pattern", "select=Pattern beside another", "leave one of them out")
+        pattern, select = select, "magnitude"
     sparsifier = sparsifier_of(op, select, SELECTS)
     if pattern is not None and (density is not None or sparsifier.decides):
         got = "both" if density is not None else f"a pattern and select={select!r}"
         raise Error(
             op, "one of density and pattern", got, "the pattern says which blocks stay: pass it alone"
         )
+    if pattern is not None and (select != "magnitude" or scope != "layer"):
+        got, remedy = f"select={select!r} and scope={scope!r}", "the pattern says which blocks stay"
+        raise Error(op, "a pattern alone", got, f"{remedy}: leave them out")
     if pattern is not None:
         return pattern
     if density is None and isinstance(select, str) and not sparsifier.decides:
@@ -59,7 +66,7 @@ def from_dense(
     pattern: Pattern | None,
     density: float | None,
     block: Block,
-    select: str | Sparsifier,
+    select: str | Sparsifier | Pattern,
     scope: str,
     head: Head | None,
     bias: Tensor | None,

@@ -7,11 +7,12 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import ops
 from ..errors import Error, unsupported_layout
 from . import arguments
+from .options import WithOptions
 from .weight import BlockSparseWeight
 
 #: The largest magnitude of each dtype.
@@ -38,7 +39,7 @@ def finite(values: Tensor) -> Tensor:
     return values
 
 
-class EightBit(nn.Module):
+class EightBit(WithOptions):
     """The buffers ``values``, ``w_scale`` float32 [out_features], ``x_scale`` float32 [1] or None, and
     ``bias`` or None, with a forward that quantizes x and multiplies by ``_product``."""
 
@@ -54,6 +55,13 @@ class EightBit(nn.Module):
     kernel: str | None
     #: Whether CPUs multiply float8 unasked.
     float8_on_cpu: ClassVar[bool] = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Does what nn.Module's does; ``x_scale`` may be a number, as in the constructor."""
+        if name == "x_scale" and not isinstance(value, (Tensor, type(None))):
+            require_options(f"{type(self).__name__}.x_scale", self.dtype, value)
+            value = self.w_scale.new_tensor([float(value)])
+        super().__setattr__(name, value)
 
     def _hold_eight(
         self,

@@ -17,12 +17,13 @@ from ..sparsify.scores import Learned
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
+from .options import WithOptions
 from .sparse_weight import SparseWeight, held, held_descriptions
 
 _OP = "GatedBlockSparseLinear"
 
 
-class GatedBlockSparseLinear(nn.Module):
+class GatedBlockSparseLinear(WithOptions):
     """Computes y = x (gates * W)^T + bias with one factor for each stored block of ``layer``. Forward, dX and
     dW take time for the blocks with a factor other than zero; nothing is read on the host. ``strict`` of
     ``layer`` holds here too; ``pack`` hands it on, and ``dense_copy``.
@@ -58,6 +59,9 @@ class GatedBlockSparseLinear(nn.Module):
         if not isinstance(layer, BlockSparseLinear):
             remedy = "exchange this layer as a whole, or pack() it first"
             raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
+        if layer.activation is not None:
+            got, remedy = layer.activation, "set layer.activation = None, and apply it behind this layer"
+            raise Error(_OP, "a layer without an activation", got, remedy)
         with at_hand(layer):
             return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias, layer.strict)
 

@@ -40,7 +40,8 @@ class BlockSparseLinear(IndexedModule):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
             into the product, except that a training step on the CPU fuses only "relu".
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
-        generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
+        generator: CPU torch.Generator for the pattern and the initial values, or a seed of one; torch's
+            default ones otherwise.
         fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor
             that the training framework provides (the protocol of Megatron-LM and Transformer Engine), in the
             product's own kernel and unrounded. ``values.grad`` stays None.
@@ -76,7 +77,7 @@ class BlockSparseLinear(IndexedModule):
         activation: str | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
         fuse_wgrad_accumulation: bool = False,
         dense_copy: bool | Literal["auto"] = False,
         capacity: float | None = None,
@@ -85,6 +86,7 @@ class BlockSparseLinear(IndexedModule):
         where = torch.empty(0, device=device, dtype=dtype)
         checked = arguments.checked(in_features, out_features, density, pattern, activation, where)
         in_features, out_features, density = checked
+        generator = arguments.generator_of("BlockSparseLinear", generator)
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
@@ -111,7 +113,7 @@ class BlockSparseLinear(IndexedModule):
             self.reserve_(capacity)
         self.dense_copy = dense_copy
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator | int | None = None) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
         of the output feature).
 
@@ -120,6 +122,7 @@ class BlockSparseLinear(IndexedModule):
         parametrization, norm or pruning).
         """
         require_own_values("reset_parameters", self)
+        generator = arguments.generator_of("reset_parameters", generator)
         if self._cut is not None:
             got, remedy = "a part of one", "draw before parallelize_module, or load"
             raise Error("reset_parameters", "a whole layer", got, remedy)
@@ -263,7 +266,7 @@ class BlockSparseLinear(IndexedModule):
         *,
         density: float | None = None,
         block: Block = 32,
-        select: str | Sparsifier = "magnitude",
+        select: str | Sparsifier | Pattern = "magnitude",
         scope: str = "layer",
         head: Head | None = None,
         bias: Tensor | None = None,
@@ -276,7 +279,7 @@ class BlockSparseLinear(IndexedModule):
             dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may
                 come with it).
             select: "magnitude" (sum of |w| over the block), "l2", "max", "stored" (every block that is not
-                all zero; no density), or a ``sparsify.Sparsifier``.
+                all zero; no density), a ``sparsify.Sparsifier``, or a Pattern, as ``pattern`` is.
             scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its
                 scale; "head" in every head of an attention, of which ``head`` is (out features, in features)
                 of one: see ``pattern.top_k``.

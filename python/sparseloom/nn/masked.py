@@ -22,6 +22,7 @@ from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
 from .masked_elements import layer_of
 from .masked_product import How, Kept, factored, product
+from .options import WithOptions
 from .places import Places
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _OP = "MaskedLinear"
 
 
-class MaskedLinear(nn.Module):
+class MaskedLinear(WithOptions):
     """Computes y = x (W * factors)^T + bias with a dense Parameter ``weight`` [out_features, in_features],
     for methods whose pruned blocks may return.
 
@@ -61,6 +62,10 @@ class MaskedLinear(nn.Module):
 
     mask: Tensor
     gate: Gate | None
+    block: tuple[int, int]
+    layout: type[Layout]
+    multiply: str
+    weight: nn.Parameter
     #: Whose mask an average of the weights takes; see nn.places.
     _places: Places | None = None
     _factors: Tensor | None = None
@@ -85,14 +90,14 @@ class MaskedLinear(nn.Module):
     ) -> None:
         super().__init__()
         arguments.checked(
-            in_features, out_features, 1.0, None, None, torch.empty(0, device=device, dtype=dtype)
+            in_features, out_features, 1.0, None, None, torch.empty(0, device=device, dtype=dtype), _OP
         )
         self.in_features, self.out_features = in_features, out_features
         self.block = block_shape(_OP, block)
         self.share, self.decay = share, decay
         self.layout, self.options = layout, dict(options or {})
         dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self.weight = dense.weight
+        self.weight = dense.get_parameter("weight")
         self.bias = dense.bias
         if mask is None:
             grid = -(-out_features // self.block[0]), -(-in_features // self.block[1])

@@ -11,6 +11,7 @@ from torch import nn
 from ..errors import Error
 from . import moments
 from .onnx import NotForOnnx
+from .options import WithOptions
 
 
 class Parametrizations(nn.ModuleDict):
@@ -31,7 +32,7 @@ class Parametrizations(nn.ModuleDict):
         return method if entry is None else entry
 
 
-class Parametrizable(NotForOnnx):
+class Parametrizable(WithOptions, NotForOnnx):
     """A layer with ``values`` that torch.nn.utils.parametrize takes, as ``weight`` of other layers."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -62,7 +62,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             raise Error(
                 _OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
             )
-        arguments.require_activation(activation)
+        arguments.require_activation(activation, _OP)
         require_options(_OP, dtype, x_scale)
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
         self.activation = activation

@@ -58,7 +58,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         if not isinstance(layout, Semi24Layout):
             remedy = "pass the layout of a Semi24Linear, or call from_sparse"
             raise Error(_OP, "layout to be a layouts.Semi24Layout", type(layout).__name__, remedy)
-        arguments.require_activation(activation)
+        arguments.require_activation(activation, _OP)
         require_options(_OP, dtype, x_scale)
         self.out_features, self.in_features = layout.rows, layout.cols
         self.activation = activation

@@ -16,9 +16,10 @@ from .._recurrent import Walk, Weight
 from .._sequences import sequence
 from ..errors import Error
 from ..pattern import Block
-from .arguments import recorded_by_fx
+from .arguments import generator_of, recorded_by_fx
 from .linears import in_blocks
 from .onnx import NotForOnnx
+from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .recurrent_weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
@@ -29,7 +30,7 @@ Self = TypeVar("Self", bound="BlockSparseRNN")
 _STEPS_BESIDE = 8
 
 
-class BlockSparseRNN(NotForOnnx):
+class BlockSparseRNN(WithOptions, NotForOnnx):
     """What BlockSparseLSTM and BlockSparseGRU share.
 
     Each weight of torch's layer is a child, with its bias: ``ih_l0``, ``hh_l0``, ``hr_l0`` (the projection),
@@ -58,10 +59,11 @@ class BlockSparseRNN(NotForOnnx):
         pattern: GatePattern = None,
         input_density: float | None = None,
         input_pattern: GatePattern = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         op = type(self).__name__
+        generator = generator_of(op, generator)
         if (density is None) == (pattern is None):
             got = "neither" if density is None else "both"
             raise Error(op, "one of density and pattern, of the recurrent weights", got, "pass density=0.1")

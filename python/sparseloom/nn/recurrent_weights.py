@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,6 +30,19 @@ class BlockSparseGates(BlockSparseLinear):
     other. The recurrent layer multiplies with its values in every step."""
 
     _no_eight_bits = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
+
+    def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
+        if setting:
+            got, remedy = repr(setting), "a recurrent layer multiplies with the blocks in every step"
+            raise Error("dense_copy", "dense_copy=False in a recurrent weight", got, remedy)
+
+    def _require_option(self, name: str, value: Any) -> None:
+        super()._require_option(name, value)
+        if name == "activation" and value is not None:
+            remedy = "the recurrent layer applies its own behind the sum of its products"
+            raise Error(
+                f"{type(self).__name__}.activation", "None in a recurrent weight", repr(value), remedy
+            )
 
 
 def names_of(layers: int, bidirectional: bool, projected: bool) -> list[str]:

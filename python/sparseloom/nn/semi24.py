@@ -65,7 +65,7 @@ class Semi24Linear(WithCopy, Ordered):
         in_features = whole(_OP, "in_features", in_features)
         out_features = whole(_OP, "out_features", out_features)
         where = torch.empty(0, device=device, dtype=dtype)
-        arguments.require_device(where.device)
+        arguments.require_device(where.device, _OP)
         if where.is_meta:
             layout = Semi24Layout.anywhere(out_features, in_features, where.device)
             values = where.new_empty(layout.values_shape)
@@ -78,7 +78,7 @@ class Semi24Linear(WithCopy, Ordered):
     def _take(
         self, layout: Semi24Layout, values: Tensor, bias: Tensor | None, activation: str | None
     ) -> None:
-        arguments.require_activation(activation)
+        arguments.require_activation(activation, _OP)
         self._hold(layout, values, bias)
         self.values.requires_grad_(False)
         self.activation = activation

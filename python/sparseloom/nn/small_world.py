@@ -19,14 +19,15 @@ from .._recurrent import Weight, state_dtype
 from .._steps import Products, Rows, by_functions, lstm_cell
 from ..errors import Error
 from ..pattern import Pattern
-from .arguments import recorded_by_fx
+from .arguments import generator_of, recorded_by_fx
 from .linears import in_blocks
+from .options import WithOptions
 from .recurrent_weights import BlockSparseGates, beside_of, stacked, weight_of
 
 _OP = "SmallWorldLSTM"
 
 
-class SmallWorldLSTM(nn.Module):
+class SmallWorldLSTM(WithOptions):
     """The LSTM of "GPU Kernels for Block-Sparse Weights" (Gray, Radford, Kingma 2017).
 
     In each step of time, with lin a product with a sparse matrix and a LayerNorm: h = lin(h) * lin(x), h =
@@ -55,6 +56,8 @@ class SmallWorldLSTM(nn.Module):
     fit.
     """
 
+    multiply: nn.Linear
+
     def __init__(
         self,
         input_size: int,
@@ -70,13 +73,14 @@ class SmallWorldLSTM(nn.Module):
         init: str = "normal",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         self.input_size, self.hidden_size = (
             whole(_OP, "input_size", input_size),
             whole(_OP, "hidden_size", hidden_size),
         )
+        generator = generator_of(_OP, generator)
         self.dropout, steps = float(dropout), whole(_OP, "steps", steps)
         if steps < 2:
             raise Error(_OP, "2 steps or more", str(steps), "one multiplies with the input, and one adds it")
@@ -121,9 +125,10 @@ class SmallWorldLSTM(nn.Module):
         return BlockSparseGates(size, gates * size, bias=False, pattern=found, generator=generator, **how)
 
     @torch.no_grad()
-    def reset_parameters(self, init: str = "normal", generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, init: str = "normal", generator: torch.Generator | int | None = None) -> None:
         """Draws the initial values; see ``init``. Raises Error for another one, and for the identity where
         blocks are not square."""
+        generator = generator_of("reset_parameters", generator)
         if init not in ("normal", "identity"):
             raise Error(_OP, "init 'normal' or 'identity'", repr(init), "normal mixes units from the start")
         for matrix in [*self.steps, self.gates]:

@@ -14,6 +14,7 @@ from ..layouts import Layout, products
 from ..layouts.entries import Entries
 from ..layouts.torchs import is_sparse_matrix, strided
 from . import arguments
+from .convert import Activation
 from .dense_entries import accept_matrix
 from .torch_blocks import trains
 from .weight import BlockSparseWeight, assigned
@@ -23,7 +24,7 @@ _OP = "SparseLinear"
 
 
 class SparseLinear(WithLayout):
-    """Computes y = x W^T + bias, where W [out_features, in_features] lies in a layout of
+    """Computes y = activation(x W^T + bias), where W [out_features, in_features] lies in a layout of
     ``sparseloom.layouts``.
 
     Parameters: ``values``, in the shape that the layout's ``pack`` gives them; ``bias`` [out_features].
@@ -34,6 +35,8 @@ class SparseLinear(WithLayout):
         in_features, out_features: any number >= 0.
         bias: whether to add a learned bias.
         layout: the name of a registered layout, its class, or a Layout of [out_features, in_features].
+        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``; fused into the products of "csr" and
+            "coo" that need no gradient, behind the product elsewhere.
         device, dtype: as in nn.Linear; a floating-point dtype that the layout's products take.
         options: what the layout's ``from_dense`` asks for beside the weight, such as ``keep=32``. It is given
             a random weight, so that magnitude selects a random pattern.
@@ -51,6 +54,7 @@ class SparseLinear(WithLayout):
         bias: bool = True,
         *,
         layout: str | type[Layout] | Layout,
+        activation: str | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         **options: Any,
@@ -70,19 +74,26 @@ class SparseLinear(WithLayout):
         values = chosen.pack(weight)
         chosen.require_consistent(_OP, values)
         self._hold(chosen, values.to(where.device), where.new_empty(out_features) if bias else None)
+        self.activation = activation
         self.reset_parameters()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
-        Error when x does not fit."""
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
-            return node
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear.
+
+        ``residual`` [..., out_features], of the result's dtype, is added after the activation. Raises Error
+        when x or ``residual`` does not fit."""
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
+            return node  # type: ignore[no-any-return]
         values: Tensor = self.values
         bias: Tensor | None = self.bias
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+            residual = None if residual is None else residual.to(dtype)
         if (
             x.dim() == 0
             or x.shape[-1] != self.in_features
@@ -92,7 +103,7 @@ class SparseLinear(WithLayout):
             expected = f"x [..., {self.in_features}] of {values.dtype} on {values.device}"
             got = f"{list(x.shape)} of {x.dtype} on {x.device}"
             raise Error("linear", expected, got, "convert x or move it with .to()")
-        return products.linear(x, values, bias, self.layout)
+        return products.linear(x, values, bias, self.layout, self.activation, residual)
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -136,7 +147,19 @@ class SparseLinear(WithLayout):
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
 
     def extra_repr(self) -> str:
-        return ", ".join([super().extra_repr(), *(["strict=True"] if self.strict else [])])
+        parts = [f"activation={self.activation}"] if self.activation else []
+        return ", ".join([super().extra_repr(), *parts, *(["strict=True"] if self.strict else [])])
+
+    def to_dense(self) -> nn.Module:
+        """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
+        activation, a Sequential of both."""
+        dense = super().to_dense()
+        return dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values; see SparseModule."""
+        fused: dict[str, Any] = {} if self.activation is None else {"activation": self.activation}
+        return {"values": {**self._template.describe(), **fused}}
 
     @classmethod
     def from_dense(
@@ -145,6 +168,7 @@ class SparseLinear(WithLayout):
         layout: str | type[Layout] | Layout,
         *,
         bias: Tensor | None = None,
+        activation: str | None = None,
         **options: Any,
     ) -> SparseLinear:
         """Returns a layer with what the layout stores of ``dense``, an nn.Linear or a weight [out_features,
@@ -168,6 +192,7 @@ class SparseLinear(WithLayout):
                 got, expected = f"one of [{chosen.rows}, {chosen.cols}]", list(matrix.shape)
                 raise Error(_OP, f"a layout of {expected}", got, "make it with that shape")
             layer = cls.holding(chosen, chosen.pack(matrix), own_bias)
+        layer.activation = activation
         layer.values.requires_grad_("dw" in layer.layout.directions and trains(weight))
         if bias is not None:
             layer.get_parameter("bias").requires_grad_(trains(bias))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..layouts import Layout
 from .linear import BlockSparseLinear
+from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
@@ -87,6 +88,8 @@ def _conv1d(linear: nn.Module) -> nn.Module:
     weight."""
     from transformers.pytorch_utils import Conv1D  # imported here: the dense module came from there
 
+    if isinstance(linear, nn.Sequential):  # with the activation behind it
+        return nn.Sequential(_conv1d(linear[0]), linear[1]).train(linear.training)
     assert isinstance(linear, nn.Linear)
     with torch.device("meta"):
         dense: nn.Module = Conv1D(linear.out_features, linear.in_features)
@@ -100,7 +103,7 @@ def _conv1d(linear: nn.Module) -> nn.Module:
     return dense.train(linear.training)
 
 
-class BlockSparseConv1x1(nn.Module):
+class BlockSparseConv1x1(WithOptions):
     """A convolution with kernel size 1: a sparse linear layer over the channels at every position.
 
     x is [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride
@@ -147,6 +150,8 @@ class BlockSparseConv1x1(nn.Module):
     def to_dense(self) -> nn.Module:
         """Returns the convolution with the same values in their places and zero elsewhere (copied)."""
         linear = self.linear.to_dense()
+        behind = [linear[1]] if isinstance(linear, nn.Sequential) else []  # the activation
+        linear = linear[0] if isinstance(linear, nn.Sequential) else linear
         assert isinstance(linear, nn.Linear)
         cls = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.dimensions - 1]
         stride: Any = self.stride
@@ -156,7 +161,7 @@ class BlockSparseConv1x1(nn.Module):
         weight = linear.weight.detach().reshape(self.out_channels, self.in_channels, *(1,) * self.dimensions)
         dense.weight = nn.Parameter(weight, linear.weight.requires_grad)
         dense.bias = linear.bias
-        return dense.train(self.training)
+        return (nn.Sequential(dense, *behind) if behind else dense).train(self.training)
 
     def sparse_weights(self) -> dict[str, SparseWeight]:
         """Returns the weight of the layer inside."""

@@ -34,6 +34,8 @@ class WithLayout(Parametrizable):
     out_features: int
     values: nn.Parameter
     bias: nn.Parameter | None
+    # A class attribute, so that layers that an older version pickled have none.
+    activation: str | None = None
     #: Whether a product that would be dense, or the reference kernel's, raises Error.
     strict: bool = False
     #: The buffers that are made from the index and not saved.
@@ -73,6 +75,12 @@ class WithLayout(Parametrizable):
         return self._template.with_tensors(
             index, {name: each for name, each in kept.items() if each is not None}
         )
+
+    @property
+    def density(self) -> float:
+        """The values over the elements of W; padding counts as stored."""
+        size = self.in_features * self.out_features
+        return self.values.numel() / size if size else 0.0
 
     def refresh_(self) -> None:
         """Makes anew what is derived from the index. The layer does so itself when it is moved or loaded.
@@ -133,24 +141,34 @@ class WithLayout(Parametrizable):
         return {"values": self._template.describe()}
 
     def plan(
-        self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None
+        self,
+        tokens: int,
+        direction: str = "forward",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+        residual: bool = False,
     ) -> dict[str, Any]:
         """Returns what would run for ``tokens`` rows of x, and why: see ``Layout.plan``. ``direction`` is
-        forward, dx or dw. Raises Error for another, and where ``strict`` forbids what would run."""
+        forward, dx or dw; ``residual`` says that forward is called with one. Raises Error for another
+        direction, for a ``device`` that is not the layer's, and where ``strict`` forbids what would run."""
+        if device is not None and torch.device(device).type != self.values.device.type:
+            own = self.values.device
+            raise Error("plan", f"the layer's own device, {own}", str(device), "move the layer there")
         if direction not in ("forward", "dx", "dw"):
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
-        with_bias = direction == "forward" and self.bias is not None
-        tokens = whole("plan", "tokens", tokens)
-        return self.layout.plan(tokens, direction, dtype or self.values.dtype, with_bias)
+        forward = direction == "forward"
+        how = whole("plan", "tokens", tokens), direction, dtype or self.values.dtype
+        layout: Any = self.layout
+        fused = (self.activation, residual) if forward and layout.fuses else ()
+        return layout.plan(*how, forward and self.bias is not None, *fused)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         told = {"layout": self._template.name, **self._template.options()}
-        size = self.in_features * self.out_features
         parts = [
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         ]
         parts += [f"{key}={value}" for key, value in told.items()]
-        return ", ".join([*parts, f"density={self.values.numel() / size if size else 0:.4g}"])
+        return ", ".join([*parts, f"density={self.density:.4g}"])
 
     def _follow(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         """Moves what optimizers keep of the values to the places that the entries give them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -12,6 +12,7 @@ from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_heads, warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
+from ..nn.recurrent_weights import BlockSparseGates
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
@@ -54,6 +55,7 @@ class BlockSparse(Recipe):
         head: for scope "head", (out features, in features) of one head: (64, None) or 64 in the projections
             to query, key and value, (None, 64) in the one behind the attention. Left out, both come from the
             attention module that holds the layer.
+        pattern: a Pattern, under the name that layers have for it; it becomes ``select``.
 
     Raises Error for values outside these.
     """
@@ -68,8 +70,14 @@ class BlockSparse(Recipe):
     method: Method | None = None
     capacity: float | None = None
     head: Head | None = None
+    pattern: InitVar[Pattern | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, pattern: Pattern | None) -> None:
+        if pattern is not None:
+            if not isinstance(pattern, Pattern) or self.select != "magnitude":
+                got = repr(pattern) if self.select == "magnitude" else f"select={self.select!r} beside it"
+                raise Error(_OP, "pattern to be a Pattern, alone", got, "see sparseloom.pattern")
+            object.__setattr__(self, "select", pattern)
         if self.capacity is not None:
             self._require_capacity(self.capacity)
         if self.method is not None:
@@ -94,6 +102,9 @@ class BlockSparse(Recipe):
                     "both",
                     "the pattern says which blocks stay: leave density out",
                 )
+            if self.seed is not None or self.scope != "layer":
+                got = f"seed={self.seed} and scope={self.scope!r}"
+                raise Error(_OP, "a pattern alone", got, "it says which blocks stay: leave them out")
             return
         patterns.require_any_scope(_OP, self.scope, self.head)
         if self.seed is not None:
@@ -259,6 +270,10 @@ class Blocks(Chosen):
 
     pattern: Pattern
     capacity: float | None = None
+
+    def no_copy(self, site: Site) -> str:
+        recurrent = issubclass(site.form.layers.blocks, BlockSparseGates)
+        return "a recurrent layer multiplies with the blocks in every step" if recurrent else ""
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False

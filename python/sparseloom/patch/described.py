@@ -133,7 +133,7 @@ def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
     if entry.get("layout") == "masked":
         return mask_later("from_pretrained", entry)
     if (cls := _class_of(entry.get("layout"))) is not None:
-        sizes = ("layout", "out_features", "in_features")
+        sizes = ("layout", "out_features", "in_features", "activation")
         return Anywhere(cls, {name: each for name, each in entry.items() if name not in sizes})
     return ReadLater() if entry.get("layout") == "semi24" else Blocks(_any_pattern(rows, cols, entry))
 
@@ -156,9 +156,11 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
     made, layers = form.sparse(module, {weight: entry["chosen"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
-        if entry.get("layout") == "masked" or _class_of(entry.get("layout")) is not None:
+        if entry.get("layout") == "masked":
             continue
         layer.activation = entry.get("activation")
+        if _class_of(entry.get("layout")) is not None:
+            continue
         if entry.get("edge_bias"):
             layer.add_edges_()
         if "dense_copy" in entry:

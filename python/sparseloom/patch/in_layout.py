@@ -52,6 +52,12 @@ class InLayout(Recipe):
         start: ElementSparsifier | None = None,
         **options: Any,
     ) -> None:
+        if method is not None:
+            from ..sparsify.method import Method
+
+            if not isinstance(method, Method):
+                remedy = "pass what the layout asks for by name: InLayout('csr', density=0.1)"
+                raise Error("InLayout", "method to be a Method", repr(method), remedy)
         self.layout = layouts.get(layout) if isinstance(layout, str) else layout
         self.options, self.method, self.start = options, method, start
         self.density: float | None = None
@@ -148,6 +154,9 @@ class Stored(Recipe, Chosen):
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> Stored:
         return self
+
+    def no_copy(self, site: Site) -> str:
+        return f"a layer in layout {self.layout.name} keeps none"
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False

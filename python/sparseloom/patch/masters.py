@@ -39,6 +39,11 @@ class Master(Chosen):
     layout: type[Layout] = Csr
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def no_copy(self, site: Site) -> str:
+        if self.block != (1, 1) or self.layout.name == "semi24":
+            return ""
+        return f"a layer in layout {self.layout.name}, which pack_ makes of it, keeps none"
+
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> MaskedLinear:

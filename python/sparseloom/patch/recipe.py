@@ -41,6 +41,10 @@ class Recipe(ABC):
 class Chosen(ABC):
     """What is stored of one weight, while the weight is still dense."""
 
+    def no_copy(self, site: Site) -> str:
+        """Returns why the layer can keep no dense copy of its weight; "" when it can."""
+        return ""
+
     @abstractmethod
     def made(self, site: Site, strict: bool, dense_copy: bool | Literal["auto"]) -> Any:
         """Returns the layer, without bias, with what is stored of the weight. ``strict`` and ``dense_copy``

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._numbers import require_bool
 from .._optimizers import as_optimizers
+from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.dense_copy import require_setting
 from ..nn.sparse_weight import SparseWeight
@@ -65,7 +66,8 @@ def sparsify_(
             step.
         dense_copy: what the attribute of new block-sparse and 2:4 layers, convolutions too, becomes: whether
             calls, and backward passes of frozen values, may multiply with a dense copy of the weight (see
-            BlockSparseLinear.dense_copy). Not with ``strict``.
+            BlockSparseLinear.dense_copy). Not with ``strict``, and not for layers that keep none: those of
+            other layouts, and recurrent ones.
 
     ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
     after each step of the optimizer, or ``attach`` it to one.
@@ -83,6 +85,8 @@ def sparsify_(
     require_setting("sparsify_", dense_copy, strict)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
+    if dense_copy:
+        _require_copyable(choices)
     exchange = Exchange(model)
     with exchange.whole(optimizers):
         changed, layers = prepare(exchange, choices, strict, dense_copy)
@@ -143,6 +147,13 @@ def prepare(
             changed.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
         exchange.modules.append((module, made))
     return changed, [made_of[id(choice)] for choice in choices]
+
+
+def _require_copyable(choices: list[Choice]) -> None:
+    reasons = {choice.site.name: choice.chosen.no_copy(choice.site) for choice in choices}
+    if lost := [f"{name}: {reason}" for name, reason in reasons.items() if reason]:
+        expected, remedy = "layers that can keep a dense copy (dense_copy)", "set it on the others afterwards"
+        raise Error("sparsify_", expected, "; ".join(lost[:5]), f"leave it out, and {remedy}")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -1,0 +1,78 @@
+"""WithOptions: refuses to set an option that a layer does not have. torch.nn.Module takes any attribute, and
+one that nothing reads would be dropped without a word."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from .. import ops
+from .._numbers import require_bool
+from ..errors import Error
+
+_INSIDE = "set it on the sparse layers inside: for layer in module.modules()"
+#: What some sparse layers have as an option, or tell of themselves -> what helps in a layer that does not
+#: take it.
+_REMEDIES = {
+    "activation": "apply it behind the layer",
+    "block": "to_dense() and make the layer anew in such blocks",
+    "capacity": "reserve_() makes room in block-sparse linear layers",
+    "density": "it follows from what is stored: choose anew from to_dense(), or call set_topology_",
+    "dense_copy": f"block-sparse and 2:4 layers and convolutions keep one: {_INSIDE}",
+    "fuse_wgrad_accumulation": "block-sparse linear layers have it",
+    "kernel": "8-bit layers have it; elsewhere the plan chooses, and ops.linear(kernel=...) forces one",
+    "layout": "choose anew from to_dense() in that layout",
+    "multiply": "nn.MaskedLinear has it",
+    "pattern": "set_topology_ moves the blocks; a file or state dict brings another pattern",
+    "strict": _INSIDE,
+    "use_fast_accum": "8-bit layers have it: quantize_ first",
+    "weight": "the Parameter is values, here or in the layers inside: load a state dict",
+    "x_scale": "8-bit layers have it: quantize_ first",
+}
+
+
+class WithOptions(nn.Module):
+    """A module of this library, whose class declares the options that it reads. Subclasses from outside may
+    have attributes of any name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Does what nn.Module's does. Raises Error for an option that the layer does not have, and for a
+        value that it cannot have."""
+        if name in _REMEDIES:
+            self._require_option(name, value)
+        super().__setattr__(name, value)
+
+    def _require_option(self, name: str, value: Any) -> None:
+        cls = type(self)
+        fixed = name == "block" and vars(self).get("block", value) != value
+        if fixed or not _takes(cls, name):  # type: ignore[arg-type]
+            expected, got = "an option of this layer", f"{name} = {_words(value)}"
+            raise Error(f"{cls.__name__}.{name}", expected, got, _REMEDIES[name])
+        if name == "activation" and (
+            unknown := ops.unknown_activation(cls.__name__, value, _REMEDIES["activation"])
+        ):
+            raise unknown
+        if name == "strict":
+            require_bool(cls.__name__, name, value)
+
+
+@cache
+def _takes(cls: type, name: str) -> bool:
+    """Returns whether a class declares an attribute of that name, by an annotation, a value or a property
+    that can be set."""
+    if not cls.__module__.startswith("sparseloom."):
+        return True
+    for each in cls.__mro__:
+        if name in vars(each):
+            found = vars(each)[name]
+            return not isinstance(found, property) or found.fset is not None
+        if each is not nn.Module and name in inspect.get_annotations(each):
+            return True
+    return False
+
+
+def _words(value: Any) -> str:
+    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__
