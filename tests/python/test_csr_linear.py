@@ -54,7 +54,7 @@ class Products:
             return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, kernel)
         if direction == "dx":
             columns = self.layout.by_column() if self.device == "cuda" else None
-            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel, columns)
+            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel, by_column=columns)
         return OPERATORS.csr_dw(self.dy, self.x, *index, kernel)
 
     def exact(self, direction: str) -> tuple[Tensor, Tensor]:

@@ -126,7 +126,7 @@ def test_opcheck():
     index, values, columns = products.layout.csr(), products.values, products.layout.by_column()
     for op, arguments in (
         (OPERATORS.csr_linear.default, (products.x, values, *index, products.bias)),
-        (OPERATORS.csr_dx.default, (products.dy, values, *index, 7, "", columns)),
+        (OPERATORS.csr_dx.default, (products.dy, values, *index, 7, "", False, columns)),
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op
