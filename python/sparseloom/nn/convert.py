@@ -94,10 +94,10 @@ def from_dense(
             got,
             "pass one matrix",
         )
-    asked = pattern is None and density is not None and density > 0
+    by_density = pattern is None and density is not None
     gradient = weight.grad if isinstance(weight, nn.Parameter) else None
     pattern = chosen_pattern(weight.detach(), pattern, density, block, select, scope, head, gradient)
-    if asked:
+    if by_density and density:  # density 0 asks for no blocks
         warn_of_empty_rows(pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}")
     rows, cols = weight.shape
     layer = cls(
