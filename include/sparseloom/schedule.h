@@ -29,15 +29,7 @@ struct BlockRowGroups {
 };
 
 /// Which of several kernels a row runs, by the name of its folder in src/kernels/bsr_linear.
-enum class Method : std::uint8_t {
-  only,
-  dw_wgmma,
-  dw_wgmma_regions,
-  decode,
-  decode_rows,
-  decode_x_in_shared,
-  decode_x_streamed
-};
+enum class Method : std::uint8_t { only, dw_wgmma, dw_wgmma_regions, decode_rows, decode_x_streamed };
 
 /// Trivially copyable and without pointers: a plan keeps it, and every launch of the plan gets it.
 struct Schedule {

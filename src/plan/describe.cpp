@@ -65,9 +65,7 @@ const char* name_of(Method method) noexcept {
     case Method::only: return "";
     case Method::dw_wgmma: return "dw_wgmma";
     case Method::dw_wgmma_regions: return "dw_wgmma_regions";
-    case Method::decode: return "decode";
     case Method::decode_rows: return "decode_rows";
-    case Method::decode_x_in_shared: return "decode_x_in_shared";
     case Method::decode_x_streamed: return "decode_x_streamed";
   }
   return "?";

@@ -1,4 +1,4 @@
-"""Both Hopper decode kernels begin while the kernel before them ends: what that one writes must be what they
+"""The Hopper decode kernels begin while the kernel before them ends: what that one writes must be what they
 read."""
 
 import pytest
@@ -9,7 +9,7 @@ from sparseloom import ops, pattern
 from sparseloom.nn.state import build_index
 
 pytestmark = pytest.mark.gpu
-both = pytest.mark.parametrize("kernel", ["sm90_decode", "sm90_decode_lines"])
+KERNEL = "sm90_decode_lines"
 SIDE = 2048
 LINKS = 30
 
@@ -27,17 +27,16 @@ def hopper():
         pytest.skip("they need a Hopper GPU")
 
 
-@both
 @pytest.mark.parametrize("tokens", [1, 16, 32])
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-def test_a_chain_reads_what_its_last_link_wrote(block, tokens, kernel):
+def test_a_chain_reads_what_its_last_link_wrote(block, tokens):
     index, values = weight(block)
     x = torch.randn(tokens, SIDE, device="cuda", dtype=torch.bfloat16)
 
     def chain(wait):
         y = x
         for _ in range(LINKS):
-            y = ops.linear(y, values, index, kernel=kernel)
+            y = ops.linear(y, values, index, kernel=KERNEL)
             if wait:
                 torch.cuda.synchronize()
         return y
@@ -52,15 +51,14 @@ def test_a_chain_reads_what_its_last_link_wrote(block, tokens, kernel):
         assert torch.equal(y, expected)
 
 
-@both
 @pytest.mark.parametrize("block", [16, 32, 128])
-def test_values_and_tokens_written_just_before_are_read(block, kernel):
+def test_values_and_tokens_written_just_before_are_read(block):
     index, values = weight(block)
     x = torch.randn(16, SIDE, device="cuda", dtype=torch.bfloat16)
     steps, signs = [], [1.0, -2.0, 0.5, -1.0]
     for sign in signs:
         torch.cuda.synchronize()
-        steps.append(ops.linear(x * sign, values * sign, index, kernel=kernel))
+        steps.append(ops.linear(x * sign, values * sign, index, kernel=KERNEL))
     torch.cuda.synchronize()
     written, tokens = torch.empty_like(values), torch.empty_like(x)
     for _ in range(20):
@@ -68,20 +66,19 @@ def test_values_and_tokens_written_just_before_are_read(block, kernel):
         for sign in signs:
             torch.mul(x, sign, out=tokens)
             torch.mul(values, sign, out=written)
-            results.append(ops.linear(tokens, written, index, kernel=kernel))
+            results.append(ops.linear(tokens, written, index, kernel=KERNEL))
         for result, expected in zip(results, steps, strict=True):
             assert torch.equal(result, expected)
 
 
-@both
-def test_an_output_is_not_written_while_the_kernel_before_still_reads_it(kernel):
+def test_an_output_is_not_written_while_the_kernel_before_still_reads_it():
     """The allocator gives the second call the memory that the first has just read."""
     index, values = weight(32)
     x = torch.randn(32, SIDE, device="cuda", dtype=torch.bfloat16)
-    expected = ops.linear(x, values, index, kernel=kernel)
+    expected = ops.linear(x, values, index, kernel=KERNEL)
     for _ in range(100):
         first = x.clone()
-        y = ops.linear(first, values, index, kernel=kernel)
+        y = ops.linear(first, values, index, kernel=KERNEL)
         del first
-        other = ops.linear(x, values, index, kernel=kernel)
+        other = ops.linear(x, values, index, kernel=KERNEL)
         assert torch.equal(y, expected) and torch.equal(other, expected)

@@ -21,7 +21,6 @@ FUNCTIONS = {
     "sm90_wgmma": _WGMMA,
     "sm90_wgmma_narrow": _WGMMA,
     "sm90_wgmma_merged": _WGMMA[:1],
-    "sm90_wgmma_merged_narrow": _WGMMA[:1],
     "sm90_mma": ("cuda::mma_dds::mma_dds_kernel",),
     "sm90_mma_merged": ("cuda::mma_dds::mma_dds_kernel",),
     "sm80_mma": ("cuda::dds::mma_dds_kernel", "::mma_sdd_kernel"),  # not wgmma_sdd_kernel
@@ -30,7 +29,6 @@ FUNCTIONS = {
     "sm90_split_narrow": _WGMMA[:2],
     "sm80_decode": ("decode::decode_kernel",),
     "sm80_decode_staged": ("decode_staged_kernel",),
-    "sm90_decode": ("decode90_kernel", "decode_x_in_shared_kernel"),
     "sm90_decode_lines": ("decode_row_kernel", "decode_x_streamed_kernel"),
     "sm80_dw_small": ("dw_small_kernel",),
     "sm90_shares": ("shares_kernel",),

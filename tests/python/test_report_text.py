@@ -8,7 +8,7 @@ from sparseloom.report import LayerReport, ModelReport, Report, Spread, Totals
 from sparseloom.report.groups import grouped
 from sparseloom.report.text import WIDTH, elided
 
-KERNELS = {"forward": "sm90_wgmma", "dx": "sm90_wgmma", "dw": "sm90_wgmma_merged_narrow"}
+KERNELS = {"forward": "sm90_wgmma", "dx": "sm90_wgmma", "dw": "sm90_wgmma_narrow"}
 
 
 def layer(name, us=50.0, *, dense=100.0, density=0.25, shape=(3072, 768), note="", **others):
@@ -45,7 +45,7 @@ def test_totals_come_first():
         "  1 x up (BlockSparseLinear)",
         "      3072 x 768, blocks 64x64, density 0.25, 12608 tokens of bfloat16, 4 kB -> 1 kB",
         "      forward     100 -> 50 us: 2.00x (1.80 to 2.20); sm90_wgmma",
-        "      backward    300 -> 150 us: 2.00x (1.80 to 2.20); dx sm90_wgmma, dw sm90_wgmma_merged_narrow",
+        "      backward    300 -> 150 us: 2.00x (1.80 to 2.20); dx sm90_wgmma, dw sm90_wgmma_narrow",
     ]
 
 

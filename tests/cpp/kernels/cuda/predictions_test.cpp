@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/predict.h"
@@ -102,6 +103,29 @@ TEST(Predictions, OfExpandedBlocksOnAnH100) {
     const double us = predicted_us("sm90_expanded", p, h100);
     EXPECT_LE(us, 1.3 * each.us);
     EXPECT_GE(us, each.us / 1.3);
+  }
+}
+
+// On an H100, bf16 16 x 4096 x 14336, pruned masks with hubs (group `masks`): what is chosen of the rows that
+// take uneven block rows, and what each took.
+TEST(Predictions, OfPrunedMasksAtSixteenTokensOnAnH100) {
+  plan::Machine h100 = kH200;
+  h100.cuda.memory_bytes = 3.35e12;
+  struct Mask {
+    double density;
+    std::vector<Timed> timed;
+  };
+  for (const Mask& each :
+       {Mask{0.1, {{"sm80_decode", 13.9}, {"sm90_shares", 15.04}, {"sm90_expanded", 22.96}}},
+        Mask{0.25, {{"sm80_decode", 17.21}, {"sm90_expanded", 25.69}, {"sm90_shares", 27.09}}},
+        Mask{0.5, {{"sm80_decode", 25.98}, {"sm90_expanded", 35.17}, {"sm90_shares", 48.42}}}}) {
+    const auto blocks = static_cast<std::int64_t>(each.density * (14336 / 32) * (4096 / 32));
+    Problem p =
+        problem_of({Direction::forward, DType::bf16, 16, 14336, 4096, {32, 32}, blocks, 0, {}, Miss::none});
+    p.facts = {true, true, Longest::nine, Longest::chance, false};
+    SCOPED_TRACE(to_string(p));
+    for (const Timed& other : each.timed)
+      EXPECT_LE(predicted_us("sm80_decode", p, h100), predicted_us(other.kernel, p, h100)) << other.kernel;
   }
 }
 

@@ -7,8 +7,9 @@
 #include <string>
 
 #include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm80/decode/entry.h"
 #include "kernels/bsr_linear/sm80/forward_mma/entry.h"
-#include "kernels/bsr_linear/sm90/decode/entry.h"
+#include "kernels/bsr_linear/sm90/decode_rows/entry.h"
 #include "kernels/bsr_linear/verb.h"
 #include "ops/rows.h"
 #include "sparseloom/error.h"
@@ -101,15 +102,7 @@ TEST(SmallBatchSchedules, UnevenRowsChooseTheRow) {
   Problem p = problem_of(16, 12288, 12288, 64);
   p.facts = {true, true};
   EXPECT_THROW(chosen("sm90_decode_lines", p), Error);
-  EXPECT_EQ(chosen("sm90_decode", p), "by decode, tile 16x32x64, clusters of 2");
-}
-
-TEST(SmallBatchSchedules, Sm90Decode) {
-  EXPECT_EQ(chosen("sm90_decode", problem_of(64, 4096, 4096, 32)), "by decode, tile 64x32x32, clusters of 4");
-  EXPECT_EQ(chosen("sm90_decode", problem_of(8, 4096, 4096, 16)),
-            "by decode_x_in_shared, tile 8x16x16, clusters of 4");
-  EXPECT_EQ(chosen("sm90_decode", problem_of(256, 4096, 4096, 16)),
-            "by decode_x_in_shared, tile 32x16x16, clusters of 4");
+  EXPECT_EQ(chosen("sm80_decode", p), "tile 16x32x32, 6 warps");
 }
 
 // The schedule is asked before anything of the device is, so a wrong one is reported without a GPU too.
@@ -138,7 +131,7 @@ TEST(SmallBatchSchedules, AScheduleThatNamesNoInstanceIsRefused) {
   Schedule s;
   s.tile_m = 8, s.tile_n = 32, s.tile_k = 32, s.warps = 4;  // fewer tokens than the call has
   EXPECT_EQ(kernels::cuda::sm80_decode(args, s), kInvalid);
-  EXPECT_EQ(kernels::cuda::sm90_decode(args, {}), kInvalid);
+  EXPECT_EQ(kernels::cuda::sm90_decode_lines(args, {}), kInvalid);
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward of small batches on Hopper (compute capability 9.0 only), with a group of warps for each strip of
-/// 32 outputs of a block row (blocks of 16 x 16: for each block row): bf16 and f16, with the blocks of
-/// sm90_decode. Takes any number of rows, a multiple of 8 columns, and m <= kDecodeTokens (16 x 16:
-/// kNarrowBlockRowTokens). A long block row keeps its warps busy when the others are done: for uneven ones
-/// there is sm90_decode. With a schedule of decode_x_streamed, for many blocks of 16 x 16 and more than 16
-/// tokens, X streams through shared memory. Operands are aligned and some block is stored.
+/// 32 outputs of a block row (blocks of 16 x 16: for each block row): bf16 and f16, with blocks of 32, 64 and
+/// 128 in any pairing, or of 16 x 16. Takes any number of rows, a multiple of 8 columns, and m <=
+/// kDecodeTokens (16 x 16: kNarrowBlockRowTokens). A long block row keeps its warps busy when the others are
+/// done, so uneven ones go to other kernels. With a schedule of decode_x_streamed, for many blocks of 16 x 16
+/// and more than 16 tokens, X streams through shared memory. Operands are aligned and some block is stored.
 inline constexpr int kNarrowBlockRowTokens = 32;
 int sm90_decode_lines(const MatmulArgs& args, const Schedule& schedule) noexcept;
 

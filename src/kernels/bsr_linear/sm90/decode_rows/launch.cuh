@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/decode/entry.h"
-#include "kernels/bsr_linear/sm90/decode/host.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/element.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/host.cuh"
 #include "kernels/bsr_linear/sm90/decode_rows/narrow.cuh"
 #include "kernels/bsr_linear/sm90/decode_rows/wide.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/launch.cuh"
+#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/early_launch.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::rows {
 
@@ -62,7 +64,6 @@ int launch_tokens(const Params& params, const Schedule& schedule, const MatmulAr
 
 template <class Mma>
 int launch_narrow(const Params& params, const Schedule& schedule, const MatmulArgs& args) noexcept {
-  constexpr int kSide = x_in_shared::kSide;
   if (schedule.tile_n != kSide || schedule.tile_k != kSide) return cudaErrorInvalidValue;
   switch (schedule.tile_m) {
     case 8: return launch_instance<NarrowConfig<Mma, 1>, NarrowWalk>(params, schedule, args);
@@ -72,13 +73,22 @@ int launch_narrow(const Params& params, const Schedule& schedule, const MatmulAr
   }
 }
 
+/// Makes the tensor map of W for wide blocks.
+inline bool encode_values(CUtensorMap& map, const MatmulArgs& args) {
+  const BlockShape block = args.index.block;
+  return encode_tensor_map(
+      map, {args.values, args.dtype, args.index.blocks * block.rows, block.cols, block.cols * 2},
+      {kStrip, 64, 128});
+}
+
 template <class Mma>
 int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   Params params{};
   if (index.cols % 8 != 0 || !fill(params, args)) return cudaErrorInvalidValue;
   if (schedule.method == Method::decode_x_streamed)
-    return is_narrow(args) ? x_streamed::launch<Mma>(params, schedule, args) : cudaErrorInvalidValue;
+    return index.block == BlockShape{kSide, kSide} ? x_streamed::launch<Mma>(params, schedule, args)
+                                                   : cudaErrorInvalidValue;
   if (schedule.method != Method::decode_rows) return cudaErrorInvalidValue;
   if (index.block.cols == 16) return launch_narrow<Mma>(params, schedule, args);
   if (index.block.cols == 32) return launch_tokens<Mma, false>(params, schedule, args);

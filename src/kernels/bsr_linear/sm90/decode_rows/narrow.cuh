@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::decode90::rows {
 
-/// A warp's walk over its blocks, every warps-th of the block row. k is distributed as in decode/math.cuh,
+/// A warp's walk over its blocks, every warps-th of the block row. k is distributed as in math.cuh,
 /// four to a lane: lane 4 g + q holds eight bytes of the rows g and g + 8 of a block, and of token g of
 /// eight.
 template <class C>
@@ -36,7 +36,7 @@ class NarrowWalk {
 
   __device__ __forceinline__ void run(const Strip& strip) {
     const char* w =
-        static_cast<const char*>(params_.values) + std::int64_t{strip.first} * C::kBlockBytes + lane_ * 8;
+        static_cast<const char*>(params_.values) + std::int64_t{strip.first} * kBlockBytes + lane_ * 8;
     int columns[C::kAhead];
     Piece pieces[C::kAhead];
     // Prologue: load columns, X and W of the first blocks.
@@ -78,10 +78,10 @@ class NarrowWalk {
   }
 
   __device__ __forceinline__ void load_w(Piece& piece, const char* w, int block, int count) const {
-    const char* from = w + std::int64_t{block} * C::kBlockBytes;
+    const char* from = w + std::int64_t{block} * kBlockBytes;
     piece.low = ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from));
     piece.high =
-        ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from + C::kBlockBytes / 2));
+        ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from + kBlockBytes / 2));
   }
 
   /// Columns beyond the last give zeros; their number is a multiple of 8.

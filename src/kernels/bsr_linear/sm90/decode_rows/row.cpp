@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm90/decode/row_parts.h"
+#include "kernels/bsr_linear/sm80/decode/entry.h"
+#include "kernels/bsr_linear/sm90/decode_common/limits.h"
 #include "kernels/bsr_linear/sm90/decode_rows/entry.h"
 #include "kernels/bsr_linear/sm90/decode_rows/schedule.h"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
@@ -21,9 +23,10 @@ using plan::Machine;
 // multiprocessor, and the rate at which memory serves one strip if there are few.
 constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, kWideLongestNs = 0.33,
                  kBytesPerClock = 24.5, kStripBytes = 137e9;
-// Blocks of 16: the same times, then the rate at which L2 answers requests of all multiprocessors together; a
-// token is one request and a block's values are four.
-constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kNarrowStripBytes = 60e9,
+// Blocks of 16: the same times, the rate of the stored blocks as a stream over the memory's nominal rate,
+// then the rate at which L2 answers requests of all multiprocessors together; a token is one request and a
+// block's values are four.
+constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kStream = 0.88, kNarrowStripBytes = 60e9,
                  kRequests = 150e9;
 
 // The same with X streamed (../decode_x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
@@ -31,11 +34,25 @@ constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kNarrowStrip
 constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPerClock = 48;
 
 Refusal refusal(const Problem& p, const Machine& machine) {
-  if (const Refusal why = decode90::refusal_of_both(p, machine, kNarrowBlockRowTokens)) return why;
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
+  if (p.direction != Direction::forward) return "does forward only";
+  if (const Refusal why = refuse_other_than_16_bits(p)) return why;
+  const bool narrow = p.block == BlockShape{16, 16};
+  if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
+    return {"needs blocks of 16x16, or of 32 or more on both sides, the block is {}x{}", p.block.rows,
+            p.block.cols};
+  if (const int most = narrow ? kNarrowBlockRowTokens : kDecodeTokens; p.m > most)
+    return {"takes at most {} tokens with such blocks, the call has {}", most, p.m};
+  if (p.m == 0) return "takes at least one token";
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
+  if (!decode90::counts_fit(p.rows, p.cols, p.block, p.blocks))
+    return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
   if (p.facts.uneven_rows)
     return "gives each block row warps of its own, and some have more than 1.5 times the mean number of "
            "blocks";
-  return decode90::refuse_odd_columns(p);
+  if (p.cols % 8 != 0)
+    return {"reads tokens 8 columns at a time: columns must be a multiple of 8, there are {}", p.cols};
+  return {};
 }
 
 double predict_us(const Problem& p, const Machine& machine) {
@@ -51,7 +68,7 @@ double predict_us(const Problem& p, const Machine& machine) {
   }
   const double longest = work_of(p).longest;
   if (p.block.rows == 16) {
-    const double memory = std::min(decode90::kStream * device.memory_bytes, block_rows * kNarrowStripBytes);
+    const double memory = std::min(kStream * device.memory_bytes, block_rows * kNarrowStripBytes);
     return kStartUs + x_us + chain_us(kLongestNs * longest, device) +
            1.08 * us(std::max(stored / memory, static_cast<double>(p.blocks) * (4 + tokens) / kRequests));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/sm90/decode_common/limits.h"
 #include "kernels/bsr_linear/sm90/decode_rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 
@@ -19,8 +20,8 @@ Schedule x_streamed_schedule(std::int64_t block_rows, std::int64_t pairs) {
   const bool few = each <= x_streamed::kFewWarps;
   Schedule schedule;
   schedule.method = Method::decode_x_streamed;
-  schedule.tile_m = x_streamed::kTokens, schedule.tile_n = x_streamed::kSide;
-  schedule.tile_k = x_streamed::kSide * (few ? x_streamed::kFewStageBlocks : x_streamed::kManyStageBlocks);
+  schedule.tile_m = x_streamed::kTokens, schedule.tile_n = kSide;
+  schedule.tile_k = kSide * (few ? x_streamed::kFewStageBlocks : x_streamed::kManyStageBlocks);
   schedule.cluster = 2, schedule.tiles_at_once = each;
   schedule.warps = std::min((few ? x_streamed::kFewWarps : x_streamed::kMostStrips) / each, 4);
   return schedule;

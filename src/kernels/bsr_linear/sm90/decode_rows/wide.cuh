@@ -1,11 +1,33 @@
 // A warp of sm90_decode_lines with blocks of 32 and more on both sides. Included by launch.cuh.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode/load.cuh"
 #include "kernels/bsr_linear/sm90/decode_rows/kernel.cuh"
+#include "kernels/bsr_linear/sm90/decode_rows/load.cuh"
+#include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::rows {
+
+/// Stores a warp's sums to a slot, from which they are added to those of other warps.
+template <class C>
+__device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, int lane) {
+  ptx::opaque(lane);  // else the addresses fill the registers of the mainloop
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = line_row<C>(tile, lane / 4 + i / 2 * 8);
+        // This is slot_four(8 t + lane % 4 * 2 + i % 2, ..), written as one address for all t plus a
+        // constant.
+        float4* const place =
+            slot + C::slot_four(lane % 4 * 2, row / 4) + (8 * t + i % 2) * C::slot_four(1, 0);
+        reinterpret_cast<float*>(place)[row % 4] = sums[tile][t][i];
+      }
+    }
+  }
+}
 
 /// A warp's walk over its stages of 32 rows x 32 or 64 columns, every warps-th of the strip.
 template <class C>

@@ -1,11 +1,15 @@
 // Constants, parameters and shared memory of kernel.cuh. Included by it.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode/config.cuh"
-#include "kernels/bsr_linear/sm90/decode_x_in_shared/config.cuh"
+#include <cuda.h>
+
+#include <cstdint>
+
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 
 namespace sparseloom::kernels::cuda::decode90::x_streamed {
+
+inline constexpr int kBox = 64;  // columns of X in 128 bytes, a row of a box
 
 /// kMostWarps_: the most consumer warps; one more warp copies X. kStageBlocks_: blocks of W in a stage, of
 /// which each warp has two. This keeps 49 to 74 KB on their way to a multiprocessor; memory at 4.4 TB/s with
@@ -18,18 +22,22 @@ struct Config {
   static constexpr int kMostWarps = kMostWarps_;
   static constexpr int kThreads = 32 * (kMostWarps + 1);
   static constexpr int kChunkBoxes = 8;  // of 64 columns each
-  static constexpr int kChunkBlocks = kChunkBoxes * x_in_shared::kBox / kSide;
-  static constexpr int kBoxBytes = kTokens * x_in_shared::kBox * 2;
+  static constexpr int kChunkBlocks = kChunkBoxes * kBox / kSide;
+  static constexpr int kBoxBytes = kTokens * kBox * 2;
   static constexpr int kChunkBytes = kChunkBoxes * kBoxBytes;
   // Places for chunks of X, which limit how far one block row may be ahead of another. Three were measured
   // slower.
   static constexpr int kChunks = 4;
   static constexpr int kStageBlocks = kStageBlocks_;
-  static constexpr int kStageBytes = kStageBlocks * x_in_shared::kBlockBytes;
+  static constexpr int kStageBytes = kStageBlocks * kBlockBytes;
   static constexpr int kStages = 2;
   static constexpr int kHalfTiles = kTokenTiles / 2;  // tiles that one of the two thread blocks stores
   static constexpr int kSlotFours = 8 * kHalfTiles * kSide / 4;
 };
+
+/// Which of a tile's eight tokens is column `column` of the mma. This order puts the eight bytes of X that
+/// each lane of half a warp loads at a time into different banks of the swizzled boxes.
+__host__ __device__ constexpr int token_of(int column) { return (column & 3) * 2 + (column >> 2); }
 
 /// How block rows and X are divided. Thread block 0 of a cluster takes the first half of every block row's
 /// blocks, thread block 1 the second.

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/bsr_linear/sm90/decode_common/limits.h"
+
 namespace sparseloom::kernels::cuda::decode90::x_streamed {
 
-inline constexpr int kSide = 16;         // of blocks
 inline constexpr int kLeastTokens = 17;  // fewer tokens need few requests to L2 (decode_rows/narrow.cuh)
 inline constexpr int kTokens = 32;
 inline constexpr int kMostStrips = 16;  // of a cluster, whose two thread blocks halve their blocks

@@ -10,17 +10,15 @@
 //                                                                                   of 512 columns
 //
 // Fetched block by block, X would be twice the bytes of W, in requests of 32 bytes (decode_rows/narrow.cuh).
-// Kept in shared memory, X has to be cut into eight ranges; their sums take time to add up, and each block
-// row's blocks in a range have to be found (decode_x_in_shared/kernel.cuh). Here one thread block starts at
-// the first block of every block row and the other at the last, which the row pointers give, and each takes
-// half of a block row's blocks. Each streams X up to the farthest column that the halves of its block rows
-// reach.
+// Here one thread block starts at the first block of every block row and the other at the last, which the row
+// pointers give, and each takes half of a block row's blocks. Each streams X up to the farthest column that
+// the halves of its block rows reach. Rejected: X kept in shared memory, cut into eight ranges, whose sums
+// take 3 us to add up and in which each block row's blocks have to be found.
 //
 // Both halves' sums of a block row are added in a fixed order, so every run gives the same bits.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode/store.cuh"
-#include "kernels/bsr_linear/sm90/decode_x_in_shared/kernel.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/store.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/walk.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
@@ -52,9 +50,8 @@ __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, i
   }
   const int own = rank == 0 ? edge + warp * cut.ahead : edge - (warp + 1) * cut.ahead;
   if (own < 0 || own + cut.ahead > params.blocks || !ptx::elect_lane()) return;
-  ptx::bulk_prefetch_l2(
-      static_cast<const char*>(params.values) + std::int64_t{own} * x_in_shared::kBlockBytes,
-      static_cast<std::uint32_t>(cut.ahead * x_in_shared::kBlockBytes));
+  ptx::bulk_prefetch_l2(static_cast<const char*>(params.values) + std::int64_t{own} * kBlockBytes,
+                        static_cast<std::uint32_t>(cut.ahead * kBlockBytes));
 }
 
 /// The producer warp, which copies a thread block's chunks of X. It copies the first one at once and the
@@ -66,11 +63,11 @@ __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared,
   const auto copy = [&](int i, int stage) {
     if (!ptx::elect_lane()) return;
     Pipeline::expect(pipeline.full(stage), C::kChunkBytes);
-    const int column = (rank == 0 ? i : cut.chunks - 1 - i) * C::kChunkBoxes * x_in_shared::kBox;
+    const int column = (rank == 0 ? i : cut.chunks - 1 - i) * C::kChunkBoxes * kBox;
 #pragma unroll
     for (int box = 0; box < C::kChunkBoxes; ++box)
-      ptx::tma_load_2d(ring + stage * C::kChunkBytes + box * C::kBoxBytes, &cut.x,
-                       column + box * x_in_shared::kBox, 0, pipeline.full(stage));
+      ptx::tma_load_2d(ring + stage * C::kChunkBytes + box * C::kBoxBytes, &cut.x, column + box * kBox, 0,
+                       pipeline.full(stage));
   };
   copy(0, 0);
   __syncwarp();
@@ -101,8 +98,8 @@ __device__ __forceinline__ void exchange_partial_sums(const float (&sums)[C::kTo
     for (int t = 0; t < C::kHalfTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = lane / 4 + i / 2 * 8, token = 8 * t + x_in_shared::token_of(lane % 4 * 2 + i % 2);
-        ptx::st_shared_cluster(slot + x_in_shared::slot_four(token, row / 4) * 16 + row % 4 * 4,
+        const int row = lane / 4 + i / 2 * 8, token = 8 * t + token_of(lane % 4 * 2 + i % 2);
+        ptx::st_shared_cluster(slot + slot_four(token, row / 4) * 16 + row % 4 * 4,
                                sums[to * C::kHalfTiles + t][i]);
       }
     }
@@ -121,7 +118,7 @@ __device__ __forceinline__ void finish(const Params& params, const Cut& cut, con
 #pragma unroll
     for (int from = 0; from < 2; ++from) {
       for (int w = first; w < first + cut.warps; ++w) {
-        const float4 part = shared.slots[from][w][x_in_shared::slot_four(token, four)];
+        const float4 part = shared.slots[from][w][slot_four(token, four)];
         sum.x += part.x;
         sum.y += part.y;
         sum.z += part.z;
@@ -170,11 +167,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     // Consumers: multiply, exchange partial sums with the other thread block, add up and store.
     const int first = multiplies ? ptx::ld_global(params.crow + number) : 0;
     const int end = multiplies ? ptx::ld_global(params.crow + number + 1) : 0;
-    const int row = number * kSide, token = x_in_shared::token_of(lane / 4);
+    const int row = number * kSide, token = token_of(lane / 4);
     const BiasFour bias(params, row + lane % 4 * 4);
     Walk<C> walk(params, cut, shared, rank, first, end, warp % cut.warps, warp);
     float sums[C::kTokenTiles][4] = {};
-    walk.run(sums, shared, token * (x_in_shared::kBox * 2) + ((lane % 4 / 2) ^ token) * 16 + lane % 2 * 8);
+    walk.run(sums, shared, token * (kBox * 2) + ((lane % 4 / 2) ^ token) * 16 + lane % 2 * 8);
     ptx::cluster_wait();  // the other thread block has begun
     exchange_partial_sums<C>(sums, shared, rank, warp);
     ptx::cluster_sync();

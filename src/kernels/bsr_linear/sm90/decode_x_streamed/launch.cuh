@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/decode/entry.h"
-#include "kernels/bsr_linear/sm90/decode/host.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/element.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/host.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/kernel.cuh"
 #include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/early_launch.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::x_streamed {
 
@@ -43,10 +44,9 @@ int launch(const Params& params, const Schedule& schedule, const MatmulArgs& arg
     return cudaErrorInvalidValue;
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
   Cut cut{};
-  if (!tensor_map_possible(x) ||
-      !encode_tensor_map(cut.x, x, {kTokens, x_in_shared::kBox, x_in_shared::kBox * 2}))
+  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {kTokens, kBox, kBox * 2}))
     return cudaErrorInvalidValue;
-  cut.chunks = static_cast<int>(ceil_div(params.cols, Few::kChunkBoxes * x_in_shared::kBox));
+  cut.chunks = static_cast<int>(ceil_div(params.cols, Few::kChunkBoxes * kBox));
   cut.row_blocks_32 =
       (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
   switch (schedule.tile_k) {

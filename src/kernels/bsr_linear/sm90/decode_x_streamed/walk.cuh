@@ -1,7 +1,7 @@
 // A warp's walk over its blocks of a block row while X streams by. Included by kernel.cuh.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode_x_in_shared/run.cuh"
+#include "kernels/bsr_linear/sm90/decode_common/params.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/config.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
@@ -60,6 +60,23 @@ class XStreamed {
   int at_ = 0;
   std::uint32_t stage_ = 0, parity_ = 0;
 };
+
+/// Multiplies one block. w: shared address of this lane's words of row g of the block. x: shared address of
+/// this lane's words of token token_of(g) of a tile, at the block's columns. k is distributed as in
+/// ../decode_rows/math.cuh, four to a lane.
+template <class C>
+__device__ __forceinline__ void multiply(float (&sums)[C::kTokenTiles][4], std::uint32_t w, std::uint32_t x) {
+  std::uint32_t low[2], high[2];
+  ptx::ld_shared(low, w);
+  ptx::ld_shared(high, w + kBlockBytes / 2);
+  const std::uint32_t a[4] = {low[0], high[0], low[1], high[1]};
+#pragma unroll
+  for (int t = 0; t < C::kTokenTiles; ++t) {
+    std::uint32_t b[2];
+    ptx::ld_shared(b, x + t * (8 * kBox * 2));
+    C::Mma::mma(sums[t], a, b[0], b[1]);
+  }
+}
 
 /// A warp's walk over its groups of blocks. Half of a block row's blocks are cut into groups of kStageBlocks,
 /// counted from the block row's first block or back from its last; the warp takes every warps-th group
@@ -129,10 +146,10 @@ class Walk {
     if (group >= groups_ || !ptx::elect_lane()) return;
     const int block = block_of(group), count = blocks_in(group);
     const std::int64_t first = backward_ ? edge_ + 1 - block - count : edge_ + block;
-    const auto bytes = static_cast<std::uint32_t>(count * x_in_shared::kBlockBytes);
+    const auto bytes = static_cast<std::uint32_t>(count * kBlockBytes);
     ptx::mbarrier_arrive_expect_tx(w_full_ + stage * 8, bytes);
-    ptx::bulk_load(w_ + stage * C::kStageBytes, values_ + first * x_in_shared::kBlockBytes, bytes,
-                   w_full_ + stage * 8, ptx::L2Policy::evict_first);
+    ptx::bulk_load(w_ + stage * C::kStageBytes, values_ + first * kBlockBytes, bytes, w_full_ + stage * 8,
+                   ptx::L2Policy::evict_first);
   }
 
   __device__ __forceinline__ void multiply_all(float (&sums)[C::kTokenTiles][4], XStreamed<C>& passing,
@@ -155,8 +172,8 @@ class Walk {
           const int column = backward_ ? C::kChunkBlocks - 1 - at % C::kChunkBlocks : at % C::kChunkBlocks,
                     in_stage = backward_ ? count - 1 - i : i;
           const std::uint32_t chunk = passing.reach(at / C::kChunkBlocks);
-          x_in_shared::multiply<C>(sums, w + in_stage * x_in_shared::kBlockBytes,
-                                   chunk + ((x + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2))));
+          multiply<C>(sums, w + in_stage * kBlockBytes,
+                      chunk + ((x + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2))));
         }
         // Give the stage back once all lanes have read it, and start the copy of a later group into it.
         __syncwarp();

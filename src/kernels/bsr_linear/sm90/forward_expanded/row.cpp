@@ -48,8 +48,10 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 // at cache lines; slots in dX; all its slices, where they hold anything; and its blocks, if all are stored),
 // of sums that another share left, and of a tile's end, which nothing overlaps. Fitted on an H100 to 29
 // products of 33 to 2048 tokens, blocks of 8 to 32 (2026-11-25); the end to five of 21000 to 37000 tokens.
+// kStream: the share of the memory's rate where that is the limit, of the group `masks` at 16 to 64 tokens,
+// density .5, and of 32 x 13824 x 5120 at .61.
 constexpr double kStartUs = 12.1, kEntries = 3440, kX = 400, kOffLines = 263, kSlots = 105, kSlices = 264,
-                 kBlocks = 57, kSums = 2070, kEnd = 4800;
+                 kBlocks = 57, kSums = 2070, kEnd = 4800, kStream = 0.87;
 
 double predict_us(const Problem& p, const Machine& machine, const expanded::Size& size) {
   const Device device(machine);
@@ -69,7 +71,7 @@ double predict_us(const Problem& p, const Machine& machine, const expanded::Size
                                  static_cast<double>(machine.cuda.multiprocessors));
   const double ends = std::max(0.0, waves * tiles - 1) * kEnd;  // the last tile's end is part of kStartUs
   const double chain = chain_us(waves * (entries * kEntries + k_tiles * k_tile + sums) + ends, device);
-  return kStartUs + std::max(chain, stream_us(p, device));
+  return kStartUs + std::max(chain, stream_us(p, device) / kStream);
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

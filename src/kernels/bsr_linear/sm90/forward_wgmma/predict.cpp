@@ -17,13 +17,15 @@ struct Fit {
   double step, step_row;    // and of all tiles, whose waits overlap
   double flops, slices;     // 1e12 per second; what blocks of 32 outputs add, with their short wgmmas
   double streams;           // bytes of the memory that the products do not hide
-  double merge_us, merged;  // small blocks first: the launch, and their bytes and the units'
 };
 // Wide tiles, then narrow; forward, then dX.
-constexpr Fit kFits[2][2] = {{{3.47, 1.22, 440, 0, 19.6, 13.7, 771, 0.265, 0.433, 4.5, 1.21},
-                              {3.09, 1.33, 427, 3.78, 119, 55.9, 862, 0.331, 0.45, 4.36, 1.46}},
-                             {{3.37, 0.139, 181, 24.9, 195, 0, 408, 0.043, 0.509, 3.86, 1.54},
-                              {3.21, 0.239, 192, 12.1, 63.2, 78.9, 458, 0.076, 0.483, 3.93, 1.59}}};
+constexpr Fit kFits[2][2] = {{{3.47, 1.22, 440, 0, 19.6, 13.7, 771, 0.265, 0.433},
+                              {3.09, 1.33, 427, 3.78, 119, 55.9, 862, 0.331, 0.45}},
+                             {{3.37, 0.139, 181, 24.9, 195, 0, 408, 0.043, 0.509},
+                              {3.21, 0.239, 192, 12.1, 63.2, 78.9, 458, 0.076, 0.483}}};
+// Small blocks are merged first, for wide tiles: the launch, and their bytes and the units'. Forward, then
+// dX.
+constexpr double kMergeUs[] = {4.5, 4.36}, kMerged[] = {1.21, 1.46};
 
 // What copies take longer of which each row touches two lines of L2, in forward and dX: the same sweeps, and
 // the group `masks` at 1000 x 3000 x 5000.
@@ -36,7 +38,8 @@ constexpr double kPortBytesPerClock[] = {43, 54};
 
 // A tile steps through those K tiles of 64 in which some of its block rows store anything.
 double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
-  const Fit& fit = kFits[narrow][p.direction == Direction::dx];
+  const bool dx = p.direction == Direction::dx;
+  const Fit& fit = kFits[narrow][dx];
   const TileShape tile = narrow ? kNarrowTile : kWideTile;
   const Work blocks = work_of(p), w = merged_work(blocks);
   const bool merges = w.side > blocks.side || w.gathered > blocks.gathered;
@@ -54,8 +57,8 @@ double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
   const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
   const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
   const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
-  const double merging = fit.merge_us + fit.merged * us(memory_seconds(bytes_of(p).stored + stored, device));
-  const double copies = w.off_lines ? kOffLines[p.direction == Direction::dx] : 1;
+  const double merging = kMergeUs[dx] + kMerged[dx] * us(memory_seconds(bytes_of(p).stored + stored, device));
+  const double copies = w.off_lines ? kOffLines[dx] : 1;
   return fit.start_us + fit.round_us * std::ceil(tiles / device.multiprocessors) + (merges ? merging : 0) +
          copies * (chain_us(k_tiles * longest * (fit.chain + fit.chain_row * rows), device) +
                    std::max(products, chain_us(each * tiles / device.multiprocessors, device))) +

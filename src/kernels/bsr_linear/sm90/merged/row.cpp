@@ -1,6 +1,6 @@
-// The rows that merge small blocks: sm90_wgmma_merged and sm90_wgmma_merged_narrow, whose units forward_wgmma
-// multiplies, and sm90_mma_merged, whose units forward_mma multiplies. Predictions assume as many units
-// as blocks fall into that lie at random or in a band.
+// The rows that merge small blocks: sm90_wgmma_merged, whose units forward_wgmma multiplies, and
+// sm90_mma_merged, whose units forward_mma multiplies. Predictions assume as many units as blocks fall into
+// that lie at random or in a band.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -49,14 +49,12 @@ Refusal refuse_merging(const Problem& p, std::int32_t least) {
   return refuse_empty_or_huge(p);
 }
 
-template <bool kNarrow>
 Refusal refuse_for_wgmma(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
   if (std::min(p.block.rows, p.block.cols) >= Merging::kWgmmaLeast)
     return {"merges blocks with a side below 32, the block is {}x{}", p.block.rows, p.block.cols};
   if (const Refusal why = refuse_merging(p, Merging::kWgmmaLeast)) return why;
-  return wgmma_dds::refuse_tiles(merged(p, Merging::kWgmmaLeast),
-                                 kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  return wgmma_dds::refuse_tiles(merged(p, Merging::kWgmmaLeast), wgmma_dds::kWideTile);
 }
 
 Refusal refuse_for_mma(const Problem& p, const Machine& machine) {
@@ -74,11 +72,6 @@ double predict_merging_us(const Problem& blocks, const Problem& units, const Mac
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(blocks).stored + bytes_of(units).stored, device));
 }
 
-template <bool kNarrow>
-double predict_for_wgmma_us(const Problem& p, const Machine& machine) {
-  return wgmma_dds::predict_us(p, machine, kNarrow);
-}
-
 double predict_for_mma_us(const Problem& p, const Machine& machine) {
   const Problem units = merged(p, Merging::kMmaLeast);
   return predict_merging_us(p, units, machine) + mma_dds::predict_us(units, machine);
@@ -88,19 +81,17 @@ std::size_t workspace_bytes(const Problem& p, std::int32_t least) {
   return Merging(p.direction, p.rows, p.cols, p.block, least).workspace_bytes();
 }
 
-template <bool kNarrow>
 Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
-  if (const Refusal why = refuse_for_wgmma<kNarrow>(p, machine)) return why;
+  if (const Refusal why = refuse_for_wgmma(p, machine)) return why;
   // The workspace has room for all units, and the instance is chosen for as many if none is expected.
   Problem units = merged(p, Merging::kWgmmaLeast);
   if (units.blocks == 0) units.blocks = wgmma_dds::cells_of(units);
-  Schedule schedule =
-      wgmma_dds::schedule_of(units, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  Schedule schedule = wgmma_dds::schedule_of(units, machine, wgmma_dds::kWideTile);
   const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
   const bool dx = p.direction == Direction::dx;
   schedule.groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
   schedule.groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
-  out.add({schedule, predict_for_wgmma_us<kNarrow>(p, machine), workspace_bytes(p, Merging::kWgmmaLeast)});
+  out.add({schedule, wgmma_dds::predict_us(p, machine, false), workspace_bytes(p, Merging::kWgmmaLeast)});
   return {};
 }
 
@@ -111,9 +102,10 @@ Refusal propose_for_mma(const Problem& p, const Machine& machine, Proposals<Line
   return {};
 }
 
-template <bool kNarrow>
-Kernel wgmma_row(const char* name) {
-  Kernel row = cuda_row(name, propose_for_wgmma<kNarrow>,
+}  // namespace
+
+Kernel sm90_wgmma_merged_row() {
+  Kernel row = cuda_row("sm90_wgmma_merged", propose_for_wgmma,
                         [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
                           return sm90_wgmma_merged(args, schedule);
                         });
@@ -123,11 +115,6 @@ Kernel wgmma_row(const char* name) {
   row.traits.stores_pre = true;
   return row;
 }
-
-}  // namespace
-
-Kernel sm90_wgmma_merged_row() { return wgmma_row<false>("sm90_wgmma_merged"); }
-Kernel sm90_wgmma_merged_narrow_row() { return wgmma_row<true>("sm90_wgmma_merged_narrow"); }
 
 Kernel sm90_mma_merged_row() {
   Kernel row = cuda_row("sm90_mma_merged", propose_for_mma,

@@ -1,5 +1,4 @@
-// The arithmetic of sm90_decode and sm90_decode_lines: 32 outputs x 32 k of W from shared memory, X from
-// registers.
+// The arithmetic of wide.cuh: 32 outputs x 32 k of W from shared memory, X from registers.
 //
 // The order of k is free as long as both operands use the same one. Lane 4 g + q holds 16 bytes of a row of W
 // and of a token, k = 8 q .. 8 q + 7 of the 32. It feeds them unchanged to two mma, words 0 and 1 to the
@@ -7,37 +6,12 @@
 // multiples of 8 tokens, not of 16.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode/config.cuh"
-#include "kernels/shared/epilogue/activation.cuh"
-#include "kernels/shared/ptx/convert.cuh"
+#include <cstdint>
+
+#include "kernels/bsr_linear/sm90/decode_rows/config.cuh"
 #include "kernels/shared/ptx/ld_shared.cuh"
-#include "kernels/shared/ptx/mma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90 {
-
-struct Bf16 {
-  using Element = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                             std::uint32_t b1) {
-    ptx::mma_m16n8k16_bf16(d, a, b0, b1);
-  }
-  static __device__ __forceinline__ float to_float(std::uint16_t bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) {
-    return ptx::cvt_rn_bf16x2(low, high);
-  }
-};
-
-struct F16 {
-  using Element = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                             std::uint32_t b1) {
-    ptx::mma_m16n8k16_f16(d, a, b0, b1);
-  }
-  static __device__ __forceinline__ float to_float(std::uint16_t bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) {
-    return ptx::cvt_rn_f16x2(low, high);
-  }
-};
+namespace sparseloom::kernels::cuda::decode90::rows {
 
 /// Sums [tile][token tile][0..3]. Lane 4 g + q holds the outputs line_row(tile, g) (elements 0 and 1) and
 /// line_row(tile, g + 8) (elements 2 and 3), of the tokens 2 q and 2 q + 1 of the tile's 8.
@@ -75,4 +49,4 @@ __device__ __forceinline__ void multiply(Sums<C>& sums, const Tokens<C>& x, std:
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode90::rows

@@ -1,15 +1,14 @@
-// How the warps of sm90_decode and sm90_decode_lines fetch W and X. Included by kernel.cuh and
-// decode_rows/wide.cuh.
+// How the warps of wide.cuh fetch W and X. Included by it.
 #pragma once
 
-#include "kernels/bsr_linear/sm90/decode/math.cuh"
+#include "kernels/bsr_linear/sm90/decode_rows/math.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode90::rows {
 
 /// Starts the copy of a stage: part `part`, of kStageColumns columns, of the kBlockRow rows from `row` on in
 /// the matrix [blocks * bm, bn]. One thread calls it.
@@ -58,4 +57,4 @@ class TokenReader {
   std::uint32_t rows_[C::kTokenTiles];  // byte offsets of the lane's tokens
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode90::rows
