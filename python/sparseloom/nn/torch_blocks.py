@@ -19,14 +19,14 @@ def blocks_of(op: str, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         steps = crow.diff()
         if not len(crow) or crow[0] != 0 or crow[-1] != len(col) or bool((steps < 0).any()):
             return crow, col, values  # no index, as who makes the pattern says
-        row = torch.arange(len(steps)).repeat_interleave(steps.long())
+        row = torch.arange(len(steps), device="cpu").repeat_interleave(steps.long())
         rows = len(steps)
     else:
         state.int32_index(op, "ccol_indices", weight.ccol_indices())
         state.int32_index(op, "row_indices", weight.row_indices())
         row, col = (each.cpu() for each in places_of(weight))
         rows = -(-weight.shape[0] // max(1, values.shape[1]))
-        crow = torch.searchsorted(row.sort().values, torch.arange(rows + 1), out_int32=True)
+        crow = torch.searchsorted(row.sort().values, torch.arange(rows + 1, device="cpu"), out_int32=True)
     at = row.long() * (1 + int(col.max()) if len(col) else 1) + col
     if bool((at[1:] < at[:-1]).any()):
         order = at.argsort(stable=True)
