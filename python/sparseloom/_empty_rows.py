@@ -33,6 +33,11 @@ def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], w
         warnings.warn(f'{what}: {said}; scope="head" gives every head its share', stacklevel=_outside())
 
 
+def warn(text: str) -> None:
+    """Emits a UserWarning at the first caller outside of this package."""
+    warnings.warn(text, stacklevel=_outside())
+
+
 def _outside() -> int:
     """Returns the stack level of the first caller outside of this package, counted from the caller of this
     function."""

@@ -1,17 +1,20 @@
-"""Runs of methods that are saved and go on, in every way, and steps that GradScaler skips."""
+"""Runs of methods that are saved and go on, in every way, steps that GradScaler skips, and what is told."""
 
 import copy
 import io
 import math
+import warnings
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from method_runs import METHODS, batches, begin, everything, start, train
+from method_runs import METHODS, batches, begin, everything, model, start, train
+from torch import nn
 
-from sparseloom import BlockSparse
+from sparseloom import BlockSparse, Error, Semi24, pack_, sparsify_
 from sparseloom import sparsify as S
+from sparseloom.patch import drive
 from sparseloom.sparsify import methods as M
 
 
@@ -135,3 +138,105 @@ def test_double_precision_moves_within_a_capacity(name):
     before = net[0].pattern
     train(net, optimizer, run, [(x.double(), y) for x, y in batches(4)])
     assert net[0].pattern != before
+
+
+def unused(make):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        make()
+    texts, ours = [str(each.message) for each in told], ("never", "method", "changes nothing")
+    return [text for text in texts if any(word in text for word in ours)]
+
+
+def packed(name, steps, calls=True, asks=True):
+    """Trains by a method whose step, or whose penalty, nobody calls."""
+    net, optimizer, run = start(name)
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        (F.cross_entropy(net(x), y) + (run.penalty() if asks else 0.0)).backward()
+        optimizer.step()
+        if calls:
+            run.step()
+    pack_(net, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    "name, steps, calls, asks, words",
+    [
+        ("gradual", 3, False, True, ["made no step"]),
+        ("rigl", 3, False, True, ["made no step"]),
+        ("ac/dc", 3, False, True, ["made no step"]),
+        ("gradual", 9, True, True, ["0.25 was asked for"]),
+        ("l0", 3, True, False, ["penalty was never read"]),
+        ("soft movement", 3, True, False, ["penalty was never read"]),
+        ("supermask", 3, False, False, []),
+        ("gradual", 17, True, False, []),
+        ("rigl", 3, True, False, []),
+    ],
+)
+def test_a_method_that_never_ran_is_told_once_when_it_is_packed(name, steps, calls, asks, words):
+    told = unused(lambda: packed(name, steps, calls, asks))
+    assert len(told) == len(words) and all(word in each for word, each in zip(words, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    "method", [M.rigl(50), M.set_(10, end_step=10), M.group_lasso(1.0, 1.0, 0, 5, 9, 10)]
+)
+def test_a_schedule_without_a_change_is_told_at_once(method):
+    density = 0.25 if method.select.takes_density else None
+    (told,) = unused(lambda: begin(BlockSparse(8, density, method=method)))
+    assert "changes nothing of 0, 2" in told
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_optimizer_of_2_of_4_is_told_that_values_do_not_train(training):
+    net = model().train(training)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    result = sparsify_(net, {"[02]": Semi24("magnitude")}, optimizer=optimizer)
+    assert ("the values of 2 layers in 2:4 do not train" in str(result)) == training
+
+
+def attention():
+    return nn.TransformerEncoderLayer(64, 4, 64, batch_first=True, dropout=0.0)
+
+
+@pytest.mark.parametrize("name", ["gradual", "movement", "spartan", "rigl", "set"])
+def test_methods_train_the_projections_of_an_attention(name):
+    """All but RigL and SET refused them."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(attention()), torch.randn(2, 8, 64)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    recipe = BlockSparse(8, 0.25, method=METHODS[name][0])
+    run = sparsify_(net, {"0.self_attn.*": recipe}, optimizer=optimizer).method
+    for _ in range(17):
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        optimizer.step()
+        run.step()
+    assert run.densities() == {"0.self_attn.in_proj": 0.25, "0.self_attn.out_proj": 0.25}
+    expected = net.eval()(x)
+    masked = net[0].self_attn.to_dense().eval()
+    torch.testing.assert_close(masked(x, x, x)[0], net[0].self_attn(x, x, x)[0], atol=1e-5, rtol=1e-5)
+    pack_(net, optimizer=optimizer)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "module, name, words",
+    [
+        (nn.Conv2d(16, 16, 3), "rigl", "0: the blocks of a convolution stay"),
+        (nn.ConvTranspose1d(16, 16, 3), "set", "0: the blocks of a convolution stay"),
+        (nn.Conv2d(16, 16, 3), "gradual", "0: its kind has no masked layer"),
+        (nn.LSTM(16, 16), "rigl", r"0.ih_l0: the steps of a recurrent layer tell no gradient"),
+        (nn.GRU(16, 16), "movement", r"0.ih_l0: its kind has no masked layer"),
+    ],
+)
+def test_what_a_method_cannot_train_is_refused_at_once_by_name(module, name, words):
+    """Convolutions raised at the first change, without a name; RigL never moved blocks of an LSTM."""
+    net = nn.Sequential(module)
+    with pytest.raises(Error, match=words):
+        sparsify_(net, {".*": BlockSparse(8, 0.5, method=METHODS[name][0])})
+    if name in ("rigl", "set"):
+        sparsify_(net, {".*": BlockSparse(8, 0.5)})
+        with pytest.raises(Error, match="0"):
+            drive(net, METHODS[name][0])

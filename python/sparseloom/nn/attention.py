@@ -14,6 +14,7 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
+from .masked import MaskedLinear
 from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .semi24 import Semi24Linear
@@ -126,7 +127,8 @@ class BlockSparseMultiheadAttention(WithOptions):
     def to_dense(self) -> nn.Module:
         """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere
         (copied)."""
-        projections = [p.to_dense() if is_sparse(p) else p for p in (self.in_proj, self.out_proj)]
+        both = self.in_proj, self.out_proj
+        projections = [p.to_dense() if is_sparse(p) or isinstance(p, MaskedLinear) else p for p in both]
         into, out = projections
         if isinstance(into, nn.Sequential) or isinstance(out, nn.Sequential):
             remedy = "set the projection's activation = None"

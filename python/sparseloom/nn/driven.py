@@ -14,9 +14,11 @@ from ..errors import Error
 from ..sparsify.grid import expanded
 from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk
+from .conv_base import ConvModule
 from .indexed import IndexedModule
 from .masked import MaskedLinear
 from .places import Places
+from .recurrent_weights import BlockSparseGates
 from .sparse_weight import SparseWeight, sparse_layers
 from .topology import make_dynamic
 from .watch import Watch
@@ -25,10 +27,14 @@ from .watch import Watch
 class StoredWeight(Held):
     """The blocks of any module with ``sparse_weights()`` whose owner can move them."""
 
-    def __init__(self, name: str, weight: SparseWeight, target: float) -> None:
+    def __init__(self, name: str, weight: SparseWeight, target: float, by_gradient: bool = False) -> None:
         super().__init__()
         owner = weight.owner
-        if weight.layout != "bsr" or not hasattr(owner, "set_topology_"):
+        if by_gradient and isinstance(owner, BlockSparseGates):
+            got = f"{name}, whose steps in a recurrent layer tell none"
+            raise Error("Run", "weights that tell the gradient of absent blocks", got, "choose methods.set_")
+        stays = weight.layout != "bsr" or isinstance(owner, ConvModule)
+        if stays or not hasattr(owner, "set_topology_"):
             got = f"{name}, a {type(owner).__name__}"
             raise Error("Run", "weights whose blocks can move (set_topology_)", got, "leave it out")
         if getattr(owner, "activation", None) is not None:

@@ -185,6 +185,9 @@ class BlockSparse(Recipe):
     def refusal(self, site: Site) -> str:
         if self.has_master and (why := refusal_of_master(site)):
             return why
+        moves = self.capacity is not None or self.method is not None
+        if moves and not self.has_master and (why := site.form.cannot_move(self._by_gradient)):
+            return why
         if is_torchs(site.parameter):
             return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape
@@ -204,6 +207,11 @@ class BlockSparse(Recipe):
     def has_master(self) -> bool:
         """Whether a dense weight trains under a mask."""
         return self.method is not None and self.method.gradient.dense_master
+
+    @property
+    def _by_gradient(self) -> bool:
+        regrow = None if self.method is None else self.method.regrow
+        return regrow is not None and regrow.needs_gradient
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> Any:
         if self.method is None or not self.has_master:

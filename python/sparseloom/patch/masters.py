@@ -132,8 +132,9 @@ def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Ch
 def refusal_of_master(site: Site) -> str:
     """Returns why a weight cannot train under a mask; "" when it can."""
     if site.form.layers.masked is None:
-        return "its kind has no masked layer: choose a method with gradient=Stored()"
-    if site.holder[0] is not site.module:
+        other = "" if site.form.cannot_move(False) else ": choose a method with gradient=Stored()"
+        return f"its kind has no masked layer{other}"
+    if site.holder[1] == "original":
         return "torch.ao.pruning masks its weight: call its squash_mask first"
     if is_sparse_matrix(site.parameter):
         return f"its weight is {site.parameter.layout}: give it a dense one, weight.to_dense(), first"
@@ -194,5 +195,8 @@ def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Opti
     owners = {layer.weight.owner: layer for layer in sparse_layers(model)}
     if not owners:
         raise Error(op, "a model with block-sparse weights", "none", "call sparsify_ first")
-    weights = [StoredWeight(each.name, each.weight, each.weight.density) for each in owners.values()]
+    by_gradient = method.regrow is not None and method.regrow.needs_gradient
+    weights = [
+        StoredWeight(each.name, each.weight, each.weight.density, by_gradient) for each in owners.values()
+    ]
     return Run([(method, weights)], optimizer)

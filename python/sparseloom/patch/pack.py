@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,8 +18,11 @@ from .announce import announce
 from .exchange import Exchange
 from .optimizer import Swap, leave
 from .result import Patched
-from .sparsify import change_of, kinds_of, unwrapped
+from .sparsify import change_of, kinds_of, untrained, unwrapped
 from .survey import parameter_count, require_patchable
+
+if TYPE_CHECKING:
+    from ..sparsify import Run
 
 _OP = "pack_"
 
@@ -44,6 +47,8 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         raise Error(_OP, "layers that a method trains", "none", remedy)
     if any("" in names for names in [*masked.values(), *gated.values()]):
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
+    for run in _runs([*masked, *moving]):
+        run.warn_of_unused()
     before, exchange, result = parameter_count(model), Exchange(model), Patched()
     with exchange.whole(optimizers, written=moving):
         for layer, names in masked.items():
@@ -58,6 +63,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         for owner in moving:
             _release(owner, optimizers)
         result.became = kinds_of(result.changed)
+        result.notes += untrained(result.changed, model, optimizers)
         result.parameters = before, parameter_count(model)
     if moving:
         told = ", ".join(
@@ -105,6 +111,13 @@ def _driven(model: nn.Module) -> dict[Any, list[str]]:
         if any(isinstance(hook, Watch) for hook in layer.weight.owner._forward_hooks.values()):
             found.setdefault(layer.weight.owner, []).append(layer.matched)
     return found
+
+
+def _runs(layers: Iterable[nn.Module]) -> list[Run]:
+    """Returns the runs that drive these layers."""
+    hooks = [hook for layer in layers for hook in layer._forward_hooks.values()]
+    helds = [hook.held for hook in hooks if isinstance(hook, Watch) and hook.held is not None]
+    return list({id(held.run): held.run for held in helds}.values())
 
 
 def _release(owner: Any, optimizers: Sequence[Optimizer]) -> None:

@@ -103,9 +103,19 @@ def sparsify_(
             ]
             result.run = run_of(driven, None if optimizer is None else optimizers)
             _tell_first_masks(result, choices, layers, wholes)
+        result.notes += untrained(result.changed, model, optimizers)
         result.parameters = before, parameter_count(model)
     announce(result)
     return result
+
+
+def untrained(changed: Sequence[Change], model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
+    """Returns a note where an optimizer is to train a model whose 2:4 layers do not train."""
+    count = sum(change.layout == "semi24" for change in changed)
+    if not count or not optimizers or not model.training:
+        return []
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    return [f"the values of {layers} in 2:4 do not train: the optimizer changes their biases alone"]
 
 
 def _tell_first_masks(

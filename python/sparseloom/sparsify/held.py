@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,12 +15,16 @@ from .._scores import gradient_norms, gradient_scores
 from ..errors import Error
 from .context import Context
 
+if TYPE_CHECKING:
+    from .run import Run
+
 
 class Held(ABC):
     """One weight that a method drives. nn.driven has the two kinds: stored blocks, and a dense master."""
 
     name: str
     number: int  # its place among the weights of the run
+    run: Run  # that drives it
     shape: tuple[int, int]  # out features, in features
     block: tuple[int, int]
     target: float  # the density that was asked for

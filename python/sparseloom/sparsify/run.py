@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._empty_rows import warn
 from .._optimizers import as_optimizers
 from ..errors import Error
 from .held import Held
@@ -33,7 +34,8 @@ class Run:
         self._groups = [(method, list(weights)) for method, weights in groups]
         self._waiting = [False] * len(self._groups)  # a change was due, and its gradient was not finite
         for number, held in enumerate(self.weights):
-            held.number = number
+            held.number, held.run = number, self
+        self._asked = self._warned = False  # whether penalty was read; of what pack_ found
         self._pace: Optimizer | None = None  # the optimizer that run is attached to
         self._hooks: list[Any] = []
         self._tells = self._stepped = False  # whether an optimizer told of a step, and of one since the last
@@ -42,6 +44,10 @@ class Run:
             for method, weights in self._groups:
                 method.begin(weights)
         self._watch()
+        for method, weights in self._groups:
+            if method.schedule.never_due() and _changes(method, weights):
+                names = ", ".join(held.name for held in weights[:3])
+                warn(f"{method.schedule} changes nothing of {names}: choose a shorter every, or a later end")
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -119,8 +125,33 @@ class Run:
 
     def penalty(self) -> Tensor | float:
         """Returns what the methods add to the loss: 0.0 where none of them does."""
+        self._asked = True
         found = [each for held in self.weights if (each := held.penalty()) is not None]
         return sum(found[1:], found[0]) if found else 0.0
+
+    def warn_of_unused(self) -> None:
+        """Emits a UserWarning, once, where the training did not call what the methods need; pack_ does."""
+        if self._warned:
+            return
+        self._warned = True
+        for method, weights in self._groups:
+            names = ", ".join(held.name for held in weights[:3])
+            if not _changes(method, weights):
+                continue
+            short = [held for held in weights if self._is_short_of(method, held)]
+            if not self.steps:
+                remedy = "call run.step() after each step of the optimizer, or run.attach(optimizer) once"
+                warn(f"the method of {names} made no step, so that its blocks never changed: {remedy}")
+            elif short:
+                has = method.schedule.budget(self.steps, short[0].target)
+                said = f"is at density {has:.3g} of {short[0].name} after {self.steps} steps"
+                warn(f"the method {said}, {short[0].target:.3g} was asked for: let its schedule end earlier")
+        if not self._asked and any(held.penalty() is not None for held in self.weights):
+            warn("the methods' penalty was never read: add run.penalty() to the loss")
+
+    def _is_short_of(self, method: Method, held: Held) -> bool:
+        decides = method.gradient.decides or not method.select.takes_density
+        return not decides and method.schedule.budget(self.steps, held.target) > held.target + 1e-6
 
     def densities(self) -> dict[str, float]:
         """Returns the share of present blocks of each weight now."""
@@ -180,3 +211,8 @@ class Run:
         for held in self.weights:
             held.watch()
         self._listen()
+
+
+def _changes(method: Method, weights: Sequence[Held]) -> bool:
+    """Returns whether a method does anything in its steps: gates choose without them."""
+    return method.regrow is not None or not all(method.schedule.is_fixed(held.target) for held in weights)

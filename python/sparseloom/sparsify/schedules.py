@@ -28,6 +28,10 @@ class Schedule(ABC):
         temperatures follow."""
         return 0.0
 
+    def never_due(self) -> bool:
+        """Returns whether no step changes anything: what ``every`` is too long for."""
+        return False
+
     def is_fixed(self, target: float) -> bool:
         """Returns whether the budget is ``target`` at every step."""
         return type(self).budget is Schedule.budget
@@ -58,6 +62,9 @@ class Constant(Schedule):
     def due(self, step: int) -> bool:
         open_end = self.end_step is None or step < self.end_step
         return step > self.start and (step - self.start) % self.every == 0 and open_end
+
+    def never_due(self) -> bool:
+        return self.end_step is not None and self.start + self.every >= self.end_step
 
     def progress(self, step: int) -> float:
         if self.end_step is None:
@@ -173,6 +180,9 @@ class Rising(Schedule):
 
     def due(self, step: int) -> bool:
         return self.begin <= step <= self.end and (step - self.begin) % self.every == 0
+
+    def never_due(self) -> bool:
+        return self.every > self.end - self.begin
 
     def budget(self, step: int, target: float) -> float:
         def changes(until: int) -> int:

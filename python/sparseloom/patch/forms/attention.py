@@ -7,13 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from ...nn import BlockSparseMultiheadAttention
+from ...nn import BlockSparseMultiheadAttention, MaskedLinear
 from ...nn.attention import PROJECTIONS
-from .form import Form
+from .form import Form, Layers
 
 
 class AttentionForm(Form):
     """nn.MultiheadAttention with one embed_dim for query, key and value."""
+
+    layers = Layers(masked=MaskedLinear)
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, nn.MultiheadAttention)

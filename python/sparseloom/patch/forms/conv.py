@@ -33,6 +33,9 @@ class ConvForm(Form):
     def own_forward(self, module: nn.Module) -> type[nn.Module]:
         return next(cls for cls in self.classes if isinstance(module, cls))
 
+    def cannot_move(self, by_gradient: bool) -> str:
+        return "the blocks of a convolution stay: choose no method, or kernel size 1"
+
     def refusal_of_kind(self, module: nn.Module) -> str:
         groups: Any = module.groups
         return "" if groups == 1 else f"its {groups} groups are block-diagonal already"

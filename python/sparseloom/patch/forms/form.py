@@ -104,6 +104,11 @@ class Form(ABC):
             )
         return self.refusal_of_kind(module)
 
+    def cannot_move(self, by_gradient: bool) -> str:
+        """Returns why stored blocks of this kind cannot move; "" when they can. ``by_gradient``: to where the
+        gradient of absent ones is large."""
+        return ""
+
     def refusal_of_kind(self, module: nn.Module) -> str:
         """Returns what only this kind refuses; "" for nothing."""
         return ""

@@ -40,6 +40,10 @@ class RecurrentForm(Form):
     def own_forward(self, module: nn.Module) -> type[nn.Module]:
         return nn.LSTM if isinstance(module, nn.LSTM) else nn.GRU
 
+    def cannot_move(self, by_gradient: bool) -> str:
+        told = "the steps of a recurrent layer tell no gradient of absent blocks: choose methods.set_"
+        return told if by_gradient else ""
+
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, (nn.LSTM, nn.GRU))
         became = {"LSTM": BlockSparseLSTM, "GRU": BlockSparseGRU}[self.kind(module)]
