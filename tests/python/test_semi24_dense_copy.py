@@ -78,8 +78,8 @@ def test_a_plan_tells_bytes_and_predicted_time(monkeypatch: pytest.MonkeyPatch) 
     layer, real, beside = Semi24Linear(1024, 1024, dense_copy="auto"), _semi24.plan, 0.5
 
     # On a busy machine torch's product may have been measured so slow that no copy would be used.
-    def planned(*problem: Any) -> dict[str, Any]:
-        plan = real(*problem)
+    def planned(*problem: Any, **how: Any) -> dict[str, Any]:
+        plan = real(*problem, **how)
         assert plan["dense_copy_us"] > 0
         return plan | {"dense_copy_us": beside * plan["predicted_us"]}
 
