@@ -211,3 +211,70 @@ def test_the_old_name_of_the_layer_for_transformers_conv1d_still_loads():
     assert (
         old != new and type(made) is BlockSparseTransformersConv1D and torch.equal(made.values, layer.values)
     )
+
+
+#: The arguments of in-place methods that take more than none.
+_NUMBERS = {
+    **dict.fromkeys(["clamp_", "clip_", "uniform_"], (-0.01, 0.01)),
+    **dict.fromkeys(["normal_", "cauchy_", "log_normal_"], (0.5, 0.1)),
+    **dict.fromkeys(["exponential_", "geometric_", "bernoulli_"], (0.5,)),
+}
+
+
+def in_place_names():
+    told = {name for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")}
+    return sorted(told - {"requires_grad_", "detach_", "share_memory_", "set_"})
+
+
+@pytest.mark.parametrize("name", in_place_names())
+def test_every_in_place_name_writes_each_stored_element_or_is_refused(name):
+    """mul_ changed values while abs_ was refused. One rule: what acts on each element by itself, with
+    numbers, acts on the stored ones; all else raises and changes nothing."""
+    layer = ragged()
+    before, dense = layer.values.detach().clone(), layer.to_dense().weight.detach()
+    for arguments in (_NUMBERS.get(name, ()), (2,), (dense,), (0, 1)):
+        try:
+            getattr(torch.zeros(3, 3), name)(*arguments)
+        except (TypeError, RuntimeError, IndexError):
+            continue
+        torch.manual_seed(1)
+        if any(isinstance(each, torch.Tensor) for each in arguments):
+            with pytest.raises(sparseloom.Error, match="to be asked for"), torch.no_grad():
+                getattr(layer.weight, name)(*arguments)
+            break
+        try:
+            with torch.no_grad():
+                getattr(layer.weight, name)(*arguments)
+        except sparseloom.Error:
+            assert torch.equal(layer.values, before)
+            break
+        torch.manual_seed(1)
+        want = layer.sparse_weights()["values"].packed(
+            layer.sparse_weights()["values"].unpacked(getattr(before.clone(), name)(*arguments))
+        )
+        assert torch.equal(layer.values.nan_to_num(7), want.nan_to_num(7))
+        require_zero_padding("test", layer.values, layer.pattern)
+        break
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ragged,
+        lambda: sparseloom.nn.BlockSparseConv2d(16, 24, 3, density=0.5, block=8),
+        lambda: sparseloom.nn.Semi24Linear(64, 64),
+        lambda: sparseloom.nn.SparseLinear(40, 36, layout="csr", density=0.3),
+        lambda: BlockSparseConv1x1(ragged(), 2, (1, 1)),
+    ],
+)
+def test_requires_grad_of_the_stand_in_is_that_of_the_values(make):
+    layer = make()
+    values = dict(layer.named_parameters(remove_duplicate=True))
+    values = next(each for name, each in values.items() if name.endswith("values"))
+    for wanted in (False, True, False):
+        layer.weight.requires_grad = wanted
+        assert values.requires_grad == layer.weight.requires_grad == wanted
+        layer.weight.requires_grad_(not wanted)
+        assert values.requires_grad == layer.weight.requires_grad == (not wanted)
+        layer.weight.data.requires_grad_(wanted)
+        assert values.requires_grad == wanted

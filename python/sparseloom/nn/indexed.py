@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import arguments, cut_state, dense_copy, dense_entries, moments, state, topology
+from . import arguments, cut_state, dense_copy, dense_entries, moments, padding, state, topology
 from . import capacity as capacities
 from .places import Places
 from .pruned_entries import accept_pruned
@@ -226,6 +226,7 @@ class IndexedModule(WithCopy, WithIndex):
         if self._places is not None:
             self._places.require_own_places("state_dict")
         state.mend_index(self)
+        padding.clear(self)
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._capacity is not None:
             capacities.leave_out_free(self, destination, prefix)

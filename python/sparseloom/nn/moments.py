@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..errors import Error
 from ..layouts import Layout
 from ..pattern import Pattern
+from . import padding
 from .cut import held
 
 _LOG = logging.getLogger("sparseloom")
@@ -87,6 +88,7 @@ def watch(layer: nn.Module) -> None:
     """Says that an optimizer may hold the layer's values."""
     global _hooked
     _layers.add(layer)
+    padding.watch(layer)
     if not _hooked:
         register_optimizer_step_pre_hook(_before_step)
         _hooked = True

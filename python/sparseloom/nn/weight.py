@@ -59,8 +59,36 @@ _ASKED = {
 }
 #: Functions that act on each stored element by itself when their other arguments are numbers and a generator.
 _ELEMENTWISE = {
-    *("normal_", "uniform_", "zero_", "fill_", "exponential_", "bernoulli_", "erfinv_", "constant_"),
-    *("mul_", "div_", "add_", "sub_", "clamp_", "clamp_min_", "clamp_max_"),
+    *(
+        "normal_",
+        "uniform_",
+        "zero_",
+        "fill_",
+        "exponential_",
+        "bernoulli_",
+        "erfinv_",
+        "constant_",
+        "zeros_",
+    ),
+    *("ones_", "random_", "cauchy_", "geometric_", "log_normal_", "mul_", "multiply_", "div_", "divide_"),
+    *("true_divide_", "floor_divide_", "add_", "sub_", "subtract_", "pow_", "fmod_", "remainder_", "neg_"),
+    *("negative_", "clamp_", "clamp_min_", "clamp_max_", "clip_", "nan_to_num_", "abs_", "absolute_", "sgn_"),
+    *("sign_", "ceil_", "floor_", "round_", "trunc_", "fix_", "frac_", "exp_", "exp2_", "expm1_", "log_"),
+    *(
+        "log2_",
+        "log10_",
+        "log1p_",
+        "sqrt_",
+        "rsqrt_",
+        "square_",
+        "reciprocal_",
+        "sigmoid_",
+        "logit_",
+        "tanh_",
+    ),
+    *("relu_", "sin_", "cos_", "tan_", "asin_", "acos_", "atan_", "sinh_", "cosh_", "asinh_", "acosh_"),
+    *("atanh_", "arcsin_", "arccos_", "arctan_", "arcsinh_", "arccosh_", "arctanh_", "sinc_", "deg2rad_"),
+    *("rad2deg_", "erf_", "erfc_", "lgamma_", "digamma_", "i0_", "eq_", "ne_", "lt_", "le_", "gt_", "ge_"),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout
-from . import arguments, moments
+from . import arguments, moments, padding
 from .layout_weight import LayoutWeight
 from .parametrized import Parametrizable, require_own_values, values_are_computed
 from .sparse_weight import SparseWeight
@@ -169,6 +169,10 @@ class WithLayout(Parametrizable):
         ]
         parts += [f"{key}={value}" for key, value in told.items()]
         return ", ".join([*parts, f"density={self.density:.4g}"])
+
+    def _save_to_state_dict(self, *arguments: Any, **named: Any) -> None:
+        padding.clear(self)
+        super()._save_to_state_dict(*arguments, **named)
 
     def _follow(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         """Moves what optimizers keep of the values to the places that the entries give them."""

@@ -1,0 +1,106 @@
+"""Padding of ragged edges: what blocks and groups store outside of the matrix stays zero, whatever an
+optimizer or a write in place does to values.
+
+No product reads it, but norms count it, a NaN in it would reach results, and loads refuse it. It is cleared
+after each optimizer step, and before a state dict gives the values away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .cut import held
+
+#: Layers with padding.
+_ragged: WeakSet[nn.Module] = WeakSet()
+#: Of each: what the masks were made of, and the masks.
+_masks: WeakKeyDictionary[nn.Module, tuple[Any, list[tuple[Tensor, tuple[Any, ...]]]]] = WeakKeyDictionary()
+_hooked = False
+
+
+def watch(layer: Any) -> None:
+    """Keeps the padding of a layer zero from now on, where it has any."""
+    global _hooked
+    if not _is_ragged(layer):
+        return
+    _ragged.add(layer)
+    if not _hooked:
+        register_optimizer_step_post_hook(_after_step)
+        _hooked = True
+
+
+def clear(layer: Any) -> None:
+    """Writes zero into the padding of a layer's values. Autograd does not see it: no product has read what
+    changes."""
+    values = layer._parameters.get("values")
+    if layer not in _ragged or values is None or values.is_meta or values.is_inference():
+        return
+    part = held(layer, values) if getattr(layer, "_cut", None) is not None else values
+    if type(part) in (Tensor, nn.Parameter):
+        for which, where in _masks_of(layer, part):
+            there = part.data[where]
+            if which.dtype == torch.bool:
+                there.masked_fill_(which, 0)
+            else:
+                there.index_fill_(0, which, 0)
+
+
+def _after_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    # All of them: fused kernels do not count up the version of what they write.
+    for layer in list(_ragged):
+        clear(layer)
+
+
+def _is_ragged(layer: Any) -> bool:
+    layout = getattr(layer, "_template", None)
+    if layout is not None:
+        return "dw" in layout.directions
+    (bm, bn), rows, cols = layer.block, layer.out_features, layer.in_features
+    return bool(rows % bm or cols % bn)
+
+
+def _masks_of(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+    """Returns pairs of what is padding within a part of the values, and that part: a mask, or which of the
+    first dimension. They are made anew where the index changed."""
+    index = [layer._buffers[name] for name in next(iter(layer.sparse_weights().values())).index_buffers]
+    states = [(id(each), 0 if each.is_inference() else each._version) for each in index if each is not None]
+    key = states, values.shape, values.device
+    found = _masks.get(layer)
+    if found is None or found[0] != key or getattr(layer, "dynamic", False):
+        layout = getattr(layer, "_template", None)
+        made = _of_blocks(layer, values) if layout is None else _of_layout(layer, values)
+        found = _masks[layer] = key, made
+    return found[1]
+
+
+def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+    """Of blocks below the last row and right of the last column: their numbers, which take the time of these
+    alone; a mask of all for a topology that changes on the device, where nothing may wait."""
+    (bm, bn), rows, cols, index = layer.block, layer.out_features, layer.in_features, layer.index
+    below = torch.arange(len(values), device=values.device) >= index.crow[-2:-1]
+    right = index.col == -(-cols // bn) - 1
+    edges: list[tuple[Tensor, tuple[Any, ...]]] = []
+    if rows % bm:
+        edges.append((below, (..., slice(rows % bm, None), slice(None))))
+    if cols % bn:
+        edges.append((right, (..., slice(cols % bn, None))))
+    if layer.dynamic:
+        return [(mask.view(-1, *[1] * (values.dim() - 1)), where) for mask, where in edges]
+    return [(mask.nonzero().flatten(), where) for mask, where in edges]
+
+
+def _of_layout(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+    layout = layer.layout
+    if not layout.padded or not values.numel():
+        return []
+    numbers = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
+    numbers = numbers.view(values.shape)
+    return [(layout.pack(layout.to_dense(numbers)) != numbers, (...,))]
