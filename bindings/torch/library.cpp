@@ -87,7 +87,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "semi24_compress(Tensor w, str method, bool transposed=False) -> (Tensor values, Tensor positions, "
       "Tensor mask, Tensor transposed_values, Tensor transposed_positions)");
   // An order of w's columns, int64 [cols], of which 2:4 keeps more; 0 rounds: no limit.
-  m.def("semi24_channel_order(Tensor w, int rounds=0) -> Tensor");
+  m.def("semi24_channel_order(Tensor w, int rounds=0, Tensor(a!)? watch=None) -> Tensor");
 
   // Sparsifiers of single elements (include/sparseloom/sparsifiers.h) over a matrix [rows, cols].
   // `selection`: the name of one there; `amount`: its fraction or threshold; `a`, `b`: the sides of a block,

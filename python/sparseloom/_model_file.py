@@ -89,7 +89,7 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
         layers, aliases = (json.loads(metadata[key]) for key in ("layers", "aliases"))
         _require_told(layers, aliases, tensors)
         return tensors | {alias: tensors[name] for alias, name in aliases.items()}, layers
-    except Error:
+    except (Error, MemoryError):
         raise
     # The rest is what safetensors, torch or json raise for bytes that they cannot read.
     except Exception as error:

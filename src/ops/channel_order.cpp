@@ -1,6 +1,7 @@
 // The search for an order of the inputs that 2:4 keeps most of, on the executor's threads.
 #include "sparseloom/channel_order.h"
 
+#include <atomic>
 #include <string>
 
 #include "core/check.h"
@@ -11,7 +12,7 @@
 namespace sparseloom {
 
 std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::int64_t rounds,
-                                               const Executor& executor) {
+                                               const Executor& executor, SearchProgress* progress) {
   constexpr const char* op = "semi24_channel_order";
   if (executor.device >= 0)
     core::fail(op, "a weight on the CPU", "one on " + ops::place(executor.device), "move it with .cpu()");
@@ -24,6 +25,10 @@ std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::in
   if (!swaps.finite()) core::fail(op, "finite weights", "NaN or Inf among them", "mend the weight first");
 
   const std::int64_t groups = swaps.groups();
+  SearchProgress unseen;
+  SearchProgress& seen = progress == nullptr ? unseen : *progress;
+  const std::atomic_ref<std::int64_t> stop(seen.stop), rounds_done(seen.rounds), scored(seen.scored);
+  std::atomic_ref<std::int64_t>(seen.groups).store(groups);
   double kept = -1;
   std::vector<std::int64_t> order = swaps.order();
   for (std::int64_t round = 0; groups > 1; ++round) {
@@ -34,10 +39,14 @@ std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::in
     if (rounds > 0 && round == rounds) break;
     // A group has as many pairs as there are later groups. Taken from both ends in turn, the tasks of a range
     // weigh the same.
+    scored.store(0);
     runtime::parallel_tasks(executor, groups, [&](std::int64_t task) {
+      if (stop.load() != 0) return;
       swaps.score(task % 2 == 0 ? task / 2 : groups - 1 - task / 2);
+      scored.fetch_add(1);
     });
-    if (!swaps.swap()) break;
+    if (stop.load() != 0 || !swaps.swap()) break;
+    rounds_done.store(round + 1);
   }
   return order;
 }

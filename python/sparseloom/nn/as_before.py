@@ -49,7 +49,11 @@ class _Before:
             for optimizer in optimizers
         ]
         tensors: dict[int, Tensor] = {id(each): each for module in written for each in _tensors(module)}
-        self._contents = [(each, each.detach().clone()) for each in tensors.values() if not each.is_meta]
+        self._contents = [
+            (each, each.data if type(each) is Tensor else None, each.detach().clone())
+            for each in tensors.values()
+            if not each.is_meta
+        ]
         own = (each for each in written if type(each).get_extra_state is not nn.Module.get_extra_state)
         self._extra = [(module, copy.deepcopy(module.get_extra_state())) for module in own]
 
@@ -82,7 +86,9 @@ class _Before:
                 state.update(states[key])
                 optimizer.state[key] = state
         with torch.no_grad():
-            for tensor, content in self._contents:
+            for tensor, memory, content in self._contents:
+                if memory is not None:  # a buffer may have got other memory, as a Parameter may
+                    tensor.data = memory
                 tensor.detach().copy_(content)
         for module, state in self._extra:
             module.set_extra_state(state)

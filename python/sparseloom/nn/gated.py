@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from ..sparsify.scores import Learned
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
+from .linears import in_blocks
 from .options import WithOptions
 from .sparse_weight import SparseWeight, held, held_descriptions
 
@@ -56,7 +57,7 @@ class GatedBlockSparseLinear(WithOptions):
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node  # type: ignore[no-any-return]
         layer = self.layer
-        if not isinstance(layer, BlockSparseLinear):
+        if not in_blocks(layer):
             remedy = "exchange this layer as a whole, or pack() it first"
             raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
         if layer.activation is not None:
@@ -107,3 +108,12 @@ class GatedBlockSparseLinear(WithOptions):
     def _gates(self) -> Tensor:
         values: Tensor = self.layer.values
         return self.gate(values.reshape(1, -1)).flatten()
+
+
+def gated_layers(model: nn.Module) -> dict[GatedBlockSparseLinear, list[str]]:
+    """Returns the gated layers of a model, each with all its names."""
+    found: dict[GatedBlockSparseLinear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if GatedBlockSparseLinear in type(module).__mro__:
+            found.setdefault(cast("GatedBlockSparseLinear", module), []).append(name)
+    return found

@@ -80,12 +80,13 @@ def fold_batchnorm_(model: nn.Module, pairs: Iterable[tuple[str, str]] | None = 
         _require_statistics(norm, named[norm])
         result.pairs.append((conv, norm))
         exchange.modules.append((named[norm], nn.Identity().train(named[norm].training)))
-    for conv, norm in result.pairs:
-        layer = holder_of_convolution(named[conv])
-        with torch.no_grad(), own_writes(layer):
-            _fold(layer, named[norm])
-    exchange.put()
-    exchange.settle()
+    layers = [holder_of_convolution(named[conv]) for conv, _ in result.pairs]
+    with exchange.whole(written=[part for layer in layers for part in layer.modules()]):
+        for layer, (_, norm) in zip(layers, result.pairs, strict=True):
+            with torch.no_grad(), own_writes(layer):
+                _fold(layer, named[norm])
+        exchange.put()
+        exchange.settle()
     announce(result)
     return result
 

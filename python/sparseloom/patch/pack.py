@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
 from ..errors import Error
-from ..nn import GatedBlockSparseLinear
+from ..nn.gated import gated_layers
 from ..nn.masked import masked_layers
 from ..nn.sparse_weight import SparseWeight, sparse_layers
 from ..nn.watch import Watch
@@ -40,7 +40,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     model = unwrapped(model)
     require_patchable(_OP, model)
     optimizers = as_optimizers(_OP, optimizer)
-    masked, gated = masked_layers(model), _gated(model)
+    masked, gated = masked_layers(model), gated_layers(model)
     moving = _driven(model)
     if not masked and not gated and not moving:
         remedy = "sparsify_ with BlockSparse(method=...) makes them"
@@ -53,30 +53,31 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     with exchange.whole(optimizers, written=moving):
         for layer, names in masked.items():
             packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
-            _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), names)
+            _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), names, None)
         for each, names in gated.items():
-            _exchange(exchange, result, each, each.pack(), each.layer.values, names)
+            (stored,) = each.sparse_weights().values()
+            _exchange(exchange, result, each, each.pack(), stored.owner.values, names, stored)
         exchange.put()
         result.notes = exchange.settle(optimizers)
         held = [*(layer.gate for layer in masked), *(each.gate for each in gated)]
         leave([each for gate in held if gate is not None for each in gate.parameters()], optimizers)
         for owner in moving:
             _release(owner, optimizers)
+        if moving:
+            told = ", ".join(
+                f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
+            )
+            layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
+            result.notes.append(f"{layers} the blocks that they have moved to: {told}")
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = before, parameter_count(model)
-    if moving:
-        told = ", ".join(
-            f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
-        )
-        layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
-        result.notes.append(f"{layers} the blocks that they have moved to: {told}")
     announce(result)
     return result
 
 
-def _carry(old: nn.Module, weight: SparseWeight) -> Callable[[Tensor], Tensor]:
-    stored = old.sparse_weights()["layer.values"] if isinstance(old, GatedBlockSparseLinear) else None
+def _carry(weight: SparseWeight, stored: SparseWeight | None) -> Callable[[Tensor], Tensor]:
+    """``stored``: how the old Parameter lies; None for a dense one."""
 
     def carry(like_weight: Tensor) -> Tensor:
         return weight.packed(like_weight if stored is None else stored.unpacked(like_weight))
@@ -85,23 +86,20 @@ def _carry(old: nn.Module, weight: SparseWeight) -> Callable[[Tensor], Tensor]:
 
 
 def _exchange(
-    exchange: Exchange, result: Patched, old: nn.Module, new: Any, weight: nn.Parameter, names: list[str]
+    exchange: Exchange,
+    result: Patched,
+    old: nn.Module,
+    new: Any,
+    weight: nn.Parameter,
+    names: list[str],
+    stored: SparseWeight | None,
 ) -> None:
     """Notes that ``new`` is to take the place of ``old``, and its values that of ``weight``."""
     (packed,) = new.sparse_weights().values()
     vars(new.values).update(vars(weight))
     exchange.modules.append((old, new))
-    exchange.swaps.append(Swap(names[0], weight, new.values, _carry(old, packed)))
+    exchange.swaps.append(Swap(names[0], weight, new.values, _carry(packed, stored)))
     result.changed.append(change_of(names, type(old).__name__, packed, new.bias, shrinks=True))
-
-
-def _gated(model: nn.Module) -> dict[GatedBlockSparseLinear, list[str]]:
-    """Returns the gated layers of a model, each with all its names."""
-    found: dict[GatedBlockSparseLinear, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, GatedBlockSparseLinear):
-            found.setdefault(module, []).append(name)
-    return found
 
 
 def _driven(model: nn.Module) -> dict[Any, list[str]]:

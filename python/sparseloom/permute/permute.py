@@ -15,13 +15,13 @@ from .. import _semi24
 from .._numbers import whole
 from ..errors import Error
 from ..nn.arguments import require_module
-from ..ops import call
 from ..patch.announce import announce
 from ..patch.forms import Site
 from ..patch.result import Skip, aligned
 from ..patch.survey import owners_of, regex_of, survey, tied_to
 from ..report.inputs import as_arguments, evaluated, run, tensors_in
 from .chains import NORMS, Chain, chains_of
+from .search import channel_order
 
 _OP = "permute_channels_"
 #: How far outputs may move, by dtype, over their largest magnitude: the same products, summed in another
@@ -97,11 +97,12 @@ def permute_channels_(
         names: a regex that is matched whole with the names of the layers whose inputs may move.
         chains: the chains of this model, instead of those that are found.
         rounds: of swaps in each search; 0 searches until no swap of two channels gains anything, which takes
-            a while for layers of many thousand inputs.
+            minutes for layers of many thousand inputs. How far it is is logged every ten seconds; Ctrl-C ends
+            it.
 
     Returns what changed, with the kept magnitude before and after, and prints it as sparsify_ does. Raises
     Error, with the model untouched, for chains that do not fit the model, where none is found, and for NaN or
-    Inf in a weight or in the outputs.
+    Inf in a weight or in the outputs. Whatever else is raised, the model is as before, too.
     """
     require_module(_OP, model)
     regex = regex_of(_OP, names)
@@ -139,26 +140,44 @@ def _apply(
 ) -> None:
     """Reorders all chains; where the outputs are others then, one chain after the other, without those that
     change them."""
-    for step in steps:
-        step.move()
+    moves = _Moves()
     try:
+        for step in steps:
+            step.move(moves)
         if _same(_outputs(model, example_input), wanted):
             return
+        for step in reversed(steps):
+            step.undo(moves)
+        for step in steps:
+            step.move(moves)
+            if not _same(_outputs(model, example_input), wanted):
+                step.undo(moves)
+                reason = "the model's outputs depend on the order: something else reads these channels"
+                result.skipped.append(Skip(step.chain.consumer, "chain", reason))
     except BaseException:
-        _undo(steps)
+        moves.take_back()
         raise
-    _undo(steps)
-    for step in steps:
-        step.move()
-        if not _same(_outputs(model, example_input), wanted):
-            step.undo()
-            reason = "the model's outputs depend on the order: something else reads these channels"
-            result.skipped.append(Skip(step.chain.consumer, "chain", reason))
 
 
-def _undo(steps: list[_Step]) -> None:
-    for step in reversed(steps):
-        step.undo()
+class _Moves:
+    """What was reordered so far, for taking it back from the last to the first."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Tensor, int, Tensor, int | None]] = []
+
+    def reorder(self, tensor: Tensor, dim: int, order: Tensor) -> None:
+        """Puts a tensor's entries along ``dim`` into an order, in place."""
+        moved = tensor.index_select(dim, order)
+        # noted before it is done: torch's count of writes then tells whether it was
+        self._done.append((tensor, dim, order, None if tensor.is_inference() else tensor._version))
+        tensor.copy_(moved)
+
+    def take_back(self) -> None:
+        """Undoes all of it, bit by bit."""
+        for tensor, dim, order, version in reversed(self._done):
+            if version is None or tensor._version != version:
+                tensor.copy_(tensor.index_select(dim, order.argsort()))
+        self._done.clear()
 
 
 class _Step:
@@ -218,7 +237,11 @@ class _Step:
         size = self._width(self.producers[0]) // heads
         # of each head of the producers: all rows of all the consumer's heads that read it
         parts = weight.unflatten(1, (heads, -1, size)).permute(1, 2, 0, 3).flatten(1, 2).float().cpu()
-        orders = [call("semi24_channel_order", part.contiguous(), rounds) for part in parts]
+        names = [f"{self.chain.consumer}, head {i + 1} of {heads}" for i in range(heads)]
+        names = names if heads > 1 else [self.chain.consumer]
+        orders = [
+            channel_order(part.contiguous(), rounds, name) for part, name in zip(parts, names, strict=True)
+        ]
         self._order = torch.stack(orders)  # [heads, size]
         total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
         half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]
@@ -227,20 +250,19 @@ class _Step:
         told = self.chain.consumer, self.chain.producers, (rows, inputs), heads
         self.told = Reordered(*told, before, after, most)
 
-    def move(self) -> None:
+    def move(self, moves: _Moves) -> None:
         """Puts the layers into the order that was found, in place."""
-        self._put(self._order)
+        self._put(self._order, moves)
         self.moved = True
 
-    def undo(self) -> None:
+    def undo(self, moves: _Moves) -> None:
         """Puts moved layers back into the order that they had, bit by bit."""
-        if self.moved:
-            self._put(self._order.argsort(dim=1))
-            self.moved = False
+        self._put(self._order.argsort(dim=1), moves)
+        self.moved = False
 
-    def _put(self, order: Tensor) -> None:
+    def _put(self, order: Tensor, moves: _Moves) -> None:
         consumer = self.consumer.matrix(self.consumer.parameter.data)
-        consumer.copy_(consumer[:, self._inputs(consumer.device, order)])
+        moves.reorder(consumer, 1, self._inputs(consumer.device, order))
         heads, size = order.shape
         start = torch.arange(heads)[:, None] * size
         outputs = (start + order).flatten()
@@ -249,12 +271,12 @@ class _Step:
             moved = [matrix] if site.bias is None else [matrix, site.bias.data]
             for tensor in moved:
                 part = tensor[-len(outputs) :] if self.chain.last_third else tensor
-                part.copy_(part[outputs.to(part.device)])
+                moves.reorder(part, 0, outputs.to(part.device))
         for norm in self.norms:
             names = ("weight", "bias", "running_mean", "running_var")
             for each in (getattr(norm, name, None) for name in names):
                 if isinstance(each, Tensor):
-                    each.data.copy_(each.data[outputs.to(each.device)])
+                    moves.reorder(each.data, 0, outputs.to(each.device))
 
     def _inputs(self, device: torch.device, order: Tensor | None = None) -> Tensor:
         """Returns the order of the consumer's inputs, whose heads may share those of the producers."""
