@@ -76,7 +76,8 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   const DType dtype = input.view.dtype;
   const Tensor values = values_for(op, given, shape, dtype, device, "x");
   const BlockShape block = block_of(op, rows, input.view.cols, values.size(2), values.size(3));
-  const IndexView index = index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x");
+  const IndexView index =
+      index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x", {.digest = digest});
   const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, device);
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
@@ -106,7 +107,8 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   require_output(op, dy, sizes_with(shape, axes, false, grad.view.cols));
   const Tensor values = values_for(op, given, shape, dtype, device, "dy");
   const BlockShape block = block_of(op, grad.view.cols, cols, values.size(2), values.size(3));
-  const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy");
+  const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy",
+                                   {.columns = true, .digest = digest});
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
   problem.tf32 = tf32;
@@ -133,7 +135,8 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   require_same_dtype(op, dtype, "dy", dy);
   require_output(op, dy, sizes_with(shape, space.size(), false, grad.view.cols));
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
-  const IndexView index = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
+  const IndexView index =
+      index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x", {.digest = digest});
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dw);
   problem.tf32 = tf32;

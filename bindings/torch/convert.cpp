@@ -2,10 +2,13 @@
 #include "convert.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "core/check.h"
+#include "executor.h"
 #include "ops/checks.h"
+#include "ops/valid_index.h"
 #include "runtime/huge_pages.h"
 
 namespace sparseloom::binding {
@@ -194,8 +197,26 @@ BlockNorm block_norm_of(const char* op, const std::string& name) {
   core::fail(op, "norm 'l1', 'l2' or 'max'", "'" + name + "'", "pass one of them");
 }
 
-IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
-                   std::int64_t cols, BlockShape block, int device, const char* first) {
+std::optional<std::uint64_t> writes_of(std::initializer_list<const Tensor*> tensors) {
+  // Inference tensors, by address: torch throws where it is asked for their count, which takes microseconds.
+  static thread_local std::array<const void*, 64> uncounted{};
+  std::uint64_t writes = 0;
+  for (const Tensor* tensor : tensors) {
+    const void* const data = tensor->const_data_ptr();
+    const void*& known = uncounted[(reinterpret_cast<std::uintptr_t>(data) >> 6) % uncounted.size()];
+    if (data != nullptr && known == data) return {};
+    std::array<StableIValue, 1> stack{torch::stable::detail::from(*tensor)};
+    if (torch_call_dispatcher("aten::_version", "", stack.data(), TORCH_ABI_VERSION) != 0) {
+      known = data;
+      return {};
+    }
+    writes = (writes << 21) + static_cast<std::uint64_t>(torch::stable::detail::to<std::int64_t>(stack[0]));
+  }
+  return writes;
+}
+
+IndexView packed_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
+                    std::int64_t cols, BlockShape block, int device, const char* first) {
   if (blocks < 0)
     core::fail(op, "a number of blocks >= 0", std::to_string(blocks), "pass the length of the values");
   IndexView index{rows, cols, block, blocks, nullptr, nullptr};
@@ -210,11 +231,36 @@ IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, st
   return index;
 }
 
+IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
+                   std::int64_t cols, BlockShape block, int device, const char* first, Reads reads) {
+  const IndexView index = packed_of(op, packed, blocks, rows, cols, block, device, first);
+  if (device < 0) return index;
+  ops::DeviceIndex there{op, index};
+  if (reads.columns) there.transposed = column_index(index);
+  there.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
+  there.free_slots = Facts::of_digest(reads.digest).moving;
+  ops::require_valid_on_device(there, torch_executor(device));
+  return index;
+}
+
+void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device) {
+  ops::DeviceIndex there{op, index};
+  there.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
+  ops::take_as_valid(there, device);
+  there.transposed = column_index(index);
+  ops::take_as_valid(there, device);
+}
+
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                         std::int64_t cols, BlockShape block, int device, const char* first) {
   IndexView index{rows, cols, block, col.numel(), nullptr, nullptr};
   index.crow = indices_of(op, "crow", crow, index.block_rows() + 1, device, first);
   index.col = indices_of(op, "col", col, -1, device, first);
+  if (device < 0) return index;
+  ops::DeviceIndex there{op, index};
+  there.writes = writes_of({&crow, &col}).value_or(ops::DeviceIndex::kUncounted);
+  there.free_slots = true;
+  ops::require_valid_on_device(there, torch_executor(device));
   return index;
 }
 

@@ -7,6 +7,8 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,11 +55,26 @@ BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::i
 /// The norm that torch calls "l1", "l2" or "max". Throws Error on another name.
 BlockNorm block_norm_of(const char* op, const std::string& name);
 
+/// How often tensors were written to in place, by torch's count, which `.data` and NumPy evade; nothing where
+/// torch counts none (inference tensors).
+std::optional<std::uint64_t> writes_of(std::initializer_list<const Tensor*> tensors);
+
 /// The row index in a packed index of `blocks` blocks (column_index gives the other half). Its size and
-/// device are checked here; its contents were validated when it was packed.
+/// device are checked; its content only by index_of.
+IndexView packed_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
+                    std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
+/// Which lists of an index a call reads, and what its digest says of it.
+struct Reads {
+  bool columns = false;
+  std::int64_t digest = kUnknownDigest;
+};
+/// The same with valid content on a CUDA device, which is read there once for each number of writes to it.
+/// Host memory is read by the operations themselves, in each call.
 IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
-                   std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
-/// The same of a crow and a col that lie apart.
+                   std::int64_t cols, BlockShape block, int device, const char* first, Reads reads = {});
+/// Takes a packed index on a CUDA device as one whose content is valid.
+void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device);
+/// The same of a crow and a col that lie apart, whose last slots may be free.
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                         std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
 

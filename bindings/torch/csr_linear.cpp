@@ -10,6 +10,7 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/valid_index.h"
 #include "scratch.h"
 #include "semi24.h"
 #include "sparseloom/csr_ops.h"
@@ -23,26 +24,43 @@ void require_countable(const char* op, std::int64_t stored) {
                "split the weight by rows into several layers");
 }
 
-/// The index of a weight. On the CPU what it holds is checked too; a GPU's memory is not read.
+/// The content of an index on a CUDA device, once for each number of writes to it.
+void require_valid_there(const char* op, const CsrView& w, std::optional<std::uint64_t> writes, int device) {
+  IndexView elements;
+  elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
+  elements.crow = w.crow, elements.col = w.col;
+  ops::DeviceIndex there{op, elements, {w.ccol, w.row, w.slot}};
+  there.writes = writes.value_or(ops::DeviceIndex::kUncounted), there.single_elements = true;
+  ops::require_valid_on_device(there, torch_executor(device));
+}
+
+/// The index of a weight, whose content is valid; on a CUDA device only without `by_column`, whose check
+/// reads it too.
 CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t cols, int device,
-                const char* first) {
+                const char* first, const Tensor* by_column = nullptr) {
   CsrView w;
   w.crow = indices_of(op, "crow", crow, -1, device, first);
   w.col = indices_of(op, "col", col, -1, device, first);
   require_countable(op, col.size(0));
   if (crow.size(0) < 1) core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
   w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
-  if (device < 0) csr_require_valid(op, w);
+  const std::optional<std::uint64_t> writes = writes_of({&crow, &col});
+  if (device < 0)
+    csr_require_valid(op, w, writes ? &*writes : nullptr);
+  else if (by_column == nullptr)
+    require_valid_there(op, w, writes, device);
   return w;
 }
 
 /// The column index, as the schema of csr_dx says it lies.
-void take_columns(const char* op, const std::optional<Tensor>& by_column, CsrView& w, int device) {
+void take_columns(const char* op, const Tensor& crow, const Tensor& col,
+                  const std::optional<Tensor>& by_column, CsrView& w, int device) {
   if (!by_column)
     core::fail(op, "by_column on a CUDA device", "none", "pass what layouts.Csr derives of the index");
   const std::int64_t length = w.cols + 1 + 2 * w.stored;
   w.ccol = indices_of(op, "by_column", *by_column, length, device, "dy");
   w.row = w.ccol + w.cols + 1, w.slot = w.row + w.stored;
+  require_valid_there(op, w, writes_of({&crow, &col, &*by_column}), device);
 }
 
 Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType dtype, int device,
@@ -95,8 +113,8 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
   if (cols < 0) core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
-  CsrView w = view_of(op, crow, col, cols, device, "dy");
-  if (device >= 0) take_columns(op, by_column, w, device);
+  CsrView w = view_of(op, crow, col, cols, device, "dy", by_column ? &*by_column : nullptr);
+  if (device >= 0) take_columns(op, crow, col, by_column, w, device);
   const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
   if (grad.view.cols != w.rows)
     core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),

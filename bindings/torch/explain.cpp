@@ -63,7 +63,7 @@ std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t ro
                       std::int64_t m, bool bias, std::int64_t activation, std::int64_t digest, bool strict,
                       bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
                       bool use_fast_accum, bool aligned) {
-  const IndexView slots = index_of("plan", packed, blocks, rows, cols, block_of("plan", rows, cols, bm, bn));
+  const IndexView slots = packed_of("plan", packed, blocks, rows, cols, block_of("plan", rows, cols, bm, bn));
   const IndexView index = stored_part("plan", slots, digest, static_cast<int>(device));
   // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
   const std::string kTo = " to ";

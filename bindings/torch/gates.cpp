@@ -32,7 +32,8 @@ std::tuple<Tensor, Tensor, Tensor> gate_blocks(const Tensor& given_values, const
   const DType dtype = dtype_of(op, "values", given_values);
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_of(op, packed, values.size(0), rows, cols, block, device, "values");
+  const IndexView index =
+      index_of(op, packed, values.size(0), rows, cols, block, device, "values", {.columns = true});
   const void* data = values_of(op, values, index);
   const Tensor gates = gates_of(op, given_gates, index.blocks, device);
   const Executor executor = torch_executor(device);
@@ -45,6 +46,13 @@ std::tuple<Tensor, Tensor, Tensor> gate_blocks(const Tensor& given_values, const
       {static_cast<std::int32_t*>(gated_index.mutable_data_ptr()), gated_values.mutable_data_ptr(),
        static_cast<std::int32_t*>(place.mutable_data_ptr())},
       workspace.span(), executor);
+  if (device >= 0) {  // what the kernel wrote need not be read by the host
+    const auto segments = index_segments(index.block_rows(), index.block_cols(), index.blocks);
+    IndexView gated = index;
+    gated.crow = static_cast<const std::int32_t*>(gated_index.const_data_ptr());
+    gated.col = gated.crow + segments.col;
+    take_packed_as_valid(op, gated_index, gated, device);
+  }
   return {gated_index, gated_values, place};
 }
 

@@ -83,13 +83,14 @@ void remember(const Tensor& packed, const Tensor& there, std::int64_t blocks, st
               std::int64_t cols, std::int64_t bm, std::int64_t bn) {
   constexpr const char* op = "remember_index";
   const BlockShape block = block_of(op, rows, cols, bm, bn);
-  const IndexView index = index_of(op, packed, blocks, rows, cols, block);
+  const IndexView index = packed_of(op, packed, blocks, rows, cols, block);
   const int device = device_of(op, "there", there);
   if (device < 0)
     core::fail(op, "there on a CUDA device", "the CPU", "products on the CPU read the index itself");
   validate_index(op, rows, cols, block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                  {index.col, static_cast<std::size_t>(blocks)});
-  remember_index(index, index_of(op, there, blocks, rows, cols, block, device, "there"), device);
+  const IndexView on_device = packed_of(op, there, blocks, rows, cols, block, device, "there");
+  remember_index(index, on_device, device);
 }
 
 Tensor packed_index(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,

@@ -67,8 +67,8 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed
   require_device(op, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView slots =
-      index_of(op, packed, values.size(0), out_features, input.view.cols, block, device, "x");
+  const IndexView slots = index_of(op, packed, values.size(0), out_features, input.view.cols, block, device,
+                                   "x", {.digest = digest});
   const void* data = values_of(op, values, slots);
   const IndexView index = stored_part(op, slots, digest, device);
   require_same_dtype(op, input.view.dtype, "values", values);
@@ -117,8 +117,8 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& pac
   require_device(op, "values", given_values, device, "dy");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView slots =
-      index_of(op, packed, values.size(0), grad.view.cols, in_features, block, device, "dy");
+  const IndexView slots = index_of(op, packed, values.size(0), grad.view.cols, in_features, block, device,
+                                   "dy", {.columns = true, .digest = digest});
   require_same_dtype(op, grad.view.dtype, "values", values);
   const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, slots);
@@ -146,7 +146,8 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
-  const IndexView slots = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
+  const IndexView slots =
+      index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x", {.digest = digest});
   const IndexView index = stored_part(op, slots, digest, device);
   require_same_dtype(op, input.view.dtype, "dy", dy);
   if (grad.view.rows != input.view.rows)

@@ -28,8 +28,8 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
     core::fail(kOp, std::string("values of x's dtype ") + name_of(dtype),
                name_of(dtype_of(kOp, "values", values)), "quantize both operands to one dtype");
   const BlockShape block = block_of_values(kOp, values);
-  const IndexView index =
-      index_of(kOp, packed, values.size(0), out_features, input.view.cols, block, device, "x");
+  const IndexView index = index_of(kOp, packed, values.size(0), out_features, input.view.cols, block, device,
+                                   "x", {.digest = digest});
   const Factors of_x = factors_of(kOp, "x_scale", x_scale, input.view.rows, "token", device);
   const Factors of_w = factors_of(kOp, "w_scale", w_scale, out_features, "output feature", device);
   const std::optional<Tensor> dense_bias = scaled_bias_of(kOp, bias, out_features, out, device);

@@ -7,7 +7,10 @@
 namespace sparseloom {
 
 /// Csr::validate, unless the calling thread has validated this index lately: it knows indices by their
-/// addresses, sizes and a few samples. Index arrays in host memory only.
-SPARSELOOM_API void csr_require_valid(const char* op, const CsrView& w);
+/// addresses, sizes and content. `writes`, if it is not null, is how often the owner has written to the
+/// index: of large indices, that and a few samples then stand for the content. Index arrays in host memory
+/// only.
+SPARSELOOM_API void csr_require_valid(const char* op, const CsrView& w,
+                                      const std::uint64_t* writes = nullptr);
 
 }  // namespace sparseloom

@@ -25,6 +25,11 @@ class Index(NamedTuple):
 
     The five lists lie in one tensor, ``packed``: an operator then takes one argument where it would take
     five, and a module moves, copies and shares one buffer.
+
+    Every operator validates what an index holds before a kernel follows it, and names a bad entry. On the CPU
+    it reads the whole index in each call. On a GPU it reads it once for each number of writes by torch's
+    count (``_version``), and not while a graph captures: a write through ``.data``, or by a kernel of yours,
+    is not seen there; nor is one by NumPy or ``.data`` into a CSR index of more than 4096 elements.
     """
 
     packed: Tensor  # int32: crow, col, ccol, row, slot, each from a multiple of 16 elements on

@@ -77,6 +77,9 @@ def linear(
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
+        # An index does not say how far its last blocks reach over the edge, and on a GPU nobody reads it.
+        if x.shape[-1:] != (index.cols,):
+            raise _width("linear", "x", x, index.cols)
         needed = torch.is_grad_enabled() and (
             x.requires_grad
             or values.requires_grad
@@ -124,6 +127,13 @@ def linear(
 _REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
 
 
+def _width(op: str, name: str, operand: Tensor, width: int) -> Error:
+    """Returns the Error for an operand of another width than the index has."""
+    return Error(
+        op, f"{name} [..., {width}]", str(list(operand.shape)), "pass index and operands of one layer"
+    )
+
+
 def _explained(error: Exception, op: str, index: Any, activation: Any, operands: dict[str, Any]) -> Exception:
     """Returns our Error that says why a product was refused; ``error`` itself when none of the arguments is
     the reason."""
@@ -153,6 +163,8 @@ def linear_dx(
     """Returns dY W: dy [..., rows] gives [..., cols]; differentiable in dy and values. Raises Error as linear
     does."""
     try:
+        if dy.shape[-1:] != (index.rows,):
+            raise _width("linear_dx", "dy", dy, index.rows)
         return _products.product(
             _products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
         )
@@ -175,6 +187,12 @@ def linear_dw(
     is returned. That is not differentiable: operands that need a gradient then raise Error. Raises Error as
     linear does.
     """
+    try:
+        for name, operand, width in (("dy", dy, index.rows), ("x", x, index.cols)):
+            if operand.shape[-1:] != (width,):
+                raise _width("linear_dw", name, operand, width)
+    except _REFUSED as error:
+        raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
     if out is not None:
         asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), "")
         if asked:
@@ -276,6 +294,8 @@ def scaled_linear(
     if asked:
         remedy = "call it in torch.no_grad(), or train the float layer"
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
+    if x.shape[-1:] != (index.cols,):
+        raise _width("scaled_linear", "x", x, index.cols)
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     arguments = (
         index.rows,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "ops/valid_index.h"
 
 namespace sparseloom::ops {
 
@@ -53,10 +54,12 @@ void check_values(const char* op, const char* name, const CommonProblem& p, cons
   core::require_memory(op, {{name, values, p.blocks > 0}});
 }
 
-void check_transposed(const char* op, const CommonProblem& p, const TransposedView& transposed) {
+void check_transposed(const char* op, const CommonProblem& p, const IndexView& index,
+                      const TransposedView& transposed) {
   const bool stored = p.blocks > 0;
   core::require_memory(
       op, {{"ccol", transposed.ccol}, {"row", transposed.row, stored}, {"slot", transposed.slot, stored}});
+  if (p.device < 0) require_valid(op, index, transposed);
 }
 
 void check_bias(const char* op, const CommonProblem& p, const void* bias) {

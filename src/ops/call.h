@@ -25,7 +25,9 @@ void check_bias(const char* op, const CommonProblem& problem, const void* bias);
 
 /// The memory behind values (or dvalues, as `name` says), of as many blocks as the problem has.
 void check_values(const char* op, const char* name, const CommonProblem& problem, const void* values);
-void check_transposed(const char* op, const CommonProblem& problem, const TransposedView& transposed);
+/// The memory behind the column index, and in host memory what it holds.
+void check_transposed(const char* op, const CommonProblem& problem, const IndexView& index,
+                      const TransposedView& transposed);
 
 /// Refuses operands that are less aligned than planned, if the kernel depends on it.
 void check_aligned(const char* op, const Choice& plan, bsr_linear::Aligned needs, const void* values,

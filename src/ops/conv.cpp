@@ -233,7 +233,7 @@ void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& i
   if (p.m == 0 || p.cols == 0) return;
   ops::check_bias("conv_dx", p, nullptr);  // which this call does not take
   ops::check_values("conv_dx", "values", p, values);
-  ops::check_transposed("conv_dx", p, transposed);
+  ops::check_transposed("conv_dx", p, index, transposed);
   check_aligned("conv_dx", plan, values, {dy}, {dx});
   bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
   args.product.transposed = transposed;

@@ -6,6 +6,7 @@
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
 #include "ops/checks.h"
+#include "ops/valid_index.h"
 #include "runtime/cuda.h"
 #include "sparseloom/conv_ops.h"
 
@@ -21,7 +22,7 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
                core::shape(dense.rows, dense.cols), "pass the weight that the index belongs to");
   if (index.blocks > 0) core::require_memory(op, {{"values", values}});
   if (dense.rows > 0 && dense.cols > 0) core::require_memory(op, {{"dense", dense.data}});
-  if (executor.device < 0) return;
+  if (executor.device < 0) return ops::require_valid(op, index);
   if (is_scaled(dense.dtype))
     core::fail(op, "elements of 16, 32 or 64 bits on a CUDA device", name_of(dense.dtype),
                "convert the weight first");

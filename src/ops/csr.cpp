@@ -4,14 +4,16 @@
 
 namespace sparseloom {
 
-void csr_require_valid(const char* op, const CsrView& w) {
+void csr_require_valid(const char* op, const CsrView& w, const std::uint64_t* writes) {
   static thread_local plan::SeenIndices seen;
   IndexView elements;  // an element is a block of one
   elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
   elements.crow = w.crow, elements.col = w.col;
-  if (w.crow != nullptr && (w.col != nullptr || w.stored == 0) && seen.contains(elements)) return;
+  const plan::CountedIndex counted{elements, writes != nullptr ? *writes : 0};
+  const bool there = w.crow != nullptr && (w.col != nullptr || w.stored == 0);
+  if (there && (writes != nullptr ? seen.contains(counted) : seen.contains(elements))) return;
   Csr::validate(op, w);
-  seen.add(elements);
+  writes != nullptr ? seen.add(counted) : seen.add(elements);
 }
 
 }  // namespace sparseloom

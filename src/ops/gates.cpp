@@ -9,6 +9,7 @@
 #include "kernels/shared/bsr/gates.h"
 #include "ops/block_row_hints.h"
 #include "ops/checks.h"
+#include "ops/valid_index.h"
 #include "runtime/cuda.h"
 #include "sparseloom/generic/half.h"
 #include "sparseloom/generic/parallel.h"
@@ -135,6 +136,7 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   with_element(op, dtype, [&]<class T>(T) {
     if (executor.device >= 0) return;
+    ops::require_valid(op, index, transposed);
     write_index(index, transposed, gates, gated);
     write_values(index, static_cast<const T*>(values), gates, gated, executor);
   });
@@ -162,7 +164,9 @@ void gate_gradients(const GateGradients& call, const Executor& executor) {
                             {"place", call.place, stores},
                             {"gradient", call.gradient, stores}});
   with_element(op, call.dtype, [&]<class T>(T) {
-    if (executor.device < 0) write_gradients<T>(call, executor);
+    if (executor.device >= 0) return;
+    ops::require_valid_places(op, {call.place, static_cast<std::size_t>(call.blocks)});
+    write_gradients<T>(call, executor);
   });
 #ifdef SPARSELOOM_HAVE_CUDA
   if (executor.device < 0) return;

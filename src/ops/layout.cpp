@@ -3,6 +3,7 @@
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
 #include "ops/checks.h"
+#include "ops/valid_index.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -22,7 +23,10 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
 }  // namespace
 
 void pack(const ConstMatrixView& dense, const IndexView& index, void* values, const Executor& executor) {
-  if (executor.device < 0) return pack(dense, index, values);
+  if (executor.device < 0) {
+    ops::require_valid_slots("pack", index);
+    return pack(dense, index, values);
+  }
   check("pack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
@@ -32,7 +36,10 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values, co
 }
 
 void unpack(const IndexView& index, const void* values, const MatrixView& dense, const Executor& executor) {
-  if (executor.device < 0) return unpack(index, values, dense);
+  if (executor.device < 0) {
+    ops::require_valid_slots("unpack", index);
+    return unpack(index, values, dense);
+  }
   check("unpack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);

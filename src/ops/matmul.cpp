@@ -98,7 +98,7 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
   ops::check_values("linear_dx", "values", p, values);
-  ops::check_transposed("linear_dx", p, transposed);
+  ops::check_transposed("linear_dx", p, index, transposed);
   check_aligned("linear_dx", plan, values, {dy}, {dx});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.transposed = transposed;

@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 #include "ops/checks.h"
-#include "plan/seen_indices.h"
+#include "ops/valid_index.h"
 
 namespace sparseloom::ops {
 
@@ -37,15 +37,7 @@ void complete(CommonProblem& problem, const IndexView& index, const Executor& ex
 
 void require_valid(const CommonProblem& problem, const IndexView& index) {
   if (problem.device >= 0) return;
-  if (index.blocks < 0)
-    core::fail("plan", "0 or more blocks", std::to_string(index.blocks), "pass the index of the weight");
-  core::require_memory("plan", {{"crow", index.crow}, {"col", index.col, index.blocks > 0}});
-  static thread_local plan::SeenIndices seen;
-  if (seen.contains(index)) return;
-  validate_index("plan", index.rows, index.cols, index.block,
-                 {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
-                 {index.col, static_cast<std::size_t>(index.blocks)});
-  seen.add(index);
+  require_valid("plan", index);
 }
 
 }  // namespace sparseloom::ops

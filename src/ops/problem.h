@@ -14,9 +14,9 @@ void describe_index(const IndexView& index, DType dtype, std::int64_t m, CommonP
 /// there. Throws Error if it is not the index's.
 void complete(CommonProblem& problem, const IndexView& index, const Executor& executor);
 
-/// Validates an index of host memory that this thread has not seen, so that indices which do not fit the
-/// problem (an x with other features, say) cannot reach a kernel. Throws Error. On a device that would take a
-/// copy and a wait, also inside the capture of a graph: there the index was validated before.
+/// Validates an index of host memory, so that one which does not fit the problem (an x with other features,
+/// say) cannot reach a kernel. Throws Error. Of an index on a device nothing is read: see
+/// require_valid_on_device.
 void require_valid(const CommonProblem& problem, const IndexView& index);
 
 }  // namespace sparseloom::ops

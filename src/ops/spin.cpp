@@ -15,6 +15,10 @@ std::int64_t spin_registers(std::string_view rate, std::int64_t rounds, const Ex
   constexpr const char* op = "spin_registers";
   if (rounds < 1)
     core::fail(op, "at least one round", std::to_string(rounds), "pass some 100000 for a millisecond");
+  constexpr std::int64_t kMostRounds = 1'000'000'000;  // some ten seconds, which nothing can interrupt
+  if (rounds > kMostRounds)
+    core::fail(op, "at most " + std::to_string(kMostRounds) + " rounds", std::to_string(rounds),
+               "call it several times");
   const kernels::Spin spin = kernels::register_spin(rate);
   if (spin == nullptr)
     core::fail(op, "a register peak of this CPU", "'" + std::string(rate) + "'",
