@@ -19,7 +19,7 @@ from . import _operators
 from ._autograd import activate, require_residual
 from ._operators import call
 from ._plans import SCALED_DTYPES, dtype_name, ordinal
-from ._products import column_sums, differentiated, transformed
+from ._products import column_sums, differentiated, gradient_batched, transformed
 from .errors import Error, translated
 
 #: What ``prune`` may be called: which two elements of a group stay.
@@ -127,9 +127,12 @@ def linear(
     if differentiated(values):
         raise not_trainable("linear")
     name = "none" if activation is None else activation
-    operands = x, bias, residual
-    recorded = torch._C._get_tracing_state() is not None  # torch.jit.trace records no Functions
-    if recorded or not any(each is not None and differentiated(each) for each in operands):
+    followed = (
+        differentiated(x)
+        or (bias is not None and differentiated(bias))
+        or (residual is not None and differentiated(residual))
+    )
+    if not followed or torch._C._get_tracing_state() is not None:  # torch.jit.trace records no Functions
         return _run(x, values, positions, cols, bias, name, residual, kernel, metadata, strict)
     if transformed():  # by the dense weight, of whose product torch has every derivative
         if strict:
@@ -140,7 +143,7 @@ def linear(
     # The gradient needs the activation's input, which a fused product does not leave behind.
     fused = activation is None
     addend = residual if fused else None
-    y: Tensor = _Product.apply(x, values, positions, cols, bias, addend, kernel, metadata, strict)
+    y: Tensor = _Product.apply(x, bias, addend, (values, positions, cols, kernel, metadata, strict))
     if fused:
         return y
     y = activate(y, activation)
@@ -185,6 +188,10 @@ def dx(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "", strict: bool = False
 ) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows], differentiable in dy."""
+    if not (
+        differentiated(dy) or transformed() or gradient_batched(dy)
+    ):  # as in every ordinary backward pass
+        return _straight_dx(dy, values, positions, cols, kernel, strict)
     y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel, strict)
     return y
 
@@ -240,27 +247,25 @@ def not_trainable(op: str) -> Error:
 
 
 class _Product(torch.autograd.Function):
-    """X W^T + bias + residual for frozen values."""
+    """X W^T + bias + residual for frozen values. ``how`` is all that has no gradient, in one argument because
+    autograd pays for each; it has no setup_context because torch then binds arguments anew in each call, for
+    50 us. So no transform may reach it."""
 
     @staticmethod
     def forward(
-        x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None,
-        residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
-    ) -> Tensor:  # fmt: skip
-        return _run(x, values, positions, cols, bias, "none", residual, kernel, metadata, strict)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, values, positions, ctx.cols, *_, ctx.strict = inputs
+        ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, how: tuple[Any, ...]
+    ) -> Tensor:
+        values, positions, ctx.cols, kernel, metadata, ctx.strict = how
         ctx.save_for_backward(values, positions)
+        return _run(x, values, positions, ctx.cols, bias, "none", residual, kernel, metadata, ctx.strict)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        needs_x, needs_bias, needs_residual, _ = ctx.needs_input_grad
         values, positions = ctx.saved_tensors
-        needs_x, _, _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         gradient = dx(dy, values, positions, ctx.cols, "", ctx.strict) if needs_x else None
         bias = column_sums(dy) if needs_bias else None
-        return gradient, None, None, None, bias, dy if needs_residual else None, None, None, None
+        return gradient, bias, dy if needs_residual else None, None
 
 
 class _Transposed(torch.autograd.Function):
@@ -270,8 +275,7 @@ class _Transposed(torch.autograd.Function):
     def forward(
         dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
     ) -> Tensor:
-        result: Tensor = _called(_operators.semi24_dx, dy, values, positions, cols, kernel, strict)
-        return result
+        return _straight_dx(dy, values, positions, cols, kernel, strict)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -289,9 +293,23 @@ def _run(
     x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str,
     residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
 ) -> Tensor:  # fmt: skip
-    operands = x, values, positions, cols, bias, activation, residual, kernel, strict, metadata
-    y: Tensor = _called(_operators.semi24_linear, *operands)
+    try:
+        y: Tensor = _operators.semi24_linear(
+            x, values, positions, cols, bias, activation, residual, kernel, strict, metadata
+        )
+    except RuntimeError as error:
+        raise translated(error) from None
     return y
+
+
+def _straight_dx(
+    dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
+) -> Tensor:
+    try:
+        result: Tensor = _operators.semi24_dx(dy, values, positions, cols, kernel, strict)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return result
 
 
 def _called(operator: Any, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _csr
 from .._numbers import share
-from .._products import differentiated
+from .._products import applied, differentiated
 from ..errors import Error
 from . import products
 from .layout import REPACK, Layout
@@ -159,13 +159,13 @@ class Entries(Layout):
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
-            return _Dx.apply(dy, values, self)  # type: ignore[no-any-return]
+            return applied(_Dx, dy, values, self)  # type: ignore[no-any-return]
         by_column = self.by_column() if dy.is_cuda else None
         return _csr.dx(dy, values, *self.csr(), self.cols, by_column, self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
-            return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
+            return applied(_Dw, dy, x, self)  # type: ignore[no-any-return]
         return _csr.dw(dy, x, *self.csr(), self.strict)
 
     def plan(

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from .. import _nm
 from .._devices import require_one_device
 from .._numbers import whole
-from .._products import differentiated, transformed
+from .._products import applied, differentiated, transformed
 from ..errors import Error
 from .layout import REPACK, Layout
 
@@ -30,7 +30,7 @@ class Groups(Layout):
 
     def pack(self, dense: Tensor) -> Tensor:
         if differentiated(dense) and not transformed():
-            return _Copy.apply(dense, self, True)  # type: ignore[no-any-return]
+            return applied(_Copy, dense, self, True)  # type: ignore[no-any-return]
         if _nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
         require_one_device(self.name, {"weight": dense, "index": self.index})
@@ -40,7 +40,7 @@ class Groups(Layout):
 
     def to_dense(self, values: Tensor) -> Tensor:
         if differentiated(values) and not transformed():
-            return _Copy.apply(values, self, False)  # type: ignore[no-any-return]
+            return applied(_Copy, values, self, False)  # type: ignore[no-any-return]
         if _nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)
         require_one_device(self.name, {"values": values, "index": self.index})

@@ -76,5 +76,5 @@ def _product(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> 
     # Half of a small product's time is the Function's own.
     needed = any(each is not None and differentiated(each) for each in (x, values, bias))
     if needed:
-        return _Product.apply(x, values, bias, layout)  # type: ignore[no-any-return]
+        return applied(_Product, x, values, bias, layout)  # type: ignore[no-any-return]
     return layout.linear(x, values, bias)
