@@ -78,8 +78,15 @@ Facts facts_of(const IndexView& index) {
       beside += index.col[i] == index.col[i - 1] + 1;
   const double blocks = static_cast<double>(index.crow[rows.size()]),
                density = blocks / std::max(1.0, static_cast<double>(rows.size() * columns.size()));
-  return {true, plan::uneven(rows, 1, plan::kUnevenRow), class_of(rows, std::ssize(columns)),
-          class_of(columns, std::ssize(rows)), static_cast<double>(beside) > (1 + density) / 2 * blocks};
+  // Where the longest row is no longer than chance leaves it, what chance leads to be expected decides: the
+  // rows themselves lie on either side of kUnevenRow, and equal layers would not share a plan and a graph.
+  const Longest longest = class_of(rows, std::ssize(columns));
+  const bool uneven = longest <= Longest::chance
+                          ? plan::longest_over_mean(longest, blocks / std::max<double>(1, std::ssize(rows)),
+                                                    rows.size(), std::ssize(columns)) > plan::kUnevenRow
+                          : plan::uneven(rows, 1, plan::kUnevenRow);
+  return {true, uneven, longest, class_of(columns, std::ssize(rows)),
+          static_cast<double>(beside) > (1 + density) / 2 * blocks};
 }
 
 std::int64_t Facts::digest() const noexcept {
