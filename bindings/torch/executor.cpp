@@ -12,6 +12,7 @@
 
 #include "convert.h"
 #include "core/check.h"
+#include "sparseloom/deterministic.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -235,10 +236,32 @@ void scaled_gemm(void*, const ScaledGemm& product) {
   if (apart) torch::stable::copy_(c, bias ? torch::stable::subtract(sums, *bias, -1.0) : sums);
 }
 
+// torch.are_deterministic_algorithms_enabled(). The stable ABI does not have it, so torch's own function is
+// looked up in the process, as torch_stream does. Its name is as old as the switch; without it, the switch
+// counts as off.
+bool torch_is_deterministic() {
+  struct Context {
+    void* (*global)() = nullptr;
+    bool (*deterministic)(const void*) = nullptr;
+  };
+  static const Context context = [] {
+    Context found;
+    void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (library == nullptr) return found;
+    found.global = reinterpret_cast<void* (*)()>(dlsym(library, "_ZN2at13globalContextEv"));
+    found.deterministic =
+        reinterpret_cast<bool (*)(const void*)>(dlsym(library, "_ZNK2at7Context23deterministicAlgorithmsEv"));
+    return found;
+  }();
+  return context.global != nullptr && context.deterministic != nullptr &&
+         context.deterministic(context.global());
+}
+
 }  // namespace
 
 Executor torch_executor(int device) {
   Executor executor;
+  set_deterministic(torch_is_deterministic());
   executor.gemm = gemm;
   executor.scaled_gemm = scaled_gemm;
   if (device >= 0) {

@@ -11,6 +11,7 @@
 #include "sparseloom/direction.h"
 #include "sparseloom/dtype.h"
 #include "sparseloom/export.h"
+#include "sparseloom/kept.h"
 #include "sparseloom/pattern.h"
 #include "sparseloom/schedule.h"
 
@@ -103,8 +104,8 @@ SPARSELOOM_API std::string to_string(const ScaledProblem& problem);
 
 /// One candidate kernel, as the plan judged it.
 struct Candidate {
-  std::string kernel;
-  std::string refusal;      // why it cannot run the problem; empty: it can
+  KeptText kernel;
+  KeptText refusal;         // why it cannot run the problem; empty: it can
   double predicted_us = 0;  // meaningful only if it can run
 };
 

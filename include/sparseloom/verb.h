@@ -24,8 +24,11 @@
 #include <utility>
 #include <vector>
 
+#include "sparseloom/deterministic.h"
+#include "sparseloom/error.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
+#include "sparseloom/kept.h"
 #include "sparseloom/plan.h"
 #include "sparseloom/refusal.h"
 
@@ -145,15 +148,16 @@ struct Row {
 /// What every plan says, whatever its verb.
 struct Choice {
   int kernel = -1;  // row among those of the verb
-  std::string kernel_name;
-  std::vector<Candidate> candidates;  // all rows of the verb, in the order in which they were registered
+  KeptText kernel_name;
+  // All rows of the verb, in the order in which they were registered.
+  std::vector<Candidate, KeptAllocator<Candidate>> candidates;
   double predicted_us = 0;
   // Scratch that the caller lends to each call; 64-byte aligned on the CPU, 256-byte aligned on CUDA.
   std::size_t workspace_bytes = 0;
   // What the kernel multiplies besides the stored elements, so that NaN spreads from there; or empty.
-  std::string caveat;
+  KeptText caveat;
   // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
-  std::string machine;
+  KeptText machine;
 };
 
 namespace plan {
@@ -304,12 +308,37 @@ PlanOf<V> typed(const typename V::Problem& problem, Selected&& selected) {
   return made;
 }
 
+/// The name under which a deterministic plan is kept. No row bears it.
+inline constexpr std::string_view kDeterministic = "deterministic";
+
+/// The row that a problem on the CPU takes when plans are deterministic: of those without a lent GEMM
+/// the fastest for one thread, else `dense`, else none.
+template <Verb V>
+std::string settled(const typename V::Problem& problem, const Executor& executor) {
+  typename V::Problem alone = problem;
+  if constexpr (requires { alone.threads, alone.can_gemm; }) alone.threads = 1, alone.can_gemm = false;
+  alone.strict = true;  // without `reference`, which would lose to any dense product
+  try {
+    return select(any<V>(alone), executor, {}).choice.kernel_name;
+  } catch (const Error&) {
+  }
+  if constexpr (requires { problem.can_gemm; })
+    if (problem.can_gemm && !problem.strict) {
+      try {
+        return select(any<V>(problem), executor, "dense").choice.kernel_name;
+      } catch (const Error&) {
+      }
+    }
+  return {};
+}
+
 /// cached() for plans of type P, of which `make` returns one by value.
 template <class P, class Make>
 std::shared_ptr<const P> cached_as(const char* verb, const ProblemKey& key, std::string_view forced,
                                    Make&& make) {
   const auto erased = [](const void* context) -> std::shared_ptr<const void> {
-    return std::make_shared<const P>((*static_cast<const std::remove_cvref_t<Make>*>(context))());
+    return std::allocate_shared<const P>(KeptAllocator<P>(),
+                                         (*static_cast<const std::remove_cvref_t<Make>*>(context))());
   };
   return std::static_pointer_cast<const P>(cached(verb, key, forced, erased, &make));
 }
@@ -330,10 +359,13 @@ int register_row(const Row<V>& row) {
 template <Verb V>
 std::shared_ptr<const PlanOf<V>> plan_for(const typename V::Problem& problem, const Executor& executor,
                                           std::string_view forced = {}) {
+  const bool settled = is_deterministic() && forced.empty();
   const auto make = [&] {
-    return plan::typed<V>(problem, plan::select(plan::any<V>(problem), executor, forced));
+    const std::string row =
+        settled && executor.device < 0 ? plan::settled<V>(problem, executor) : std::string(forced);
+    return plan::typed<V>(problem, plan::select(plan::any<V>(problem), executor, row));
   };
-  return plan::cached_as<PlanOf<V>>(V::kName, V::key(problem), forced, make);
+  return plan::cached_as<PlanOf<V>>(V::kName, V::key(problem), settled ? plan::kDeterministic : forced, make);
 }
 
 }  // namespace sparseloom

@@ -11,7 +11,11 @@ namespace sparseloom::kernels {
 /// gemm_flops stays 0.
 const plan::MachineRates& machine_rates();
 
-/// Where those rates come from; see KnownRates::origin.
+/// Rates of no machine in particular, for the active instruction set: those that deterministic
+/// plans follow, so that they are the same everywhere. gemm_flops stays 0.
+const plan::MachineRates& nominal_rates();
+
+/// Where this machine's rates come from; see KnownRates::origin.
 const std::string& machine_rates_origin();
 
 }  // namespace sparseloom::kernels

@@ -1,7 +1,7 @@
 // Announced indices of CUDA devices, shared by all threads.
 #include "ops/block_row_hints.h"
 
-#include "ops/shared_by_threads.h"
+#include "core/shared_by_threads.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 

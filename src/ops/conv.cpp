@@ -13,6 +13,7 @@
 #include "ops/problem.h"
 #include "ops/rows.h"
 #include "sparseloom/conv_ops.h"
+#include "sparseloom/deterministic.h"
 #include "sparseloom/generic/dense.h"
 #include "sparseloom/rates.h"
 
@@ -167,7 +168,7 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Execu
 bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& p, const Executor& executor) {
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return {};
   if (executor.device >= 0) return kernels::dense_conv_on_device(p, ops::known_machine(executor).machine);
-  if (executor.gemm == nullptr) return {};
+  if (executor.gemm == nullptr || is_deterministic()) return {};
   // dX of a stride above 1 multiplies no more than the forward product does.
   const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
   const int threads = std::max(1, executor.num_threads);

@@ -5,15 +5,16 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/shared_by_threads.h"
 #include "kernels/bsr_linear/cpu/rates.h"
 #include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/machine_rates.h"
 #include "ops/rows.h"
-#include "ops/shared_by_threads.h"
 #include "plan/cache.h"
 #include "plan/registry.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
+#include "sparseloom/deterministic.h"
 
 namespace sparseloom {
 namespace {
@@ -35,7 +36,7 @@ void check_device(int device) {
 // Plan::machine on the CPU, for example "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16);
 // per core f32_avx2 118 Gflop/s, copy 21 GB/s; rates read from <file>". Rates of instruction sets that are
 // not in force are 0 and left out.
-std::string machine_line(const plan::MachineRates& rates) {
+std::string machine_line(const plan::MachineRates& rates, const std::string& origin) {
   std::string text = runtime::name_of(runtime::active_isa());
   if (!runtime::forced_isa().empty())
     text += std::string(" (forced by SPARSELOOM_ISA; this CPU runs up to ") +
@@ -49,7 +50,7 @@ std::string machine_line(const plan::MachineRates& rates) {
     const char* unit = std::string_view(field.name).starts_with("i8_") ? " Gop/s, " : " Gflop/s, ";
     text += bytes ? "copy " + std::string(number) + " GB/s" : std::string(field.name) + " " + number + unit;
   }
-  return text + "; rates " + kernels::machine_rates_origin();
+  return text + "; rates " + origin;
 }
 
 // Plan::machine on CUDA, for example "cuda:0; memory 4.19 TB/s, L2 8 TB/s, mma.sync 640 Tflop/s; rates read
@@ -70,12 +71,18 @@ ops::KnownMachine ops::known_machine(const Executor& executor) {
   KnownMachine known;
   if (executor.device < 0) {
     known.machine.isa = runtime::active_isa();
-    known.machine.rates = kernels::machine_rates();
-    known.line = machine_line(known.machine.rates);
+    const plan::MachineRates& rates =
+        is_deterministic() ? kernels::nominal_rates() : kernels::machine_rates();
+    known.machine.rates = rates;
+    known.line =
+        machine_line(rates, is_deterministic() ? "nominal: plans are deterministic (docs/numerics.md)"
+                                               : kernels::machine_rates_origin());
     return known;
   }
   check_device(executor.device);
-  const kernels::cuda::KnownGpuRates gpu = kernels::cuda::gpu_rates(executor.device, executor.stream);
+  const kernels::cuda::KnownGpuRates gpu =
+      is_deterministic() ? kernels::cuda::KnownGpuRates{{}, "since plans are deterministic"}
+                         : kernels::cuda::gpu_rates(executor.device, executor.stream);
   known.machine.cuda = runtime::cuda_device(executor.device);
   known.machine.gpu = gpu.rates;
   known.machine.clusters = kernels::cuda::gpu_clusters(executor.device);
@@ -96,7 +103,7 @@ std::shared_ptr<const void> plan::cached(const char* verb, const ProblemKey& key
                                          const void* context) {
   ops::enter_own_rows();  // they are part of the key
   Cache& cache = shared_by_threads<Cache>();
-  const CacheKey whole{verb, key, std::string(forced), row_count()};
+  const CacheKey whole{verb, key, forced, row_count()};
   if (auto kept = cache.find(whole)) return kept;
   return cache.keep(whole, make(context));
 }

@@ -8,6 +8,7 @@
 #include "ops/machine.h"
 #include "ops/problem.h"
 #include "ops/rows.h"
+#include "sparseloom/deterministic.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom {
@@ -59,11 +60,24 @@ void check_problem(const Problem& problem) {
                "add the product in a pass of your own");
 }
 
+// plan::settled, with the rate of the lent GEMM measured where that alone takes the problem.
+std::string settled(const Problem& problem, const Executor& executor, plan::Machine machine) {
+  std::string kernel = plan::settled<Linear>(problem, executor);
+  if (!kernel.empty() || !dense_could_win(problem, machine, "dense")) return kernel;
+  machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
+  const plan::Selected best = plan::select(plan::any<Linear>(problem), machine, {});
+  for (const Candidate& each : best.choice.candidates)
+    if (each.kernel == "dense" && each.refusal.empty()) kernel = "dense";
+  return kernel;
+}
+
 // Chooses a kernel for a problem that was checked.
-Plan choose(const Problem& problem, const Executor& executor, const std::string& kernel) {
+Plan choose(const Problem& problem, const Executor& executor, std::string kernel) {
   if (problem.device >= 0 && problem.dtype == DType::f64)
     core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
   ops::KnownMachine known = ops::known_machine(executor);
+  if (is_deterministic() && executor.device < 0 && kernel.empty())
+    kernel = settled(problem, executor, known.machine);
   if (dense_could_win(problem, known.machine, kernel))
     known.machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
   Plan made = plan::typed<Linear>(problem, plan::select(plan::any<Linear>(problem), known.machine, kernel));
@@ -105,7 +119,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   check_problem(problem);
   ops::require_valid(problem, index);
   const auto make = [&] { return choose(problem, executor, kernel); };
-  return plan::cached_as<Plan>(Linear::kName, Linear::key(problem), kernel, make);
+  const bool settled = is_deterministic() && kernel.empty();
+  return plan::cached_as<Plan>(Linear::kName, Linear::key(problem), settled ? plan::kDeterministic : kernel,
+                               make);
 }
 
 std::vector<std::string> kernel_names() {

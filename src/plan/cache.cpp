@@ -12,7 +12,7 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
   };
   for (const std::uint64_t word : key.problem) mix(word);
   mix(std::hash<std::string_view>{}(key.verb));
-  mix(std::hash<std::string>{}(key.forced) ^ key.rows);
+  mix(std::hash<std::string_view>{}(key.forced) ^ key.rows);
   return hash;
 }
 

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "sparseloom/kept.h"
 #include "sparseloom/verb.h"
 
 namespace sparseloom::plan {
@@ -17,7 +19,7 @@ namespace sparseloom::plan {
 struct CacheKey {
   std::string_view verb;  // lives as long as the process
   ProblemKey problem{};
-  std::string forced;    // kernel name, empty when the plan chooses
+  KeptText forced;       // kernel name, empty when the plan chooses
   std::size_t rows = 0;  // of the registry: a kernel from outside makes new plans
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
 };
@@ -49,8 +51,10 @@ class Cache {
  private:
   mutable std::mutex mutex_;
   std::size_t capacity_;
-  std::unordered_map<CacheKey, Kept, CacheKeyHash> plans_;
-  std::deque<CacheKey> order_;
+  std::unordered_map<CacheKey, Kept, CacheKeyHash, std::equal_to<CacheKey>,
+                     KeptAllocator<std::pair<const CacheKey, Kept>>>
+      plans_;
+  std::deque<CacheKey, KeptAllocator<CacheKey>> order_;
 };
 
 }  // namespace sparseloom::plan

@@ -99,7 +99,7 @@ std::string plan::describe(const Choice& choice, const std::string& problem, con
     std::snprintf(text, sizeof text, us < 100 ? "%.1f us" : "%.0f us", us);
     return std::string(text);
   };
-  const std::string& name = choice.kernel_name;
+  const std::string name = choice.kernel_name;
   std::string text = "plan: " + problem + "\n  runs " + name + ", predicted " +
                      microseconds(choice.predicted_us) + ", workspace " +
                      std::to_string(choice.workspace_bytes) + " bytes\n";
@@ -109,7 +109,7 @@ std::string plan::describe(const Choice& choice, const std::string& problem, con
   for (const Candidate& c : choice.candidates) {
     if (c.kernel == name) continue;
     text += "  not " + c.kernel + ": " +
-            (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
+            (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : std::string(c.refusal)) + "\n";
   }
   return text;
 }
