@@ -28,7 +28,18 @@ CPP_ARROWS = {
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
 # name.
 PUBLIC = dict.fromkeys(
-    ("error", "activation", "direction", "dtype", "matrix_view", "export", "version"), "core"
+    (
+        "error",
+        "activation",
+        "direction",
+        "dtype",
+        "matrix_view",
+        "export",
+        "version",
+        "kept",
+        "deterministic",
+    ),
+    "core",
 ) | {
     "executor": "runtime",
     "bsr_linear": "kernels",

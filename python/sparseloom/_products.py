@@ -146,7 +146,7 @@ def applied(function: type[torch.autograd.Function], *operands: Any) -> Any:
     arguments to forward's signature anew in each call: 50 to 100 us. Only a transform needs that."""
     if torch.compiler.is_compiling() or functorch_active():
         return function.apply(*operands)
-    return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(operands))
+    return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(operands))  # type: ignore[misc]
 
 
 def gradient_batched(gradient: Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._autograd import activate, require_residual
-from .._products import differentiated, transformed
+from .._products import applied, differentiated, transformed
 from .layout import Layout
 
 
