@@ -83,3 +83,25 @@ def test_the_rows_alone_are_compiled_captured_and_strict() -> None:
     torch.manual_seed(0)
     layer = BlockSparseConv2d(64, 64, 3, density=0.5, device="cuda", dtype=torch.bfloat16)
     require_rows_alone(layer, torch.randn(2, 64, 8, 8, device="cuda", dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("channels", [32, 96, 160])
+@pytest.mark.parametrize("last", [False, True])
+def test_dw_of_fp32_without_tf32_is_exact_for_five_by_five_taps(channels: int, last: bool) -> None:
+    torch.manual_seed(0)
+    allowed, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        layer = BlockSparseConv2d(channels, channels, 5, padding=2, density=0.5, block=16).cuda()
+        x = torch.randn(8, channels, 28, 28, device="cuda")
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        dy = torch.randn(8, channels, 28, 28, device="cuda")
+        layer(x).backward(dy)
+        weight = layer.to_dense().weight.detach().double().requires_grad_()
+        torch.nn.functional.conv2d(x.double(), weight, padding=2).backward(dy.double())
+        exact = weight.grad
+        assert exact is not None
+        layer.values.data.copy_(layer.values.grad)
+        error = (layer.to_dense().weight.double() - exact * (layer.to_dense().weight != 0)).abs().max()
+        assert error / exact.abs().max() < 2e-5
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
