@@ -61,8 +61,8 @@ def eight_bit():
 
 
 def lstm():
-    made = snn.BlockSparseLSTM(64, 64, density=0.5, block=8)
-    return {"col": made.hh_l0.col}, lambda: made(torch.randn(3, 2, 64))
+    made, x = snn.BlockSparseLSTM(64, 64, density=0.5, block=8), torch.randn(3, 2, 64)
+    return {"col": made.hh_l0.col}, lambda: made(x)[0]
 
 
 CALLS = {
@@ -101,12 +101,26 @@ CALLS = {
 }  # fmt: skip
 
 
+#: Layers that know their pattern write an index again where torch counted a write, and compute as before.
+MENDED = ("layer", "conv", "lstm")
+
+
+def refused(call, right):
+    """Returns the error of a call; None where it gives the right result."""
+    try:
+        result = call()
+    except RuntimeError as error:
+        return str(error)
+    assert right is not None and torch.equal(result, right)
+    return None
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_write_into_an_index_after_its_first_use_is_found_and_named(name):
     """CSR counts torch's own writes where its lists are long; all others are read whole, so that a write
     which torch does not count is found as well."""
     lists, call = CALLS[name]()
-    call()
+    expected = call()
     for kind, tensor in lists.items():
         flat = tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
         bad = 255 if flat.dtype == torch.uint8 else 2**14 if flat.dtype == torch.int16 else FAR
@@ -117,11 +131,10 @@ def test_a_write_into_an_index_after_its_first_use_is_found_and_named(name):
                 before = flat[at].clone()
                 with torch.no_grad():
                     write[at] = bad
-                with pytest.raises(RuntimeError) as caught:
-                    call()
-                assert str(bad) in str(caught.value), (kind, at)
-                if flat.dtype == torch.int32 and name != "coo":
-                    assert f"[{at}] = {bad}" in str(caught.value) or kind in ("crow", "ccol")
+                refusal = refused(call, expected if name in MENDED else None)
+                assert refusal is None or str(bad) in refusal, (kind, at)
+                if refusal is not None and flat.dtype == torch.int32 and name != "coo":
+                    assert f"[{at}] = {bad}" in refusal or kind in ("crow", "ccol")
                 with torch.no_grad():
                     flat[at] = before
                 call()
