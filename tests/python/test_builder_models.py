@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 import threading
 import warnings
@@ -297,3 +298,127 @@ def test_groups_become_layers_of_their_layout(layout: Any):
     with ops.strict():
         tensor = sl.SparseTensor(made[0].layout, made[0].values)
         torch.testing.assert_close(functional.linear(x, tensor), functional.linear(x, weight))
+
+
+def small_convolution(into: Any, seed: int = 0, fraction: float = 0.5) -> nn.Module:
+    torch.manual_seed(seed)
+    builder = SparsityBuilder(nn.Sequential(nn.Conv1d(4, 4, 3, padding=1), nn.GELU()))
+    builder.set_weight("0.weight", S.ScalarFraction(fraction), out_format=into)
+    return builder.get_sparse_model()
+
+
+Y = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(7))
+
+
+def traced(model: nn.Module) -> Tensor:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.trace(model, (Y + 1,)), buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer)(Y)
+
+
+WAYS: dict[str, Any] = {
+    "export": lambda model: torch.export.export(model, (Y + 1,), strict=False).module()(Y),
+    "strict export": lambda model: torch.export.export(model, (Y + 1,), strict=True).module()(Y),
+    "jit.trace": traced,
+    "vmap": lambda model: torch.vmap(model)(Y),
+    "jvp": lambda model: torch.func.jvp(model, (Y,), (Y,))[0],
+    "vjp": lambda model: torch.func.vjp(model, Y)[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("into", [L.MaskedDense, L.Csr, L.Coo])
+def test_a_weight_of_any_module_is_exported_traced_and_transformed(into: Any, way: str):
+    model = small_convolution(into)
+    torch.testing.assert_close(WAYS[way](model), model(Y))
+
+
+def test_torch_func_gives_the_gradient_of_what_is_stored():
+    model = small_convolution(L.Csr)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(model, parameters, (Y,)).square().sum()
+
+    got = torch.func.grad(loss)(dict(model.named_parameters()))
+    model(Y).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(got[name], parameter.grad)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("what", ["set_interm", "set_interm_grad"])
+def test_sparsifiers_of_results_refuse_torch_func_and_jit(what: str):
+    """A gradient under vmap was left as it was, without a word."""
+    builder = SparsityBuilder(nn.Sequential(nn.Conv1d(4, 4, 3, padding=1), nn.GELU()))
+    getattr(builder, what)("0", external_sparsifier=HALF, out_format=L.Dense)
+    model = builder.get_sparse_model()
+    for way in ("jit.trace", "vmap", "vjp"):
+        with pytest.raises(Error, match=r"outside of torch\.func and torch\.jit"):
+            WAYS[way](model)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torch_jit_script_is_refused_in_words():
+    linear = SparsityBuilder(nn.Sequential(nn.Linear(8, 8)))
+    linear.set_weight("0.weight", HALF)
+    hooked, noded = SparsityBuilder(nn.Sequential(nn.GELU())), SparsityBuilder(net())
+    hooked.set_interm("0", external_sparsifier=HALF)
+    noded.set_interm("layer.gelu", external_sparsifier=HALF)
+    models = [small_convolution(L.Csr), *(each.get_sparse_model() for each in (linear, hooked, noded))]
+    for model in models:
+        with pytest.raises(Error, match=r"torch\.jit\.script"):
+            torch.jit.script(model)
+
+
+def test_a_checkpoints_index_is_taken_with_its_values_or_refused():
+    """Values without their index, and an index that is none, were taken without a word."""
+    saved, other = small_convolution(L.Csr), small_convolution(L.Csr, 1)
+    state = copy.deepcopy(saved.state_dict())
+    other.load_state_dict(state)  # as many elements elsewhere
+    torch.testing.assert_close(other(Y), saved(Y))
+    before, prefix = other(Y), "0.parametrizations.weight."
+    col = state[prefix + "0.col"]
+    fewer = small_convolution(L.Csr, 1, 0.75).state_dict()
+    for wrong, what in (
+        ({prefix + "original": state[prefix + "original"]}, "alone"),
+        ({prefix + "0.col": col}, "alone"),
+        ({**state, prefix + "0.col": col + 100}, "load_state_dict"),
+        ({**state, prefix + "0.col": col.flip(0)}, "load_state_dict"),
+        ({**fewer, "0.bias": state["0.bias"]}, "sizes"),
+    ):
+        with pytest.raises(Error, match=what):
+            other.load_state_dict(wrong, strict=False)
+        torch.testing.assert_close(other(Y), before)
+    other.load_state_dict({"0.bias": state["0.bias"]}, strict=False)
+    again = copy.deepcopy(other)
+    with pytest.raises(Error, match="alone"):
+        again.load_state_dict({prefix + "0.col": col}, strict=False)
+
+
+def test_blocks_of_a_checkpoint_are_those_of_its_index():
+    def blocks(which: int) -> nn.Module:
+        layer = nn.Conv1d(16, 16, 1)
+        with torch.no_grad():
+            layer.weight[:8, 8 * which : 8 * which + 8] = 0
+            layer.weight[8:, 8 - 8 * which : 16 - 8 * which] = 0
+        S.register(Stay, source=L.Dense, target=L.Bsr)(stay_blocks)
+        builder = SparsityBuilder(nn.Sequential(layer))
+        builder.set_weight("0.weight", Stay(), out_format=L.Bsr)
+        return builder.get_sparse_model()
+
+    saved, other = blocks(0), blocks(1)
+    other.load_state_dict(saved.state_dict())
+    indices = [each[0].parametrizations.weight[0].layout_index for each in (saved, other)]
+    assert indices[0].digest == indices[1].digest
+    x = torch.randn(2, 16, 4)
+    torch.testing.assert_close(other(x), saved(x))
+
+
+class Stay:
+    """What is not zero stays."""
+
+
+def stay_blocks(sparsifier: Stay, context: Any) -> L.Bsr:
+    return L.Bsr.from_dense(context.weight, 8)

@@ -253,3 +253,67 @@ def test_gradients_are_clipped_and_unscaled_where_they_are_stored():
         scaler.step(optimizer)
     torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
     torch.testing.assert_close(parameter.detach().to_dense(), twin.detach())
+
+
+class Saved:
+    """Pickles as a call of ``rebuild``."""
+
+    def __init__(self, rebuild: Any, state: Any) -> None:
+        self.state = rebuild, state
+
+    def __reduce__(self) -> Any:
+        return self.state
+
+
+def loaded(value: Any, weights_only: bool = True) -> Any:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=weights_only)
+
+
+@ALL
+def test_torch_load_reads_one_with_weights_only(layout: Any):
+    """It was refused, since no class of it was a safe global."""
+    parameter = nn.Parameter(made(layout))
+    other = loaded({"weight": parameter})["weight"]
+    assert isinstance(other, SparseTensor) and isinstance(other, nn.Parameter) and other.format is layout
+    assert torch.equal(other.detach().to_dense(), parameter.detach().to_dense())
+    assert other.layout_index.describe() == parameter.layout_index.describe()
+
+
+DAMAGES: dict[str, Any] = {
+    "a column outside": lambda fields: fields["col"].__setitem__(0, 8),
+    "a row outside": lambda fields: fields["crow"].__setitem__(-1, 99),
+    "a field too few": lambda fields: fields.pop("col"),
+    "a field too many": lambda fields: fields.update(more=1),
+    "a field of another kind": lambda fields: fields.update(col="col"),
+    "rows of another shape": lambda fields: fields.update(crow=fields["crow"][:-1]),
+}
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_in_a_file_is_refused(damage: str, weights_only: bool):
+    rebuild, (index, *rest) = made(Csr).__reduce_ex__(2)
+    name, rows, cols, fields, strict = copy.deepcopy(index)
+    DAMAGES[damage](fields)
+    with pytest.raises(Error):
+        loaded(Saved(rebuild, ((name, rows, cols, fields, strict), *rest)), weights_only)
+
+
+@pytest.mark.parametrize("layout", [Csr, Coo, Bsr, Nm, Ell])
+def test_values_that_do_not_belong_to_the_index_of_a_file_are_refused(layout: Any):
+    rebuild, (index, stored, *rest) = made(layout).__reduce_ex__(2)
+    name, rows, cols, fields, strict = index
+    for wrong in (
+        (index, stored[:0], *rest),
+        (index, "stored", *rest),
+        (index, stored, (5, 8), *rest[1:]),
+        ((name, "rows", cols, fields, strict), stored, *rest),
+        (("nobody's", rows, cols, fields, strict), stored, *rest),
+        (index[:2], stored, *rest),
+        (None, stored, *rest),
+    ):
+        with pytest.raises(Error):
+            loaded(Saved(rebuild, wrong))

@@ -176,3 +176,49 @@ def test_a_module_on_meta_takes_its_index_from_a_checkpoint():
         layer.to_empty(device="cpu")
     layer.load_state_dict(saved, assign=True)
     assert torch.equal(layer(X), y)
+
+
+X5 = torch.randn(5, 8, generator=torch.Generator().manual_seed(5))
+TRANSFORMS: dict[str, Any] = {
+    "vmap": lambda model: torch.vmap(model)(X5),
+    "jvp": lambda model: torch.func.jvp(model, (X5,), (X5 + 1,))[1],
+    "vjp": lambda model: torch.func.vjp(model, X5)[1](model(X5).detach())[0],
+    "jacrev": lambda model: torch.func.jacrev(model)(X5[0]),
+    "jacfwd": lambda model: torch.func.jacfwd(model)(X5[0]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sparseloom.ops.DenseFallback", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_torch_func_takes_a_module_with_one(layout: Any, transform: str):
+    """torch asked for a setup_context, which no implementation has."""
+    layer, dense = module(layout), nn.Linear(8, 6)
+    with torch.no_grad():
+        dense.weight.copy_(layer.weight.to_dense())
+        dense.bias.copy_(layer.bias)
+    torch.testing.assert_close(TRANSFORMS[transform](layer), TRANSFORMS[transform](dense))
+    torch.vmap(layer)(X5).square().sum().backward()
+    torch.vmap(dense)(X5).square().sum().backward()
+    got, mask = layer.weight.grad, layer.weight.detach().to_dense() != 0
+    assert isinstance(got, SparseTensor)
+    torch.testing.assert_close(got.to_dense() * mask, dense.weight.grad * mask)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_torch_func_and_jit_cannot_do_is_refused_in_words(layout: Any):
+    """torch.jit.save of a traced one ended the process."""
+    layer = module(layout)
+    tensor = layer.weight.detach()
+    for what in (
+        lambda x: tensor.to_dense() @ x,
+        lambda x: SparseTensor.of(tensor.layout_index, tensor.stored) @ x,
+        lambda x: SparseTensor.from_dense(x.reshape(1, -1), Csr, density=0.5).sum(),
+    ):
+        with pytest.raises(Error, match=r"outside of torch\.func"):
+            torch.vmap(what)(X5)
+    with pytest.raises(Error, match=r"torch\.jit\.trace"):
+        torch.jit.trace(layer, (X5,))
+    with ops.strict(), pytest.raises(Error, match="an implementation"):
+        torch.vmap(layer)(X5)

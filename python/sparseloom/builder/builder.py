@@ -19,7 +19,7 @@ from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
 from ..tensors.sparse_tensor import require_registry
 from ..tensors.sparsifying import Format, require_sparsifier
-from .interms import Intermediate, OutputHook, Traced, modules_named
+from .interms import Intermediate, OutputHook, Traced, modules_named, refuse_script
 from .weights import Weights, WeightSpec, hook_gradient
 
 _OP = "SparsityBuilder"
@@ -154,7 +154,9 @@ class SparsityBuilder:
         for path, node, out, grad in interms:
             if node is None:
                 hook = OutputHook(path, Intermediate(out, grad, self.registry))
-                made.get_submodule(path).register_forward_hook(hook)
+                module: Any = made.get_submodule(path)
+                module.register_forward_hook(hook)
+                module.__prepare_scriptable__ = refuse_script
         return made
 
     def _resolved(self, model: nn.Module, traced: Traced) -> list[tuple[str, Any, Format, Format]]:

@@ -27,6 +27,9 @@ class Intermediate(nn.Module):
         self.out, self.grad, self.registry = out, grad, registry
         self.calls = 0
 
+    def __prepare_scriptable__(self) -> None:
+        refuse_script()
+
     def forward(self, tensor: Tensor) -> Tensor:
         step = None
         if not torch.compiler.is_compiling():  # the number would be a constant of compiled code
@@ -35,6 +38,12 @@ class Intermediate(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.out.final.name}, gradient {self.grad.final.name}"
+
+
+def refuse_script() -> None:
+    """Raises Error: what torch.jit.script asks a module for, as ``__prepare_scriptable__``."""
+    remedy = "use torch.export.export(strict=False)"
+    raise Error("torch.jit.script", "a model without sparsifiers", "an intermediate with one", remedy)
 
 
 @dataclass(eq=False)

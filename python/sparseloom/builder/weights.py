@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
-from .._registry import Registry
+from .._registry import Registry, current
 from ..errors import Error
 from ..layouts import Bsr, Dense, Layout
+from ..layouts.products import watched
 from ..nn import BlockSparseLinear
 from ..patch import InLayout, sparsify_
 from ..patch import optimizer as swapping
@@ -112,8 +113,43 @@ class InFormat(nn.Module):
         index: dict[str, Any] = {name: self._buffers[name] for name in self.parts}
         return self.template.with_tensors(index)
 
+    def __prepare_scriptable__(self) -> None:
+        remedy = "use torch.jit.trace, or torch.export.export(strict=False)"
+        raise Error("torch.jit.script", "a model without SparseTensors", "a weight that is one", remedy)
+
     def forward(self, values: Tensor) -> Tensor:
+        """Returns the weight: dense where torch records or takes apart the module's operators, which do not
+        see a subclass there."""
+        if torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and watched()):
+            if not torch.compiler.is_compiling():
+                registry = current() if self.registry is None else self.registry
+                registry.fall_back("torch.func or torch.jit.trace", [self.template.name])
+            return self.layout_index.to_dense(values).reshape(self.shape)
         return Made.apply(values, self.layout_index, self.shape, self.registry)
+
+
+def _require_loadable(
+    held: Any, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, *told: Any
+) -> None:
+    """Raises Error, before anything changes, unless the values and the index that a checkpoint has for a
+    weight belong together and have the sizes of the weight's own; another index of these is taken."""
+    made: InFormat = held[0]
+    own = {"original": held.original, **{f"0.{name}": made._buffers[name] for name in made.parts}}
+    read = {name: state[prefix + name] for name in own if prefix + name in state}
+    if not read or not all(type(each) in (Tensor, nn.Parameter) for each in (*own.values(), *read.values())):
+        return
+    op, expected = "load_state_dict", f"{prefix.rstrip('.')} with {', '.join(own)}"
+    if len(read) < len(own):
+        remedy = "save the whole state_dict: values mean nothing without their index"
+        raise Error(op, expected, ", ".join(read) + " alone", remedy)
+    sizes = [{name: list(each.shape) for name, each in tensors.items()} for tensors in (own, read)]
+    if sizes[0] != sizes[1]:
+        remedy = "build the model from the checkpoint's weights, with the same sparsifiers"
+        raise Error(op, f"{prefix.rstrip('.')} of sizes {sizes[0]}", str(sizes[1]), remedy)
+    index = made.template.with_tensors({name: read[f"0.{name}"] for name in made.parts})
+    index.require_consistent(op, read["original"])
+    if isinstance(index, Bsr) and not index.packed.is_meta:
+        made.template = Bsr.of(index.pattern())  # the digest is that of the blocks
 
 
 class Weights:
@@ -164,6 +200,8 @@ class Weights:
             setattr(module, own, new)
             made = InFormat(index, old.shape, spec.registry)
             parametrize.register_parametrization(module, own, made, unsafe=True)
+            held: Any = module.parametrizations
+            held[own].register_load_state_dict_pre_hook(_require_loadable)
             if isinstance(module, nn.RNNBase):
                 own_class: Any = type(module)  # torch has made it for this module alone
                 own_class.__deepcopy__ = _copied_recurrent

@@ -11,6 +11,7 @@ from .nm import Nm
 from .nmg import Nmg
 from .registry import chosen as chosen
 from .registry import get, names, register
+from .registry import is_registered as is_registered
 from .semi24 import Semi24Layout
 
 __all__ = [

@@ -29,7 +29,7 @@ class Groups(Layout):
         require_group(self.name, self.n, self.m)
 
     def pack(self, dense: Tensor) -> Tensor:
-        if differentiated(dense) and not transformed():
+        if not transformed() and differentiated(dense):
             return applied(_Copy, dense, self, True)  # type: ignore[no-any-return]
         if _nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
@@ -39,7 +39,7 @@ class Groups(Layout):
         return whole.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
 
     def to_dense(self, values: Tensor) -> Tensor:
-        if differentiated(values) and not transformed():
+        if not transformed() and differentiated(values):
             return applied(_Copy, values, self, False)  # type: ignore[no-any-return]
         if _nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)

@@ -48,7 +48,7 @@ def linear(
         y = _product(flat, values, bias, layout)
         return y if x.dim() == 2 else y.reshape(shape)
     operands = (x, values, bias, residual)
-    if layout.fuses and not _watched() and not any(t is not None and differentiated(t) for t in operands):
+    if layout.fuses and not watched() and not any(t is not None and differentiated(t) for t in operands):
         if residual is not None:
             require_residual(residual, flat.new_empty(()).expand(shape))
             residual = residual.reshape(-1, layout.rows)
@@ -62,7 +62,7 @@ def linear(
     return y + residual
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Returns whether torch.func, forward mode or torch.jit.trace is active."""
     return transformed() or torch._C._get_tracing_state() is not None
 

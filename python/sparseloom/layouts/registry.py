@@ -42,6 +42,11 @@ def register(cls: Class) -> Class:
     return cls
 
 
+def is_registered(cls: type[Layout]) -> bool:
+    """Returns whether the class is what its name stands for."""
+    return _REGISTERED.get(cls.name) is cls
+
+
 def get(name: str) -> type[Layout]:
     """Returns the layout that was registered by that name. Raises Error, which lists the names, for any
     other."""

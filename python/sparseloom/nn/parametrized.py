@@ -42,6 +42,11 @@ class Parametrizable(WithOptions, NotForOnnx):
             value = Parametrizations()
         super().__setattr__(name, value)
 
+    def __prepare_scriptable__(self) -> None:
+        """Raises Error: torch.jit.script asks for this, and reads no product of a layer."""
+        remedy = "use torch.jit.trace, or torch.export.export"
+        raise Error("torch.jit.script", "a model without sparse layers", type(self).__name__, remedy)
+
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Does what nn.Module's does, and looks after what optimizers will keep of ``values``."""
         super().register_parameter(name, param)

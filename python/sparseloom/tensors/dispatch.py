@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from .._products import transformed
 from .._registry import Implementation, Output, Registry, current, parameters
 from ..errors import Error
 from ..layouts import Dense, Layout
@@ -34,8 +35,12 @@ def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     parts.refuse_writes(func, args, kwargs)
     if func is Tensor.__iter__:
         return iter(args[0].unbind(0))
+    if torch._C._get_tracing_state() is not None:  # torch.jit.save of one ends the process
+        remedy = "use torch.export.export(strict=False), or a SparseLinear"
+        raise Error("torch.jit.trace", "dense tensors", "a SparseTensor", remedy)
     found = implementation(func, args, kwargs, None, None)
-    if found is not None:
+    # torch.func can call no backward of its: there torch takes the operator apart, and says so
+    if found is not None and (torch.compiler.is_compiling() or not transformed()):
         return found.run.apply(*positional(found, args, kwargs))
     if func in _RECURRENT:
         # below autograd they are one operator, whose backward wants what only its own kernel leaves behind

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import _registry
 from .._registry import Registry
 from ..errors import Error
+from ..layouts.products import watched
 from ..sparsify import DENSE
 from .dispatch import implementation, positional
 from .sparse_tensor import SparseTensor, require_registry
@@ -109,7 +110,12 @@ def sparsified_op(
 def formatted(
     tensor: Tensor, out: Format, grad: Format, registry: Registry | None, step: int | None
 ) -> Tensor:
-    """Returns a result in its format, whose gradient takes the other one."""
+    """Returns a result in its format, whose gradient takes the other one. Raises Error under torch.func and
+    torch.jit.trace, which take no sparsifier apart."""
+    gradient = not grad.is_dense and torch.is_grad_enabled()
+    if not torch.compiler.is_compiling() and watched() and (gradient or not out.is_dense):
+        remedy = "call backward() there, and torch.export.export(strict=False) for files"
+        raise Error(_OP, "a call outside of torch.func and torch.jit", "a sparse result or gradient", remedy)
     if not grad.is_dense and tensor.requires_grad:
         tensor = Graded.apply(tensor, grad, registry, step)
     if isinstance(tensor, SparseTensor) and tensor.format is out.temporary:  # the inline sparsifier has run

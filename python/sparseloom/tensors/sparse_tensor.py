@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import layouts
+from .._products import transformed
 from .._registry import Registry
 from ..errors import Error
 from ..layouts import Layout
@@ -80,6 +81,7 @@ class SparseTensor(Tensor):
     ) -> SparseTensor:
         """Returns the SparseTensor of these values, whose gradient reaches them. Raises Error where the
         layout, the values and the shape do not belong together."""
+        _require_outside("the stored values")
         shape = _checked(index, stored, shape, registry)
         index.require_consistent(_OP, stored.detach())
         return dispatch.Made.apply(stored, index, shape, registry)
@@ -98,6 +100,7 @@ class SparseTensor(Tensor):
         if not isinstance(dense, Tensor) or dense.layout != torch.strided:
             got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
             raise Error(_OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
+        _require_outside("a SparseTensor made of it")
         matrix = as_matrix(dense)
         require_registry(_OP, registry)
         index = layouts.chosen(_OP, layout, matrix.detach(), options)
@@ -118,6 +121,7 @@ class SparseTensor(Tensor):
 
     def to_dense(self, *arguments: Any, **named: Any) -> Tensor:
         """Returns the dense tensor; its gradient comes back in this format."""
+        _require_outside("to_dense()")
         dense: Tensor = dispatch.Densified.apply(self)
         return dense.to_dense(*arguments, **named) if arguments or named else dense
 
@@ -170,15 +174,12 @@ class SparseTensor(Tensor):
         return f"SparseTensor({told}{grad})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        parameter = bool(getattr(self, "_is_param", False))
-        state = (
-            self.layout_index,
-            self.stored.detach(),
-            tuple(self.shape),
-            self.requires_grad and self.is_leaf,
-            parameter,
-        )
-        return _rebuilt, state
+        index, *rest = self._state()
+        return _rebuilt, (_said(index), *rest)
+
+    def _state(self) -> tuple[Layout, Tensor, tuple[int, ...], bool, bool]:
+        parameter, trains = bool(getattr(self, "_is_param", False)), self.requires_grad and self.is_leaf
+        return self.layout_index, self.stored.detach(), tuple(self.shape), trains, parameter
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseTensor:
         if id(self) in memo:
@@ -188,8 +189,9 @@ class SparseTensor(Tensor):
             raise Error(
                 "deepcopy", "a SparseTensor without a graph behind it", "the result of operators", remedy
             )
-        rebuild, (index, stored, *rest) = self.__reduce_ex__(2)
-        made = memo[id(self)] = rebuild(copy.deepcopy(index, memo), stored.clone(), *rest)
+        index, stored, shape, trains, parameter = self._state()
+        copied = copy.deepcopy(index, memo)
+        made = memo[id(self)] = _made(copied, stored.clone(), shape, trains, parameter)
         made.registry = self.registry
         return made
 
@@ -228,7 +230,33 @@ def _without_tensors(index: Layout) -> Layout:
     return index.with_tensors(dict.fromkeys(index.tensors()))  # type: ignore[arg-type]
 
 
-def _rebuilt(
+def _said(index: Layout) -> Any:
+    """Returns a layout in plain words and tensors, which torch.load reads with weights_only=True; one that
+    is not registered, whose name finds no class, as it is."""
+    if not layouts.is_registered(type(index)):
+        return index
+    return index.name, index.rows, index.cols, {**index.options(), **index.tensors()}, index.strict
+
+
+def _rebuilt(index: Any, stored: Any, shape: Any, trains: bool, parameter: bool) -> SparseTensor:
+    """Returns the SparseTensor of a file. Raises Error where its parts do not belong together."""
+    try:
+        if not isinstance(index, Layout):
+            name, rows, cols, fields, strict = index
+            index = layouts.get(name)(rows, cols, **fields)
+            index.strict = strict
+        _checked(index, stored, shape, None)
+        if all(type(each) in (Tensor, torch.nn.Parameter) for each in (stored, *index.tensors().values())):
+            index.require_consistent(_OP, stored)
+    except Error:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        got, remedy = str(error).splitlines()[0], "save the tensor again, or take an undamaged copy"
+        raise Error(_OP, "a layout's name, rows, columns and fields", got, remedy) from error
+    return _made(index, stored, shape, trains, parameter)
+
+
+def _made(
     index: Layout, stored: Tensor, shape: tuple[int, ...], trains: bool, parameter: bool
 ) -> SparseTensor:
     made = SparseTensor(index, stored, shape).requires_grad_(trains)
@@ -252,6 +280,13 @@ def _checked(index: Any, stored: Any, shape: Sequence[int] | None, registry: Any
         got = f"a layout of [{index.rows}, {index.cols}]"
         raise Error(_OP, f"a matrix of the elements of {given}", got, "pass the tensor's own shape")
     return tuple(shape)
+
+
+def _require_outside(what: str) -> None:
+    """Raises Error under torch.func and forward mode, which show their functions no subclass."""
+    if not torch.compiler.is_compiling() and transformed():
+        remedy = "call it outside, and pass the result in"
+        raise Error(_OP, "a call outside of torch.func and forward mode", what, remedy)
 
 
 def require_registry(op: str, registry: Any) -> None:
@@ -279,3 +314,7 @@ def format_of(layout: str | type[Layout]) -> type[Layout]:
     if not (isinstance(found, type) and issubclass(found, Layout)):
         raise Error(_OP, "a layout's name or its class", repr(layout), "see sparseloom.layouts")
     return found
+
+
+# What a file of torch.save names: torch.load reads it with weights_only=True.
+torch.serialization.add_safe_globals([_rebuilt])
