@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/shared_by_threads.h"
 #include "layout/columns.h"
 #include "ops/checks.h"
-#include "ops/shared_by_threads.h"
 #include "plan/seen_indices.h"
 #include "plan/seen_places.h"
 #include "runtime/cuda.h"
