@@ -120,9 +120,9 @@ def plan_of_int8(**asked):
             ".to(",
         ),
         (
-            lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8).to_sparse(), density=0.5),
-            "strided",
-            "sparse",
+            lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8).to_mkldnn(), density=0.5),
+            "nn.Linear or a weight",
+            "mkldnn",
             "",
         ),
         (
@@ -141,7 +141,7 @@ def plan_of_int8(**asked):
             lambda: sparseloom.nn.BlockSparseLinear.from_torch_bsr(torch.randn(8, 8)),
             "sparse_bsr",
             "strided",
-            "to_sparse_bsr",
+            "from_dense takes strided weights",
         ),
         (lambda: ops.kernel_number("tensor_core"), "reference", "'tensor_core'", "sparseloom info"),
         (lambda: make().plan(4, "sideways"), "forward, dx, dw", "'sideways'", "choose"),
