@@ -74,5 +74,5 @@ def test_an_unknown_scope_is_refused():
         lambda: BlockSparse(density=0.5, scope="global"),
         lambda: BlockSparseLinear.from_dense(nn.Linear(64, 64), density=0.5, scope="column"),
     ):
-        with pytest.raises(sparseloom.Error, match="scope to be .*'layer'.* 'row'"):
+        with pytest.raises(sparseloom.Error, match=r"scope to be .*'layer'.* 'row'"):
             call()
