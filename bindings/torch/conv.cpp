@@ -1,5 +1,5 @@
 // The operators of block-sparse convolutions. Space and channels come as the kernels read them: [images,
-// *space, channels]; python/sparseloom/_conv.py turns torch's order into that one without a copy.
+// *space, channels]; python/sparseloom/ops/conv/product.py turns torch's order into that one without a copy.
 #include <optional>
 #include <string>
 #include <vector>

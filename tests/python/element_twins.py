@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from sparseloom._scores import scores_on_device
+from sparseloom.ops.scores import scores_on_device
 from sparseloom.sparsify import (
     BlockwiseFraction,
     ElementSparsifier,

@@ -12,7 +12,6 @@ import torch
 from bench_stand import CPU, Stand, bench, stand_in
 from sweep_stand import sweep, tiny_problems, written
 
-from sparseloom import _semi24
 from sparseloom.bench import semi24
 from sparseloom.bench.cells import DENSE_COPY
 from sparseloom.bench.gpu import jobs, semi24_group, semi24_peers, table, targets
@@ -21,6 +20,7 @@ from sparseloom.bench.gpu.semi24_operands import Semi24Operands
 from sparseloom.bench.sweep import cpu, problems, record, summary
 from sparseloom.bench.sweep import semi24 as swept
 from sparseloom.bench.sweep.problems import problem_of
+from sparseloom.ops import semi24 as _semi24
 
 TINY = [semi24.cell("forward", dtype, 24, 64, 48) for dtype in ("bf16", "fp8", "fp8_promoted", "int8")]
 F32 = semi24.cell("forward", "f32", 9, 70, 45)

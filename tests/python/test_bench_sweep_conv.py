@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from sweep_stand import gpu_on_the_cpu, sweep, tiny_problems, written
 
-from sparseloom import Error, _conv_plans, ops
-from sparseloom._conv import Window
+from sparseloom import Error, ops
 from sparseloom.bench.cells import DENSE_COPY
 from sparseloom.bench.sweep import conv, cpu, gpu, problems, record, summary
 from sparseloom.bench.sweep.conv import ConvProblem, draw
 from sparseloom.bench.sweep.conv_operands import LENT, ConvBench
 from sparseloom.bench.sweep.convolutions import CONVOLUTIONS, Convolution
 from sparseloom.bench.sweep.problems import problem_of
+from sparseloom.ops.conv import plans
+from sparseloom.ops.conv.product import Window
 
 DRAWS = [draw(7, index) for index in range(1500)]
 TINY = (
@@ -144,7 +145,7 @@ def test_where_no_row_runs_torchs_convolution_is_timed_without_a_prediction(
     def none(*_: Any) -> Any:
         raise Error("bsr_conv", "a row", "none", "pass other blocks")
 
-    monkeypatch.setattr(_conv_plans, "plan", none)
+    monkeypatch.setattr(plans, "plan", none)
     found = cpu.Cpu().measure(draw(5, 0))
     assert found["kernel"] == LENT and found["predicted_us"] == 0 and found["tile_excess"] <= 1
     assert "predicted over measured time: none; 1 without a prediction" in summary.sentences([found])

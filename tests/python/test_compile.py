@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparseloom import _autograd
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.nn.state import content_hash
+from sparseloom.ops import autograd
 from sparseloom.pattern import Pattern
 
 
@@ -295,7 +295,7 @@ def test_a_compiled_layer_gets_matrices_in_rows_where_features_lie_apart():
 def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing(monkeypatch):
     from torch._inductor.utils import run_fw_bw_and_get_code
 
-    monkeypatch.setattr(_autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
+    monkeypatch.setattr(autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
     layer = BlockSparseLinear(64, 96, density=0.5, activation="gelu")
     x = torch.randn(4, 8, 64, requires_grad=True)
     compiled = torch.compile(layer, fullgraph=True)

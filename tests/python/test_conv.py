@@ -13,12 +13,13 @@ import torch
 from conv_twins import CONVS, OPTIONS, made, require_equal_to_dense, require_every_call
 from torch import Tensor, nn
 
-from sparseloom import BlockSparse, Error, Semi24, _conv, _conv_plans, densify_, load, ops, save, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sparsify_
 from sparseloom import pattern as patterns
-from sparseloom._conv import Window
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv import BLOCK_SPARSE
 from sparseloom.nn.state import build_index
+from sparseloom.ops.conv import plans, product
+from sparseloom.ops.conv.product import Window
 
 
 @pytest.mark.parametrize("how", OPTIONS, ids=str)
@@ -44,8 +45,8 @@ def runs_of_rows() -> int:
 @pytest.fixture(params=["rows", "torch", "torch, each"])
 def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Decides for the plan who computes, in each direction; "torch, each" is what a GPU trains by."""
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: request.param == "rows")
-    monkeypatch.setattr(_conv, "_chooses_each", lambda _: request.param == "torch, each")
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: request.param == "rows")
+    monkeypatch.setattr(product, "_chooses_each", lambda _: request.param == "torch, each")
     return str(request.param)
 
 
@@ -70,13 +71,13 @@ def test_operators_make_and_cut_the_dense_weight(
 ) -> None:
     torch.manual_seed(0)
     index = build_index(patterns.random(rows, cols, (16, 8), density, seed=1))
-    dense = _conv.dense(torch.randn(index.blocks, math.prod(kernel), 16, 8), index, kernel)
-    values = _conv.blocks_of(dense, index)  # with zeros beyond ragged channels
-    made = _conv._scattered(values, index, kernel)
+    dense = product.dense(torch.randn(index.blocks, math.prod(kernel), 16, 8), index, kernel)
+    values = product.blocks_of(dense, index)  # with zeros beyond ragged channels
+    made = product._scattered(values, index, kernel)
     assert torch.equal(made, dense)
     assert made.movedim(1, -1).is_contiguous()
     for weight in (made, dense):
-        assert torch.equal(_conv._gathered(weight, index), values)
+        assert torch.equal(product._gathered(weight, index), values)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_both_ways_of_torch_give_one_dx(window: Window) -> None:
     for extents in itertools.product((5, 6, 7), repeat=len(window.kernel)):
         dy, weight = torch.randn(2, 3, *window.out(extents)), torch.randn(3, 4, *window.kernel)
         found, expected = (
-            each(dy, weight, extents, window) for each in (_conv._dx_of_cuda, _conv._dx_of_cpu)
+            each(dy, weight, extents, window) for each in (product._dx_of_cuda, product._dx_of_cpu)
         )
         assert found.shape == (2, 4, *extents)
         torch.testing.assert_close(found, expected)
@@ -109,15 +110,15 @@ def test_the_plan_chooses_between_the_rows_and_torch(monkeypatch: pytest.MonkeyP
     layer = BlockSparseConv2d(256, 256, 3, padding=1, density=0.1, block=32, bias=False)
     sizes, x = ((14, 14), layer._window, layer.index), torch.empty(8, 256, 14, 14)
     for direction in ("forward", "dx"):
-        plan = _conv_plans.plan(direction, torch.float32, 8, *sizes)
+        plan = plans.plan(direction, torch.float32, 8, *sizes)
         assert plan["predicted_us"] < plan["dense_us"], plan["text"]
         assert plan["kernel"].endswith("_conv") and plan["workspace_bytes"] < 64 << 20
-        assert _conv_plans.rows_are_faster(direction, x, *sizes)
+        assert plans.rows_are_faster(direction, x, *sizes)
     # Where torch's is faster differs from CPU to CPU: with AVX-512 at no density of this layer.
-    monkeypatch.setattr(_conv_plans, "plan", lambda *_: plan | {"dense_us": 0.5 * plan["predicted_us"]})
-    _conv_plans._times.cache_clear()
-    assert not _conv_plans.rows_are_faster("forward", x, *sizes)
-    _conv_plans._times.cache_clear()
+    monkeypatch.setattr(plans, "plan", lambda *_: plan | {"dense_us": 0.5 * plan["predicted_us"]})
+    plans._times.cache_clear()
+    assert not plans.rows_are_faster("forward", x, *sizes)
+    plans._times.cache_clear()
 
 
 def test_transforms_take_torchs_road() -> None:
@@ -269,11 +270,11 @@ def test_initial_values_are_those_of_the_true_fan_in() -> None:
 
 def test_fp32_on_a_gpu_follows_torchs_switch() -> None:
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-        assert _conv_plans.rounds_to_tf32(torch.float32) and not _conv_plans.rounds_to_tf32(torch.float16)
+        assert plans.rounds_to_tf32(torch.float32) and not plans.rounds_to_tf32(torch.float16)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        assert not _conv_plans.rounds_to_tf32(torch.float32)
-        assert not _conv.have_rows(torch.device("cuda"), torch.float32)
-        assert _conv.have_rows(torch.device("cpu"), torch.float32)
+        assert not plans.rounds_to_tf32(torch.float32)
+        assert not product.have_rows(torch.device("cuda"), torch.float32)
+        assert product.have_rows(torch.device("cpu"), torch.float32)
 
 
 def test_the_operator_refuses_what_plans_would_confuse() -> None:

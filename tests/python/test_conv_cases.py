@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparseloom import Error, _conv
+from sparseloom import Error
+from sparseloom.ops.conv import product
 from sparseloom.testing.conv_cases import ConvCase, check_conv, conv_cases
 from sparseloom.testing.conv_layer_cases import DTYPES, check_conv_layer, conv_layer_cases
 
@@ -55,7 +56,7 @@ def require_layers(device: str, direction: str, rows: bool) -> None:
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
 def test_layers_on_the_cpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
     require_layers("cpu", direction, rows)
 
 
@@ -63,14 +64,14 @@ def test_layers_on_the_cpu(direction: str, rows: bool, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
 def test_layers_on_a_gpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
     require_layers("cuda", direction, rows)
 
 
 def test_a_lost_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one block, which no norm over the whole result would show."""
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: True)
-    called = _conv._called
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: True)
+    called = product._called
 
     def without(operator: Any, x: Any, values: Any, *rest: Any) -> Any:
         values = values.clone()
@@ -81,5 +82,5 @@ def test_a_lost_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         each for each in conv_layer_cases("cpu") if each.name == "padding" and each.direction == "forward"
     ]
     assert all(check_conv_layer(case).ok for case in cases)
-    monkeypatch.setattr(_conv, "_called", without)
+    monkeypatch.setattr(product, "_called", without)
     assert not any(check_conv_layer(case).ok for case in cases)

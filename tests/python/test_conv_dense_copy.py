@@ -13,8 +13,9 @@ from conv_twins import OPTIONS, TRANSPOSED_OPTIONS, made, made_transposed
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, _conv, _conv_plans
+from sparseloom import BlockSparse, Error
 from sparseloom.nn import BlockSparseConv2d
+from sparseloom.ops.conv import plans, product
 from sparseloom.patch import fold_batchnorm_
 from sparseloom.patch.described import described, make_described
 
@@ -106,7 +107,7 @@ def test_a_batch_norm_is_folded_into_the_copy() -> None:
 
 def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = made(2, dense_copy="auto"), torch.randn(2, 24, 6, 5)
-    real = _conv_plans.plan
+    real = plans.plan
     for row, dense, kept_one, wanted in (
         (1.0, 2.0, 1.5, False),
         (1.0, 0.8, 0.9, False),
@@ -115,8 +116,8 @@ def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         (1.0, None, None, False),
     ):
         times = {"predicted_us": row, "dense_us": dense, "dense_copy_us": kept_one}
-        monkeypatch.setattr(_conv_plans, "plan", lambda *how, times=times: {**real(*how), **times})
-        _conv_plans._times.cache_clear()
+        monkeypatch.setattr(plans, "plan", lambda *how, times=times: {**real(*how), **times})
+        plans._times.cache_clear()
         layer.dense_copy = "auto"
         assert same(layer, x) == wanted, times
         told = layer.plan(x.shape)["dense_copy"]
@@ -125,11 +126,11 @@ def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> Any:
         raise Error("bsr_conv", "a row", "none", "pass other blocks")
 
-    monkeypatch.setattr(_conv_plans, "plan", none)
-    _conv_plans._times.cache_clear()
+    monkeypatch.setattr(plans, "plan", none)
+    plans._times.cache_clear()
     assert same(layer, x) and layer.plan(x.shape)["dense_copy"]["used"]
-    _conv_plans._times.cache_clear()
-    assert not _conv.have_rows(x.device, torch.float64) and same(layer.double(), x.double())
+    plans._times.cache_clear()
+    assert not product.have_rows(x.device, torch.float64) and same(layer.double(), x.double())
 
 
 def test_a_plan_says_bytes_and_reason() -> None:

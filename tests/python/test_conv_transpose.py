@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from conv_twins import TRANSPOSED_OPTIONS, made_transposed, require_equal_to_dense, require_every_call
 from torch import Tensor, nn
 
-from sparseloom import BlockSparse, Error, Semi24, _conv, _operators, densify_, load, save, sparsify_
-from sparseloom._indices import make_index
+from sparseloom import BlockSparse, Error, Semi24, densify_, load, save, sparsify_
 from sparseloom.nn import BlockSparseConvTranspose2d
+from sparseloom.ops import operators
+from sparseloom.ops.conv import product
+from sparseloom.ops.index import make_index
 
 
 @pytest.mark.parametrize("by_rows", [(), ("dx",), ("dx", "dw")], ids=str)
@@ -24,7 +26,7 @@ from sparseloom.nn import BlockSparseConvTranspose2d
 def test_every_option_is_that_of_the_dense_twin(
     dimensions: int, how: dict[str, Any], by_rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda direction, *_: direction in by_rows)
+    monkeypatch.setattr(product, "rows_are_faster", lambda direction, *_: direction in by_rows)
     torch.manual_seed(0)
     require_equal_to_dense(made_transposed(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
 
@@ -38,10 +40,10 @@ class Rows:
 
     def weight(self, values: Tensor, packed: Tensor, kernel: Any) -> Tensor:
         assert values.is_contiguous()
-        index = _conv.Index(packed, self.blocks, *self.shape, *self.block, -1)
+        index = product.Index(packed, self.blocks, *self.shape, *self.block, -1)
         right = make_index(index.crow, index.col, *self.shape, self.block)
         assert all(torch.equal(*lists) for lists in zip(index.lists(), right.lists(), strict=True))
-        return _conv.dense(values, index, kernel)
+        return product.dense(values, index, kernel)
 
     def conv(self, x: Tensor, values: Tensor, packed: Tensor, bias: Any, rows: int, *window: Any) -> Tensor:
         self.called.append("forward")
@@ -83,8 +85,8 @@ def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
     layer = made_transposed(dimensions, **how)
     rows = Rows(24, 20, (16, 8), layer.pattern.blocks)
     for name in ("conv", "conv_dx", "conv_dw"):
-        monkeypatch.setattr(_operators, name, getattr(rows, name))
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: True)
+        monkeypatch.setattr(operators, name, getattr(rows, name))
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: True)
     require_equal_to_dense(layer, torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
     assert rows.called == ["dx", "forward", "dw"]
     kept = layer._turned
@@ -107,7 +109,7 @@ def test_output_size_takes_the_place_of_output_padding() -> None:
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_every_call_gives_the_same(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: rows)
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
     torch.manual_seed(0)
     require_every_call(made_transposed(2, stride=2, output_padding=1), torch.randn(2, 24, 4, 5))
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import sparseloom
-from sparseloom import _library, ops
+from sparseloom import ops
+from sparseloom.ops import library
 
 PACKAGE = Path(sparseloom.__file__).parent
 #: An installed package has the headers, a source tree has them beside python/.
@@ -208,10 +209,10 @@ def test_a_verb_of_another_library_is_planned(extension: ctypes.CDLL) -> None:
 
 def test_a_process_maps_one_core_library(extension: ctypes.CDLL) -> None:
     mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-    assert [path for path in mapped if path.endswith("libsparseloom.so")] == [str(_library.CORE)]
+    assert [path for path in mapped if path.endswith("libsparseloom.so")] == [str(library.CORE)]
 
 
 def test_a_missing_core_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_library, "CORE", tmp_path / "libsparseloom.so")
+    monkeypatch.setattr(library, "CORE", tmp_path / "libsparseloom.so")
     with pytest.raises(ImportError, match=rf"not built: {tmp_path}/libsparseloom\.so missing"):
-        _library.load()
+        library.load()

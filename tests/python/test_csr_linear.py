@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Error, _csr
+from sparseloom import Error
 from sparseloom.layouts import Coo, Csr
 from sparseloom.nn import SparseLinear
+from sparseloom.ops import csr
 
 OPERATORS = torch.ops.sparseloom
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
@@ -279,10 +280,10 @@ def test_operands_that_do_not_fit_are_refused(spoil, says: str):
 
 
 def test_plans_count_elements_to_2_31():
-    plan = _csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31 - 1, False, "cpu")
+    plan = csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31 - 1, False, "cpu")
     assert "layout=csr stored=2147483647" in plan["text"]
     with pytest.raises(Error, match="at most 2\\^31 - 1 stored elements, got 2147483648"):
-        _csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31, False, "cpu")
+        csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31, False, "cpu")
 
 
 def test_what_the_plan_says_runs():

@@ -6,7 +6,7 @@ import torch
 from on_gpu import capture, device_work, make, random
 from torch import nn
 
-from sparseloom import _operators
+from sparseloom.ops import operators
 from sparseloom.testing import tf32_switch
 
 pytestmark = [
@@ -126,8 +126,8 @@ def recorded(monkeypatch):
     """Every operator call of a forward and a backward pass of a layer, with its arguments."""
     calls = []
     for name in ("linear_eagerly", "linear_train", "linear_backward"):
-        real = getattr(_operators, name.removesuffix("_eagerly"))
-        monkeypatch.setattr(_operators, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
+        real = getattr(operators, name.removesuffix("_eagerly"))
+        monkeypatch.setattr(operators, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
     layer = make(37, 27, block=8)
     for layer.activation, x in zip(
         (None, "relu", "gelu", "silu"),

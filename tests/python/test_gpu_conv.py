@@ -8,8 +8,8 @@ import pytest
 import torch
 from conv_twins import OPTIONS, made, require_equal_to_dense, require_every_call, require_rows_alone
 
-from sparseloom import _conv
 from sparseloom.nn import BlockSparseConv2d
+from sparseloom.ops.conv import product
 
 pytestmark = pytest.mark.gpu
 
@@ -33,17 +33,17 @@ def test_torchs_road_in_every_direction(
     """All by torch, where a row could run too inside our own function; then forward by a row."""
     torch.manual_seed(0)
     x = torch.randn(2, channels[0], *(7, 6, 5)[:dimensions], dtype=dtype, device="cuda")
-    monkeypatch.setattr(_conv, "rows_are_faster", lambda *_: False)
+    monkeypatch.setattr(product, "rows_are_faster", lambda *_: False)
     for forward in ("torch", "row") if dtype == torch.bfloat16 else ("torch",):
         layer = made(dimensions, channels, padding=1, stride=2, dtype=dtype).cuda()
         if forward == "row":
-            monkeypatch.setattr(_conv, "by_rows", lambda *_: True)
+            monkeypatch.setattr(product, "by_rows", lambda *_: True)
         require_equal_to_dense(layer, x)
         with torch.no_grad():
             y = layer(x)
             assert torch.equal(y, layer(x))
         if dimensions > 1:
-            weight = _conv.dense(layer.values.detach(), layer.index, layer.kernel_size)
+            weight = product.dense(layer.values.detach(), layer.index, layer.kernel_size)
             taken = torch.channels_last if dimensions == 2 else torch.channels_last_3d
             assert channels[0] % 8 or weight.is_contiguous(memory_format=taken)
 

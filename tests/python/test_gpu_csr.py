@@ -10,9 +10,10 @@ from test_csr_linear import DTYPES, NAN, OPERATORS, ROUNDING, Products, normal, 
 from torch import nn
 
 import sparseloom
-from sparseloom import Error, InLayout, _csr, sparsify_
+from sparseloom import Error, InLayout, sparsify_
 from sparseloom.layouts import Csr
 from sparseloom.nn import SparseLinear
+from sparseloom.ops import csr
 
 pytestmark = pytest.mark.gpu
 DIRECTIONS = ("forward", "dx", "dw")
@@ -118,7 +119,7 @@ def test_operands_on_views_and_without_the_column_index():
         got = OPERATORS.csr_linear(x, values, *layout.csr(), None, kernel)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     with pytest.raises(Error, match="by_column on a CUDA device"):
-        _csr.dx(products.dy, values, *layout.csr(), 40)
+        csr.dx(products.dy, values, *layout.csr(), 40)
 
 
 def test_opcheck():

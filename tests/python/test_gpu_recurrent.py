@@ -7,8 +7,8 @@ from recurrent_twins import OPTIONS, expect_as_torch, inputs, make, run
 from unit_norm_twin import CASES, by_torch, operands
 
 from sparseloom import pattern
-from sparseloom._norms import Norm, Reach
 from sparseloom.nn import SmallWorldLSTM
+from sparseloom.ops.recurrent.norms import Norm, Reach
 
 pytestmark = pytest.mark.gpu
 

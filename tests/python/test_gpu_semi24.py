@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Semi24, _semi24, ops, sparsify_
+from sparseloom import Semi24, ops, sparsify_
 from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear
+from sparseloom.ops import semi24
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.float16, torch.bfloat16]
@@ -157,7 +158,7 @@ def test_every_kernel_of_quantized_layers_gives_the_same_bits(dtype: torch.dtype
     q = torch.randint(-3, 4, (40, 512), device="cuda").float().to(dtype)
     scale, how = torch.rand(40, device="cuda"), {"out_dtype": torch.float32, "metadata": eight.metadata}
     results = [
-        _semi24.scaled_linear(
+        semi24.scaled_linear(
             q, eight.values, eight.positions, 512, scale, eight.w_scale, kernel=kernel, **how
         )
         for kernel in ("sm90_wgmma", "sm90_decode", "sm80_dots")
@@ -192,18 +193,18 @@ def test_pruning_on_the_gpu_has_the_bits_of_the_cpu(method: str, dtype: torch.dt
     weight = torch.randn(513, 1027).to(dtype)
     both = method != "magnitude"
     for mine, want in zip(
-        _semi24.compress(weight.cuda(), method, both), _semi24.compress(weight, method, both), strict=True
+        semi24.compress(weight.cuda(), method, both), semi24.compress(weight, method, both), strict=True
     ):
         assert mine.is_cuda and torch.equal(mine.cpu(), want)
-    assert torch.equal(_semi24.mask(weight.cuda(), method).cpu(), _semi24.mask(weight, method))
+    assert torch.equal(semi24.mask(weight.cuda(), method).cpu(), semi24.mask(weight, method))
 
 
 def test_pruning_on_the_gpu_waits_for_nothing_and_repeats_its_bits():
     weight = torch.randn(1024, 2048, device="cuda", dtype=torch.bfloat16)
-    first = _semi24.compress(weight, "transposable_greedy", True)
+    first = semi24.compress(weight, "transposable_greedy", True)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        again = [_semi24.compress(weight, "transposable_greedy", True) for _ in range(20)]
+        again = [semi24.compress(weight, "transposable_greedy", True) for _ in range(20)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(a, b) for result in again for a, b in zip(result, first, strict=True))
@@ -220,11 +221,11 @@ def test_weights_are_packed_and_unpacked_there_as_on_the_cpu(shape: tuple[int, i
     if dtype.is_floating_point:
         weight[3, 4:] = 0
         weight[3, 4:7] = torch.tensor([float("nan"), 0, float("-inf")])
-    want_values, want_positions = _semi24.pack(weight)
-    values, positions = _semi24.pack(weight.cuda())
+    want_values, want_positions = semi24.pack(weight)
+    values, positions = semi24.pack(weight.cuda())
     assert values.is_cuda and positions.is_cuda
     assert torch.equal(bits(values.cpu()), bits(want_values)) and torch.equal(positions.cpu(), want_positions)
-    dense = _semi24.unpack(values, positions, shape[1])
+    dense = semi24.unpack(values, positions, shape[1])
     assert dense.is_cuda and torch.equal(bits(dense.cpu()), bits(weight))
 
 
@@ -257,9 +258,9 @@ def test_a_call_of_a_layer_allocates_its_output_and_declared_scratch_alone(token
     with torch.no_grad():
         scratch = int(layer.plan(tokens)["workspace_bytes"] > 0)
         assert 1 <= made_by(lambda: layer(x)) <= 1 + scratch
-        own = partial(_semi24.linear, x, layer.values, layer.positions, 1024, metadata=layer.metadata)
+        own = partial(semi24.linear, x, layer.values, layer.positions, 1024, metadata=layer.metadata)
         able = [each["kernel"] for each in layer.plan(tokens)["candidates"] if not each["refusal"]]
         for kernel in able:
             if kernel != "dense_on_device":  # cuBLAS has a workspace of its own
                 assert made_by(partial(own, kernel=kernel)) == 1, kernel
-        assert made_by(lambda: _semi24.scaled_linear(q, *weight, **how)) == 1
+        assert made_by(lambda: semi24.scaled_linear(q, *weight, **how)) == 1

@@ -9,8 +9,9 @@ from on_gpu import random
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, BlockSparseModelPatcher, _scores, advise, densify_, sparsify_
+from sparseloom import BlockSparse, BlockSparseModelPatcher, advise, densify_, sparsify_
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
+from sparseloom.ops import scores
 
 pytestmark = pytest.mark.gpu
 
@@ -35,10 +36,10 @@ def close(mine, theirs, dtype):
 def test_a_weight_on_the_gpu_is_scored_there(monkeypatch, dtype, norm):
     weight = random(200, 333, dtype=dtype)
     for matrix in (weight, weight.t()):
-        expected = _scores.block_scores(matrix.cpu(), (16, 32), norm)
+        expected = scores.block_scores(matrix.cpu(), (16, 32), norm)
         with monkeypatch.context() as patch:
-            patch.setattr(_scores.ops, "call", lambda *arguments: pytest.fail("scored on the host"))
-            found = _scores.block_scores(matrix, (16, 32), norm)
+            patch.setattr(scores.ops, "call", lambda *arguments: pytest.fail("scored on the host"))
+            found = scores.block_scores(matrix, (16, 32), norm)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
@@ -47,8 +48,8 @@ def test_a_weight_on_the_gpu_is_scored_there(monkeypatch, dtype, norm):
 def test_the_norms_of_a_gradient_are_those_of_the_whole_gradient(dtype, norm):
     pairs = [(random(n, 200, dtype=dtype), random(n, 336, seed=1, dtype=dtype)) for n in (70, 130)]
     whole = sum(dy.double().t() @ x.double() for dy, x in pairs)
-    expected = _scores.scores_on_device(whole, (16, 32), norm).cpu()
-    found = _scores.gradient_scores(pairs, 200, 336, (16, 32), norm)
+    expected = scores.scores_on_device(whole, (16, 32), norm).cpu()
+    found = scores.gradient_scores(pairs, 200, 336, (16, 32), norm)
     torch.testing.assert_close(found, expected, rtol=5e-5, atol=0)
 
 

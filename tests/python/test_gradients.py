@@ -12,8 +12,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sparseloom
-from sparseloom import _autograd, _operators, ops
+from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.ops import autograd, operators
 from sparseloom.testing import Case, check_product
 
 
@@ -49,7 +50,7 @@ def test_gradgradcheck():
 
 @pytest.mark.parametrize("activation", list(ops.ACTIVATIONS)[1:])
 def test_gradgradcheck_through_an_activation(activation, monkeypatch):
-    monkeypatch.setattr(_autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
+    monkeypatch.setattr(autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
     (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
     function = lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation)  # noqa: E731
     assert gradcheck(function, (x, values, bias)) and gradgradcheck(
@@ -63,7 +64,7 @@ def test_gradgradcheck_through_an_activation(activation, monkeypatch):
 @pytest.mark.parametrize("activation", ops.ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_equal_those_of_separate_operators(activation, dtype, monkeypatch):
-    monkeypatch.setattr(_autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))
+    monkeypatch.setattr(autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))
     layer = BlockSparseLinear(64, 96, density=0.5, block=16, activation=activation, dtype=dtype)
     x, dy = torch.randn(2, 5, 64, dtype=dtype, requires_grad=True), torch.randn(2, 5, 96, dtype=dtype)
     leaves = [x, layer.values, layer.bias]
@@ -94,7 +95,7 @@ def test_relu_lets_a_gradient_through_where_its_output_is_nan(dtype):
 
 @pytest.mark.parametrize("fused", [(None, "relu"), (None, "relu", "gelu")], ids=["CPU", "as on CUDA"])
 def test_a_relu_layer_saves_its_output_and_a_gelu_layer_its_input(fused, monkeypatch):
-    monkeypatch.setattr(_autograd, "CPU_FUSES", fused)
+    monkeypatch.setattr(autograd, "CPU_FUSES", fused)
     (x, values, bias, _), index = operands()
     for activation in ("relu", "gelu"):
         saved = []
@@ -137,9 +138,9 @@ def test_b26_every_combination_computes_only_what_is_needed(need, monkeypatch):
     for module in (layer, dense):
         for parameter, wanted in zip(module.parameters(), need[1:], strict=True):
             parameter.requires_grad_(wanted)
-    called, real = [], _operators.linear_backward
+    called, real = [], operators.linear_backward
     monkeypatch.setattr(
-        _operators, "linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1]
+        operators, "linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1]
     )
     y = layer(x)
     assert y.requires_grad == any(need)

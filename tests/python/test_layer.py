@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import _autograd, _operators, ops, pattern
+from sparseloom import ops, pattern
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.ops import autograd, operators
 
 
 def make(*sizes, **options):
@@ -189,16 +190,16 @@ def test_strict_names_the_fallback_that_it_forbids(kernel):
 def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
     layer, seen = make(), {}
     layer.strict = strict
-    monkeypatch.setattr(_autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
+    monkeypatch.setattr(autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
     names = {"linear_eagerly": 7, "linear_train": 7, "linear_backward": 11}
     for name, position in names.items():
-        real = getattr(_operators, name)
+        real = getattr(operators, name)
 
         def spy(*arguments, name=name, real=real, position=position):
             seen.setdefault(name, set()).add(arguments[position])
             return real(*arguments)
 
-        monkeypatch.setattr(_operators, name, spy)
+        monkeypatch.setattr(operators, name, spy)
     for layer.activation in (None, "gelu"):
         layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
     with torch.no_grad():

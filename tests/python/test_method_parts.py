@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sparseloom import Error, ops, pattern
 from sparseloom import nn as sparse
 from sparseloom import sparsify as S
-from sparseloom._scores import gradient_scores
+from sparseloom.ops.scores import gradient_scores
 from sparseloom.sparsify.gates import HardConcreteGate, ScoreGate, SoftTopK, TransportGate
 from sparseloom.sparsify.grid import block_sums, elements, expanded
 from sparseloom.sparsify.regrow import shrunk
@@ -190,7 +190,7 @@ def test_gradient_scores_are_norms_of_the_sum_over_micro_batches(norm, dtype):
 def test_gradient_scores_in_strips_are_the_same(monkeypatch):
     pairs = [(torch.randn(7, 200).double(), torch.randn(7, 64).double())]
     whole = gradient_scores(pairs, 200, 64, (8, 8), "l2")
-    monkeypatch.setattr("sparseloom._scores._STRIP", 1000)
+    monkeypatch.setattr("sparseloom.ops.scores._STRIP", 1000)
     torch.testing.assert_close(gradient_scores(pairs, 200, 64, (8, 8), "l2"), whole, rtol=1e-5, atol=1e-6)
 
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Error, Semi24, _semi24, permute_channels_, sparsify_
+from sparseloom import Error, Semi24, permute_channels_, sparsify_
+from sparseloom.ops import semi24
 from sparseloom.permute import Chain
 
 
 def kept(weight: Tensor) -> float:
-    return float(weight.abs().mul(_semi24.mask(weight.contiguous(), "magnitude")).sum(dtype=torch.float64))
+    return float(weight.abs().mul(semi24.mask(weight.contiguous(), "magnitude")).sum(dtype=torch.float64))
 
 
 def uneven(model: nn.Module) -> nn.Module:

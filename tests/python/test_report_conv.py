@@ -11,8 +11,9 @@ from conv_twins import made, made_transposed
 from torch import nn
 
 import sparseloom
-from sparseloom import Error, _conv, ops
+from sparseloom import Error, ops
 from sparseloom.nn import BlockSparseConv2d, BlockSparseConvTranspose2d
+from sparseloom.ops.conv import product
 
 
 def ran() -> dict[str, int]:
@@ -82,19 +83,19 @@ def test_what_the_plan_says_runs(
     make: Any, how: dict[str, Any], faster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan's choice is turned by its predictions, and each call then counts what ran."""
-    plan = sparseloom._conv_plans.plan
+    plan = sparseloom.ops.conv.plans.plan
 
     def turned(direction: str, *rest: Any) -> dict[str, Any]:
         rows = faster == "rows" or (faster == "rows but for dw" and direction != "dw")
         return {**plan(direction, *rest), "predicted_us": 1.0, "dense_us": 2.0 if rows else 0.5}
 
-    monkeypatch.setattr(sparseloom._conv_plans, "plan", turned)
-    sparseloom._conv_plans._times.cache_clear()
+    monkeypatch.setattr(sparseloom.ops.conv.plans, "plan", turned)
+    sparseloom.ops.conv.plans._times.cache_clear()
     layer, x = make(2, **how), torch.randn(2, 24, 7, 6, requires_grad=True)
     plans = {each: layer.plan(x.shape, each) for each in ops.DIRECTIONS}
     before = ran()
     layer(x).sum().backward()
-    sparseloom._conv_plans._times.cache_clear()
+    sparseloom.ops.conv.plans._times.cache_clear()
     counted = {name: count - before.get(name, 0) for name, count in ran().items()}
     rows = sum(count for name, count in counted.items() if name.endswith("_conv"))
     assert rows == sum(plan["kernel"] != "dense" for plan in plans.values())
@@ -107,7 +108,7 @@ def test_where_no_row_runs_the_plan_says_so() -> None:
     for asked, shape in ((layer, (2, 24, 7, 6)), (made(2), (0, 24, 7, 6))):
         found = asked.plan(shape)
         assert (found["kernel"], found["predicted_us"]) == ("dense", None) and "no rows for" in found["text"]
-    assert not _conv.have_rows(torch.device("cpu"), torch.float64)
+    assert not product.have_rows(torch.device("cpu"), torch.float64)
 
 
 def test_plan_refuses_what_is_no_call() -> None:

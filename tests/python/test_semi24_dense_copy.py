@@ -14,8 +14,9 @@ from torch import nn
 from torch.func import functional_call
 
 import sparseloom
-from sparseloom import BlockSparse, Error, Semi24, _semi24, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, sparsify_
 from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear, dense_copy
+from sparseloom.ops import semi24
 from sparseloom.patch.described import described, make_described
 
 X = torch.randn(20, 30, generator=torch.Generator().manual_seed(1))
@@ -29,7 +30,7 @@ def make(setting: Any = True, **options: Any) -> Semi24Linear:
 def stored(layer: Semi24Linear, x: torch.Tensor = X) -> torch.Tensor:
     """What the layer's own weight gives, whatever it keeps."""
     with torch.no_grad():
-        return _semi24.linear(x, layer.values, layer.positions, 30, layer.bias, layer.activation)
+        return semi24.linear(x, layer.values, layer.positions, 30, layer.bias, layer.activation)
 
 
 def copied(layer: Semi24Linear, x: torch.Tensor = X) -> bool:
@@ -75,7 +76,7 @@ def test_auto_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_tells_bytes_and_predicted_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, real, beside = Semi24Linear(1024, 1024, dense_copy="auto"), _semi24.plan, 0.5
+    layer, real, beside = Semi24Linear(1024, 1024, dense_copy="auto"), semi24.plan, 0.5
 
     # On a busy machine torch's product may have been measured so slow that no copy would be used.
     def planned(*problem: Any, **how: Any) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def test_a_plan_tells_bytes_and_predicted_time(monkeypatch: pytest.MonkeyPatch) 
         assert plan["dense_copy_us"] > 0
         return plan | {"dense_copy_us": beside * plan["predicted_us"]}
 
-    monkeypatch.setattr(_semi24, "plan", planned)
+    monkeypatch.setattr(semi24, "plan", planned)
     plan = layer.plan(4096)
     told = plan["dense_copy"]
     assert told["bytes"] == 1024 * 1024 * 4 and told["predicted_us"] == plan["predicted_us"] / 2
@@ -153,8 +154,8 @@ def gradients(layer: Semi24Linear, x: torch.Tensor, kept: bool) -> list[torch.Te
 
     with pytest.MonkeyPatch.context() as patch:
         if kept:
-            patch.setattr(_semi24, "dx", refused)
-            patch.setattr(_semi24, "linear", refused)
+            patch.setattr(semi24, "dx", refused)
+            patch.setattr(semi24, "linear", refused)
         y = layer(x, residual)
         return list(torch.autograd.grad((y * y.detach().cos()).sum(), [x, layer.bias, residual]))
 
@@ -173,9 +174,9 @@ def test_dx_multiplies_with_the_copy(shape: tuple[int, ...], training: bool) -> 
 def test_each_product_follows_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     for name in ("linear", "dx"):
-        real = getattr(_semi24, name)
+        real = getattr(semi24, name)
         monkeypatch.setattr(
-            _semi24, name, lambda *a, real=real, name=name, **k: called.append(name) or real(*a, **k)
+            semi24, name, lambda *a, real=real, name=name, **k: called.append(name) or real(*a, **k)
         )
     layer, expected = make("auto"), gradients(make(False), X, False)
     plan = layer.plan

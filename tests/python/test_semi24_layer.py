@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, Semi24, _semi24, densify_, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, densify_, sparsify_
 from sparseloom.layouts import Semi24Layout
 from sparseloom.nn import Semi24Linear
+from sparseloom.ops import semi24
 
 ACTIVATIONS = list(sparseloom.ops.ACTIVATIONS)
 PRUNED = Semi24("magnitude")
@@ -186,7 +187,7 @@ def test_what_the_tensor_cores_read_follows_the_positions(layer: Semi24Linear, m
         made.append(cols)
         return positions.flatten().clone()
 
-    monkeypatch.setattr(_semi24, "order", order)
+    monkeypatch.setattr(semi24, "order", order)
     assert layer.metadata is None
     layer.double()
     assert torch.equal(layer.metadata, layer.positions.flatten()) and made == [32]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from sparseloom import Error, _semi24
+from sparseloom import Error
+from sparseloom.ops import semi24
 
 
 @pytest.mark.parametrize("method", ["magnitude", "transposable_greedy", "transposable_exact"])
@@ -12,14 +13,14 @@ def test_pruning_and_packing_at_once(method: str, dtype: torch.dtype):
     weight = torch.randn(30, 45).to(dtype)
     weight[3, 4] = float("nan")
     both = method != "magnitude"
-    values, positions, bits, turned_values, turned_positions = _semi24.compress(weight, method, both)
-    kept = _semi24.mask(weight, method)
+    values, positions, bits, turned_values, turned_positions = semi24.compress(weight, method, both)
+    kept = semi24.mask(weight, method)
     want = weight.masked_fill(~kept, 0)
-    torch.testing.assert_close(_semi24.unpack(values, positions, 45), want, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(semi24.unpack(values, positions, 45), want, rtol=0, atol=0, equal_nan=True)
     unpacked = (bits.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8) & 1).bool().flatten(1)
     assert torch.equal(unpacked[:, :45], kept) and not unpacked[:, 45:].any()
     if both:
-        turned = _semi24.unpack(turned_values, turned_positions, 30)
+        turned = semi24.unpack(turned_values, turned_positions, 30)
         torch.testing.assert_close(turned, want.T, rtol=0, atol=0, equal_nan=True)
     else:
         assert turned_values.numel() == turned_positions.numel() == 0
@@ -28,4 +29,4 @@ def test_pruning_and_packing_at_once(method: str, dtype: torch.dtype):
 
 def test_pruning_and_packing_refuses_the_transposed_of_magnitude():
     with pytest.raises(Error, match="transposable pruning"):
-        _semi24.compress(torch.randn(8, 8), "magnitude", transposed=True)
+        semi24.compress(torch.randn(8, 8), "magnitude", transposed=True)

@@ -12,8 +12,9 @@ from bits import same
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, Semi24, _semi24, quantize_, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, quantize_, sparsify_
 from sparseloom.nn import QuantizedBlockSparseLinear, QuantizedSemi24Linear, Semi24Linear
+from sparseloom.ops import semi24
 
 FLOAT8 = torch.float8_e4m3fn
 DTYPES = [torch.int8, FLOAT8]
@@ -31,13 +32,13 @@ def operands(rows: int, cols: int, m: int, dtype: torch.dtype) -> tuple[Tensor, 
     generator = torch.Generator().manual_seed(rows + cols)
     dense = torch.randn(rows, cols, generator=generator)
     dense[dense == 0] = 1
-    values, positions = _semi24.pack(dense.masked_fill(~_semi24.mask(dense, "magnitude"), 0))
+    values, positions = semi24.pack(dense.masked_fill(~semi24.mask(dense, "magnitude"), 0))
     x = torch.randint(-128, 128, (m, cols), generator=generator, dtype=torch.int8)
     if dtype is FLOAT8:
         eight, x8 = (values * 8).to(FLOAT8), (x / 64).to(FLOAT8)
     else:
         eight, x8 = (values * 40).round().clamp(-127, 127).to(torch.int8), x
-    return x8, eight, positions, _semi24.unpack(eight.float(), positions, cols).double()
+    return x8, eight, positions, semi24.unpack(eight.float(), positions, cols).double()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -51,7 +52,7 @@ def test_products_are_those_of_the_dense_twin(
     x, values, positions, dense = operands(rows, cols, m, dtype)
     x_scale, w_scale = torch.rand(m, 1) + 0.5, torch.rand(rows) + 0.5
     bias = torch.randn(rows).to(out)
-    y = _semi24.scaled_linear(
+    y = semi24.scaled_linear(
         x, values, positions, cols, x_scale, w_scale, bias,
         out_dtype=out, activation="relu", kernel=kernel,
     )  # fmt: skip
@@ -68,7 +69,7 @@ def test_int8_has_the_bits_of_torchs_integers():
     sums = (x.double() @ dense.T).float()
     want = (sums * x_scale[:, None]) * w_scale
     for kernel in ("expand", "reference"):
-        y = _semi24.scaled_linear(
+        y = semi24.scaled_linear(
             x, values, positions, 96, x_scale, w_scale, out_dtype=torch.float32, kernel=kernel
         )
         assert torch.equal(y, want)
@@ -238,7 +239,7 @@ def test_there_are_no_gradients():
     x, values, positions, _ = operands(8, 16, 2, torch.int8)
     scale = torch.ones(1, requires_grad=True)
     with pytest.raises(Error, match="operands without gradients, got x_scale"):
-        _semi24.scaled_linear(x, values, positions, 16, scale, scale.detach(), out_dtype=torch.float32)
+        semi24.scaled_linear(x, values, positions, 16, scale, scale.detach(), out_dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_wrong_calls_are_named(change: dict[str, object], words: str):
         "w_scale": torch.ones(8), "out_dtype": torch.float32, **change,
     }  # fmt: skip
     with pytest.raises(Error, match=words):
-        _semi24.scaled_linear(**call)  # type: ignore[arg-type]
+        semi24.scaled_linear(**call)  # type: ignore[arg-type]
 
 
 def test_plan_and_repr_say_what_runs():

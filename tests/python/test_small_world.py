@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from small_worlds import HIDDEN, make, small_world
 
 import sparseloom
-from sparseloom import Error, _norms, _steps, pattern, quantize_
-from sparseloom._recurrent import Weight
-from sparseloom._steps import Products
+from sparseloom import Error, pattern, quantize_
 from sparseloom.nn import BlockSparseLinear, BlockSparseLSTM, SmallWorldLSTM
 from sparseloom.nn.recurrent_weights import beside_of
+from sparseloom.ops.recurrent import norms, steps
+from sparseloom.ops.recurrent.steps import Products
+from sparseloom.ops.recurrent.walk import Weight
 
 
 def dense_of(matrix):
@@ -220,7 +221,7 @@ def test_the_graph_of_a_sequence_goes_with_its_last_user():
     try:
         for net, x in ((layer, torch.randn(3, 2, 8)), (lstm, torch.randn(3, 2, 32))):
             net(x)[0].sum().backward()
-            kinds = _norms.Norm, _norms._Kept, _steps.Products, _steps._Kept
+            kinds = norms.Norm, norms._Kept, steps.Products, steps._Kept
             assert [each for each in gc.get_objects() if type(each) in kinds] == []
     finally:
         gc.enable()

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, Pattern, _scores, ops, sparsify_
+from sparseloom import BlockSparse, Error, Pattern, ops, sparsify_
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.ops import scores as _scores
 from sparseloom.sparsify import Context, Sparsifier
 
 

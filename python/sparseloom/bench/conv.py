@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .. import _conv, _conv_plans, pattern
-from .._plans import dtype_name
+from .. import pattern
 from ..errors import Error
 from ..nn import BlockSparseConv2d
 from ..ops import call
+from ..ops.conv import plans, product
+from ..ops.plans import dtype_name
 from ..timing.rounds import in_turn, rounded
 from .gpu.device import Monitor, describe, require_gpu, slug
 from .gpu.replay import capture, capture_stream
@@ -48,7 +49,7 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
     """Returns {direction: {"ours", "plan" or "torch": calls by name}}. A GPU has one memory format."""
     window, index, values = layer._window, layer.index, layer.values.detach()
     lists = [list(each) for each in window]
-    weight = _conv.dense(values, index, window.kernel)
+    weight = product.dense(values, index, window.kernel)
     pixels, grad = x.movedim(1, -1), dy.movedim(1, -1)
     sizes, extents = (index.blocks, index.bm, index.bn), x.shape[2:]
     formats = {"channels last": torch.channels_last, "channels first": torch.contiguous_format}
@@ -82,12 +83,12 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
         },
         "dx": {
             **rows("bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists),
-            "plan": {"layer": lambda: _conv._dx(grad, values, extents, index, window)},
+            "plan": {"layer": lambda: product._dx(grad, values, extents, index, window)},
             "torch": {name: gradient(0, memory) for name, memory in formats.items()},
         },
         "dw": {
             **rows("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists),
-            "plan": {"layer": lambda: _conv._dvalues(grad, pixels, index, window)},
+            "plan": {"layer": lambda: product._dvalues(grad, pixels, index, window)},
             "torch": {name: gradient(1, memory) for name, memory in formats.items()},
         },
     }
@@ -171,7 +172,7 @@ def measured(
         want = next(iter(exact[direction]["torch"].values()))()
         own = kinds["ours"]["row"]().double()
         got = own if direction == "dw" else own.movedim(-1, 1)
-        want = _conv.blocks_of(want, layer.index) if direction == "dw" else want
+        want = product.blocks_of(want, layer.index) if direction == "dw" else want
         record["error"][direction] = float(f"{float((got - want).norm() / want.norm()):.3g}")
         flat = [(kind, name, run) for kind, calls in kinds.items() for name, run in calls.items()]
         runs = [_replayed(run) if gpu else run for *_, run in flat]
@@ -187,7 +188,7 @@ def measured(
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         record["ratio"][direction] = [rounded(each, 2) for each in quartiles]
         how = direction, dtype, images, (extent, extent), layer._window, layer.index
-        plan = _conv_plans.plan(*how, -1 if gpu is None else gpu.index or 0)
+        plan = plans.plan(*how, -1 if gpu is None else gpu.index or 0)
         record["kernels"][direction] = plan["kernel"]
         record["workspace_bytes"][direction] = int(plan["workspace_bytes"])
         if gpu:

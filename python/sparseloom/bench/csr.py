@@ -20,9 +20,9 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
-from .._plans import dtype_name
 from ..errors import Error
 from ..layouts import Csr
+from ..ops.plans import dtype_name
 from ..timing.rounds import in_turn
 from .gpu.device import Monitor, describe, require_gpu, slug
 from .results import default_folder, header, write_results

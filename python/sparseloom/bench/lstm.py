@@ -22,11 +22,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import pattern
-from .._plans import dtype_name
-from .._steps import Products, lstm_cell
 from ..errors import Error
 from ..nn import BlockSparseLSTM, SmallWorldLSTM
 from ..nn.recurrent_weights import beside_of, side_by_side, weight_of
+from ..ops.plans import dtype_name
+from ..ops.recurrent.steps import Products, lstm_cell
 from ..timing import rounds
 from ..timing.rounds import Spread, in_turn, ratios
 from .gpu.device import Monitor, describe, require_gpu, slug

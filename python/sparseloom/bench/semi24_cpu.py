@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 import typer
 
-from .. import _semi24
-from .._plans import dtype_name
 from ..errors import Error
+from ..ops import semi24 as _semi24
+from ..ops.plans import dtype_name
 from ..testing import check_tiles
 from ..testing.tolerance import TILE_TOKENS
 from . import semi24

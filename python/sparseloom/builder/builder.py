@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
-from .._registry import Registry
 from ..errors import Error
 from ..layouts import Csr, Dense, Layout
+from ..ops.registry import Registry
 from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
 from ..tensors.sparse_tensor import require_registry

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .._registry import Registry
 from ..errors import Error
+from ..ops.registry import Registry
 from ..tensors.functions import formatted
 from ..tensors.sparsifying import Format
 

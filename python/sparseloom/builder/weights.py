@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
-from .._registry import Registry, current
 from ..errors import Error
 from ..layouts import Bsr, Dense, Layout
 from ..layouts.products import watched
 from ..nn import BlockSparseLinear
+from ..ops.registry import Registry, current
 from ..patch import InLayout, sparsify_
 from ..patch import optimizer as swapping
 from ..patch.config import Blocks

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import ops
 from .. import pattern as patterns
-from .._scores import scores_on_device
+from ..ops.scores import scores_on_device
 from ..pattern import Block, Pattern, block_shape
 from .layout import Layout
 from .registry import register

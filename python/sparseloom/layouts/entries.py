@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .. import _csr
 from .._numbers import share
-from .._products import applied, differentiated
 from ..errors import Error
+from ..ops import csr as _csr
+from ..ops.products import applied, differentiated
 from . import products
 from .layout import REPACK, Layout
 from .torchs import SPARSE, elements_of, is_sparse_matrix

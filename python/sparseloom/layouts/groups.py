@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .. import _nm
-from .._devices import require_one_device
 from .._numbers import whole
-from .._products import applied, differentiated, transformed
 from ..errors import Error
+from ..ops import nm
+from ..ops.devices import require_one_device
+from ..ops.products import applied, differentiated, transformed
 from .layout import REPACK, Layout
 
 
@@ -31,7 +31,7 @@ class Groups(Layout):
     def pack(self, dense: Tensor) -> Tensor:
         if not transformed() and differentiated(dense):
             return applied(_Copy, dense, self, True)  # type: ignore[no-any-return]
-        if _nm.on_host(dense, self.index) and not transformed():
+        if nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
         require_one_device(self.name, {"weight": dense, "index": self.index})
         row, col, (rows, cols) = self.places()
@@ -41,7 +41,7 @@ class Groups(Layout):
     def to_dense(self, values: Tensor) -> Tensor:
         if not transformed() and differentiated(values):
             return applied(_Copy, values, self, False)  # type: ignore[no-any-return]
-        if _nm.on_host(values, self.index) and not transformed():
+        if nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)
         require_one_device(self.name, {"values": values, "index": self.index})
         row, col, (rows, cols) = self.places()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .._devices import require_one_device
 from ..errors import Error
+from ..ops.devices import require_one_device
 
 Self = TypeVar("Self", bound="Layout")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import _nm
 from ..errors import Error
+from ..ops import nm
 from .groups import Groups, require_group
 from .registry import register
 
@@ -34,12 +34,12 @@ class Nm(Groups):
         ``mask``, bool of the weight's shape, says instead what is stored: what a sparsifier chose. Raises
         Error unless 1 <= n <= m <= 256, and for the first group of which the mask takes more than n.
         """
-        weight = _nm.require_weight("nm", weight)
+        weight = nm.require_weight("nm", weight)
         require_group("nm", n, m)
         if mask is not None and (mask.dtype != torch.bool or mask.shape != weight.shape):
             got = f"{mask.dtype} {list(mask.shape)}"
             raise Error("nm", f"a bool mask {list(weight.shape)}", got, "pass a sparsifier's select_mask")
-        at = _nm.largest_positions(weight, n, m) if mask is None else _nm.positions(mask, n, m)
+        at = nm.largest_positions(weight, n, m) if mask is None else nm.positions(mask, n, m)
         return cls(*weight.shape, positions=at.to(weight.device), n=n, m=m)
 
     @classmethod
@@ -61,10 +61,10 @@ class Nm(Groups):
         return shape, torch.uint8, shape
 
     def _packed(self, dense: Tensor) -> Tensor:
-        return _nm.nm_pack(dense, self.positions, self.m)
+        return nm.nm_pack(dense, self.positions, self.m)
 
     def _unpacked(self, values: Tensor) -> Tensor:
-        return _nm.nm_unpack(values, self.positions, self.cols, self.m)
+        return nm.nm_unpack(values, self.positions, self.cols, self.m)
 
     def _require_valid(self, op: str) -> None:
-        _nm.require_valid(op, "nm_validate", self.positions, self.cols, self.m)
+        nm.require_valid(op, "nm_validate", self.positions, self.cols, self.m)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _nm
-from .._products import differentiated
+from ..ops import nm
+from ..ops.products import differentiated
 from . import products
 from .groups import Groups, require_group
 from .registry import register
@@ -39,9 +39,9 @@ class Nmg(Groups):
         largest sum comes first, until every pattern has g outputs (NaN counts as Inf; of equal pairs the
         lowest output, then the first pattern). Chosen on the CPU. Raises Error unless 1 <= n <= m <= 256 and
         g >= 1, and where C(m, n) g reaches 2^15."""
-        weight = _nm.require_weight("nmg", weight)
+        weight = nm.require_weight("nmg", weight)
         require_group("nmg", n, m)
-        order = _nm.order(weight, n, m, g).to(weight.device)
+        order = nm.order(weight, n, m, g).to(weight.device)
         return cls(*weight.shape, order=order, n=n, m=m, g=g)
 
     @classmethod
@@ -58,20 +58,20 @@ class Nmg(Groups):
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         if any(each is not None and differentiated(each) for each in (x, values, bias)):
             return products.linear(x, values, bias, self)
-        if _nm.on_host(x, values, self.order):
-            return _nm.linear(x, values, self.order, bias, *self._numbers(), strict=self.strict)
+        if nm.on_host(x, values, self.order):
+            return nm.linear(x, values, self.order, bias, *self._numbers(), strict=self.strict)
         return super().linear(x, values, bias)
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         if direction == "forward" and self.order.device.type in ("cpu", "meta"):
-            return _nm.plan(self._numbers(), direction, dtype, m, bias, self.strict)
+            return nm.plan(self._numbers(), direction, dtype, m, bias, self.strict)
         return self.dense_plan(m, direction, dtype, bias)
 
     def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:
         chunks, strips, chunk_rows = self.order.shape
         device = self.order.device
         first = torch.arange(chunks, device=device).view(-1, 1, 1) * chunk_rows
-        table = _nm.pattern_places(self.n, self.m).to(device).long().repeat_interleave(self.g, 0)
+        table = nm.pattern_places(self.n, self.m).to(device).long().repeat_interleave(self.g, 0)
         col = torch.arange(strips, device=device).view(-1, 1, 1) * self.m + table
         row = (first + self.order).unsqueeze(-1).expand(chunks, strips, chunk_rows, self.n)
         return row, col.expand(chunks, *col.shape), (chunks * chunk_rows, strips * self.m)
@@ -85,10 +85,10 @@ class Nmg(Groups):
         return self.rows, self.cols, self.n, self.m, self.g
 
     def _packed(self, dense: Tensor) -> Tensor:
-        return _nm.nmg_pack(dense, self.order, self.n, self.m, self.g)
+        return nm.nmg_pack(dense, self.order, self.n, self.m, self.g)
 
     def _unpacked(self, values: Tensor) -> Tensor:
-        return _nm.nmg_unpack(values, self.order, *self._numbers())
+        return nm.nmg_unpack(values, self.order, *self._numbers())
 
     def _require_valid(self, op: str) -> None:
-        _nm.require_valid(op, "nmg_validate", self.order, *self._numbers())
+        nm.require_valid(op, "nmg_validate", self.order, *self._numbers())

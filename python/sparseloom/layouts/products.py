@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._autograd import activate, require_residual
-from .._products import applied, differentiated, transformed
+from ..ops.autograd import activate, require_residual
+from ..ops.products import applied, differentiated, transformed
 from .layout import Layout
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _semi24
 from ..errors import Error
+from ..ops import semi24
 from .layout import REPACK, Layout
 from .registry import register
 
@@ -58,7 +58,7 @@ class Semi24Layout(Layout):
         return grouped.gather(-1, self.places()).flatten(-2)
 
     def to_dense(self, values: Tensor) -> Tensor:
-        return _semi24.unpack(values, self.positions, self.cols)
+        return semi24.unpack(values, self.positions, self.cols)
 
     def places(self) -> Tensor:
         """Returns the places in their groups, int64 [rows, groups, 2], each 0 to 3."""
@@ -67,19 +67,19 @@ class Semi24Layout(Layout):
         return torch.stack([halves & 3, halves >> 2], -1)
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        return _semi24.linear(x, values, self.positions, self.cols, bias, strict=self.strict)
+        return semi24.linear(x, values, self.positions, self.cols, bias, strict=self.strict)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        return _semi24.dx(dy, values, self.positions, self.cols, strict=self.strict)
+        return semi24.dx(dy, values, self.positions, self.cols, strict=self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         """Raises Error: packed values do not train."""
-        raise _semi24.not_trainable("dw")
+        raise semi24.not_trainable("dw")
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         shape, device = (self.rows, self.cols), self.positions.device
         device = torch.device("cpu") if device.type == "meta" else device
-        return _semi24.plan(direction, dtype, m, shape, bias, None, False, device, strict=self.strict)
+        return semi24.plan(direction, dtype, m, shape, bias, None, False, device, strict=self.strict)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless values and positions have the sizes of the weight, the places of each group
@@ -109,13 +109,13 @@ class Semi24Layout(Layout):
 def packed(weight: Tensor, prune: str | None = None) -> tuple[Semi24Layout, Tensor]:
     """Returns the layout and the values of a weight [rows, cols], pruned first where ``prune`` names how; see
     Semi24Layout.from_dense."""
-    _semi24.require_method("semi24", prune)
+    semi24.require_method("semi24", prune)
     if not isinstance(weight, Tensor) or weight.layout != torch.strided or weight.dim() != 2:
         got = f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else repr(weight)
         remedy = "pass layer.weight; Semi24Linear.from_torch takes torch's semi-structured tensors"
         raise Error("semi24", "a strided weight [out_features, in_features]", got, remedy)
     weight = weight.detach()
-    values, positions = _semi24.pack(weight) if prune is None else _semi24.compress(weight, prune)[:2]
+    values, positions = semi24.pack(weight) if prune is None else semi24.compress(weight, prune)[:2]
     return Semi24Layout(*weight.shape, positions=positions), values
 
 

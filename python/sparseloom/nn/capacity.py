@@ -19,8 +19,8 @@ from .. import ops
 from .. import pattern as patterns
 from .._numbers import share
 from .._optimizers import as_optimizers
-from .._products import SEGMENT
 from ..errors import Error
+from ..ops.products import SEGMENT
 from ..pattern import Pattern
 from . import moments, state, topology
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import _conv
-from .._conv import Window
 from ..errors import Error
+from ..ops.conv import product
+from ..ops.conv.product import Window
 from ..pattern import Block, Pattern
 from . import state
 from .conv_base import ConvModule, Numbers
@@ -138,8 +138,8 @@ class BlockSparseConv(ConvModule):
         if self._pad:
             x = F.pad(x, self._pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
         if weight is not None:
-            return _conv.by_weight(x, weight, bias, self._window)
-        return _conv.conv(x, values, self.index, bias, self._window, self.strict)
+            return product.by_weight(x, weight, bias, self._window)
+        return product.conv(x, values, self.index, bias, self._window, self.strict)
 
 
 class BlockSparseConv1d(BlockSparseConv):

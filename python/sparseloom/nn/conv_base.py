@@ -9,12 +9,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .. import _conv, _conv_plans, ops
+from .. import ops
 from .. import pattern as patterns
-from .._devices import require_one_device
 from .._empty_rows import warn_of_empty_rows
 from .._numbers import whole
 from ..errors import Error
+from ..ops.conv import plans, product
+from ..ops.devices import require_one_device
 from ..pattern import Block, Pattern
 from ..sparsify import Sparsifier
 from . import arguments, conv_convert, state
@@ -212,13 +213,13 @@ class ConvModule(IndexedModule):
         return kept.weight(self, values)
 
     def _copy_is_faster(self, x: Tensor) -> bool:
-        if x.numel() == 0 or not _conv.have_rows(x.device, x.dtype):
+        if x.numel() == 0 or not product.have_rows(x.device, x.dtype):
             return True  # torch's convolution runs in any case
         row, extents, sizes = self._asked("forward", tuple(x.shape[2:]))
-        return _conv_plans.copy_is_faster(row, x, extents, self._window, sizes)
+        return plans.copy_is_faster(row, x, extents, self._window, sizes)
 
     def _unpacked(self, values: Tensor) -> Tensor:
-        return _conv.dense(values, self.index, self.kernel_size)
+        return product.dense(values, self.index, self.kernel_size)
 
     def plan(
         self,
@@ -248,19 +249,19 @@ class ConvModule(IndexedModule):
         dtype = dtype or self.values.dtype
         device = torch.device("cpu") if self.values.is_meta else self.values.device
         where = (device.index or 0) if device.type == "cuda" else -1
-        if not images or not _conv.have_rows(device, dtype):
+        if not images or not product.have_rows(device, dtype):
             said = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
-            return self._with_copy({**_conv_plans.UNKNOWN, "text": said}, direction, dtype, True)
+            return self._with_copy({**plans.UNKNOWN, "text": said}, direction, dtype, True)
         found: dict[str, Any] = {}
         copy_is_faster = True  # where no row runs
         for each in dict.fromkeys(("forward", direction)):
             row, of, sizes = self._asked(each, tuple(extents))
             strict = self.strict and each == "forward"
             how = row, dtype, images, of, self._window, sizes, where, strict
-            found = _conv_plans.explained(*how)
+            found = plans.explained(*how)
             if each == "forward" and found["predicted_us"] is not None:
                 copy_is_faster = ops.copy_is_faster(found)
-            if found["kernel"] == _conv_plans.DENSE and device.type == "cpu":
+            if found["kernel"] == plans.DENSE and device.type == "cpu":
                 break
         return self._with_copy(found, direction, dtype, copy_is_faster)
 
@@ -354,7 +355,7 @@ class ConvModule(IndexedModule):
             del state_dict[prefix + "weight"]
             index = self._index_of(self.pattern).to(weight.device)
             entries = {
-                "values": _conv.blocks_of(self.of_channels(weight.detach()), index),
+                "values": product.blocks_of(self.of_channels(weight.detach()), index),
                 "crow": index.crow,
                 "col": index.col,
             }

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from .. import _conv
 from ..errors import Error
+from ..ops.conv import product
 from ..pattern import Block, Pattern
 from ..sparsify import Sparsifier
 from . import arguments
@@ -56,7 +56,7 @@ def to_dense(layer: ConvModule) -> nn.Module:
         layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta",
         **{name: getattr(layer, name) for name in layer.options},
     )  # fmt: skip
-    weight = layer.of_channels(_conv.dense(layer.values.detach(), layer.index, layer.kernel_size))
+    weight = layer.of_channels(product.dense(layer.values.detach(), layer.index, layer.kernel_size))
     dense.weight = nn.Parameter(weight.contiguous(), layer.values.requires_grad)
     if layer.bias is not None:
         dense.bias = nn.Parameter(layer.bias.detach().clone(), layer.bias.requires_grad)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._conv import Window
-from .._conv_transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ..errors import Error
+from ..ops.conv.product import Window
+from ..ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ..pattern import Block, Pattern
 from . import state
 from .conv_base import ConvModule, Numbers

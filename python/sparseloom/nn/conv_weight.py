@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import _conv
+from ..ops.conv import product
 from . import state
 from .sparse_weight import SparseWeight
 
@@ -21,11 +21,11 @@ class ConvWeight(SparseWeight):
 
     def unpacked(self, like_values: Tensor) -> Tensor:
         """Returns a tensor of the values' shape in the places of the values: [out, in, taps]."""
-        return _conv.dense(like_values.detach(), self.index, like_values.shape[1:2])
+        return product.dense(like_values.detach(), self.index, like_values.shape[1:2])
 
     def packed(self, like_dense: Tensor) -> Tensor:
         """Returns the stored elements of a tensor [out, in, taps] in the shape of the values."""
-        return _conv.blocks_of(like_dense.detach(), self.index)
+        return product.blocks_of(like_dense.detach(), self.index)
 
     def stored_as(self) -> dict[str, Any]:
         return {**super().stored_as(), "kernel": list(self.owner.kernel_size)}

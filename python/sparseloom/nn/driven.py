@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._scores import NORMS
 from ..errors import Error
+from ..ops.scores import NORMS
 from ..sparsify.grid import expanded
 from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._devices import at_hand
 from ..errors import Error
+from ..ops.devices import at_hand
 from ..pattern import Pattern
 from ..sparsify.gates import Gate, HardConcreteGate
 from ..sparsify.scores import Learned

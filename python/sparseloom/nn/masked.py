@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from .._devices import require_one_device
-from .._products import transformed
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
+from ..ops.devices import require_one_device
+from ..ops.products import transformed
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify.grid import expanded
 from . import arguments

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .._once import differentiable_once
+from ..ops.once import differentiable_once
 from ..pattern import Pattern
 from ..sparsify.grid import block_sums, expanded
 from . import state

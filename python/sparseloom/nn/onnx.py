@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .. import _onnx
+from ..ops import onnx
 
 
 class NotForOnnx(nn.Module):
@@ -15,5 +15,5 @@ class NotForOnnx(nn.Module):
     def _slow_forward(self, *operands: Any, **how: Any) -> Any:
         """Does what nn.Module's does, which torch.jit.trace calls in place of forward: the check costs other
         calls nothing. Where torch.export traces, the operators' fake kernels check."""
-        _onnx.refuse(type(self).__name__)
+        onnx.refuse(type(self).__name__)
         return super()._slow_forward(*operands, **how)  # type: ignore[operator]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import _semi24
+from ..ops import semi24
 from .with_layout import WithLayout
 
 
@@ -30,7 +30,7 @@ class Ordered(WithLayout):
     def refresh_(self) -> None:
         """Makes ``metadata`` of the positions as they are now. The layer does so itself when it is moved or
         loaded. After a write to the positions eager calls do without; compiled code does not see it."""
-        self.metadata = _semi24.order(self.positions, self.in_features, self.eight_bit)
+        self.metadata = semi24.order(self.positions, self.in_features, self.eight_bit)
         self._ordered = _state_of(self.positions)
 
     def _metadata(self, positions: Tensor) -> Tensor | None:

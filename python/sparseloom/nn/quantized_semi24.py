@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _semi24, ops
+from .. import ops
 from .._numbers import whole
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout
+from ..ops import semi24
 from . import arguments
 from .eight_bit import MOST, EightBit, finite, require_options
 from .layout_weight import LayoutWeight
@@ -100,7 +101,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
 
     def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
         shape, positions = x.shape, self.positions
-        y = _semi24.scaled_linear(
+        y = semi24.scaled_linear(
             x.flatten(0, -2) if len(shape) > 4 else x, self.values, positions, self.in_features, x_scale,
             self.w_scale, bias, out_dtype=out_dtype, activation=self.activation, strict=self.strict,
             kernel=self.kernel or "", use_fast_accum=self.use_fast_accum,
@@ -113,7 +114,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
     ) -> dict[str, Any]:
         """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
         ``ops.plan``."""
-        return _semi24.scaled_plan(
+        return semi24.scaled_plan(
             self.dtype, whole("plan", "tokens", tokens), (self.out_features, self.in_features),
             self.bias is not None, self.activation, out_dtype,
             "cpu" if self.values.is_meta else self.values.device,

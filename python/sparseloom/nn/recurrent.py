@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
-from .._devices import at_hand
-from .._products import transformed
-from .._recurrent import Walk, Weight
-from .._sequences import sequence
 from ..errors import Error
+from ..ops.devices import at_hand
+from ..ops.products import transformed
+from ..ops.recurrent.sequences import sequence
+from ..ops.recurrent.walk import Walk, Weight
 from ..pattern import Block
 from .arguments import generator_of, recorded_by_fx
 from .linears import in_blocks

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
-from .._recurrent import Weight
 from ..errors import Error
+from ..ops.recurrent.walk import Weight
 from ..pattern import Block, Pattern, block_shape
 from .linear import BlockSparseLinear
 from .linears import in_blocks

@@ -8,11 +8,11 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from .. import _semi24
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.semi24 import Semi24Layout, packed
+from ..ops import semi24
 from . import arguments, semi_structured
 from . import dense_copy as copies
 from .convert import Activation
@@ -118,7 +118,7 @@ class Semi24Linear(WithCopy, Ordered):
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
         metadata = None if kind != "cuda" else self._metadata(positions)
-        y = _semi24.linear(
+        y = semi24.linear(
             x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata,
             strict=self.strict,
         )  # fmt: skip
@@ -237,16 +237,16 @@ class Semi24Linear(WithCopy, Ordered):
             super().reset_parameters()
 
     def _unpacked(self, values: Tensor) -> Tensor:
-        return _semi24.unpack(values, self.positions, self.in_features)
+        return semi24.unpack(values, self.positions, self.in_features)
 
     def _stored(self) -> tuple[copies.Stored, copies.Stored]:
         positions, cols, strict = self.positions, self.in_features, self.strict
         metadata = self._metadata(positions)
 
         def forward(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-            return _semi24.linear(x, values, positions, cols, bias, metadata=metadata, strict=strict)
+            return semi24.linear(x, values, positions, cols, bias, metadata=metadata, strict=strict)
 
-        return forward, lambda dy, values, _: _semi24.dx(dy, values, positions, cols, strict=strict)
+        return forward, lambda dy, values, _: semi24.dx(dy, values, positions, cols, strict=strict)
 
     def _copied_index(self) -> tuple[Tensor, ...]:
         return (self.positions,)
@@ -275,7 +275,7 @@ class Semi24Linear(WithCopy, Ordered):
         when no call has these arguments."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
-        plan = _semi24.plan(
+        plan = semi24.plan(
             direction,
             dtype or self.values.dtype,
             whole("plan", "tokens", tokens),

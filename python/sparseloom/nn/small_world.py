@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.parametrizations import weight_norm
 
-from .._devices import at_hand, require_one_device
-from .._norms import Norm, Reach
 from .._numbers import whole
-from .._recurrent import Weight, state_dtype
-from .._steps import Products, Rows, by_functions, lstm_cell
 from ..errors import Error
+from ..ops.devices import at_hand, require_one_device
+from ..ops.recurrent.norms import Norm, Reach
+from ..ops.recurrent.steps import Products, Rows, by_functions, lstm_cell
+from ..ops.recurrent.walk import Weight, state_dtype
 from ..pattern import Pattern
 from .arguments import generator_of, recorded_by_fx
 from .linears import in_blocks

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import layouts
-from .._scores import block_scores
 from ..errors import Error
 from ..layouts import Layout
 from ..nn import SparseLinear
+from ..ops.scores import block_scores
 from ..sparsify import ElementSparsifier
 from ..sparsify.select import NM
 from .masters import Master, refusal_of_master

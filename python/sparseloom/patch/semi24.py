@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .. import _semi24
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout, packed
 from ..nn.semi_structured import from_torch, is_torchs
+from ..ops import semi24
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Semi24(Recipe):
     prune: str | None = None
 
     def __post_init__(self) -> None:
-        _semi24.require_method("Semi24", self.prune)
+        semi24.require_method("Semi24", self.prune)
 
     def refusal(self, site: Site) -> str:
         if site.form.layers.semi24 is None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .. import ops
 from .._numbers import share, whole
-from .._scores import block_scores, scores_on_device
 from ..errors import Error
+from ..ops.scores import block_scores, scores_on_device
 from .heads import Head, folded, head_shape, unfolded
 from .pattern import Block, Pattern, block_shape, require_sides
 

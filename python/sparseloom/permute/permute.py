@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .. import _semi24
 from .._numbers import whole
 from ..errors import Error
 from ..nn.arguments import require_module
+from ..ops import semi24
 from ..patch.announce import announce
 from ..patch.forms import Site
 from ..patch.result import Skip, aligned
@@ -292,7 +292,7 @@ class _Step:
 
 
 def _kept(weight: Tensor) -> Tensor:
-    return weight.abs().mul(_semi24.mask(weight.contiguous(), "magnitude")).sum(dtype=torch.float64)
+    return weight.abs().mul(semi24.mask(weight.contiguous(), "magnitude")).sum(dtype=torch.float64)
 
 
 def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .._numbers import share
-from .._scores import block_scores
 from ..errors import Error
+from ..ops.scores import block_scores
 from ..pattern import Block, block_shape
 from .grid import expanded
 from .select import top

@@ -18,8 +18,8 @@ from torch import Tensor
 from .. import ops
 from .. import pattern as patterns
 from .._numbers import share, whole
-from .._scores import scores_on_device
 from ..errors import Error
+from ..ops.scores import scores_on_device
 from ..pattern import Pattern
 from .context import Context, Sparsifier
 

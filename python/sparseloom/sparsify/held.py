@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._scores import gradient_norms, gradient_scores
 from ..errors import Error
+from ..ops.scores import gradient_norms, gradient_scores
 from .context import Context
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .. import _registry
+from ..ops import registry
 from .elements import KeepAll
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -29,4 +29,4 @@ def register(sparsifier: type, *, source: type, target: type) -> Callable[[Funct
     ``target.from_mask`` stores. Raises Error for anything but classes, and where another function is
     registered for the same three.
     """
-    return _registry.current().register_sparsifier(sparsifier, source, target)
+    return registry.current().register_sparsifier(sparsifier, source, target)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .._numbers import share, whole
-from .._scores import NORMS
 from ..errors import Error
+from ..ops.scores import NORMS
 from .grid import expanded
 from .schedules import cosine
 

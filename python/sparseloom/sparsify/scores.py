@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .._numbers import share
-from .._scores import NORMS, block_scores
 from ..errors import Error
+from ..ops.scores import NORMS, block_scores
 from .context import Context
 from .grid import elements
 

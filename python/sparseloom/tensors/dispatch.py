@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from .._products import transformed
-from .._registry import Implementation, Output, Registry, current, parameters
 from ..errors import Error
 from ..layouts import Dense, Layout
+from ..ops.products import transformed
+from ..ops.registry import Implementation, Output, Registry, current, parameters
 from . import leaves, lists, parts, sparse_tensor, structural
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _registry
-from .._registry import Registry
 from ..errors import Error
 from ..layouts.products import watched
+from ..ops import registry as _registry
+from ..ops.registry import Registry
 from ..sparsify import DENSE
 from .dispatch import implementation, positional
 from .sparse_tensor import SparseTensor, require_registry

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .._once import differentiable_once
-from .._registry import OURS
 from ..layouts import Dense, Layout
+from ..ops.once import differentiable_once
+from ..ops.registry import OURS
 from ..sparsify import KeepAll
 from .sparse_tensor import SparseTensor
 

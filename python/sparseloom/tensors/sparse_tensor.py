@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import layouts
-from .._products import transformed
-from .._registry import Registry
 from ..errors import Error
 from ..layouts import Layout
+from ..ops.products import transformed
+from ..ops.registry import Registry
 from . import dispatch, structural
 
 _OP = "SparseTensor"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._registry import DEFAULT, Registry
 from ..errors import Error
 from ..layouts import Dense, Layout
+from ..ops.registry import DEFAULT, Registry
 from ..sparsify import Context, ElementSparsifier, SameFormat
 from .dispatch import densified, format_of, is_sparse, packed, registry_of
 from .sparse_tensor import SparseTensor, as_matrix

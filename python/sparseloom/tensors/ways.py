@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .._registry import OURS
 from ..layouts import Bsr, Dense, Nm, Nmg
+from ..ops.registry import OURS
 from ..sparsify import BlockwiseFraction, Context, PerBlockNM
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _conv, ops
+from .. import ops
 from .. import pattern as patterns
-from .._conv import Window
 from ..nn.state import build_index
+from ..ops.conv import product
+from ..ops.conv.product import Window
 from ..pattern import Pattern
 from .cases import BLOCK_SIDES, round_to_tf32
 from .tolerance import TILE_TOKENS, TRUNCATION, TileCheck, check_tiles
@@ -121,10 +122,10 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
         return round_to_tf32(normal) if case.tf32 else normal
 
     x, dy = drawn(case.images, case.k, *case.extents), drawn(case.images, case.n, *window.out(case.extents))
-    mask = _conv.dense(torch.ones(pattern.blocks, window.taps, *case.block), index, window.kernel)
+    mask = product.dense(torch.ones(pattern.blocks, window.taps, *case.block), index, window.kernel)
     weight = drawn(case.n, case.k, *window.kernel) * mask.to(case.dtype)
     bias = drawn(case.n) if case.bias else None
-    values = _conv.blocks_of(weight, index)
+    values = product.blocks_of(weight, index)
 
     def torchs(x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if case.direction == "forward":
@@ -133,7 +134,7 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
         how = window.stride, window.padding, window.dilation, False, *free
         wanted = [case.direction == "dx", case.direction == "dw", False]
         dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, weight, None, *how, wanted)
-        return _rows_of(dx) if case.direction == "dx" else _conv.blocks_of(dw, index).flatten(0, 2)
+        return _rows_of(dx) if case.direction == "dx" else product.blocks_of(dw, index).flatten(0, 2)
 
     operands = x, dy, weight, bias
     wide = [None if each is None else each.double() for each in operands]

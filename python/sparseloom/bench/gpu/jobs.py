@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ... import _semi24
 from ...errors import Error
+from ...ops import semi24
 from ..cells import SUITES, Cell
 from . import batches, host, semi24_group, topology, training
 from .device import alive
@@ -92,7 +92,7 @@ def semi24_jobs() -> list[Job]:
     """Returns the jobs of 2:4 weights: products, and pruning with packing of W alone and with W^T."""
     group = semi24_group
     made = [_extra(group.GROUP, group.fields(cell), partial(group.measure, cell)) for cell in group.CELLS]
-    ways = [(method, both) for method in _semi24.METHODS for both in (False, True)]
+    ways = [(method, both) for method in semi24.METHODS for both in (False, True)]
     return made + [
         _extra(group.GROUP, group.pruning_fields(*way), lambda settings, way=way: group.prune(settings, *way))  # type: ignore[misc]
         for way in ways

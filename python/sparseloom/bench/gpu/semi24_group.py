@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ... import _semi24
+from ...ops import semi24 as _semi24
 from .. import semi24
 from ..cells import Cell
 from ..timing import Spread, ratios

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ... import _semi24
+from ...ops import semi24 as _semi24
 from ...testing import dense_product
 from .. import semi24
 from ..cells import DENSE_COPY, Cell

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from ... import _conv_plans
-from ..._conv import Window
 from ...errors import Error
 from ...nn.state import build_index
+from ...ops.conv import plans
+from ...ops.conv.product import Window
 from ..cells import DIRECTIONS, DTYPES
 from ..timing import Call
 from .conv_operands import LENT, ConvBench, ConvOperands, ConvReference, constants, dense_call, fastest_layout
@@ -55,7 +55,7 @@ class ConvProblem(Problem):
         how = self.direction, DTYPES[self.dtype], self.m, self.extents, self.window, index, number
         lent: dict[str, Any] = {"kernel": LENT, "refusal": "", "predicted_us": None}
         try:
-            plan = _conv_plans.plan(*how)
+            plan = plans.plan(*how)
         except Error as none_runs:
             return {"kernel": LENT, "candidates": [lent], "text": str(none_runs), "dense_copy_us": None}
         lent["predicted_us"] = plan["dense_us"]

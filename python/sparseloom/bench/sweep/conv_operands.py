@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ... import _conv, _conv_plans, ops
-from ..._conv import Window
+from ... import ops
 from ...nn.state import build_index
+from ...ops.conv import plans, product
+from ...ops.conv.product import Window
 from ...testing import TileCheck, check_tiles
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
@@ -59,7 +60,7 @@ class ConvOperands:
         kind, window = DTYPES[problem.dtype], problem.window
         #: Whether products round to TF32. The operands are rounded to it beforehand: one algorithm of torch's
         #: rounds them and another does not.
-        self.tf32 = device.type == "cuda" and _conv_plans.rounds_to_tf32(kind)
+        self.tf32 = device.type == "cuda" and plans.rounds_to_tf32(kind)
         generator = torch.Generator(device).manual_seed(problem.mask_seed)
 
         def drawn(*shape: int) -> Tensor:
@@ -70,8 +71,8 @@ class ConvOperands:
         x, dy = drawn(problem.m, *pixels, problem.k), drawn(problem.m, *written, problem.n)
         values = drawn(pattern.blocks, window.taps, *problem.block)
         #: W with zeros where no block is: what the results are checked with.
-        self.weight = _conv.dense(values, self.index, window.kernel)
-        first = Set(x, dy, _conv.blocks_of(self.weight, self.index))  # with zeros beyond ragged channels
+        self.weight = product.dense(values, self.index, window.kernel)
+        first = Set(x, dy, product.blocks_of(self.weight, self.index))  # with zeros beyond ragged channels
         self._lists = [list(each) for each in window]
         #: Without zeros, as the layer that ours replaces has it: see gpu.operands.Operands.
         dense = Set(x, dy, drawn(problem.n, problem.k, *window.kernel))
@@ -97,7 +98,7 @@ class ConvOperands:
         return [self.weight, *(self.weight.clone() for _ in self.copies[1:])]
 
     def _by_copy(self, x: Tensor, weight: Tensor) -> Tensor:
-        return _conv.by_weight(x.movedim(-1, 1), weight, None, self.cell.window).movedim(1, -1)
+        return product.by_weight(x.movedim(-1, 1), weight, None, self.cell.window).movedim(1, -1)
 
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
@@ -105,17 +106,17 @@ class ConvOperands:
         row = kernel, self.tf32, index.digest
         if direction == "forward":
             if kernel == LENT:
-                y = _conv.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
+                y = product.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
                 return y.movedim(1, -1)
             return ops.call("bsr_conv", x, values, index.packed, None, index.rows, *self._lists, *row)
         if direction == "dx":
             if kernel == LENT:
-                return _conv.torchs_dx(dy, values, extents, index, self.cell.window)
+                return product.torchs_dx(dy, values, extents, index, self.cell.window)
             space = (*(1,) * (3 - len(extents)), *extents)
             how = index.packed, index.cols, *space, *self._lists
             return ops.call("bsr_conv_dx", dy, values, *how, *row)
         if kernel == LENT:
-            return _conv.torchs_dvalues(dy, x, index, self.cell.window)
+            return product.torchs_dvalues(dy, x, index, self.cell.window)
         how = index.packed, index.blocks, index.bm, index.bn, *self._lists
         return ops.call("bsr_conv_dw", dy, x, *how, *row)
 
@@ -144,7 +145,7 @@ class ConvReference:
     def _tiled(self, found: Tensor) -> Tensor:
         """Returns [pixels, channels]; for dw the stored blocks of every tap one under another."""
         if self._operands.cell.direction == "dw":
-            return _conv.blocks_of(found, self._operands.index).flatten(0, 2)
+            return product.blocks_of(found, self._operands.index).flatten(0, 2)
         return found.movedim(1, -1).reshape(-1, found.shape[1])
 
     def check(self, actual: Tensor) -> TileCheck:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..._conv import Window
+from ...ops.conv.product import Window
 
 
 class Convolution(NamedTuple):

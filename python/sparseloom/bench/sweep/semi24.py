@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ... import _semi24
+from ...ops import semi24 as _semi24
 from ...testing import Case, TileCheck, check_tiles, dense_product
 from ...testing.tolerance import TILE_TOKENS
 from .. import semi24

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from . import _operators
-from ._operators import ACTIVATIONS, call, tf32_of
-from ._products import DW, DX, FORWARD, column_sums, gradient_batched, product, transformed
-from .errors import Error, translated, unsupported_layout
+from ..errors import Error, translated, unsupported_layout
+from . import operators
+from .operators import ACTIVATIONS, call, tf32_of
+from .products import DW, DX, FORWARD, column_sums, gradient_batched, product, transformed
 
 if TYPE_CHECKING:
-    from .ops import Index
+    from . import Index
 
 _RELU = ACTIVATIONS["relu"]
 # The activations that training fuses into the product on the CPU. For the others, Inductor's own loops take 4
@@ -61,10 +61,10 @@ class Layer(torch.autograd.Function):
         operands = x, values, packed, bias, rows, code, digest, strict, tf32, kernel, residual
         kept_x, kept_values = x if need_values else None, values if need_x else None
         if code <= _RELU and (residual is None or not code):
-            y = (_operators.linear if traced else _operators.linear_eagerly)(*operands)
+            y = (operators.linear if traced else operators.linear_eagerly)(*operands)
             ctx.save_for_backward(kept_x, kept_values, y if code else None)
             return y
-        y, z = _operators.linear_train(*operands)
+        y, z = operators.linear_train(*operands)
         ctx.save_for_backward(kept_x, kept_values, z)
         return y if traced else (y, z)
 
@@ -108,7 +108,7 @@ class Layer(torch.autograd.Function):
         )
         if weight is None:
             try:
-                dx, dvalues, dbias = _operators.linear_backward(*operands)
+                dx, dvalues, dbias = operators.linear_backward(*operands)
             # The cause is a sparse dy, too little memory or a batched gradient; to ask beforehand whether the
             # gradient is batched would cost 1.4 us.
             except RuntimeError as error:

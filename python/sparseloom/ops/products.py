@@ -12,12 +12,12 @@ from torch._compile import _disable_dynamo
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
-from . import _operators
-from ._operators import PLAN_CHOOSES, tf32_of
-from .errors import Error
+from ..errors import Error
+from . import operators
+from .operators import PLAN_CHOOSES, tf32_of
 
 if TYPE_CHECKING:
-    from .ops import Index
+    from . import Index
 
 FORWARD, DX, DW = range(3)
 #: Tells whether torch.func, or a backward pass with batched gradients, is active.
@@ -199,10 +199,10 @@ def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tenso
 def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
     direction, strict, kernel, (packed, blocks, rows, cols, bm, bn, digest) = how
     if direction == FORWARD:
-        return _operators.linear(a, b, packed, bias, rows, 0, digest, strict, tf32_of(a), kernel)
+        return operators.linear(a, b, packed, bias, rows, 0, digest, strict, tf32_of(a), kernel)
     if direction == DX:
-        return _operators.linear_dx(a, b, packed, cols, digest, strict, tf32_of(a), kernel)
-    return _operators.linear_dw(a, b, packed, blocks, bm, bn, digest, strict, tf32_of(a), kernel)
+        return operators.linear_dx(a, b, packed, cols, digest, strict, tf32_of(a), kernel)
+    return operators.linear_dw(a, b, packed, blocks, bm, bn, digest, strict, tf32_of(a), kernel)
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:

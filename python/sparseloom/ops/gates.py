@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import _operators
-from ._autograd import in_rows
-from ._once import differentiable_once
-from ._operators import PLAN_CHOOSES, tf32_of
+from . import operators
+from .autograd import in_rows
+from .once import differentiable_once
+from .operators import PLAN_CHOOSES, tf32_of
 
 if TYPE_CHECKING:
-    from .ops import Index
+    from . import Index
 
 _MOVING = -2  # the value of ops.MOVING
 
@@ -31,14 +31,14 @@ class Gated(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, gates: Tensor, bias: Tensor | None, how: tuple[Index, bool]
     ) -> Tensor:
         index, strict = ctx.how = how
-        left, scaled, place = _operators.gate_blocks(values, index.packed, gates, index.rows, index.cols)
+        left, scaled, place = operators.gate_blocks(values, index.packed, gates, index.rows, index.cols)
         need_x, need_values, need_gates, *_ = ctx.needs_input_grad
         weight = need_values or need_gates
         ctx.save_for_backward(
             x if weight else None, values if weight else None, gates, left, scaled if need_x else None, place
         )
         tf32 = x.is_cuda and tf32_of(x)
-        return _operators.linear(
+        return operators.linear(
             x, scaled, left, bias, index.rows, 0, _of_some(index.digest), strict, tf32, PLAN_CHOOSES, None
         )
 
@@ -48,13 +48,13 @@ class Gated(torch.autograd.Function):
         (x, values, gates, left, scaled, place), (index, strict) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad
         dy = in_rows(dy)
-        dx, gradient, dbias = _operators.linear_backward(
+        dx, gradient, dbias = operators.linear_backward(
             dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, 0,
             _of_some(index.digest), strict, tf32_of(dy), need_bias,
         )  # fmt: skip
         dvalues = dgates = None
         if values is not None:
-            dvalues, dgates = _operators.gate_gradients(
+            dvalues, dgates = operators.gate_gradients(
                 gradient, values, gates, place, need_values, need_gates
             )
         return (

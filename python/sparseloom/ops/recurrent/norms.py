@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _operators
-from ._once import differentiable_once
-from ._recurrent import state_dtype
-from ._steps import Rows, runs
+from .. import operators
+from ..once import differentiable_once
+from .steps import Rows, runs
+from .walk import state_dtype
 
 #: Rows of partial sums of the parameters' gradients (kUnitNormParts in unit_norm.h).
 _PARTS = 8
@@ -83,7 +83,7 @@ class _Kept:
     def run(
         self, z: Tensor, extra: Tensor | None, reach: Reach, y: Tensor, statistics: Tensor | None
     ) -> None:
-        _operators.unit_norm(
+        operators.unit_norm(
             z, self.weight, self.bias, extra, *reach, self.relu, self.side, self.eps, y, statistics
         )  # fmt: skip
 
@@ -145,7 +145,7 @@ class _Norm(torch.autograd.Function):
         # without the token nobody tells where this backward pass ends, and a second one would write there
         dz = norm.gradients.at(ctx.step, z) if need_token else torch.empty_like(z)
         dextra = torch.empty_like(extra) if need_extra else None
-        _operators.unit_norm_backward(
+        operators.unit_norm_backward(
             dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, norm.side, statistics, dz, dextra,
             torch.empty_like(statistics), norm.sums() if need_token else None,
         )  # fmt: skip

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._indices import Index
-from ._operators import call, conv_tf32_allowed
-from ._plans import DTYPES
-from .errors import Error
+from ...errors import Error
+from ..index import Index
+from ..operators import call, conv_tf32_allowed
+from ..plans import DTYPES
 
 #: A compiled graph serves inputs of several sizes and asks no plan. It takes the rows up to this density: on
 #: most shapes torch's convolution becomes faster somewhat above it.

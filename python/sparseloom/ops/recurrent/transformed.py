@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._indices import Index
-from ._products import FORWARD, product
-from ._recurrent import Walk, Weight
+from ..index import Index
+from ..products import FORWARD, product
+from .walk import Walk, Weight
 
 
 def multiplied(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

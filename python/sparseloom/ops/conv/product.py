@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import grad
 
-from . import _operators
-from ._conv_plans import rounds_to_tf32, rows_are_faster
-from ._indices import Index
-from ._once import differentiable_once
-from ._operators import call
-from ._plans import has_kernels_for
-from ._products import transformed
-from .errors import Error, translated
+from ...errors import Error, translated
+from .. import operators
+from ..index import Index
+from ..once import differentiable_once
+from ..operators import call
+from ..plans import has_kernels_for
+from ..products import transformed
+from .plans import rounds_to_tf32, rows_are_faster
 
 _TORCHS: Any = (F.conv1d, F.conv2d, F.conv3d)
 _INPUTS: Any = (grad.conv1d_input, grad.conv2d_input, grad.conv3d_input)
@@ -165,21 +165,21 @@ class _Conv(torch.autograd.Function):
 
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
-    return _called(_operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x, index))
+    return _called(operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x, index))
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         how = index.packed, index.cols, *three, *window, *_any_row(dy, index)
-        return _called(_operators.conv_dx, dy, values, *how)
+        return _called(operators.conv_dx, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 
 
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dw", x, x.shape[1:-1], window, index):
         how = index.packed, index.blocks, index.bm, index.bn
-        return _called(_operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
+        return _called(operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
     return torchs_dvalues(dy, x, index, window)
 
 

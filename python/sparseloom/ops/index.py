@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._operators import call
-from ._products import SEGMENT
+from .operators import call
+from .products import SEGMENT
 
 #: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
 #: plans depend on shape and number of blocks alone.

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _operators, _recurrent_transformed
-from ._once import differentiable_once
-from ._products import transformed
-from ._recurrent import Weight
+from .. import operators
+from ..once import differentiable_once
+from ..products import transformed
+from . import transformed as _recurrent_transformed
+from .walk import Weight
 
 
 def by_functions() -> bool:
@@ -142,7 +143,7 @@ class _Cell(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         gates, after = z if over else torch.empty_like(z), torch.empty_like(c)
         h = rows.at(step, z[:, : c.shape[1]])
-        _operators.lstm_cell_pointwise(z, c, gates, after, h, side)
+        operators.lstm_cell_pointwise(z, c, gates, after, h, side)
         # gates that overwrite z are kept without their history, which leads here
         ctx.save_for_backward(gates.detach(), c, after)
         ctx.rows, ctx.side = rows, side
@@ -159,7 +160,7 @@ class _Cell(torch.autograd.Function):
         elif dc is not ctx.rows.kept:  # of the step behind this one, it is nobody else's
             dc = dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
-        _operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz, ctx.side)
+        operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz, ctx.side)
         ctx.rows.kept = dc
         return dz, dc, None, None, None, None
 
@@ -181,5 +182,5 @@ def lstm_cell(
         found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)
         return found
     after, h = torch.empty_like(c), z.new_empty(c.shape)
-    _operators.lstm_cell_pointwise(z, c, None, after, h, side)
+    operators.lstm_cell_pointwise(z, c, None, after, h, side)
     return h, after

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _flops, _library
-from .errors import Error, translated
+from ..errors import Error, translated
+from . import flops, library
 
-_library.load()
-from . import _fakes as _fakes  # noqa: E402 - the operators must exist
+library.load()
 
-_flops.register(torch.ops.sparseloom)
+flops.register(torch.ops.sparseloom)
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from . import _operators
-from ._autograd import activate, require_residual
-from ._operators import call
-from ._plans import SCALED_DTYPES, dtype_name, ordinal
-from ._products import column_sums, differentiated, gradient_batched, transformed
-from .errors import Error, translated
+from ..errors import Error, translated
+from . import operators
+from .autograd import activate, require_residual
+from .operators import call
+from .plans import SCALED_DTYPES, dtype_name, ordinal
+from .products import column_sums, differentiated, gradient_batched, transformed
 
 #: What ``prune`` may be called: which two elements of a group stay.
 METHODS = ("magnitude", "transposable_greedy", "transposable_exact")
@@ -180,7 +180,7 @@ def scaled_linear(
     name = "none" if activation is None else activation
     operands = x, values, positions, cols, x_scale, w_scale, bias
     how = out_dtype, name, strict, use_fast_accum, kernel, metadata
-    y: Tensor = _called(_operators.semi24_scaled_linear, *operands, *how)
+    y: Tensor = _called(operators.semi24_scaled_linear, *operands, *how)
     return y
 
 
@@ -294,7 +294,7 @@ def _run(
     residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
 ) -> Tensor:  # fmt: skip
     try:
-        y: Tensor = _operators.semi24_linear(
+        y: Tensor = operators.semi24_linear(
             x, values, positions, cols, bias, activation, residual, kernel, strict, metadata
         )
     except RuntimeError as error:
@@ -306,7 +306,7 @@ def _straight_dx(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
 ) -> Tensor:
     try:
-        result: Tensor = _operators.semi24_dx(dy, values, positions, cols, kernel, strict)
+        result: Tensor = operators.semi24_dx(dy, values, positions, cols, kernel, strict)
     except RuntimeError as error:
         raise translated(error) from None
     return result

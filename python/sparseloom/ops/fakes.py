@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from . import _onnx
-from ._devices import on_one_device
+from . import onnx
+from .devices import on_one_device
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -29,7 +29,7 @@ def _fake(name: str) -> Callable[[Kernel], Kernel]:
     def registered(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
         def checked(*operands: Any, **named: Any) -> Any:
-            _onnx.refuse(name)
+            onnx.refuse(name)
             return one_device(*operands, **named)
 
         one_device = on_one(kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .errors import Error
+from ..errors import Error
 
 
 def refuse(what: str) -> None:

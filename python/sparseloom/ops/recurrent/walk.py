@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import _operators
-from ._operators import PLAN_CHOOSES, tf32_of
+from .. import operators
+from ..operators import PLAN_CHOOSES, tf32_of
 
 
 class Weight(NamedTuple):
@@ -32,7 +32,7 @@ class Weight(NamedTuple):
             y = F.linear(x, self.values, bias)
             return y if residual is None else y + residual
         _, rows, _, _, _, digest, strict, *_ = self.numbers
-        return _operators.linear(
+        return operators.linear(
             x,
             self.values,
             self.packed,
@@ -50,7 +50,7 @@ class Weight(NamedTuple):
         if self.packed is None:
             return dy @ self.values
         _, _, cols, _, _, digest, strict, *_ = self.numbers
-        return _operators.linear_dx(
+        return operators.linear_dx(
             dy, self.values, self.packed, cols, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
         )
 
@@ -58,7 +58,7 @@ class Weight(NamedTuple):
         if self.packed is None:
             return dy.t() @ x
         blocks, _, _, bm, bn, digest, strict, *_ = self.numbers
-        return _operators.linear_dw(
+        return operators.linear_dw(
             dy, x, self.packed, blocks, bm, bn, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
         )
 
@@ -167,7 +167,7 @@ def lstm_forward(
         z = weight.product(walk.before(h, place), bias, gx[begin:end])
         before, after = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
         step = None if gates is None else gates[begin:end]
-        _operators.lstm_cell_pointwise(z, before, step, after, m[begin:end], weight.side)
+        operators.lstm_cell_pointwise(z, before, step, after, m[begin:end], weight.side)
         if projection is not None:
             walk.data(h)[begin:end] = projection.product(m[begin:end])
     found = [h, walk.final(h, places), walk.final(c, places) if save else c]
@@ -193,7 +193,7 @@ def lstm_backward(
         if projection is not None and totals is not None:
             totals[begin:end] = dh[:size] if first is None else first + dh[:size]
             first, second = projection.dx(totals[begin:end]), None
-        _operators.lstm_cell_pointwise_backward(
+        operators.lstm_cell_pointwise_backward(
             gates[begin:end], walk.before(c, place), walk.data(c)[begin:end], first, second, dc[:size],
             dz[begin:end], weight.side,
         )  # fmt: skip
@@ -223,7 +223,7 @@ def gru_forward(
         begin, end, before = place.begin, place.end, walk.before(h, place)
         step = None if gates is None else gates[begin:end]
         g = weight.product(before, bias)
-        _operators.gru_cell_pointwise(gx[begin:end], g, before, step, walk.data(h)[begin:end])
+        operators.gru_cell_pointwise(gx[begin:end], g, before, step, walk.data(h)[begin:end])
     found = [h, walk.final(h, places)]
     return found if gates is None else [*found, gates]
 
@@ -241,7 +241,7 @@ def gru_backward(
     by_product = torch.zeros_like(dh)
     for place in reversed(places):
         begin, end, size = place.begin, place.end, place.end - place.begin
-        _operators.gru_cell_pointwise_backward(
+        operators.gru_cell_pointwise_backward(
             gates[begin:end], walk.before(h, place), None if dy is None else dy[begin:end], dh[:size],
             by_product[:size], dgx[begin:end], dg[begin:end], dh[:size],
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from .errors import Error
+from ..errors import Error
 
 Class = TypeVar("Class", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-LIBRARY = Path(__file__).resolve().parent / "libsparseloom_torch.so"
+LIBRARY = Path(__file__).resolve().parents[1] / "libsparseloom_torch.so"
 CORE = LIBRARY.with_name("libsparseloom.so")  # where LIBRARY's run path has the loader look
 OLDEST_TORCH = (2, 11)  # the release whose stable ABI the object is built against
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _operators
-from ._operators import call
-from ._plans import dtype_name
-from .errors import Error, translated
+from ..errors import Error, translated
+from . import operators
+from .operators import call
+from .plans import dtype_name
 
 
 def require_weight(op: str, weight: object) -> Tensor:
@@ -76,24 +76,24 @@ def linear(
 ) -> Tensor:  # fmt: skip
     """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
     kernels."""
-    return _called(_operators.nmg_linear, x, values, order, bias, *sizes, row, strict)
+    return _called(operators.nmg_linear, x, values, order, bias, *sizes, row, strict)
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
-    return _called(_operators.nm_pack, dense, positions, m)
+    return _called(operators.nm_pack, dense, positions, m)
 
 
 def nm_unpack(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
-    return _called(_operators.nm_unpack, values, positions, cols, m)
+    return _called(operators.nm_unpack, values, positions, cols, m)
 
 
 def nmg_pack(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
-    return _called(_operators.nmg_pack, dense, order, n, m, g)
+    return _called(operators.nmg_pack, dense, order, n, m, g)
 
 
 def nmg_unpack(values: Tensor, order: Tensor, *sizes: int) -> Tensor:
     """Returns W; ``sizes``: rows, cols, n, m, g."""
-    return _called(_operators.nmg_unpack, values, order, *sizes)
+    return _called(operators.nmg_unpack, values, order, *sizes)
 
 
 def plan(

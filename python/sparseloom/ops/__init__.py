@@ -10,41 +10,42 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _autograd, _gates, _operators, _products
-from ._autograd import activate as activate
-from ._autograd import require_residual as require_residual
-from ._indices import MOVING as MOVING
-from ._indices import UNKNOWN as UNKNOWN
-from ._indices import Index as Index
-from ._indices import choose_blocks as choose_blocks
-from ._indices import make_index as make_index
-from ._indices import move_blocks as move_blocks
-from ._indices import remember as remember
-from ._indices import set_topology as set_topology
-from ._indices import update_topology as update_topology
-from ._operators import ACTIVATIONS as ACTIVATIONS
-from ._operators import PLAN_CHOOSES, tf32_of
-from ._operators import call as call
-from ._operators import tf32_allowed as tf32_allowed
-from ._operators import unknown_activation as unknown_activation
-from ._plans import DIRECTIONS as DIRECTIONS
-from ._plans import DTYPES as DTYPES
-from ._plans import OUT_DTYPES as OUT_DTYPES
-from ._plans import SCALED_DTYPES as SCALED_DTYPES
-from ._plans import copy_is_faster as copy_is_faster
-from ._plans import dtype_name as dtype_name
-from ._plans import has_kernels_for as has_kernels_for
-from ._plans import info as info
-from ._plans import kernel_number as kernel_number
-from ._plans import ordinal as ordinal
-from ._plans import plan as plan
-from ._products import differentiated as differentiated
-from ._products import functorch_active
-from ._registry import DenseFallback as DenseFallback
-from ._registry import Output, current
-from ._registry import Registry as Registry
-from ._registry import strict as strict
-from .errors import Error, translated, unsupported_layout
+from ..errors import Error, translated, unsupported_layout
+from . import autograd, operators, products
+from . import gates as _gates
+from .autograd import activate as activate
+from .autograd import require_residual as require_residual
+from .index import MOVING as MOVING
+from .index import UNKNOWN as UNKNOWN
+from .index import Index as Index
+from .index import choose_blocks as choose_blocks
+from .index import make_index as make_index
+from .index import move_blocks as move_blocks
+from .index import remember as remember
+from .index import set_topology as set_topology
+from .index import update_topology as update_topology
+from .operators import ACTIVATIONS as ACTIVATIONS
+from .operators import PLAN_CHOOSES, tf32_of
+from .operators import call as call
+from .operators import tf32_allowed as tf32_allowed
+from .operators import unknown_activation as unknown_activation
+from .plans import DIRECTIONS as DIRECTIONS
+from .plans import DTYPES as DTYPES
+from .plans import OUT_DTYPES as OUT_DTYPES
+from .plans import SCALED_DTYPES as SCALED_DTYPES
+from .plans import copy_is_faster as copy_is_faster
+from .plans import dtype_name as dtype_name
+from .plans import has_kernels_for as has_kernels_for
+from .plans import info as info
+from .plans import kernel_number as kernel_number
+from .plans import ordinal as ordinal
+from .plans import plan as plan
+from .products import differentiated as differentiated
+from .products import functorch_active
+from .registry import DenseFallback as DenseFallback
+from .registry import Output, current
+from .registry import Registry as Registry
+from .registry import strict as strict
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
 
@@ -89,18 +90,18 @@ def linear(
         if functorch_active() or forward_ad._current_level >= 0:
             weight = main_grad_of if needed and values.requires_grad else None
             parts_how = activation, strict, number, index, weight
-            return _autograd.by_parts(x, values, bias, parts_how, residual)
+            return autograd.by_parts(x, values, bias, parts_how, residual)
         # jit.trace records operators, but cannot record autograd Functions
         if needed and _tracing_state() is None:
-            fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
+            fused = activation if x.is_cuda or activation in autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
             # An exported graph has no backward pass.
             fuses = main_grad_of is not None and values.requires_grad and not torch.compiler.is_exporting()
             weight = main_grad_of if fuses else None
-            apply = _autograd.eagerly
+            apply = autograd.eagerly
             if torch.compiler.is_compiling():
-                x = _autograd.in_rows(x)
-                apply = _autograd.Layer.apply if weight is None else _autograd.between_graphs
+                x = autograd.in_rows(x)
+                apply = autograd.Layer.apply if weight is None else autograd.between_graphs
             how = fused, strict, number, index, weight
             y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
             y = y[0] if isinstance(y, tuple) else y
@@ -111,9 +112,9 @@ def linear(
             return y + residual
         # not called on the CPU: saves .12 us of 15
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
-        operator = _operators.linear_eagerly
+        operator = operators.linear_eagerly
         if torch.compiler.is_compiling():
-            x, operator = _autograd.in_rows(x), _operators.linear
+            x, operator = autograd.in_rows(x), operators.linear
         return operator(
             x, values, index.packed, bias, index.rows, code, index.digest, strict, tf32, number, residual
         )
@@ -165,8 +166,8 @@ def linear_dx(
     try:
         if dy.shape[-1:] != (index.rows,):
             raise _width("linear_dx", "dy", dy, index.rows)
-        return _products.product(
-            _products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+        return products.product(
+            products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
         )
     except _REFUSED as error:
         raise _explained(error, "linear_dx", index, None, {"dy": dy, "values": values}) from None
@@ -212,8 +213,8 @@ def linear_dw(
         torch.autograd.graph.increment_version(out)
         return out
     try:
-        return _products.product(
-            _products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+        return products.product(
+            products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
         )
     except _REFUSED as error:
         raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
@@ -243,7 +244,7 @@ def gated_linear(
         if x.shape[-1:] != (index.cols,):
             remedy = "pass what the layer maps"
             raise Error("gated_linear", f"x [..., {index.cols}]", str(list(x.shape)), remedy)
-        if _products.transformed() or _tracing_state() is not None:
+        if products.transformed() or _tracing_state() is not None:
             open_ones = gates.to(values.dtype).where(gates != 0, 0.0)  # those at zero have no gradient
             return linear(x, values * open_ones[:, None, None], index, bias, strict=strict)
         y: Tensor = _gates.Gated.apply(x, values, gates.float(), bias, (index, strict))

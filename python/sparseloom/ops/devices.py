@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .errors import Error
+from ..errors import Error
 
 Fake = TypeVar("Fake", bound=Callable[..., Any])
 

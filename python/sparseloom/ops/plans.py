@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._numbers import whole
-from ._operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed, unknown_activation
-from .errors import Error
+from .._numbers import whole
+from ..errors import Error
+from .operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed, unknown_activation
 
 if TYPE_CHECKING:
-    from .ops import Index
+    from . import Index
 
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import ops
-from .errors import Error
+from .. import ops
+from ..errors import Error
 
 #: norm -> the order of torch's vector norm.
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}

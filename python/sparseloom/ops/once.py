@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._products import gradient_batched
-from .errors import Error
+from ..errors import Error
+from .products import gradient_batched
 
 
 class _Refused(torch.autograd.Function):

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import _conv, _operators
-from ._conv import Window
-from ._indices import UNKNOWN, Index
-from ._once import differentiable_once
-from ._products import SEGMENT
-from .errors import Error
+from ...errors import Error
+from .. import operators
+from ..index import UNKNOWN, Index
+from ..once import differentiable_once
+from ..products import SEGMENT
+from . import product
+from .product import Window
 
 _TORCHS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
@@ -47,10 +48,10 @@ def conv_transpose(
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
     sizes = turned_sizes(index)
-    if not _conv.by_rows("dx", x, extents, sizes, window, strict):
+    if not product.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
-            raise _conv.no_row("conv_transpose", x)
-        return by_weight(x, _conv.dense(values, index, window.kernel), bias, window, output_padding)
+            raise product.no_row("conv_transpose", x)
+        return by_weight(x, product.dense(values, index, window.kernel), bias, window, output_padding)
     # Padding of at least a stride asks for outputs that an x after the last would have: zeros are put there.
     more = [each // stride for each, stride in zip(output_padding, window.stride, strict=True)]
     if any(more):
@@ -104,8 +105,8 @@ class _Transposed(torch.autograd.Function):
         need_x, need_values, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if need_values else None, values if need_x else None)
         three = (*(1,) * (3 - len(extents)), *extents)
-        how = index.packed, index.cols, *three, *window, *_conv._any_row(x, index)
-        return _conv._called(_operators.conv_dx, x, values, *how)
+        how = index.packed, index.cols, *three, *window, *product._any_row(x, index)
+        return product._called(operators.conv_dx, x, values, *how)
 
     @staticmethod
     @differentiable_once("conv_transpose")
@@ -114,7 +115,7 @@ class _Transposed(torch.autograd.Function):
         need_x, need_values, *_ = ctx.needs_input_grad
         dx = dvalues = None
         if need_x:
-            dx = _conv._forward(dy, values, None, index, window)
+            dx = product._forward(dy, values, None, index, window)
         if need_values:
-            dvalues = _conv._dvalues(x, dy, index, window)
+            dvalues = product._dvalues(x, dy, index, window)
         return dx, dvalues, None, None, None

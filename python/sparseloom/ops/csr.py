@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _operators
-from ._operators import call
-from ._plans import dtype_name, ordinal
-from .errors import translated
+from ..errors import translated
+from . import operators
+from .operators import call
+from .plans import dtype_name, ordinal
 
 
 def linear(
@@ -25,7 +25,7 @@ def linear(
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
     products here. ``strict`` forbids the dense and reference kernels of each."""
     name = "none" if activation is None else activation
-    return _called(_operators.csr_linear, x, values, crow, col, bias, "", strict, name, residual)
+    return _called(operators.csr_linear, x, values, crow, col, bias, "", strict, name, residual)
 
 
 def dx(
@@ -33,12 +33,12 @@ def dx(
     strict: bool = False,
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(_operators.csr_dx, dy, values, crow, col, cols, "", strict, by_column)
+    return _called(operators.csr_dx, dy, values, crow, col, cols, "", strict, by_column)
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    return _called(_operators.csr_dw, dy, x, crow, col, "", strict)
+    return _called(operators.csr_dw, dy, x, crow, col, "", strict)
 
 
 def plan(

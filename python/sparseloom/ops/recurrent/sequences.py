@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from . import _recurrent, _recurrent_transformed
-from ._devices import on_one_device, require_one_device
-from ._once import differentiable_once
-from ._products import transformed
-from ._recurrent import Walk, Weight, state_dtype
+from ..devices import on_one_device, require_one_device
+from ..once import differentiable_once
+from ..products import transformed
+from . import transformed as _recurrent_transformed
+from . import walk as _recurrent
+from .walk import Walk, Weight, state_dtype
 
 #: What a weight is beside its values: the packed index and the numbers of a Weight.
 Where: TypeAlias = "tuple[Tensor | None, tuple[int, ...]]"

@@ -1,0 +1,1 @@
+"""Convolutions: products and their gradients, plans, and the transposed ones."""

@@ -1,0 +1,1 @@
+"""Recurrent layers: steps, walks over sequences, and the norms between steps."""
