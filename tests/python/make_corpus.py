@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom._model_file import checksum, file_bytes
+from sparseloom.io.model_file import checksum, file_bytes
 from sparseloom.nn import BlockSparseLinear
 
 CORPUS = Path(__file__).parent / "corpus"

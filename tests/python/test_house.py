@@ -37,7 +37,7 @@ def test_include_arrows_hold() -> None:
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
         ("include/sparseloom/layout_concept.h", '#include "sparseloom/plan.h"'),
         ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.bsr_linear(x)"),
-        ("python/sparseloom/io.py", "from .cli import main"),
+        ("python/sparseloom/io/__init__.py", "from .cli import main"),
         ("python/sparseloom/nn/bad.py", "from ..demo.data import Text"),
         ("python/sparseloom/nn/bad.py", "def f(): from ..report import candidates"),
         ("python/sparseloom/nn/bad.py", "def f(): import sparseloom.patch.optimizer"),

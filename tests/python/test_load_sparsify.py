@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, InLayout, Semi24, _model_file, sparsify_
+from sparseloom import BlockSparse, InLayout, Semi24, sparsify_
+from sparseloom.io import model_file
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear
 
 
@@ -207,13 +208,13 @@ def test_metadata_with_a_right_checksum_and_wrong_content_names_layer_and_file(t
     sparsify_(model, {"conv": BlockSparse(8, 0.5)} | RECIPES)
     sparseloom.save(model, path)
     tensors = safetensors.torch.load(path.read_bytes())
-    _, layers = _model_file.read_file(path)
+    _, layers = model_file.read_file(path)
     plain, draws, refused = dense(), random.Random(59), 0
     before = copy.deepcopy(plain.state_dict())
     for _ in range(300):
         changed = copy.deepcopy(layers)
         name = _wrong(draws, changed)
-        path.write_bytes(_model_file.file_of(tensors, changed, {}))
+        path.write_bytes(model_file.file_of(tensors, changed, {}))
         for target, sparsify in ((plain, True), (model, False)):
             try:
                 sparseloom.load(path, target, sparsify=sparsify)
@@ -235,8 +236,8 @@ def test_metadata_that_is_no_object_names_the_file(said, tmp_path):
     tensors = safetensors.torch.load(path.read_bytes())
     with safetensors.safe_open(path, "pt") as file:
         told = file.metadata() | said
-    told["sha256"] = _model_file.checksum(tensors, told)
-    path.write_bytes(_model_file.file_bytes(tensors, told))
+    told["sha256"] = model_file.checksum(tensors, told)
+    path.write_bytes(model_file.file_bytes(tensors, told))
     with pytest.raises(sparseloom.Error, match=str(path)):
         sparseloom.load(path, nn.Linear(3, 3))
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import layouts
-from ._files import decoded, write_whole
-from ._model_file import REPLACE, file_of, read_file
-from ._numbers import require_bool, whole
-from .errors import Error
-from .nn.as_before import or_as_before
-from .nn.masked import masked_layers
-from .nn.moments import as_before_on_error
-from .nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
-from .nn.sparse_weight import SparseWeight, joined, sparse_layers
-from .nn.state import int32_index
-from .pattern import Pattern
+from .. import layouts
+from .._files import decoded, write_whole
+from .._numbers import require_bool, whole
+from ..errors import Error
+from ..nn.as_before import or_as_before
+from ..nn.masked import masked_layers
+from ..nn.moments import as_before_on_error
+from ..nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
+from ..nn.sparse_weight import SparseWeight, joined, sparse_layers
+from ..nn.state import int32_index
+from ..pattern import Pattern
+from .model_file import REPLACE, file_of, read_file
 
 if TYPE_CHECKING:
-    from .patch.recipe import Recipe
+    from ..patch.recipe import Recipe
 
 #: What a file says of a weight in any layout.
 _SHAPE = ("out_features", "in_features")
@@ -94,7 +94,7 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
         tensors, layers = read_file(path)
         if not sparsify:
             return _fill(model, tensors, layers)
-        from .patch.from_file import shapes_of, sparsified  # a program that only loads need not import it
+        from ..patch.from_file import shapes_of, sparsified  # a program that only loads need not import it
 
         present = {*_sparse_layers(model), *_masked(model)}
         with sparsified(model, _recipes(tensors, layers, present, shapes_of(model))) as settle:
@@ -177,10 +177,10 @@ def _require_shape(described: Mapping[str, Any], shape: tuple[int, int] | None) 
 
 def _recipe(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str) -> Recipe:
     """Returns how to make a layer of the file."""
-    from .patch import BlockSparse
-    from .patch.in_layout import Stored
-    from .patch.masters import mask_later
-    from .patch.semi24 import ReadLater
+    from ..patch import BlockSparse
+    from ..patch.in_layout import Stored
+    from ..patch.masters import mask_later
+    from ..patch.semi24 import ReadLater
 
     prefix = f"{name}." if name else ""
     rows, cols = (described[side] for side in _SHAPE)

@@ -15,9 +15,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from . import ops
-from ._files import decoded
-from .errors import Error
+from .. import ops
+from .._files import decoded
+from ..errors import Error
 
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
