@@ -80,7 +80,7 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom.callbacks": ["trainer_callback", "lightning_callback"],
     "sparseloom.quantize": ["Quantized", "QuantizedLayer"],
     "sparseloom.report": ["LayerReport", "ModelReport", "Spread", "Totals"],
-    "sparseloom.advice": ["LayerAdvice", "Option"],
+    "sparseloom.advise.advice": ["LayerAdvice", "Option"],
     "sparseloom.pattern": [
         *(
             "random",

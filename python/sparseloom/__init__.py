@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import layouts, nn, ops, optim, pattern, sparsify
-from .advice import Advice
 from .advise import advise
+from .advise.advice import Advice
 from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save

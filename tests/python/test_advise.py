@@ -10,7 +10,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import advise, sparsify_
-from sparseloom.advice import WORTH, Advice, LayerAdvice, Option
+from sparseloom.advise.advice import WORTH, Advice, LayerAdvice, Option
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.report import trial
 from sparseloom.report.break_even import Size, crossing, predicted

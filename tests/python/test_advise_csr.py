@@ -9,7 +9,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import advise, sparsify_
-from sparseloom.advice import Advice, LayerAdvice, Option
+from sparseloom.advise.advice import Advice, LayerAdvice, Option
 from sparseloom.nn import SparseLinear
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import ops
-from ._numbers import require_bool
+from .. import ops
+from .._numbers import require_bool
+from ..errors import Error
+from ..nn import Semi24Linear, SparseLinear
+from ..nn.arguments import require_module
+from ..patch.survey import survey
+from ..pattern import Block, block_shape
+from ..report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
+from ..report.inputs import as_arguments, gpus_of, watched
+from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
+from ..timing.busy import Watch
+from ..timing.rounds import Spread, in_turn, ratios
 from .advice import Advice, LayerAdvice, Option
-from .errors import Error
-from .nn import Semi24Linear, SparseLinear
-from .nn.arguments import require_module
-from .patch.survey import survey
-from .pattern import Block, block_shape
-from .report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
-from .report.inputs import as_arguments, gpus_of, watched
-from .report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
-from .timing.busy import Watch
-from .timing.rounds import Spread, in_turn, ratios
 
 #: The duration of a call after which the next call finds the caches emptied, whatever ran before.
 _LONG_SECONDS = 0.01

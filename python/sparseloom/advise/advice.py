@@ -7,11 +7,11 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .errors import Error
-from .patch import BlockSparse, InLayout, Semi24
-from .patch.result import aligned
-from .timing.busy import loud
-from .timing.rounds import Spread
+from ..errors import Error
+from ..patch import BlockSparse, InLayout, Semi24
+from ..patch.result import aligned
+from ..timing.busy import loud
+from ..timing.rounds import Spread
 
 #: The speedup from which a change is recommended. Predictions miss by a few percent, and a layer that becomes
 #: slower costs more than a gain of a few percent brings. The value is half way, by ratio, between .97 and
