@@ -8,7 +8,7 @@ import sys
 
 from generated import ROOT, table, update
 
-from sparseloom import gallery
+from sparseloom.pattern import gallery
 
 PAGE, FOLDER = ROOT / "docs" / "patterns.md", ROOT / "docs" / "patterns"
 

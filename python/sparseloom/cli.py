@@ -235,7 +235,7 @@ def _plan(parsed: argparse.Namespace) -> int:
 
 
 def _patterns(parsed: argparse.Namespace) -> int:
-    from . import gallery
+    from .pattern import gallery
 
     try:
         written = gallery.write(parsed.out, parsed.seed)

@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from sparseloom import cli, gallery, pattern
+from sparseloom import cli, pattern
+from sparseloom.pattern import gallery
 
 
 @pytest.fixture(scope="module")

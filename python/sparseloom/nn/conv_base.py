@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
-from .._empty_rows import warn_of_empty_rows
 from .._numbers import whole
 from ..errors import Error
 from ..ops.conv import plans, product
 from ..ops.devices import require_one_device
 from ..pattern import Block, Pattern
+from ..pattern.empty_rows import warn_of_empty_rows
 from ..sparsify import Sparsifier
 from . import arguments, conv_convert, state
 from . import dense_copy as copies

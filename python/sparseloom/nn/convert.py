@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..layouts.torchs import is_sparse_matrix, strided
 from ..pattern import Block, Head, Pattern, block_shape
+from ..pattern.empty_rows import warn_of_empty_rows
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from .from_torch import require_bias
 from .sharded import require_whole

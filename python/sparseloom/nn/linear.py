@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
-from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..pattern import Block, Head, Pattern
+from ..pattern.empty_rows import warn_of_empty_rows
 from ..sparsify import Sparsifier
 from ..timing import candidates
 from . import arguments, convert, cut, from_torch, state

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._empty_rows import warn_of_empty_heads, warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
 from ..nn.recurrent_weights import BlockSparseGates
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
+from ..pattern.empty_rows import warn_of_empty_heads, warn_of_empty_rows
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from .heads import head_of
 from .masters import Master, refusal_of_master

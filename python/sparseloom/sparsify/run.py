@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._empty_rows import warn
 from .._optimizers import as_optimizers
 from ..errors import Error
+from ..pattern.empty_rows import warn
 from .held import Held
 from .method import Method
 

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import pattern
-from .pattern import Pattern
+from .. import pattern
+from . import Pattern
 
 #: Block rows and block columns of the gallery's patterns; a power of two, so that the butterfly is whole.
 NODES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from .pattern import Pattern, head_shape, heads_without_blocks
+from . import Pattern, head_shape, heads_without_blocks
 
 
 def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
