@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from . import ops
-from ._numbers import require_bool
+from ._checks import require_bool
 from .errors import Error
 from .nn import MaskedLinear
 from .nn.arguments import require_module

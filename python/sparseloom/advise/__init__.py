@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import ops
-from .._numbers import require_bool
+from .._checks import require_bool
 from ..errors import Error
 from ..nn import Semi24Linear, SparseLinear
 from ..nn.arguments import require_module

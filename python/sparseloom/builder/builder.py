@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers
 from ..errors import Error
 from ..layouts import Csr, Dense, Layout
 from ..ops.registry import Registry

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import layouts
+from .._checks import require_bool, whole
 from .._files import decoded, write_whole
-from .._numbers import require_bool, whole
 from ..errors import Error
 from ..nn.as_before import or_as_before
 from ..nn.masked import masked_layers

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .._numbers import share
+from .._checks import share
 from ..errors import Error
 from ..ops import csr as _csr
 from ..ops.products import applied, differentiated

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..ops import nm
 from ..ops.devices import require_one_device

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy, Tracer
 
 from .. import ops
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
 

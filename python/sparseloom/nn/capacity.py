@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 
 from .. import ops
 from .. import pattern as patterns
-from .._numbers import share
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers, share
 from ..errors import Error
 from ..ops.products import SEGMENT
 from ..pattern import Pattern

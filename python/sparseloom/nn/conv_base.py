@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..ops.conv import plans, product
 from ..ops.devices import require_one_device

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .. import ops
-from .._numbers import require_bool
+from .._checks import require_bool
 from ..errors import Error
 
 _INSIDE = "set it on the sparse layers inside: for layer in module.modules()"

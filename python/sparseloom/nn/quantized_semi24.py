@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout
 from ..ops import semi24

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.semi24 import Semi24Layout, packed

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.parametrizations import weight_norm
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..ops.devices import at_hand, require_one_device
 from ..ops.recurrent.norms import Norm, Reach

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import layouts
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..layouts import Layout, products
 from ..layouts.entries import Entries

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .. import ops
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers
 from ..errors import Error
 from ..pattern import Pattern
 from . import capacity, state

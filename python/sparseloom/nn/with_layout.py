@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..layouts import Layout
 from . import arguments, moments, padding

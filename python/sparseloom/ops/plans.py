@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from .operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed, unknown_activation
 

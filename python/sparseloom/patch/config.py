@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from ..nn.recurrent_weights import BlockSparseGates
 from ..nn.semi_structured import is_torchs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers
 from ..errors import Error
 from ..nn.gated import gated_layers
 from ..nn.masked import masked_layers

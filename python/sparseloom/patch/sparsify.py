@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._numbers import require_bool
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers, require_bool
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.dense_copy import require_setting

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from .pattern import Block, Pattern, block_shape, require_sides
 

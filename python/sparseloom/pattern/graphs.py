@@ -8,7 +8,7 @@ for one node, so that signals spread through it as through the graph.
 from __future__ import annotations
 
 from .. import ops
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from .generators import Seed, draw_seed, generated, truth
 from .pattern import Block, Pattern

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 
 #: (out features, in features) of one head, one of which is None: all of them. An int is of the out features.

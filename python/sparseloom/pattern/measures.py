@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import ops
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from .pattern import Pattern
 

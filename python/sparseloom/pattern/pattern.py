@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 
 Block: TypeAlias = int | tuple[int, int]

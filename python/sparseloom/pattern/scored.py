@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from ..ops.scores import block_scores, scores_on_device
 from .heads import Head, folded, head_shape, unfolded

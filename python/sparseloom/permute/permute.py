@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..nn.arguments import require_module
 from ..ops import semi24

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._numbers import require_bool
+from .._checks import require_bool
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv_base import ConvModule

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .._numbers import share
+from .._checks import share
 from ..errors import Error
 from ..ops.scores import block_scores
 from ..pattern import Block, block_shape

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import ops
 from .. import pattern as patterns
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from ..ops.scores import scores_on_device
 from ..pattern import Pattern

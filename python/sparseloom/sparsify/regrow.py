@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from .._numbers import share, whole
+from .._checks import share, whole
 from ..errors import Error
 from ..ops.scores import NORMS
 from .grid import expanded

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._optimizers import as_optimizers
+from .._checks import as_optimizers
 from ..errors import Error
 from ..pattern.empty_rows import warn
 from .held import Held

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 
 

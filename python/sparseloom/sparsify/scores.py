@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._numbers import share
+from .._checks import share
 from ..errors import Error
 from ..ops.scores import NORMS, block_scores
 from .context import Context

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._numbers import whole
+from .._checks import whole
 from ..errors import Error
 from ..pattern import Pattern
 from .context import Context, Sparsifier

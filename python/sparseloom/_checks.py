@@ -1,11 +1,14 @@
-"""Checks numbers that callers pass. numpy's and torch's count as Python's own do; what is not a number is
-refused with an Error."""
+"""Checks of arguments: numbers and optimizers, each refused with what it takes instead."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
+
+import torch
+from torch.optim import Optimizer
 
 from .errors import Error
 
@@ -38,3 +41,32 @@ def require_bool(op: str, name: str, value: Any) -> None:
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         got, remedy = type(value).__name__, f"pass {name}=True or False, and other arguments by their names"
         raise Error(op, f"{name} to be a bool", got, remedy)
+
+
+def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    """Returns one, several or no optimizers as a list, checked before anything is changed. Raises Error for
+    what is not an optimizer, and for those without state per parameter or that do not take 3-dimensional
+    values."""
+    if optimizer is None:
+        return []
+    found = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    for each in found:
+        if not isinstance(each, Optimizer):
+            raise Error(
+                op,
+                "optimizer to be a torch.optim.Optimizer, or several",
+                type(each).__name__,
+                "pass the optimizer itself",
+            )
+        if isinstance(each, torch.optim.LBFGS):
+            raise Error(
+                op, "an optimizer with state per parameter", "LBFGS", "make a new LBFGS after this call"
+            )
+        if type(each).__name__ == "Muon":
+            raise Error(
+                op,
+                "an optimizer that takes 3-dimensional values",
+                "Muon",
+                "put block-sparse values into an AdamW group",
+            )
+    return found
