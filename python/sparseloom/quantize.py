@@ -16,7 +16,7 @@ from ._checks import require_bool
 from .errors import Error
 from .nn import MaskedLinear
 from .nn.arguments import require_module
-from .nn.conv_weight import ConvWeight
+from .nn.conv.weight import ConvWeight
 from .nn.linears import (
     OWN_CLASS,
     EightBitLinear,

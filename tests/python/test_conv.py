@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sparsify_
 from sparseloom import pattern as patterns
 from sparseloom.nn import BlockSparseConv2d
-from sparseloom.nn.conv import BLOCK_SPARSE
+from sparseloom.nn.conv.layers import BLOCK_SPARSE
 from sparseloom.nn.state import build_index
 from sparseloom.ops.conv import plans, product
 from sparseloom.ops.conv.product import Window

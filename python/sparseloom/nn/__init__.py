@@ -1,8 +1,8 @@
 """Layers with sparse weights."""
 
 from .attention import BlockSparseMultiheadAttention
-from .conv import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
-from .conv_transpose import (
+from .conv.layers import BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d
+from .conv.transpose import (
     BlockSparseConvTranspose1d,
     BlockSparseConvTranspose2d,
     BlockSparseConvTranspose3d,

@@ -14,7 +14,7 @@ from ..ops.scores import NORMS
 from ..sparsify.grid import expanded
 from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk
-from .conv_base import ConvModule
+from .conv.base import ConvModule
 from .indexed import IndexedModule
 from .masked import MaskedLinear
 from .places import Places

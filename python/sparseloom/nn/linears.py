@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import torch
 from torch import nn
 
-from .conv_base import ConvModule
+from .conv.base import ConvModule
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .quantized_semi24 import QuantizedSemi24Linear

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..nn.conv_base import ConvModule
+from ..nn.conv.base import ConvModule
 from ..nn.sparse_weight import SparseWeight
 from .layers import drawn, listed, name_kernels, product_dtype, timed
 from .result import LayerReport

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..nn import SparseLinear
-from ..nn.conv_base import ConvModule
+from ..nn.conv.base import ConvModule
 from ..nn.linears import Planned
 from ..nn.masked import MaskedLinear
 from ..nn.sparse_weight import SparseWeight

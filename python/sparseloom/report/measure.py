@@ -13,7 +13,7 @@ from .. import ops
 from .._checks import require_bool
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
-from ..nn.conv_base import ConvModule
+from ..nn.conv.base import ConvModule
 from ..nn.linears import Planned, planned_convolutions, planned_linears
 from ..nn.masked import MaskedLinear
 from ..nn.sparse_weight import sparse_layers

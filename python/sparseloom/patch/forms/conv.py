@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...nn.conv import BLOCK_SPARSE
-from ...nn.conv_base import ConvModule
-from ...nn.conv_transpose import TRANSPOSED
+from ...nn.conv.base import ConvModule
+from ...nn.conv.layers import BLOCK_SPARSE
+from ...nn.conv.transpose import TRANSPOSED
 from ...pattern import Pattern
 from .form import Form, Layers, Site
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from ..errors import Error
-from ..ops.conv import product
-from ..pattern import Block, Pattern
-from ..sparsify import Sparsifier
-from . import arguments
-from .convert import Activation, chosen_pattern
+from ...errors import Error
+from ...ops.conv import product
+from ...pattern import Block, Pattern
+from ...sparsify import Sparsifier
+from .. import arguments
+from ..convert import Activation, chosen_pattern
 
 if TYPE_CHECKING:
-    from .conv_base import ConvModule
+    from .base import ConvModule
 
 Made = TypeVar("Made", bound="ConvModule")
 

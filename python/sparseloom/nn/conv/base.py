@@ -9,25 +9,26 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from .. import pattern as patterns
-from .._checks import whole
-from ..errors import Error
-from ..ops.conv import plans, product
-from ..ops.devices import require_one_device
-from ..pattern import Block, Pattern
-from ..pattern.empty_rows import warn_of_empty_rows
-from ..sparsify import Sparsifier
-from . import arguments, conv_convert, state
-from . import dense_copy as copies
-from .conv_weight import ConvWeight
-from .edges import Edges
-from .indexed import IndexedModule
-from .linear import uniform_
-from .parametrized import require_own_values, values_are_computed
-from .pruned_entries import accept_pruned
-from .sparse_weight import SparseWeight, described
-from .weight import BlockSparseWeight
+from ... import ops
+from ... import pattern as patterns
+from ..._checks import whole
+from ...errors import Error
+from ...ops.conv import plans, product
+from ...ops.devices import require_one_device
+from ...pattern import Block, Pattern
+from ...pattern.empty_rows import warn_of_empty_rows
+from ...sparsify import Sparsifier
+from .. import arguments, state
+from .. import dense_copy as copies
+from ..edges import Edges
+from ..indexed import IndexedModule
+from ..linear import uniform_
+from ..parametrized import require_own_values, values_are_computed
+from ..pruned_entries import accept_pruned
+from ..sparse_weight import SparseWeight, described
+from ..weight import BlockSparseWeight
+from . import convert as conv_convert
+from .weight import ConvWeight
 
 Self = TypeVar("Self", bound="ConvModule")
 Numbers = int | Sequence[int]

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import Error
-from ..ops.conv import product
-from ..ops.conv.product import Window
-from ..pattern import Block, Pattern
-from . import state
-from .conv_base import ConvModule, Numbers
-from .edges import Edges, Side
+from ...errors import Error
+from ...ops.conv import product
+from ...ops.conv.product import Window
+from ...pattern import Block, Pattern
+from .. import state
+from ..edges import Edges, Side
+from .base import ConvModule, Numbers
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 

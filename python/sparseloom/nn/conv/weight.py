@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..ops.conv import product
-from . import state
-from .sparse_weight import SparseWeight
+from ...ops.conv import product
+from .. import state
+from ..sparse_weight import SparseWeight
 
 
 class ConvWeight(SparseWeight):

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from ..errors import Error
-from ..ops.conv.product import Window
-from ..ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
-from ..pattern import Block, Pattern
-from . import state
-from .conv_base import ConvModule, Numbers
-from .edges import Edges, Side
+from ... import ops
+from ...errors import Error
+from ...ops.conv.product import Window
+from ...ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
+from ...pattern import Block, Pattern
+from .. import state
+from ..edges import Edges, Side
+from .base import ConvModule, Numbers
 
 
 class BlockSparseConvTranspose(ConvModule):

@@ -1,0 +1,1 @@
+"""Layers of convolutions."""
