@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparseloom import Error, pattern
 from sparseloom.nn import BlockSparseGRU, BlockSparseLSTM
-from sparseloom.nn.recurrent_weights import beside_of, stacked
+from sparseloom.nn.recurrent.weights import beside_of, stacked
 
 KINDS = ["lstm", "gru"]
 

@@ -12,7 +12,7 @@ from torch import nn
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, densify_, pattern, quantize_, sparsify_
 from sparseloom.nn import BlockSparseGRU, BlockSparseLSTM
-from sparseloom.nn.recurrent_weights import stacked
+from sparseloom.nn.recurrent.weights import stacked
 
 KINDS = ["lstm", "gru"]
 

@@ -12,7 +12,7 @@ from small_worlds import HIDDEN, make, small_world
 import sparseloom
 from sparseloom import Error, pattern, quantize_
 from sparseloom.nn import BlockSparseLinear, BlockSparseLSTM, SmallWorldLSTM
-from sparseloom.nn.recurrent_weights import beside_of
+from sparseloom.nn.recurrent.weights import beside_of
 from sparseloom.ops.recurrent import norms, steps
 from sparseloom.ops.recurrent.steps import Products
 from sparseloom.ops.recurrent.walk import Weight

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from .. import pattern
 from ..errors import Error
 from ..nn import BlockSparseLSTM, SmallWorldLSTM
-from ..nn.recurrent_weights import beside_of, side_by_side, weight_of
+from ..nn.recurrent.weights import beside_of, side_by_side, weight_of
 from ..ops.plans import dtype_name
 from ..ops.recurrent.steps import Products, lstm_cell
 from ..timing import rounds

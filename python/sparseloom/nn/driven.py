@@ -18,7 +18,7 @@ from .conv.base import ConvModule
 from .indexed import IndexedModule
 from .masked import MaskedLinear
 from .places import Places
-from .recurrent_weights import BlockSparseGates
+from .recurrent.weights import BlockSparseGates
 from .sparse_weight import SparseWeight, sparse_layers
 from .topology import make_dynamic
 from .watch import Watch

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._checks import share, whole
 from ..errors import Error
-from ..nn.recurrent_weights import BlockSparseGates
+from ..nn.recurrent.weights import BlockSparseGates
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
 from ..pattern.empty_rows import warn_of_empty_heads, warn_of_empty_rows

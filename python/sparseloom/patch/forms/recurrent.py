@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from ...nn.recurrent import BlockSparseGRU, BlockSparseLSTM
-from ...nn.recurrent_weights import BlockSparseGates, names_of
+from ...nn.recurrent.layers import BlockSparseGRU, BlockSparseLSTM
+from ...nn.recurrent.weights import BlockSparseGates, names_of
 from .form import Form, Layers, Site
 
 

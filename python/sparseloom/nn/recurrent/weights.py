@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from .. import pattern as patterns
-from ..errors import Error
-from ..ops.recurrent.walk import Weight
-from ..pattern import Block, Pattern, block_shape
-from .linear import BlockSparseLinear
-from .linears import in_blocks
+from ... import ops
+from ... import pattern as patterns
+from ...errors import Error
+from ...ops.recurrent.walk import Weight
+from ...pattern import Block, Pattern, block_shape
+from ..linear import BlockSparseLinear
+from ..linears import in_blocks
 
 #: A pattern, of one gate or of all stacked, or what makes the one of a gate from (out, in features).
 GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.parametrizations import weight_norm
 
-from .._checks import whole
-from ..errors import Error
-from ..ops.devices import at_hand, require_one_device
-from ..ops.recurrent.norms import Norm, Reach
-from ..ops.recurrent.steps import Products, Rows, by_functions, lstm_cell
-from ..ops.recurrent.walk import Weight, state_dtype
-from ..pattern import Pattern
-from .arguments import generator_of, recorded_by_fx
-from .linears import in_blocks
-from .options import WithOptions
-from .recurrent_weights import BlockSparseGates, beside_of, stacked, weight_of
+from ..._checks import whole
+from ...errors import Error
+from ...ops.devices import at_hand, require_one_device
+from ...ops.recurrent.norms import Norm, Reach
+from ...ops.recurrent.steps import Products, Rows, by_functions, lstm_cell
+from ...ops.recurrent.walk import Weight, state_dtype
+from ...pattern import Pattern
+from ..arguments import generator_of, recorded_by_fx
+from ..linears import in_blocks
+from ..options import WithOptions
+from .weights import BlockSparseGates, beside_of, stacked, weight_of
 
 _OP = "SmallWorldLSTM"
 

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import Error
-from ..ops.devices import at_hand
-from ..ops.products import transformed
-from ..ops.recurrent.sequences import sequence
-from ..ops.recurrent.walk import Walk, Weight
-from ..pattern import Block
-from .arguments import generator_of, recorded_by_fx
-from .linears import in_blocks
-from .onnx import NotForOnnx
-from .options import WithOptions
-from .pruned_entries import accept_pruned
-from .recurrent_weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
-from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
+from ...errors import Error
+from ...ops.devices import at_hand
+from ...ops.products import transformed
+from ...ops.recurrent.sequences import sequence
+from ...ops.recurrent.walk import Walk, Weight
+from ...pattern import Block
+from ..arguments import generator_of, recorded_by_fx
+from ..linears import in_blocks
+from ..onnx import NotForOnnx
+from ..options import WithOptions
+from ..pruned_entries import accept_pruned
+from ..sparse_weight import SparseWeight, held, held_descriptions, is_sparse
+from .weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 
 Self = TypeVar("Self", bound="BlockSparseRNN")
 #: Steps of a sequence from which side-by-side gates save more than they cost on a GPU: two copies of the
