@@ -64,7 +64,7 @@ def test_int8_weights_of_cutlass_are_read():
     cls = torch.sparse.SparseSemiStructuredTensorCUTLASS
     layer = Semi24Linear.from_torch(layer_of(32, 128, torch.float16).to_torch())
     layout = type(layer.layout)
-    from sparseloom.nn import semi_structured
+    from sparseloom.nn.semi24.linear import semi_structured
 
     found, values = semi_structured.from_torch(cls(weight.shape, packed, meta, None, None, None))
     assert isinstance(found, layout) and torch.equal(found.to_dense(values), weight)

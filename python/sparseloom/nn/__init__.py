@@ -11,10 +11,10 @@ from .gated import GatedBlockSparseLinear
 from .linear import BlockSparseLinear
 from .masked import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
-from .quantized_semi24 import QuantizedSemi24Linear
 from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM
-from .semi24 import Semi24Linear
+from .semi24.linear import Semi24Linear
+from .semi24.quantized import QuantizedSemi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D

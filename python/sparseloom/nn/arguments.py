@@ -16,7 +16,7 @@ from ..pattern import Pattern
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
-    from .semi24 import Semi24Linear
+    from .semi24.linear import Semi24Linear
 
 _OP = "BlockSparseLinear"
 

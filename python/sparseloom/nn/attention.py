@@ -17,7 +17,7 @@ from .linear import BlockSparseLinear
 from .masked import MaskedLinear
 from .options import WithOptions
 from .pruned_entries import accept_pruned
-from .semi24 import Semi24Linear
+from .semi24.linear import Semi24Linear
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
 #: Projection -> (its Parameter in an nn.MultiheadAttention, what sparsify_ appends to the module's name).

@@ -19,7 +19,7 @@ from .torch_blocks import blocks_of
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
-    from .semi24 import Semi24Linear
+    from .semi24.linear import Semi24Linear
     from .sparse_linear import SparseLinear
 
 Layer = TypeVar("Layer", bound="IndexedModule")

@@ -27,7 +27,7 @@ from .places import Places
 
 if TYPE_CHECKING:
     from ..sparsify.gates import Gate
-    from .semi24 import Semi24Linear
+    from .semi24.linear import Semi24Linear
     from .sparse_linear import SparseLinear
 
 _OP = "MaskedLinear"

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.semi24 import Semi24Layout
-from .semi24 import Semi24Linear
+from .semi24.linear import Semi24Linear
 from .sparse_linear import SparseLinear
 
 

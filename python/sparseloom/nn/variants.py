@@ -12,7 +12,7 @@ from ..layouts import Layout
 from .linear import BlockSparseLinear
 from .options import WithOptions
 from .pruned_entries import accept_pruned
-from .semi24 import Semi24Linear
+from .semi24.linear import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight

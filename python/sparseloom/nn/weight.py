@@ -18,8 +18,8 @@ from .dense_copy import own_writes
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
     from .quantized import QuantizedBlockSparseLinear
-    from .quantized_semi24 import QuantizedSemi24Linear
-    from .semi24 import Semi24Linear
+    from .semi24.linear import Semi24Linear
+    from .semi24.quantized import QuantizedSemi24Linear
     from .sparse_linear import SparseLinear
 
     Layer: TypeAlias = (

@@ -12,7 +12,7 @@ from .. import pattern as patterns
 from .._checks import share, whole
 from ..errors import Error
 from ..nn.recurrent.weights import BlockSparseGates
-from ..nn.semi_structured import is_torchs
+from ..nn.semi24.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
 from ..pattern.empty_rows import warn_of_empty_heads, warn_of_empty_rows
 from ..sparsify import Context, Sparsifier, sparsifier_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..nn import MaskedLinear
-from ..nn.semi_structured import is_torchs
+from ..nn.semi24.semi_structured import is_torchs
 from .forms import Site
 from .result import Change
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout, packed
-from ..nn.semi_structured import from_torch, is_torchs
+from ..nn.semi24.semi_structured import from_torch, is_torchs
 from ..ops import semi24
 from .recipe import Chosen, Recipe
 

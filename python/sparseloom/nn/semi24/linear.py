@@ -8,19 +8,20 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from .._checks import whole
-from ..errors import Error
-from ..layouts import Layout
-from ..layouts.semi24 import Semi24Layout, packed
-from ..ops import semi24
-from . import arguments, semi_structured
-from . import dense_copy as copies
-from .convert import Activation
-from .dense_entries import accept_matrix
-from .ordered import Ordered
-from .parametrized import values_are_computed
-from .weight import BlockSparseWeight, assigned
-from .with_copy import WithCopy
+from ..._checks import whole
+from ...errors import Error
+from ...layouts import Layout
+from ...layouts.semi24 import Semi24Layout, packed
+from ...ops import semi24
+from .. import arguments
+from .. import dense_copy as copies
+from ..convert import Activation
+from ..dense_entries import accept_matrix
+from ..ordered import Ordered
+from ..parametrized import values_are_computed
+from ..weight import BlockSparseWeight, assigned
+from ..with_copy import WithCopy
+from . import semi_structured
 
 _OP = "Semi24Linear"
 

@@ -19,8 +19,8 @@ from torch.sparse import (
     SparseSemiStructuredTensorCUTLASS,
 )
 
-from ..errors import Error
-from ..layouts.semi24 import Semi24Layout, packed
+from ...errors import Error
+from ...layouts.semi24 import Semi24Layout, packed
 
 BACKENDS = {
     "cutlass": SparseSemiStructuredTensorCUTLASS,

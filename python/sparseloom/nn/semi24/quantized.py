@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from .._checks import whole
-from ..errors import Error
-from ..layouts.semi24 import Semi24Layout
-from ..ops import semi24
-from . import arguments
-from .eight_bit import MOST, EightBit, finite, require_options
-from .layout_weight import LayoutWeight
-from .ordered import Ordered
-from .semi24 import Semi24Linear
-from .sparse_weight import SparseWeight
+from ... import ops
+from ..._checks import whole
+from ...errors import Error
+from ...layouts.semi24 import Semi24Layout
+from ...ops import semi24
+from .. import arguments
+from ..eight_bit import MOST, EightBit, finite, require_options
+from ..layout_weight import LayoutWeight
+from ..ordered import Ordered
+from ..sparse_weight import SparseWeight
+from .linear import Semi24Linear
 
 _OP = "QuantizedSemi24Linear"
 
