@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from sparseloom import Error, Pattern
 from sparseloom import sparsify as S
-from sparseloom.nn import BlockSparseLinear, MaskedLinear, masked_product
+from sparseloom.nn import BlockSparseLinear, MaskedLinear
+from sparseloom.nn.masked.linear import product as masked_product
 from sparseloom.sparsify.gates import Gate
 from sparseloom.sparsify.grid import block_sums, expanded
 

@@ -20,7 +20,7 @@ from .._checks import require_bool, whole
 from .._files import decoded, write_whole
 from ..errors import Error
 from ..nn.as_before import or_as_before
-from ..nn.masked import masked_layers
+from ..nn.masked.linear import masked_layers
 from ..nn.moments import as_before_on_error
 from ..nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from ..nn.sparse_weight import SparseWeight, joined, sparse_layers

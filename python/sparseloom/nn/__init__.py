@@ -9,7 +9,7 @@ from .conv.transpose import (
 )
 from .gated import GatedBlockSparseLinear
 from .linear import BlockSparseLinear
-from .masked import MaskedLinear
+from .masked.linear import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
 from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM

@@ -14,7 +14,7 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
-from .masked import MaskedLinear
+from .masked.linear import MaskedLinear
 from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .semi24.linear import Semi24Linear

@@ -16,7 +16,7 @@ from ..sparsify.held import Held
 from ..sparsify.regrow import shrunk
 from .conv.base import ConvModule
 from .indexed import IndexedModule
-from .masked import MaskedLinear
+from .masked.linear import MaskedLinear
 from .places import Places
 from .recurrent.weights import BlockSparseGates
 from .sparse_weight import SparseWeight, sparse_layers

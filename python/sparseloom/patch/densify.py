@@ -13,7 +13,7 @@ from .._checks import as_optimizers
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.convert import Activation
-from ..nn.masked import masked_layers
+from ..nn.masked.linear import masked_layers
 from ..nn.parametrized import values_are_computed
 from ..nn.sparse_weight import SparseModule, SparseWeight, joined, sparse_modules
 from .announce import announce

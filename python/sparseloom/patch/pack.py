@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from .._checks import as_optimizers
 from ..errors import Error
 from ..nn.gated import gated_layers
-from ..nn.masked import masked_layers
+from ..nn.masked.linear import masked_layers
 from ..nn.sparse_weight import SparseWeight, sparse_layers
 from ..nn.watch import Watch
 from .announce import announce

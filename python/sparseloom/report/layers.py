@@ -13,7 +13,7 @@ from ..errors import Error
 from ..nn import SparseLinear
 from ..nn.conv.base import ConvModule
 from ..nn.linears import Planned
-from ..nn.masked import MaskedLinear
+from ..nn.masked.linear import MaskedLinear
 from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse

@@ -15,7 +15,7 @@ from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv.base import ConvModule
 from ..nn.linears import Planned, planned_convolutions, planned_linears
-from ..nn.masked import MaskedLinear
+from ..nn.masked.linear import MaskedLinear
 from ..nn.sparse_weight import sparse_layers
 from ..sparsify.gates import Gate
 from ..timing.busy import Watch

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
-from ..nn.masked import MaskedLinear, masked_layers
+from ..nn.masked.linear import MaskedLinear, masked_layers
 from ..nn.sparse_weight import SparseWeight, is_sparse, sparse_layers, sparse_modules
 from ..patch.exchange import Exchange
 from ..sparsify.gates import Gate

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Error
-from ..layouts import Layout
-from ..layouts.semi24 import Semi24Layout
-from .semi24.linear import Semi24Linear
-from .sparse_linear import SparseLinear
+from ...errors import Error
+from ...layouts import Layout
+from ...layouts.semi24 import Semi24Layout
+from ..semi24.linear import Semi24Linear
+from ..sparse_linear import SparseLinear
 
 
 def layer_of(

@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from ..errors import Error
-from ..layouts import Layout
-from ..layouts.csr import Csr
-from ..ops.devices import require_one_device
-from ..ops.products import transformed
-from ..pattern import Block, Pattern, block_shape
-from ..sparsify.grid import expanded
-from . import arguments
-from .dense_entries import packed_layer
-from .linear import BlockSparseLinear
-from .masked_elements import layer_of
-from .masked_product import How, Kept, factored, product
-from .options import WithOptions
-from .places import Places
+from ...errors import Error
+from ...layouts import Layout
+from ...layouts.csr import Csr
+from ...ops.devices import require_one_device
+from ...ops.products import transformed
+from ...pattern import Block, Pattern, block_shape
+from ...sparsify.grid import expanded
+from .. import arguments
+from ..dense_entries import packed_layer
+from ..linear import BlockSparseLinear
+from ..options import WithOptions
+from ..places import Places
+from .elements import layer_of
+from .product import How, Kept, factored, product
 
 if TYPE_CHECKING:
-    from ..sparsify.gates import Gate
-    from .semi24.linear import Semi24Linear
-    from .sparse_linear import SparseLinear
+    from ...sparsify.gates import Gate
+    from ..semi24.linear import Semi24Linear
+    from ..sparse_linear import SparseLinear
 
 _OP = "MaskedLinear"
 

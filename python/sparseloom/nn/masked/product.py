@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import ops
-from ..ops.once import differentiable_once
-from ..pattern import Pattern
-from ..sparsify.grid import block_sums, expanded
-from . import state
+from ... import ops
+from ...ops.once import differentiable_once
+from ...pattern import Pattern
+from ...sparsify.grid import block_sums, expanded
+from .. import state
 
 
 class Kept(NamedTuple):

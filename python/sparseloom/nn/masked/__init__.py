@@ -1,0 +1,1 @@
+"""Dense weights under a mask, for methods that choose while training."""
