@@ -12,7 +12,7 @@ from .. import pattern as patterns
 from ..errors import Error
 from ..layouts.torchs import BLOCKS, SPARSE, is_sparse_matrix, places_of, strided, values_of
 from ..pattern import Block, Pattern, block_shape
-from .dense_entries import packed_layer
+from .in_layout.dense_entries import packed_layer
 from .sharded import require_whole
 from .torch_blocks import blocks_of, trains
 

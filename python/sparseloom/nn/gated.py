@@ -15,7 +15,7 @@ from ..pattern import Pattern
 from ..sparsify.gates import Gate, HardConcreteGate
 from ..sparsify.scores import Learned
 from . import arguments
-from .dense_entries import packed_layer
+from .in_layout.dense_entries import packed_layer
 from .linear import BlockSparseLinear
 from .linears import in_blocks
 from .options import WithOptions

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import arguments, cut_state, dense_copy, dense_entries, moments, padding, state, topology
+from . import arguments, cut_state, dense_copy, moments, padding, state, topology
 from . import capacity as capacities
+from .in_layout import dense_entries
 from .places import Places
 from .pruned_entries import accept_pruned
 from .with_copy import WithCopy

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from .conv.base import ConvModule
+from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .semi24.linear import Semi24Linear
 from .semi24.quantized import QuantizedSemi24Linear
-from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
 from .variants import BlockSparseConv1x1, BlockSparseTransformersConv1D, Semi24Conv1D
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops import semi24
-from .with_layout import WithLayout
+from .in_layout.with_layout import WithLayout
 
 
 class Ordered(WithLayout):

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import arguments, dense_entries, state
+from . import arguments, state
 from .eight_bit import MOST, EightBit, finite, require_options
+from .in_layout import dense_entries
 from .linear import BlockSparseLinear
 from .sparse_weight import SparseWeight, described
 from .with_index import WithIndex

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..layouts import Layout
+from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
 from .options import WithOptions
 from .pruned_entries import accept_pruned
 from .semi24.linear import Semi24Linear
-from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...errors import Error
 from ...layouts import Layout
 from ...layouts.semi24 import Semi24Layout
+from ..in_layout.linear import SparseLinear
 from ..semi24.linear import Semi24Linear
-from ..sparse_linear import SparseLinear
 
 
 def layer_of(

@@ -18,7 +18,7 @@ from ...ops.products import transformed
 from ...pattern import Block, Pattern, block_shape
 from ...sparsify.grid import expanded
 from .. import arguments
-from ..dense_entries import packed_layer
+from ..in_layout.dense_entries import packed_layer
 from ..linear import BlockSparseLinear
 from ..options import WithOptions
 from ..places import Places
@@ -27,8 +27,8 @@ from .product import How, Kept, factored, product
 
 if TYPE_CHECKING:
     from ...sparsify.gates import Gate
+    from ..in_layout.linear import SparseLinear
     from ..semi24.linear import Semi24Linear
-    from ..sparse_linear import SparseLinear
 
 _OP = "MaskedLinear"
 

@@ -16,7 +16,7 @@ from ...ops import semi24
 from .. import arguments
 from .. import dense_copy as copies
 from ..convert import Activation
-from ..dense_entries import accept_matrix
+from ..in_layout.dense_entries import accept_matrix
 from ..ordered import Ordered
 from ..parametrized import values_are_computed
 from ..weight import BlockSparseWeight, assigned

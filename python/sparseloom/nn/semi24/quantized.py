@@ -15,7 +15,7 @@ from ...layouts.semi24 import Semi24Layout
 from ...ops import semi24
 from .. import arguments
 from ..eight_bit import MOST, EightBit, finite, require_options
-from ..layout_weight import LayoutWeight
+from ..in_layout.weight import LayoutWeight
 from ..ordered import Ordered
 from ..sparse_weight import SparseWeight
 from .linear import Semi24Linear

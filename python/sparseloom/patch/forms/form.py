@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...layouts.torchs import strided
 from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
-from ...nn.dense_entries import packed_layer
+from ...nn.in_layout.dense_entries import packed_layer
 from ...nn.sparse_weight import joined
 from ...pattern import Pattern
 from ..recipe import Chosen

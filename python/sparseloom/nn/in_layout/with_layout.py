@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import whole
-from ..errors import Error
-from ..layouts import Layout
-from . import arguments, moments, padding
-from .layout_weight import LayoutWeight
-from .parametrized import Parametrizable, require_own_values, values_are_computed
-from .sparse_weight import SparseWeight
+from ..._checks import whole
+from ...errors import Error
+from ...layouts import Layout
+from .. import arguments, moments, padding
+from ..parametrized import Parametrizable, require_own_values, values_are_computed
+from ..sparse_weight import SparseWeight
+from .weight import LayoutWeight
 
 
 def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:

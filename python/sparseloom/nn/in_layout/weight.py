@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Error
-from .sparse_weight import SparseWeight
+from ...errors import Error
+from ..sparse_weight import SparseWeight
 
 
 class LayoutWeight(SparseWeight):

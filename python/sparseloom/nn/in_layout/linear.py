@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import layouts
-from .._checks import whole
-from ..errors import Error
-from ..layouts import Layout, products
-from ..layouts.entries import Entries
-from ..layouts.torchs import is_sparse_matrix, strided
-from . import arguments
-from .convert import Activation
+from ... import layouts
+from ..._checks import whole
+from ...errors import Error
+from ...layouts import Layout, products
+from ...layouts.entries import Entries
+from ...layouts.torchs import is_sparse_matrix, strided
+from .. import arguments
+from ..convert import Activation
+from ..torch_blocks import trains
+from ..weight import BlockSparseWeight, assigned
 from .dense_entries import accept_matrix
-from .torch_blocks import trains
-from .weight import BlockSparseWeight, assigned
 from .with_layout import WithLayout
 
 _OP = "SparseLinear"

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from ..errors import Error
-from ..layouts.torchs import BLOCKS, strided
-from ..pattern import Pattern
-from . import state
-from .parametrized import values_are_computed
-from .pruned_entries import accept_pruned
-from .torch_blocks import blocks_of
+from ... import ops
+from ...errors import Error
+from ...layouts.torchs import BLOCKS, strided
+from ...pattern import Pattern
+from .. import state
+from ..parametrized import values_are_computed
+from ..pruned_entries import accept_pruned
+from ..torch_blocks import blocks_of
 
 if TYPE_CHECKING:
-    from .indexed import IndexedModule
-    from .semi24.linear import Semi24Linear
-    from .sparse_linear import SparseLinear
+    from ..indexed import IndexedModule
+    from ..semi24.linear import Semi24Linear
+    from .linear import SparseLinear
 
 Layer = TypeVar("Layer", bound="IndexedModule")
 _LOG = logging.getLogger("sparseloom")
