@@ -17,6 +17,7 @@ from .errors import Error
 from .nn import MaskedLinear
 from .nn.arguments import require_module
 from .nn.conv.weight import ConvWeight
+from .nn.held.sparse_weight import SparseWeight, sparse_layers
 from .nn.linears import (
     OWN_CLASS,
     EightBitLinear,
@@ -25,7 +26,6 @@ from .nn.linears import (
     not_own_forward,
     quantizable,
 )
-from .nn.sparse_weight import SparseWeight, sparse_layers
 from .patch.announce import announce
 from .patch.exchange import Exchange
 from .patch.result import Skip, aligned

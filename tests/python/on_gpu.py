@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import Case, Inputs, sparse_product, tf32_switch
 
 #: Clock ticks of a GPU: half a second at 2 GHz.

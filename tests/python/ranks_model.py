@@ -5,8 +5,8 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse, sparsify_
-from sparseloom.nn.cut_state import in_order
-from sparseloom.nn.sharded import is_sharded
+from sparseloom.nn.held.cut_state import in_order
+from sparseloom.nn.held.sharded import is_sharded
 
 
 class Mlp(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import content_hash
+from sparseloom.nn.held.state import content_hash
 from sparseloom.ops import autograd
 from sparseloom.pattern import Pattern
 

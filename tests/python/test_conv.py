@@ -17,7 +17,7 @@ from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sp
 from sparseloom import pattern as patterns
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv.layers import BLOCK_SPARSE
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.ops.conv import plans, product
 from sparseloom.ops.conv.product import Window
 

@@ -40,13 +40,13 @@ def test_a_layer_is_made_in_the_default_dtype_with_the_values_of_float32(default
         rtol=0.05,
     )
     # The bound by fan-in is computed in float32 whatever the layer's dtype is.
-    bound = sparseloom.nn.state.fan_in(layer.pattern)
+    bound = sparseloom.nn.held.state.fan_in(layer.pattern)
     assert bound.dtype == torch.float32
 
 
 def test_fan_in_is_exact_beyond_what_the_default_dtype_counts(default_dtype):
     pattern = sparseloom.pattern.full(8, 8 * 2049, 8)  # 16392 is no bfloat16
-    assert sparseloom.nn.state.fan_in(pattern).tolist() == [16392.0]
+    assert sparseloom.nn.held.state.fan_in(pattern).tolist() == [16392.0]
 
 
 def test_explicit_dtypes_are_unmoved_by_the_default(default_dtype):

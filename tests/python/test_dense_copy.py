@@ -13,7 +13,8 @@ from torch.func import functional_call
 
 import sparseloom
 from sparseloom import BlockSparse, Error, ops
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, dense_copy
+from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom.nn.held import dense_copy
 from sparseloom.patch.described import described, make_described
 
 X = torch.randn(5, 100, generator=torch.Generator().manual_seed(1))
@@ -88,7 +89,7 @@ def test_the_copy_is_faster_by_the_plans_own_figures() -> None:
     assert ops.copy_is_faster({"dense_copy_us": 1.0, "predicted_us": 1.1})
     assert not ops.copy_is_faster({"dense_copy_us": 1.1, "predicted_us": 1.1})
     assert not ops.copy_is_faster({"dense_copy_us": None, "predicted_us": 1.1})
-    index = sparseloom.nn.state.build_index(sparseloom.pattern.full(256, 256, 16))
+    index = sparseloom.nn.held.state.build_index(sparseloom.pattern.full(256, 256, 16))
     forced = ops.plan(index, "forward", torch.float32, 64, kernel="dense")
     assert 0 < forced["dense_copy_us"] < forced["predicted_us"]
     assert ops.plan(index, "forward", torch.float32, 64, strict=True)["dense_copy_us"] is None

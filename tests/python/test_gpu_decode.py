@@ -6,7 +6,7 @@ import torch
 from on_gpu import capture
 
 from sparseloom import ops, pattern
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 
 pytestmark = pytest.mark.gpu
 KERNEL = "sm90_decode_lines"

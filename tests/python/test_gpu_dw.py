@@ -11,7 +11,7 @@ from on_gpu import capture, poison
 
 from sparseloom import ops, pattern
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import packed
 
 pytestmark = pytest.mark.gpu

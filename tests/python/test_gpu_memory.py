@@ -5,7 +5,7 @@ import torch
 from on_gpu import make, random
 
 from sparseloom import ops, pattern
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import Case, check_tiles
 
 pytestmark = pytest.mark.gpu

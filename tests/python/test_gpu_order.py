@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import Case, kernels_for
 
 pytestmark = pytest.mark.gpu

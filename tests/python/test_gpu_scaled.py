@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparseloom import Error, Pattern, ops, pattern
 from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 
 pytestmark = pytest.mark.gpu
 FLOAT8, BF16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32

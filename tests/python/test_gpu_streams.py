@@ -10,7 +10,7 @@ from on_gpu import make, random, sleeping
 
 import sparseloom
 from sparseloom import ops
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import Case, cases, check_product, kernels_for, sparse_product
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from on_gpu import capture, make, random, sleeping
 
 from sparseloom import Pattern, ops
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 from sparseloom.testing import Case, kernels_for, sparse_product
 
 pytestmark = pytest.mark.gpu

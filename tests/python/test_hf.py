@@ -329,7 +329,7 @@ def test_gpt2_and_t5_with_layers_of_single_elements_run_and_come_back(cls, layou
         for parameter in model.parameters():
             parameter.fill_(7.0)
     model.initialize_weights()
-    held = [each.weight for each in sparseloom.nn.sparse_weight.sparse_layers(model)]
+    held = [each.weight for each in sparseloom.nn.held.sparse_weight.sparse_layers(model)]
     drawn = [weight for weight in held if weight.values.unique().numel() > 2]
     assert len(drawn) >= 4
     for weight in drawn:  # padding of n:m groups stays zero

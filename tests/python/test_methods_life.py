@@ -238,13 +238,13 @@ def test_a_user_module_with_sparse_weights_is_driven_too():
             return self.inner(self.inner(x))
 
         def sparse_weights(self):
-            return sparseloom.nn.sparse_weight.held(self, {"inner": ("inner.weight", "")})
+            return sparseloom.nn.held.sparse_weight.held(self, {"inner": ("inner.weight", "")})
 
         def to_dense(self):
             raise NotImplementedError
 
         def describe(self):
-            return sparseloom.nn.sparse_weight.held_descriptions(self, ["inner"])
+            return sparseloom.nn.held.sparse_weight.held_descriptions(self, ["inner"])
 
     net = nn.Sequential(Twice())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -49,7 +49,7 @@ def step(model, optimizer):
 
 
 def weights(model):
-    return {layer.name: layer.weight for layer in sparseloom.nn.sparse_weight.sparse_layers(model)}
+    return {layer.name: layer.weight for layer in sparseloom.nn.held.sparse_weight.sparse_layers(model)}
 
 
 def moments(model, optimizer):

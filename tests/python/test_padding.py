@@ -6,7 +6,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import nn as sparse
-from sparseloom.nn.sparse_weight import sparse_layers
+from sparseloom.nn.held.sparse_weight import sparse_layers
 
 LAYERS = {
     "linear": lambda: sparse.BlockSparseLinear(41, 35, density=0.5, block=8),

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize, prune
 
 import sparseloom
 from sparseloom import nn as sparse
-from sparseloom.nn.driven import StoredWeight
+from sparseloom.nn.held.driven import StoredWeight
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 

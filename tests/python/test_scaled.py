@@ -9,7 +9,7 @@ from torch import Tensor
 
 import sparseloom
 from sparseloom import Error, ops, pattern
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 
 
 def fast_int8() -> bool:

@@ -15,7 +15,8 @@ from torch.func import functional_call
 
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, sparsify_
-from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear, dense_copy
+from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear
+from sparseloom.nn.held import dense_copy
 from sparseloom.ops import semi24
 from sparseloom.patch.described import described, make_described
 

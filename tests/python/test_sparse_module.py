@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import sparseloom
 from sparseloom.nn import BlockSparseLinear, SparseModule, SparseWeight
-from sparseloom.nn.indexed import IndexedModule
-from sparseloom.nn.sparse_weight import is_sparse, sparse_layers, sparse_modules
+from sparseloom.nn.held.indexed import IndexedModule
+from sparseloom.nn.held.sparse_weight import is_sparse, sparse_layers, sparse_modules
 from sparseloom.report import layers
 
 

@@ -187,7 +187,7 @@ def test_stored_takes_the_blocks_that_are_there_and_the_result_says_what_was_kep
         (change,) = sparsify_(other, {name: BlockSparse(16, **how)}).changed
         changed[how.get("select", how.get("density"))] = change
         if how == {"select": "stored"}:
-            (layer,) = sparseloom.nn.sparse_weight.sparse_layers(other)
+            (layer,) = sparseloom.nn.held.sparse_weight.sparse_layers(other)
             assert layer.weight.pattern == mask
     stored = changed["stored"]
     assert stored.blocks == mask.blocks and stored.zero_blocks == 0

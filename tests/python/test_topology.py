@@ -13,7 +13,7 @@ from topology_layers import cells, dense_of, make, other, train
 import sparseloom
 from sparseloom import Error, Pattern, ops
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 
 
 @pytest.mark.parametrize(

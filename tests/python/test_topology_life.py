@@ -10,7 +10,7 @@ from topology_layers import cells, dense_of, make, other
 import sparseloom
 from sparseloom import Error, Pattern
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.state import build_index
+from sparseloom.nn.held.state import build_index
 
 
 def test_what_is_saved_is_the_topology_of_that_moment(tmp_path):

@@ -17,7 +17,7 @@ from sparseloom.nn import (
     BlockSparseTransformersConv1D,
     QuantizedBlockSparseLinear,
 )
-from sparseloom.nn.state import require_zero_padding
+from sparseloom.nn.held.state import require_zero_padding
 
 HINT = (
     r"it stores blocks; call the layer instead of multiplying with its "

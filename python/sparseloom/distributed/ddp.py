@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import Error
-from ..nn.sparse_weight import SparseWeight, joined, sparse_layers
+from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
 from ..tensors.sparse_tensor import SparseTensor
 
 

@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
-from ..nn.cut_state import cut_layers, in_order
-from ..nn.sharded import take_
-from ..nn.sharded_rows import ShardedRows
+from ..nn.held.cut_state import cut_layers, in_order
+from ..nn.held.sharded import take_
+from ..nn.held.sharded_rows import ShardedRows
 
 _looked_at: WeakSet[Optimizer] = WeakSet()
 _hooked = False

@@ -13,12 +13,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from .. import ops
 from ..errors import Error
-from ..nn.cut import Cut, require_borders
-from ..nn.cut_state import cut_layers
+from ..nn.held.cut import Cut, require_borders
+from ..nn.held.cut_state import cut_layers
+from ..nn.held.parametrized import require_own_values
+from ..nn.held.sparse_weight import SparseWeight, is_sparse
+from ..nn.held.watch import Watch
 from ..nn.linears import can_be_cut
-from ..nn.parametrized import require_own_values
-from ..nn.sparse_weight import SparseWeight, is_sparse
-from ..nn.watch import Watch
 from .ddp import require_equal
 from .optimizer import guard
 

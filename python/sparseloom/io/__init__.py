@@ -19,12 +19,12 @@ from .. import layouts
 from .._checks import require_bool, whole
 from .._files import decoded, write_whole
 from ..errors import Error
-from ..nn.as_before import or_as_before
+from ..nn.held.as_before import or_as_before
+from ..nn.held.moments import as_before_on_error
+from ..nn.held.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
+from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
+from ..nn.held.state import int32_index
 from ..nn.masked.linear import masked_layers
-from ..nn.moments import as_before_on_error
-from ..nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
-from ..nn.sparse_weight import SparseWeight, joined, sparse_layers
-from ..nn.state import int32_index
 from ..pattern import Pattern
 from .model_file import REPLACE, file_of, read_file
 

@@ -8,6 +8,7 @@ from .conv.transpose import (
     BlockSparseConvTranspose3d,
 )
 from .gated import GatedBlockSparseLinear
+from .held.sparse_weight import SparseModule, SparseWeight
 from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
 from .masked.linear import MaskedLinear
@@ -16,7 +17,6 @@ from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM
 from .semi24.linear import Semi24Linear
 from .semi24.quantized import QuantizedSemi24Linear
-from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D
 
 __all__ = [

@@ -13,12 +13,12 @@ from torch.fx import Proxy
 
 from ..errors import Error
 from .arguments import recorded_by_fx
+from .held.options import WithOptions
+from .held.pruned_entries import accept_pruned
+from .held.sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 from .linear import BlockSparseLinear
 from .masked.linear import MaskedLinear
-from .options import WithOptions
-from .pruned_entries import accept_pruned
 from .semi24.linear import Semi24Linear
-from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
 #: Projection -> (its Parameter in an nn.MultiheadAttention, what sparsify_ appends to the module's name).
 PROJECTIONS = {"in_proj": ("in_proj_weight", "in_proj"), "out_proj": ("out_proj.weight", "out_proj")}

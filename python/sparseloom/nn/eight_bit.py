@@ -12,8 +12,8 @@ from torch import Tensor
 from .. import ops
 from ..errors import Error, unsupported_layout
 from . import arguments
-from .options import WithOptions
-from .weight import BlockSparseWeight
+from .held.options import WithOptions
+from .held.weight import BlockSparseWeight
 
 #: The largest magnitude of each dtype.
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}

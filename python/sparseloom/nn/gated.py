@@ -15,11 +15,11 @@ from ..pattern import Pattern
 from ..sparsify.gates import Gate, HardConcreteGate
 from ..sparsify.scores import Learned
 from . import arguments
+from .held.options import WithOptions
+from .held.sparse_weight import SparseWeight, held, held_descriptions
 from .in_layout.dense_entries import packed_layer
 from .linear import BlockSparseLinear
 from .linears import in_blocks
-from .options import WithOptions
-from .sparse_weight import SparseWeight, held, held_descriptions
 
 _OP = "GatedBlockSparseLinear"
 

@@ -14,12 +14,13 @@ from ..pattern import Block, Head, Pattern
 from ..pattern.empty_rows import warn_of_empty_rows
 from ..sparsify import Sparsifier
 from ..timing import candidates
-from . import arguments, convert, cut, from_torch, state
-from . import dense_copy as copies
-from .indexed import IndexedModule
-from .parametrized import require_own_values
-from .sparse_weight import SparseWeight, described
-from .weight import BlockSparseWeight, assigned
+from . import arguments
+from .held import convert, cut, from_torch, state
+from .held import dense_copy as copies
+from .held.indexed import IndexedModule
+from .held.parametrized import require_own_values
+from .held.sparse_weight import SparseWeight, described
+from .held.weight import BlockSparseWeight, assigned
 
 
 class BlockSparseLinear(IndexedModule):

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from .conv.base import ConvModule
+from .held.sparse_weight import SparseWeight, sparse_layers
 from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .semi24.linear import Semi24Linear
 from .semi24.quantized import QuantizedSemi24Linear
-from .sparse_weight import SparseWeight, sparse_layers
 from .variants import BlockSparseConv1x1, BlockSparseTransformersConv1D, Semi24Conv1D
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import arguments, state
+from . import arguments
 from .eight_bit import MOST, EightBit, finite, require_options
+from .held import state
+from .held.sparse_weight import SparseWeight, described
+from .held.with_index import WithIndex
 from .in_layout import dense_entries
 from .linear import BlockSparseLinear
-from .sparse_weight import SparseWeight, described
-from .with_index import WithIndex
 
 _OP = "QuantizedBlockSparseLinear"
 

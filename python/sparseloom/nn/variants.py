@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..layouts import Layout
+from .held.options import WithOptions
+from .held.pruned_entries import accept_pruned
+from .held.sparse_weight import SparseWeight, held, held_descriptions
+from .held.weight import BlockSparseWeight
 from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
-from .options import WithOptions
-from .pruned_entries import accept_pruned
 from .semi24.linear import Semi24Linear
-from .sparse_weight import SparseWeight, held, held_descriptions
-from .weight import BlockSparseWeight
 
 
 class BlockSparseTransformersConv1D(BlockSparseLinear):

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from .. import ops
 from ..errors import Error
-from ..nn.sparse_weight import is_sparse
+from ..nn.held.sparse_weight import is_sparse
 from .forms import Site
 from .recipe import Chosen, Recipe
 from .result import Skip

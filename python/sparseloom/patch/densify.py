@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 from .._checks import as_optimizers
 from ..errors import Error
 from ..nn import MaskedLinear
-from ..nn.convert import Activation
+from ..nn.held.convert import Activation
+from ..nn.held.parametrized import values_are_computed
+from ..nn.held.sparse_weight import SparseModule, SparseWeight, joined, sparse_modules
 from ..nn.masked.linear import masked_layers
-from ..nn.parametrized import values_are_computed
-from ..nn.sparse_weight import SparseModule, SparseWeight, joined, sparse_modules
 from .announce import announce
 from .exchange import Exchange
 from .forms import Form, Site, form_of

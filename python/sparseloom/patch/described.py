@@ -14,10 +14,10 @@ from .. import pattern as patterns
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.entries import Entries
+from ..nn.held.sparse_weight import Layer, joined, sparse_layers
+from ..nn.held.state import expect_index, require_index, require_zero_padding
 from ..nn.linears import eight_bit_like
 from ..nn.masked.linear import masked_layers
-from ..nn.sparse_weight import Layer, joined, sparse_layers
-from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
 from .config import Blocks
 from .exchange import Exchange

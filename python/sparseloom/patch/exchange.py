@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.optim import Optimizer
 
-from ..nn.as_before import or_as_before
+from ..nn.held.as_before import or_as_before
 from .fast_path import update_fast_paths
 from .holders import describe_holders
 from .optimizer import Swap, apply, forget

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import nn
 
+from ..nn.held.sparse_weight import sparse_modules
 from ..nn.masked.linear import masked_layers
-from ..nn.sparse_weight import sparse_modules
 
 _SAVED = "_sparseloom_nested_tensor"
 

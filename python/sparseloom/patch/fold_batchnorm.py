@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import Error
-from ..nn.dense_copy import own_writes
+from ..nn.held.dense_copy import own_writes
+from ..nn.held.parametrized import values_are_computed
+from ..nn.held.sparse_weight import is_sparse
 from ..nn.linears import holder_of_convolution
-from ..nn.parametrized import values_are_computed
-from ..nn.sparse_weight import is_sparse
 from .announce import announce
 from .exchange import Exchange
 from .result import Skip

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from ..errors import Error
-from ..nn.sparse_weight import joined
+from ..nn.held.sparse_weight import joined
 from .announce import announce
 from .choose import choose
 from .exchange import Exchange

@@ -17,7 +17,7 @@ from ..layouts.csr import Csr
 from ..layouts.torchs import is_sparse_matrix
 from ..nn import MaskedLinear
 from ..nn.arguments import require_module
-from ..nn.sparse_weight import sparse_layers
+from ..nn.held.sparse_weight import sparse_layers
 from ..pattern import Pattern, block_shape
 from .recipe import Chosen, Recipe
 from .result import Change
@@ -146,7 +146,7 @@ def run_of(
 ) -> Run:
     """Returns the run of the methods of (name, layer, density, method). Trained scores join
     the optimizer that has the layer's weight; None says that optimizers are not known yet."""
-    from ..nn.driven import MaskedWeight, StoredWeight
+    from ..nn.held.driven import MaskedWeight, StoredWeight
     from ..sparsify.run import Run
 
     groups: dict[int, tuple[Method, list[Held]]] = {}
@@ -182,7 +182,7 @@ def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Opti
     The modules may be yours: those with ``sparse_weights()`` whose owners have ``set_topology_``. Raises
     Error for a method that needs a dense master, and for a model without such weights.
     """
-    from ..nn.driven import StoredWeight
+    from ..nn.held.driven import StoredWeight
     from ..sparsify.run import Run
 
     op = "drive"

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from .._checks import as_optimizers
 from ..errors import Error
 from ..nn.gated import gated_layers
+from ..nn.held.sparse_weight import SparseWeight, sparse_layers
+from ..nn.held.watch import Watch
 from ..nn.masked.linear import masked_layers
-from ..nn.sparse_weight import SparseWeight, sparse_layers
-from ..nn.watch import Watch
 from .announce import announce
 from .exchange import Exchange
 from .optimizer import Swap, leave

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from .._checks import as_optimizers, require_bool
 from ..errors import Error
 from ..nn import MaskedLinear
-from ..nn.dense_copy import require_setting
-from ..nn.sparse_weight import SparseWeight
+from ..nn.held.dense_copy import require_setting
+from ..nn.held.sparse_weight import SparseWeight
 from .announce import announce
 from .choose import Choice, choose
 from .exchange import Exchange

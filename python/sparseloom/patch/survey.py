@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import Error
 from ..nn.arguments import require_module
-from ..nn.sparse_weight import is_sparse, joined
+from ..nn.held.sparse_weight import is_sparse, joined
 from .forms import Site, form_of
 from .forms.computed import computed_by_nncf
 

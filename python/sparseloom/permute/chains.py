@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..nn.sparse_weight import joined
+from ..nn.held.sparse_weight import joined
 
 #: Modules that treat each channel alike, and norms whose parameters follow their channels.
 _ALIKE = (

@@ -10,7 +10,7 @@ import torch
 
 from .. import ops
 from .. import pattern as patterns
-from ..nn.state import build_index
+from ..nn.held.state import build_index
 
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # densities between which the crossing is interpolated
 #: Candidates that are not sparse kernels. The second is dense on a GPU of layouts other than blocks.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..nn.conv.base import ConvModule
-from ..nn.sparse_weight import SparseWeight
+from ..nn.held.sparse_weight import SparseWeight
 from .layers import drawn, listed, name_kernels, product_dtype, timed
 from .result import LayerReport
 

@@ -12,9 +12,9 @@ from .. import ops
 from ..errors import Error
 from ..nn import SparseLinear
 from ..nn.conv.base import ConvModule
+from ..nn.held.sparse_weight import SparseWeight
 from ..nn.linears import Planned
 from ..nn.masked.linear import MaskedLinear
-from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times

@@ -14,9 +14,9 @@ from .._checks import require_bool
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv.base import ConvModule
+from ..nn.held.sparse_weight import sparse_layers
 from ..nn.linears import Planned, planned_convolutions, planned_linears
 from ..nn.masked.linear import MaskedLinear
-from ..nn.sparse_weight import sparse_layers
 from ..sparsify.gates import Gate
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
+from ..nn.held.sparse_weight import SparseWeight, is_sparse, sparse_layers, sparse_modules
 from ..nn.masked.linear import MaskedLinear, masked_layers
-from ..nn.sparse_weight import SparseWeight, is_sparse, sparse_layers, sparse_modules
 from ..patch.exchange import Exchange
 from ..sparsify.gates import Gate
 from ..sparsify.grid import expanded

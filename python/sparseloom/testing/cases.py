@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
-from ..nn.state import build_index, zero_padding_
+from ..nn.held.state import build_index, zero_padding_
 from ..pattern import Pattern
 
 BLOCK_SIDES = (8, 16, 32, 64, 128)

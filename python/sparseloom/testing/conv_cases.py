@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import ops
 from .. import pattern as patterns
-from ..nn.state import build_index
+from ..nn.held.state import build_index
 from ..ops.conv import product
 from ..ops.conv.product import Window
 from ..pattern import Pattern

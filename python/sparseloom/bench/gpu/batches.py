@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ... import ops
-from ...nn.state import build_index
+from ...nn.held.state import build_index
 from ..cells import Cell
 from ..skewed import TRAINED
 from .measure import Settings

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import ops
-from ...nn.state import build_index, zero_padding_
+from ...nn.held.state import build_index, zero_padding_
 from ...testing import Case, TileCheck, check_tiles, dense_product
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION

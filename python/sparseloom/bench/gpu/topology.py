@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ... import ops
 from ... import pattern as patterns
-from ...nn.state import build_index
+from ...nn.held.state import build_index
 from ..timing import Spread
 from . import goals
 from .measure import Record

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...errors import Error
-from ...nn.state import build_index
+from ...nn.held.state import build_index
 from ...ops.conv import plans
 from ...ops.conv.product import Window
 from ..cells import DIRECTIONS, DTYPES

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import ops
-from ...nn.state import build_index
+from ...nn.held.state import build_index
 from ...ops.conv import plans, product
 from ...ops.conv.product import Window
 from ...testing import TileCheck, check_tiles

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ... import ops
-from ...nn.state import build_index
+from ...nn.held.state import build_index
 from ...testing import TileCheck, dense_product
 from ..cells import DIRECTIONS, DTYPES, Cell
 from ..gpu.operands import Operands, Reference

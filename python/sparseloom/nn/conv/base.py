@@ -18,15 +18,16 @@ from ...ops.devices import require_one_device
 from ...pattern import Block, Pattern
 from ...pattern.empty_rows import warn_of_empty_rows
 from ...sparsify import Sparsifier
-from .. import arguments, state
-from .. import dense_copy as copies
-from ..edges import Edges
-from ..indexed import IndexedModule
+from .. import arguments
+from ..held import dense_copy as copies
+from ..held import state
+from ..held.edges import Edges
+from ..held.indexed import IndexedModule
+from ..held.parametrized import require_own_values, values_are_computed
+from ..held.pruned_entries import accept_pruned
+from ..held.sparse_weight import SparseWeight, described
+from ..held.weight import BlockSparseWeight
 from ..linear import uniform_
-from ..parametrized import require_own_values, values_are_computed
-from ..pruned_entries import accept_pruned
-from ..sparse_weight import SparseWeight, described
-from ..weight import BlockSparseWeight
 from . import convert as conv_convert
 from .weight import ConvWeight
 

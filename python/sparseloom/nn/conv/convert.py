@@ -11,7 +11,7 @@ from ...ops.conv import product
 from ...pattern import Block, Pattern
 from ...sparsify import Sparsifier
 from .. import arguments
-from ..convert import Activation, chosen_pattern
+from ..held.convert import Activation, chosen_pattern
 
 if TYPE_CHECKING:
     from .base import ConvModule

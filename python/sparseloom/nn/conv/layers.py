@@ -13,8 +13,8 @@ from ...errors import Error
 from ...ops.conv import product
 from ...ops.conv.product import Window
 from ...pattern import Block, Pattern
-from .. import state
-from ..edges import Edges, Side
+from ..held import state
+from ..held.edges import Edges, Side
 from .base import ConvModule, Numbers
 
 _MODES = ("zeros", "reflect", "replicate", "circular")

@@ -14,8 +14,8 @@ from ...errors import Error
 from ...ops.conv.product import Window
 from ...ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ...pattern import Block, Pattern
-from .. import state
-from ..edges import Edges, Side
+from ..held import state
+from ..held.edges import Edges, Side
 from .base import ConvModule, Numbers
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ...ops.conv import product
-from .. import state
-from ..sparse_weight import SparseWeight
+from ..held import state
+from ..held.sparse_weight import SparseWeight
 
 
 class ConvWeight(SparseWeight):

@@ -12,13 +12,13 @@ from ... import ops
 from ...errors import Error
 from ...layouts.torchs import BLOCKS, strided
 from ...pattern import Pattern
-from .. import state
-from ..parametrized import values_are_computed
-from ..pruned_entries import accept_pruned
-from ..torch_blocks import blocks_of
+from ..held import state
+from ..held.parametrized import values_are_computed
+from ..held.pruned_entries import accept_pruned
+from ..held.torch_blocks import blocks_of
 
 if TYPE_CHECKING:
-    from ..indexed import IndexedModule
+    from ..held.indexed import IndexedModule
     from ..semi24.linear import Semi24Linear
     from .linear import SparseLinear
 

@@ -14,9 +14,9 @@ from ...layouts import Layout, products
 from ...layouts.entries import Entries
 from ...layouts.torchs import is_sparse_matrix, strided
 from .. import arguments
-from ..convert import Activation
-from ..torch_blocks import trains
-from ..weight import BlockSparseWeight, assigned
+from ..held.convert import Activation
+from ..held.torch_blocks import trains
+from ..held.weight import BlockSparseWeight, assigned
 from .dense_entries import accept_matrix
 from .with_layout import WithLayout
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Error
-from ..sparse_weight import SparseWeight
+from ..held.sparse_weight import SparseWeight
 
 
 class LayoutWeight(SparseWeight):

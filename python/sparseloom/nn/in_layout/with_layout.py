@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ..._checks import whole
 from ...errors import Error
 from ...layouts import Layout
-from .. import arguments, moments, padding
-from ..parametrized import Parametrizable, require_own_values, values_are_computed
-from ..sparse_weight import SparseWeight
+from .. import arguments
+from ..held import moments, padding
+from ..held.parametrized import Parametrizable, require_own_values, values_are_computed
+from ..held.sparse_weight import SparseWeight
 from .weight import LayoutWeight
 
 

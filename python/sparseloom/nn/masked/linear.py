@@ -18,10 +18,10 @@ from ...ops.products import transformed
 from ...pattern import Block, Pattern, block_shape
 from ...sparsify.grid import expanded
 from .. import arguments
+from ..held.options import WithOptions
+from ..held.places import Places
 from ..in_layout.dense_entries import packed_layer
 from ..linear import BlockSparseLinear
-from ..options import WithOptions
-from ..places import Places
 from .elements import layer_of
 from .product import How, Kept, factored, product
 

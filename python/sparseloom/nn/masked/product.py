@@ -13,7 +13,7 @@ from ... import ops
 from ...ops.once import differentiable_once
 from ...pattern import Pattern
 from ...sparsify.grid import block_sums, expanded
-from .. import state
+from ..held import state
 
 
 class Kept(NamedTuple):

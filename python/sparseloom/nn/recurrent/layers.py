@@ -17,11 +17,11 @@ from ...ops.recurrent.sequences import sequence
 from ...ops.recurrent.walk import Walk, Weight
 from ...pattern import Block
 from ..arguments import generator_of, recorded_by_fx
+from ..held.onnx import NotForOnnx
+from ..held.options import WithOptions
+from ..held.pruned_entries import accept_pruned
+from ..held.sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 from ..linears import in_blocks
-from ..onnx import NotForOnnx
-from ..options import WithOptions
-from ..pruned_entries import accept_pruned
-from ..sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 from .weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 
 Self = TypeVar("Self", bound="BlockSparseRNN")

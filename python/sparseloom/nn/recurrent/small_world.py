@@ -20,8 +20,8 @@ from ...ops.recurrent.steps import Products, Rows, by_functions, lstm_cell
 from ...ops.recurrent.walk import Weight, state_dtype
 from ...pattern import Pattern
 from ..arguments import generator_of, recorded_by_fx
+from ..held.options import WithOptions
 from ..linears import in_blocks
-from ..options import WithOptions
 from .weights import BlockSparseGates, beside_of, stacked, weight_of
 
 _OP = "SmallWorldLSTM"

@@ -14,13 +14,13 @@ from ...layouts import Layout
 from ...layouts.semi24 import Semi24Layout, packed
 from ...ops import semi24
 from .. import arguments
-from .. import dense_copy as copies
-from ..convert import Activation
+from ..held import dense_copy as copies
+from ..held.convert import Activation
+from ..held.ordered import Ordered
+from ..held.parametrized import values_are_computed
+from ..held.weight import BlockSparseWeight, assigned
+from ..held.with_copy import WithCopy
 from ..in_layout.dense_entries import accept_matrix
-from ..ordered import Ordered
-from ..parametrized import values_are_computed
-from ..weight import BlockSparseWeight, assigned
-from ..with_copy import WithCopy
 from . import semi_structured
 
 _OP = "Semi24Linear"

@@ -15,9 +15,9 @@ from ...layouts.semi24 import Semi24Layout
 from ...ops import semi24
 from .. import arguments
 from ..eight_bit import MOST, EightBit, finite, require_options
+from ..held.ordered import Ordered
+from ..held.sparse_weight import SparseWeight
 from ..in_layout.weight import LayoutWeight
-from ..ordered import Ordered
-from ..sparse_weight import SparseWeight
 from .linear import Semi24Linear
 
 _OP = "QuantizedSemi24Linear"

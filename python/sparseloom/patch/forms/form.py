@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ...layouts.torchs import strided
 from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
+from ...nn.held.sparse_weight import joined
 from ...nn.in_layout.dense_entries import packed_layer
-from ...nn.sparse_weight import joined
 from ...pattern import Pattern
 from ..recipe import Chosen
 from .computed import computed, masked

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..ops import semi24
-from .in_layout.with_layout import WithLayout
+from ...ops import semi24
+from ..in_layout.with_layout import WithLayout
 
 
 class Ordered(WithLayout):

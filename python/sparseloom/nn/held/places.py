@@ -17,7 +17,7 @@ from weakref import WeakSet, ref
 import torch
 from torch import Tensor, nn
 
-from ..errors import Error
+from ...errors import Error
 from . import state
 from .capacity import FLAGS
 

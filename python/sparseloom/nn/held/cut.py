@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import ops
-from ..errors import Error
-from ..pattern import Pattern
+from ... import ops
+from ...errors import Error
+from ...pattern import Pattern
 from .sharded import local
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from ..linear import BlockSparseLinear
 
 
 @dataclass(frozen=True, eq=False)

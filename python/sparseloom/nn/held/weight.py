@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from ..errors import Error
+from ...errors import Error
 from . import state
 from .dense_copy import own_writes
 
 if TYPE_CHECKING:
-    from .in_layout.linear import SparseLinear
-    from .linear import BlockSparseLinear
-    from .quantized import QuantizedBlockSparseLinear
-    from .semi24.linear import Semi24Linear
-    from .semi24.quantized import QuantizedSemi24Linear
+    from ..in_layout.linear import SparseLinear
+    from ..linear import BlockSparseLinear
+    from ..quantized import QuantizedBlockSparseLinear
+    from ..semi24.linear import Semi24Linear
+    from ..semi24.quantized import QuantizedSemi24Linear
 
     Layer: TypeAlias = (
         BlockSparseLinear | QuantizedBlockSparseLinear | QuantizedSemi24Linear | Semi24Linear | SparseLinear

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..layouts.torchs import places_of, values_of
+from ...layouts.torchs import places_of, values_of
 from . import state
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .. import ops
-from .._checks import as_optimizers
-from ..errors import Error
-from ..pattern import Pattern
+from ... import ops
+from ..._checks import as_optimizers
+from ...errors import Error
+from ...pattern import Pattern
 from . import capacity, state
 from .cut import Cut, held
 from .parametrized import require_own_values

@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .. import ops
-from ..errors import Error
-from ..ops.devices import require_one_device
-from ..ops.operators import tf32_of
-from ..ops.products import column_sums, gradient_batched, transformed
+from ... import ops
+from ...errors import Error
+from ...ops.devices import require_one_device
+from ...ops.operators import tf32_of
+from ...ops.products import column_sums, gradient_batched, transformed
 
 if TYPE_CHECKING:
     from .with_copy import WithCopy

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from ..errors import Error
+from ...errors import Error
 from . import moments, state
 from .sharded import is_sharded, local, take_
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from ..errors import Error
+from ...errors import Error
 
 _aten = torch.ops.aten
 #: What acts on each element alone, and keeps shape and order.

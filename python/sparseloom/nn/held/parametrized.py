@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import Error
+from ...errors import Error
 from . import moments
 from .onnx import NotForOnnx
 from .options import WithOptions

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .. import pattern as patterns
-from ..errors import Error
-from ..layouts.torchs import BLOCKS, SPARSE, is_sparse_matrix, places_of, strided, values_of
-from ..pattern import Block, Pattern, block_shape
-from .in_layout.dense_entries import packed_layer
+from ... import pattern as patterns
+from ...errors import Error
+from ...layouts.torchs import BLOCKS, SPARSE, is_sparse_matrix, places_of, strided, values_of
+from ...pattern import Block, Pattern, block_shape
+from ..in_layout.dense_entries import packed_layer
 from .sharded import require_whole
 from .torch_blocks import blocks_of, trains
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from ..linear import BlockSparseLinear
 
 _LOG = logging.getLogger("sparseloom")
 #: The sides of a block that there are kernels for.

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import Error
+from ...errors import Error
 
 
 def is_sharded(entry: object) -> TypeGuard[Any]:

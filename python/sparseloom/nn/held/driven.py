@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import Error
-from ..ops.scores import NORMS
-from ..sparsify.grid import expanded
-from ..sparsify.held import Held
-from ..sparsify.regrow import shrunk
-from .conv.base import ConvModule
+from ...errors import Error
+from ...ops.scores import NORMS
+from ...sparsify.grid import expanded
+from ...sparsify.held import Held
+from ...sparsify.regrow import shrunk
+from ..conv.base import ConvModule
+from ..masked.linear import MaskedLinear
+from ..recurrent.weights import BlockSparseGates
 from .indexed import IndexedModule
-from .masked.linear import MaskedLinear
 from .places import Places
-from .recurrent.weights import BlockSparseGates
 from .sparse_weight import SparseWeight, sparse_layers
 from .topology import make_dynamic
 from .watch import Watch

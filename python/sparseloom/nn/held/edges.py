@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import Error
+from ...errors import Error
 
 
 class Side(NamedTuple):

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import ops
-from ..errors import Error
-from ..pattern import Pattern
-from . import arguments, cut_state, dense_copy, moments, padding, state, topology
+from ... import ops
+from ...errors import Error
+from ...pattern import Pattern
+from .. import arguments
+from ..in_layout import dense_entries
 from . import capacity as capacities
-from .in_layout import dense_entries
+from . import cut_state, dense_copy, moments, padding, state, topology
 from .places import Places
 from .pruned_entries import accept_pruned
 from .with_copy import WithCopy

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor, nn
 
-from .. import ops
-from ..pattern import Pattern
+from ... import ops
+from ...pattern import Pattern
 from . import state
 from .sharded import require_whole
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import ops
-from ..pattern import Pattern
+from ... import ops
+from ...pattern import Pattern
 from . import state
 from .cut import Cut
 from .parametrized import Parametrizable

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..ops import onnx
+from ...ops import onnx
 
 
 class NotForOnnx(nn.Module):

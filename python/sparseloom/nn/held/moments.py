@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ..errors import Error
-from ..layouts import Layout
-from ..pattern import Pattern
+from ...errors import Error
+from ...layouts import Layout
+from ...pattern import Pattern
 from . import padding
 from .cut import held
 

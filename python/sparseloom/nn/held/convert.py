@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from ..errors import Error
-from ..layouts.torchs import is_sparse_matrix, strided
-from ..pattern import Block, Head, Pattern, block_shape
-from ..pattern.empty_rows import warn_of_empty_rows
-from ..sparsify import Context, Sparsifier, sparsifier_of
+from ... import ops
+from ...errors import Error
+from ...layouts.torchs import is_sparse_matrix, strided
+from ...pattern import Block, Head, Pattern, block_shape
+from ...pattern.empty_rows import warn_of_empty_rows
+from ...sparsify import Context, Sparsifier, sparsifier_of
 from .from_torch import require_bias
 from .sharded import require_whole
 from .torch_blocks import trains
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from ..linear import BlockSparseLinear
 
 #: What ``select`` may be called: all but "random", which is no choice by a weight.
 SELECTS = ("magnitude", "l2", "max", "stored")

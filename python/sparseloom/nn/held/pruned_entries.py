@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import Error
+from ...errors import Error
 
 _SAVE = "and save the state_dict again"
 

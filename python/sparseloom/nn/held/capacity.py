@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .. import ops
-from .. import pattern as patterns
-from .._checks import as_optimizers, share
-from ..errors import Error
-from ..ops.products import SEGMENT
-from ..pattern import Pattern
+from ... import ops
+from ... import pattern as patterns
+from ..._checks import as_optimizers, share
+from ...errors import Error
+from ...ops.products import SEGMENT
+from ...pattern import Pattern
 from . import moments, state, topology
 
 if TYPE_CHECKING:

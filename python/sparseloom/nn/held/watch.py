@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from ..sparsify.held import Held
+    from ...sparsify.held import Held
 
 
 class Watch:

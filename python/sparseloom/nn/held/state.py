@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import ops
-from ..errors import Error, unsupported_layout
-from ..pattern import Pattern
+from ... import ops
+from ...errors import Error, unsupported_layout
+from ...pattern import Pattern
 from .parametrized import values_are_computed
 from .sharded import is_sharded
 

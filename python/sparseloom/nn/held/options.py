@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from .. import ops
-from .._checks import require_bool
-from ..errors import Error
+from ... import ops
+from ..._checks import require_bool
+from ...errors import Error
 
 _INSIDE = "set it on the sparse layers inside: for layer in module.modules()"
 #: What some sparse layers have as an option, or tell of themselves -> what helps in a layer that does not

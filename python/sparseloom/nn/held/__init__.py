@@ -1,0 +1,1 @@
+"""What layers hold: the index, values, a dense copy, topology and capacity, shards, and their states."""
