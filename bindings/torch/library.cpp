@@ -8,7 +8,7 @@
 // `device` of plan: a CUDA ordinal, or -1 for the CPU.
 // `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
 // `strict`: forbids the dense and reference kernels.
-// Fake kernels and the autograd formulas are in python/sparseloom: _fakes.py, _autograd.py.
+// Fake kernels and the autograd formulas are in python/sparseloom: ops/fakes.py, ops/autograd.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {

@@ -18,6 +18,7 @@ import os
 import random
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,15 +28,18 @@ from vision_operators import define_missing
 
 define_missing()
 
+# Tests of one room take cases and twins from those of another by name, whichever of them are collected.
+sys.path += [str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir()]
+
 #: Files that import packages which the tests' environment need not have (on Python 3.10 it has none of them).
 NEEDS = {
-    "test_callbacks.py": ("transformers", "accelerate", "lightning"),
-    "test_experts.py": ("transformers",),
-    "test_hf.py": ("transformers",),
-    "test_lightning.py": ("lightning",),
-    "test_lora.py": ("transformers", "peft"),
-    "test_trainer.py": ("transformers", "accelerate"),
-    "test_zoo.py": ("transformers", "timm", "torchvision"),
+    "integrations/test_callbacks.py": ("transformers", "accelerate", "lightning"),
+    "patch/test_experts.py": ("transformers",),
+    "integrations/test_hf.py": ("transformers",),
+    "integrations/test_lightning.py": ("lightning",),
+    "integrations/test_lora.py": ("transformers", "peft"),
+    "integrations/test_trainer.py": ("transformers", "accelerate"),
+    "patch/test_zoo.py": ("transformers", "timm", "torchvision"),
 }
 collect_ignore = [
     name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))

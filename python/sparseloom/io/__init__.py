@@ -2,7 +2,7 @@
 loaded completely or not at all.
 
 The format is described in docs/formats.md. Any reader of safetensors can read the tensors; what the metadata
-adds is in _model_file.py.
+adds is in model_file.py.
 """
 
 from __future__ import annotations

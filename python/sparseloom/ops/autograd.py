@@ -1,5 +1,5 @@
-"""Connects layers to autograd: one autograd Function around the operators. ops.py checks the arguments and
-words the errors."""
+"""Connects layers to autograd: one autograd Function around the operators. __init__.py checks the
+arguments and words the errors."""
 
 from __future__ import annotations
 

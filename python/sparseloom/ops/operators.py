@@ -3,8 +3,9 @@ other module touches torch.ops.
 
 The operators have no autograd kernel, because registering one costs every eager call several microseconds,
 with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without
-gradients and 18.8 us with them). ops.py calls them directly when nothing needs a gradient; _autograd.py calls
-them inside one autograd.Function when something does. An operator called directly (torch.ops.sparseloom...)
+gradients and 18.8 us with them). __init__.py calls them directly when nothing needs a gradient; autograd.py
+calls them inside one autograd.Function when something does. An operator called directly
+(torch.ops.sparseloom...)
 with inputs that need gradients reaches torch's own fallback, which warns when a backward pass arrives there;
 the filter below turns that warning into an error.
 """

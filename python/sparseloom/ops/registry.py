@@ -211,7 +211,7 @@ def _scoped() -> bool:
     return _CURRENT.get() is not None
 
 
-_scoped._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in _operators.py
+_scoped._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in ops/operators.py
 
 
 @contextmanager
@@ -295,7 +295,7 @@ def parameters(operator: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((each.name, each.default) for each in signature.parameters.values())
 
 
-parameters._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in _operators.py
+parameters._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in ops/operators.py
 
 
 def _origin(function: Callable[..., Any]) -> tuple[str, str]:

@@ -130,7 +130,7 @@ def _built_for_cuda() -> bool:
     return has_kernels_for(torch.device("cuda"))
 
 
-# As in _operators: a build has kernels for a device or not, and Dynamo need not look how it is found out.
+# As in operators: a build has kernels for a device or not, and Dynamo need not look how it is found out.
 _built_for_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

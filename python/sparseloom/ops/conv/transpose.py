@@ -44,7 +44,7 @@ def conv_transpose(
     [rows].
 
     ``turned_index`` returns ``turned(index)``, for a caller that keeps it. What runs, and what raises Error,
-    is as for ``_conv.conv``.
+    is as for ``product.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
     sizes = turned_sizes(index)

@@ -73,7 +73,7 @@ class Norm:
 
 class _Kept:
     """The operands of all steps, and what their backward passes leave for the last one. It does not know the
-    token, for the reason that _steps._Kept gives."""
+    token, for the reason that steps._Kept gives."""
 
     def __init__(self, weight: Tensor, bias: Tensor, eps: float, steps: int, relu: bool, side: int) -> None:
         self.weight, self.bias, self.eps, self.relu, self.side = weight, bias, eps, relu, side

@@ -22,7 +22,7 @@ def multiplied(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
 
 
 def lstm_cell(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns h and c of one step; the arguments are those of ``_steps.lstm_cell``."""
+    """Returns h and c of one step; the arguments are those of ``steps.lstm_cell``."""
     i, f, g, o = z.to(c.dtype).chunk(4, -1)
     after = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return (o.sigmoid() * after.tanh()).to(z.dtype), after
@@ -39,7 +39,7 @@ def sequence(
     gx: Tensor, h0: Tensor, c0: Tensor | None, weight: Weight, bias: Tensor | None,
     projection: Weight | None, walk: Walk,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Returns what ``_sequences.sequence`` returns, with c in c0's dtype; differentiable to any order."""
+    """Returns what ``sequences.sequence`` returns, with c in c0's dtype; differentiable to any order."""
     h, c, outputs, ends = h0, c0, dict[int, Tensor](), list[int]()
     for size in walk.sizes:
         ends.append((ends[-1] if ends else 0) + size)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-TOOLS = str(Path(__file__).resolve().parents[2] / "tools")
+TOOLS = str(Path(__file__).resolve().parents[3] / "tools")
 
 
 @pytest.fixture(name="tool")

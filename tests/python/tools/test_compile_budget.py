@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "compile_budget.py"
+TOOL = Path(__file__).parents[3] / "tools" / "compile_budget.py"
 SECONDS = {f"CMakeFiles/a.dir/{name}.cpp.o": 2.0 + i for i, name in enumerate("abcdefgh")}
 SECONDS |= {f"CMakeFiles/a.dir/{name}.cu.o": 20.0 for name in "xyz"}
 

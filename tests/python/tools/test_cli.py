@@ -1,6 +1,7 @@
 """The command line: info without extras, plans, and clear words when something is missing."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,21 +120,7 @@ def test_isa_forced_to_one_this_machine_lacks_is_an_error(tmp_path):
 
 def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     package = Path(sparseloom.__file__).parent
-    copy = tmp_path / "sparseloom"
-    copy.mkdir()
-    for name in (
-        "__init__.py",
-        "ops.py",
-        "_autograd.py",
-        "_operators.py",
-        "_flops.py",
-        "_numbers.py",
-        "_library.py",
-        "errors.py",
-    ):
-        (copy / name).write_bytes((package / name).read_bytes())
-    for name in ("nn", "pattern"):
-        (copy / name).symlink_to(package / name)
+    shutil.copytree(package, tmp_path / "sparseloom", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     ran = subprocess.run(
         [sys.executable, "-c", "import sparseloom"],
         capture_output=True,

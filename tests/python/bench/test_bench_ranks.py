@@ -13,7 +13,7 @@ from sparseloom import cli
 from sparseloom.bench.ranks import __main__ as ranks
 from sparseloom.bench.ranks.exposed import covered
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

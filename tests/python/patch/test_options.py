@@ -23,7 +23,7 @@ LAYOUTS = {
     "semi24": (Semi24("magnitude"), ("forward",)),
 }
 BLOCKS = BlockSparse(16, 0.5)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def model_of(recipe, **how):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 front_page = importlib.import_module("front_page")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]

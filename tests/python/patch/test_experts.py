@@ -13,7 +13,7 @@ import sparseloom
 from sparseloom import BlockSparse, densify_, sparsify_
 from sparseloom.nn import BlockSparseLinear
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "converting.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "converting.md"
 
 
 def snippet() -> str:

@@ -12,7 +12,7 @@ from gpu_cells import forward, plain, record
 from sparseloom.bench.cells import Cell
 from sparseloom.bench.gpu import goals, groups, measure, table, targets, topology, training
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 gpu_goals = importlib.import_module("gpu_goals")
 gpu_tables = importlib.import_module("gpu_tables")
 make_break_even = importlib.import_module("make_break_even")

@@ -11,7 +11,7 @@ import pytest
 
 import sparseloom
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PACKAGE = Path(sparseloom.__file__).parent
 #: Bugs of earlier libraries that each have a test named after them (the other numbers are 2:4's and other
 #: operations').

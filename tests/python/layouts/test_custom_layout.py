@@ -19,7 +19,7 @@ from sparseloom import Error, layouts
 from sparseloom.nn import SparseLinear
 
 PACKAGE = Path(sparseloom.__file__).parent
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "custom_layout"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "custom_layout"
 #: What a source tree, whose headers lie beside python/, has in place of an installed package's CMake files.
 IN_PLACE = """
 add_library(sparseloom::sparseloom SHARED IMPORTED)

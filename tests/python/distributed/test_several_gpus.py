@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 CHECKS = [
     "tensor parallel trains as one process",
     "ranks have about as many blocks",

@@ -19,7 +19,7 @@ from sparseloom import Error, layouts
 from sparseloom.layouts import products
 from sparseloom.nn import SparseLinear
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "custom_layout" / "row_wise.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "custom_layout" / "row_wise.py"
 
 
 def load_example() -> ModuleType:

@@ -406,7 +406,7 @@ def test_loaded_values_are_left_alone_by_init_weights_that_writes_to_data(tmp_pa
 
 def test_a_layout_from_outside_is_refused_by_name(tmp_path, monkeypatch):
     """config.json can only describe blocks. What could not come back is not saved."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "custom_layout")
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples" / "custom_layout")
     importlib.import_module("row_wise")
     model = made("BertForMaskedLM", "bert")
     output = model.bert.encoder.layer[0].output

@@ -18,7 +18,7 @@ PACKAGE = Path(sparseloom.__file__).parent
 #: An installed package has the headers, a source tree has them beside python/.
 HEADERS = next(
     folder
-    for folder in (PACKAGE / "include", Path(__file__).resolve().parents[2] / "include")
+    for folder in (PACKAGE / "include", Path(__file__).resolve().parents[3] / "include")
     if folder.is_dir()
 )
 SOURCE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 gpu_steps = importlib.import_module("gpu_steps")
 verdicts = importlib.import_module("gpu_verdicts")
 

@@ -31,7 +31,7 @@ SHOWN = [
 
 def ranks_of(name, tmp_path):
     """Returns (stdout, stderr) of the script on each of two ranks."""
-    script = Path(__file__).with_name(name)
+    script = Path(__file__).parents[1] / name
     command = [sys.executable, "-W", "error::RuntimeWarning", str(script)]
     ranks = [
         subprocess.Popen(

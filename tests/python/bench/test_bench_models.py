@@ -15,7 +15,7 @@ from sparseloom import Error, cli
 from sparseloom.bench.models import run, train, zoo
 from sparseloom.nn import BlockSparseLinear
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 model_tables = importlib.import_module("model_tables")
 
 TINY = {

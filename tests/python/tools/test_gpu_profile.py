@@ -15,7 +15,7 @@ import pytest
 
 from sparseloom.bench.gpu import goals, groups
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 gpu_profile = importlib.import_module("gpu_profile")
 gpu_goals = importlib.import_module("gpu_goals")
 

@@ -15,7 +15,7 @@ ALONE = {
     for name, value in os.environ.items()
     if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CUDA")
 }
-MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
+MAKEFILE = Path(__file__).resolve().parents[3] / "Makefile"
 
 
 @pytest.fixture
