@@ -5,9 +5,8 @@ The operators have no autograd kernel, because registering one costs every eager
 with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without
 gradients and 18.8 us with them). __init__.py calls them directly when nothing needs a gradient; autograd.py
 calls them inside one autograd.Function when something does. An operator called directly
-(torch.ops.sparseloom...)
-with inputs that need gradients reaches torch's own fallback, which warns when a backward pass arrives there;
-the filter below turns that warning into an error.
+(torch.ops.sparseloom...) with inputs that need gradients reaches torch's own fallback, which warns when a
+backward pass arrives there; the filter below turns that warning into an error.
 """
 
 from __future__ import annotations

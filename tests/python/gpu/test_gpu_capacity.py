@@ -13,8 +13,8 @@ from torch import nn
 
 from sparseloom import BlockSparse, Error, Pattern, ops, sparsify_
 from sparseloom import sparsify as S
-from sparseloom.nn.held.capacity import FLAGS, with_slots
-from sparseloom.nn.held.state import build_index
+from sparseloom.nn.held.capacity import with_slots
+from sparseloom.nn.held.state import FLAGS, build_index
 from sparseloom.optim import AdamW
 
 pytestmark = pytest.mark.gpu

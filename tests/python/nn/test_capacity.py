@@ -12,8 +12,8 @@ from topology_layers import cells, dense_of, train
 import sparseloom
 from sparseloom import Error, Pattern, ops
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.nn.held.capacity import FLAGS, with_slots
-from sparseloom.nn.held.state import build_index
+from sparseloom.nn.held.capacity import with_slots
+from sparseloom.nn.held.state import FLAGS, build_index
 from sparseloom.optim import AdamW
 
 

@@ -7,7 +7,6 @@ reads them, and their gradient is zero.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 Layer = TypeVar("Layer", bound="IndexedModule")
 _OP = "reserve_"
-_LOG = logging.getLogger("sparseloom")
-#: The buffer with the bits that changes of topology set on the device: why one was not made.
-FLAGS = "topology_flags"
-_OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
 
 
 def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Layer:
@@ -57,7 +52,7 @@ def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optim
 
 def count(layer: IndexedModule, blocks: int, device: torch.device) -> None:
     """Gives a layer the buffers that changes of topology write to, on the device of its index."""
-    for name, number in (("requested_blocks", blocks), (FLAGS, 0)):
+    for name, number in (("requested_blocks", blocks), (state.FLAGS, 0)):
         tensor = torch.full((1,), number, dtype=torch.int32, device=device)
         layer.register_buffer(name, tensor, persistent=False)
 
@@ -83,28 +78,8 @@ def release(
     assert slots is not None
     _resize(layer, optimizers, slots, lambda tensor: tensor[: pattern.blocks].clone())
     layer._capacity, layer._digest = None, ops.UNKNOWN
-    del layer._buffers[FLAGS], layer._buffers[state.INDEX_BUFFER]
+    del layer._buffers[state.FLAGS], layer._buffers[state.INDEX_BUFFER]
     layer._set_index(pattern, layer.values.device)
-
-
-def stored(layer: IndexedModule) -> int:
-    """Returns how many blocks are stored; waits for the device. Raises Error, once, where a change of
-    topology since the last call could not be made."""
-    if layer.packed_index.is_meta:
-        return layer._pattern.blocks
-    flags, requested = layer.get_buffer(FLAGS), layer.get_buffer("requested_blocks")
-    count, bits, asked = torch.cat([layer.crow[-1:], flags, requested]).tolist()
-    if bits:
-        flags.zero_()
-    if bits & _OVERFLOW:
-        remedy = "it kept its blocks: reserve_ more, or ask for fewer"
-        raise Error("set_topology_", f"at most {layer.capacity} blocks, the capacity", f"{asked}", remedy)
-    if bits & _NAN:
-        remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
-        raise Error("drop_and_grow_", "scores without NaN", "a NaN", remedy)
-    if bits & _NO_GRADIENT:
-        _LOG.info("a change of topology was left out: the gradient to grow by was not finite")
-    return int(count)
 
 
 def with_slots(index: ops.Index, slots: int) -> ops.Index:
@@ -126,7 +101,7 @@ def with_slots(index: ops.Index, slots: int) -> ops.Index:
 def leave_out_free(layer: IndexedModule, destination: dict[str, Any], prefix: str) -> None:
     """Shortens the entries of a state dict to the blocks that are stored. The values stay in the Parameter's
     memory, so that averages may write to them."""
-    count = stored(layer)
+    count = state.stored(layer)
     destination[prefix + "col"] = destination[prefix + "col"][:count].clone()
     values = destination.get(prefix + "values")
     if isinstance(values, Tensor):

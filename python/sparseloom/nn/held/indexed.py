@@ -174,7 +174,7 @@ class IndexedModule(WithCopy, WithIndex):
         """Returns the index on the CPU, wherever the layer is."""
         if self.packed_index.device.type == "cpu":
             if self._capacity is not None:
-                capacities.stored(self)  # tells on every device what could not be changed
+                state.stored(self)  # tells on every device what could not be changed
             return self.index
         return self._index_of(self.pattern)._replace(digest=self._digest)
 

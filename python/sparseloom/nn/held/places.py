@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from ...errors import Error
 from . import state
-from .capacity import FLAGS
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
@@ -159,7 +158,7 @@ class Places:
             layer.packed_index.copy_(self.source.tensor)
             layer.get_buffer("requested_blocks").fill_(len(layer.values))
             if layer.capacity is not None:
-                layer.get_buffer(FLAGS).zero_()
+                layer.get_buffer(state.FLAGS).zero_()
         layer._writes = state.writes(layer)
 
     def _trains(self, _: Tensor) -> None:

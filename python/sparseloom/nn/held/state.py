@@ -24,6 +24,9 @@ _LOG = logging.getLogger("sparseloom")
 INDEX_BUFFER = "packed_index"
 INDEX_ENTRIES = ("crow", "col")
 _INT32_MAX = 2**31 - 1
+#: The buffer with the bits that changes of topology set on the device: why one was not made.
+FLAGS = "topology_flags"
+_OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
 
 
 def build_index(pattern: Pattern) -> ops.Index:
@@ -47,6 +50,26 @@ def remember(layer: WithIndex, changed: bool = False) -> None:
     if changed or address != layer.__dict__.get("_remembered"):
         ops.remember(build_index(layer._pattern), packed)
         layer.__dict__["_remembered"] = address
+
+
+def stored(layer: IndexedModule) -> int:
+    """Returns how many blocks are stored; waits for the device. Raises Error, once, where a change of
+    topology since the last call could not be made."""
+    if layer.packed_index.is_meta:
+        return layer._pattern.blocks
+    flags, requested = layer.get_buffer(FLAGS), layer.get_buffer("requested_blocks")
+    count, bits, asked = torch.cat([layer.crow[-1:], flags, requested]).tolist()
+    if bits:
+        flags.zero_()
+    if bits & _OVERFLOW:
+        remedy = "it kept its blocks: reserve_ more, or ask for fewer"
+        raise Error("set_topology_", f"at most {layer.capacity} blocks, the capacity", f"{asked}", remedy)
+    if bits & _NAN:
+        remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
+        raise Error("drop_and_grow_", "scores without NaN", "a NaN", remedy)
+    if bits & _NO_GRADIENT:
+        _LOG.info("a change of topology was left out: the gradient to grow by was not finite")
+    return int(count)
 
 
 def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexpected: list[str]) -> None:

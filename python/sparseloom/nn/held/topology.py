@@ -21,7 +21,7 @@ from ... import ops
 from ..._checks import as_optimizers
 from ...errors import Error
 from ...pattern import Pattern
-from . import capacity, state
+from . import state
 from .cut import Cut, held
 from .parametrized import require_own_values
 
@@ -74,7 +74,7 @@ def drop_and_grow(
         raise Error(op, f"scores [{index.blocks}], one for each slot", got, "leave them out for norms")
     grid = (len(index.crow) - 1, len(index.lists()[2]) - 1)
     mask = torch.empty(grid, dtype=torch.bool, device=index.packed.device)
-    ops.choose_blocks(index, scores, growth, budget, mask, layer.get_buffer(capacity.FLAGS))
+    ops.choose_blocks(index, scores, growth, budget, mask, layer.get_buffer(state.FLAGS))
     return _move_to(layer, index, mask, optimizers, None)
 
 
@@ -91,7 +91,7 @@ def _move_to(
     if layer.capacity is None:
         ops.set_topology(index, mask, moved, requested)
     else:
-        ops.update_topology(index, mask, moved, requested, layer.get_buffer(capacity.FLAGS))
+        ops.update_topology(index, mask, moved, requested, layer.get_buffer(state.FLAGS))
     layer._writes = state.writes(layer)
     with torch.no_grad():
         parameter = layer.values
@@ -172,7 +172,7 @@ def current_pattern(layer: IndexedModule) -> Pattern:
     mask named another number of blocks."""
     crow, col = (state.int32_index("pattern", name, getattr(layer, name)) for name in ("crow", "col"))
     if layer.capacity is not None:
-        col = col[: capacity.stored(layer)]
+        col = col[: state.stored(layer)]
         return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
@@ -199,7 +199,7 @@ def write_index(layer: IndexedModule, pattern: Pattern, device: torch.device) ->
         packed.copy_(layer._index_of(pattern).packed)
         layer.get_buffer("requested_blocks").fill_(pattern.blocks)
         if layer.capacity is not None:
-            layer.get_buffer(capacity.FLAGS).zero_()  # memory that came from meta holds anything
+            layer.get_buffer(state.FLAGS).zero_()  # memory that came from meta holds anything
     return True
 
 
