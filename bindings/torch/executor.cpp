@@ -93,12 +93,30 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
                                   scalar_type_of(m.dtype));
 }
 
+// bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next 32nd column: oneDNN on
+// AMX (torch 2.13) multiplies what lies there by zero, and a NaN behind one row (in the padding of a wider
+// matrix, or in the next token) makes that row NaN.
+Tensor with_zeros_behind(const ConstMatrixView& m) {
+  constexpr std::int64_t kTileColumns = 32;  // bf16 in one row of a tile
+  Tensor borrowed = borrow(m, -1);
+  if (m.dtype != DType::bf16 || m.cols % kTileColumns == 0) return borrowed;
+  const std::int64_t stride = (m.cols / kTileColumns + 1) * kTileColumns;
+  Tensor wide = new_tensor("linear", {m.rows, stride}, borrowed.scalar_type(), -1);
+  Tensor padding = torch::stable::narrow(wide, 1, m.cols, stride - m.cols);
+  torch::stable::zero_(padding);
+  Tensor copy = torch::stable::narrow(wide, 1, 0, m.cols);
+  return torch::stable::copy_(copy, borrowed);
+}
+
 // Executor::gemm. On CUDA, torch's current stream is the stream that the executor names, so it need not be
 // passed. aten::linear.out adds the bias before rounding; aten::mm.out followed by an addition would not.
 // aten::mm.dtype_out, which exists on CUDA only, leaves the sums of 16-bit operands unrounded.
 void gemm(void*, const Gemm& product) {
   using torch::stable::detail::from;
-  Tensor a = borrow(product.a, product.device, product.a_transposed), c = borrow(product.c, product.device);
+  Tensor a = product.device >= 0 || product.a_transposed
+                 ? borrow(product.a, product.device, product.a_transposed)
+                 : with_zeros_behind(product.a);
+  Tensor c = borrow(product.c, product.device);
   if (product.bias == nullptr) {
     Tensor b = borrow(product.b, product.device, product.b_transposed);
     if (product.c.dtype != product.a.dtype) {
