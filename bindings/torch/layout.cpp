@@ -93,6 +93,17 @@ void remember(const Tensor& packed, const Tensor& there, std::int64_t blocks, st
   remember_index(index, on_device, device);
 }
 
+void trust(const Tensor& packed, std::int64_t blocks, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+           std::int64_t bn) {
+  constexpr const char* op = "trust_index";
+  const int device = device_of(op, "index", packed);
+  if (device < 0)
+    core::fail(op, "an index on a CUDA device", "the CPU", "products on the CPU read the index in each call");
+  take_packed_as_valid(
+      op, packed,
+      packed_of(op, packed, blocks, rows, cols, block_of(op, rows, cols, bm, bn), device, "index"), device);
+}
+
 Tensor packed_index(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
                     std::int64_t bm, std::int64_t bn) {
   const IndexView index = valid_index("pack_index", crow, col, rows, cols, bm, bn);
@@ -121,6 +132,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("validate_index", TORCH_BOX(&validate));
   m.impl("index_digest", TORCH_BOX(&index_digest));
   m.impl("remember_index", TORCH_BOX(&remember));
+  m.impl("trust_index", TORCH_BOX(&trust));
   m.impl("pack_index", TORCH_BOX(&packed_index));
   m.impl("index_to_mask", TORCH_BOX(&index_to_mask));
 }

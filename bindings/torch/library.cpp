@@ -169,6 +169,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "remember_index(Tensor index, Tensor there, int blocks, int rows, int cols, int block_rows, "
       "int block_cols) -> ()");
+  // Takes a packed index on a CUDA device as valid, until something writes to it: what this library has just
+  // written there need not be read back.
+  m.def("trust_index(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols) -> ()");
   m.def("pack_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
   m.def(
       "mask_to_index(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> (Tensor crow, "

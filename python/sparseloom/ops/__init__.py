@@ -23,6 +23,7 @@ from .index import make_index as make_index
 from .index import move_blocks as move_blocks
 from .index import remember as remember
 from .index import set_topology as set_topology
+from .index import trust as trust
 from .index import update_topology as update_topology
 from .operators import ACTIVATIONS as ACTIVATIONS
 from .operators import PLAN_CHOOSES, tf32_of

@@ -111,6 +111,13 @@ def remember(index: Index, there: Tensor) -> None:
         call("remember_index", index.packed, there, index.blocks, *index[2:6])
 
 
+def trust(index: Index) -> None:
+    """Says that this library has just written an index on CUDA, so that the next product need not wait to
+    read it back. Does nothing where it is not on CUDA, nor for tensors without memory."""
+    if index.packed.is_cuda and type(index.packed) is Tensor:
+        call("trust_index", index.packed, index.blocks, *index[2:6])
+
+
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
     """Rewrites an index in place for another mask, on the CPU, or on CUDA, where the work is
     queued and can be captured in a graph.
@@ -122,6 +129,7 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
     from then on. Raises Error when a shape or dtype does not fit.
     """
     call("set_topology", mask, index.packed, moved, requested)
+    trust(index)
 
 
 def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor, flags: Tensor) -> None:
@@ -134,6 +142,7 @@ def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor
     not fit.
     """
     call("update_topology", mask, index.packed, moved, requested, flags)
+    trust(index)
 
 
 def choose_blocks(

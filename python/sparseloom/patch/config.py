@@ -11,7 +11,6 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._checks import share, whole
 from ..errors import Error
-from ..nn.recurrent.weights import BlockSparseGates
 from ..nn.semi24.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
 from ..pattern.empty_rows import warn_of_empty_heads, warn_of_empty_rows
@@ -280,8 +279,7 @@ class Blocks(Chosen):
     capacity: float | None = None
 
     def no_copy(self, site: Site) -> str:
-        recurrent = issubclass(site.form.layers.blocks, BlockSparseGates)
-        return "a recurrent layer multiplies with the blocks in every step" if recurrent else ""
+        return "a recurrent layer multiplies with the blocks in every step" if site.form.has_steps else ""
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False

@@ -16,7 +16,6 @@ from ...sparsify.held import Held
 from ...sparsify.regrow import shrunk
 from ..conv.base import ConvModule
 from ..masked.linear import MaskedLinear
-from ..recurrent.weights import BlockSparseGates
 from .indexed import IndexedModule
 from .places import Places
 from .sparse_weight import SparseWeight, sparse_layers
@@ -30,7 +29,7 @@ class StoredWeight(Held):
     def __init__(self, name: str, weight: SparseWeight, target: float, by_gradient: bool = False) -> None:
         super().__init__()
         owner = weight.owner
-        if by_gradient and isinstance(owner, BlockSparseGates):
+        if by_gradient and not getattr(owner, "gives_dense_gradient", True):
             got = f"{name}, whose steps in a recurrent layer tell none"
             raise Error("Run", "weights that tell the gradient of absent blocks", got, "choose methods.set_")
         stays = weight.layout != "bsr" or isinstance(owner, ConvModule)

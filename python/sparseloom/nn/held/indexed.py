@@ -31,6 +31,8 @@ class IndexedModule(WithCopy, WithIndex):
     values: nn.Parameter
     strict: bool
     _capacity: int | None = None
+    #: Whether calls of the layer tell the gradient of absent blocks, by which methods grow blocks.
+    gives_dense_gradient = True
     #: Whose blocks move along; see nn.places.
     _places: Places | None = None
 

@@ -41,8 +41,11 @@ def content_hash(pattern: Pattern) -> int:
 
 def remember(layer: WithIndex, changed: bool = False) -> None:
     """Tells products on CUDA where the layer's pattern lies (see ops.remember). It costs one comparison when
-    they know; ``changed`` says that another pattern may lie where one was remembered."""
+    they know; ``changed`` says that the layer has just written its pattern there."""
     packed = layer._buffers[INDEX_BUFFER]
+    if changed and packed is not None and packed.is_cuda:
+        bm, bn = layer.block
+        ops.trust(ops.Index(packed, layer._blocks, layer.out_features, layer.in_features, bm, bn, -1))
     # a fake tensor has no address
     if type(packed) is not Tensor or not packed.is_cuda or layer._digest < 0:
         return

@@ -29,6 +29,7 @@ class BlockSparseGates(BlockSparseLinear):
     """A weight of a recurrent layer, [gates x hidden, in features]: the matrices of the gates one below the
     other. The recurrent layer multiplies with its values in every step."""
 
+    gives_dense_gradient = False  # its products are made inside a step, where nothing watches
     _no_eight_bits = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
 
     def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
@@ -128,6 +129,7 @@ def _index_beside(module: BlockSparseLinear, gates: int) -> tuple[Tensor, tuple[
     packed = index.packed.to(module.values.device)
     if packed.is_cuda:
         ops.remember(index, packed)
+        ops.trust(index._replace(packed=packed))
     numbers = index.blocks, index.rows, index.cols, *one.block, index.digest, int(module.strict), bm
     return packed, numbers
 

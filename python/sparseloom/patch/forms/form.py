@@ -42,6 +42,8 @@ class Form(ABC):
     inside = ""
     #: The nn.SparseLinear that can take the module's place; None where none can.
     in_any_layout: type[SparseLinear] | None = None
+    #: Whether one call of the module multiplies with its weights once for each step of a sequence.
+    has_steps = False
 
     @abstractmethod
     def matches(self, module: nn.Module) -> bool:

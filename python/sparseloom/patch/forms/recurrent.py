@@ -16,6 +16,7 @@ class RecurrentForm(Form):
     """nn.LSTM and nn.GRU, of any options. Their number of weights is that of their layers."""
 
     layers = Layers(BlockSparseGates, None)
+    has_steps = True
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, (nn.LSTM, nn.GRU))
