@@ -21,6 +21,7 @@ from ..errors import Error, translated
 from . import flops, library
 
 library.load()
+from . import fakes as fakes  # noqa: E402 - the operators must exist
 
 flops.register(torch.ops.sparseloom)
 
