@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
@@ -66,6 +65,7 @@ Instance::Instance(const Case& c_)
       if (picks.uniform() < density) col.push_back(static_cast<std::int32_t>(b));
     crow.push_back(static_cast<std::int32_t>(col.size()));
   }
+  crow.shrink_to_fit(), col.shrink_to_fit();
   ccol.resize(static_cast<std::size_t>(block_cols) + 1);
   row.resize(col.size());
   slot.resize(col.size());
@@ -168,19 +168,14 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   Matrix out = poisoned_output();
   const kernels::bsr_linear::Answer planned =
       kernels::bsr_linear::ask(kernel, problem(executor.num_threads), {runtime::active_isa(), {}, {}});
-  const std::size_t declared = planned.workspace_bytes;
-  const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
-  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
-      static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
-  std::fill_n(workspace.get(), allocated, kPoison);
+  Scratch workspace(planned.workspace_bytes);
   MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
-  call.workspace = workspace.get();
+  call.workspace = workspace.data();
+  calling([&] { return kernel.name + (" " + describe(c)); });
   EXPECT_EQ(kernel.launch(call, planned.schedule, executor), 0) << kernel.name;
   EXPECT_TRUE(out.padding_untouched()) << kernel.name << " wrote outside the output: " << describe(c);
-  EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated,
-                          [](std::byte b) { return b == kPoison; }))
-      << kernel.name << " overran its workspace: " << describe(c);
+  EXPECT_FALSE(workspace.overrun()) << kernel.name << " overran its workspace: " << describe(c);
   return out;
 }
 

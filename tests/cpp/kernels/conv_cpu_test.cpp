@@ -2,12 +2,15 @@
 // of each direction against the definition in fp64, with any number of threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/backwards.h"
+#include "core/rng.h"
 #include "kernels/bsr_conv/cpu/rows.h"
 #include "kernels/matrix.h"
 #include "sparseloom/conv_ops.h"
@@ -44,6 +47,7 @@ class ConvInstance {
           col_.push_back(static_cast<std::int32_t>(k));
       crow_.push_back(static_cast<std::int32_t>(col_.size()));
     }
+    crow_.shrink_to_fit(), col_.shrink_to_fit();
     index_ = {c.rows, c.cols, c.block, static_cast<std::int64_t>(col_.size()), crow_.data(), col_.data()};
     ccol_.resize(static_cast<std::size_t>(block_cols + 1)), row_.resize(col_.size()),
         slot_.resize(col_.size());
@@ -62,6 +66,22 @@ class ConvInstance {
     return p;
   }
 
+  std::string text() const {
+    std::string all = std::string(name_of(direction_)) + " " + name_of(dtype_) + " " +
+                      std::to_string(c_.rows) + "x" + std::to_string(c_.cols) + " block " +
+                      to_string(c_.block) + " density " + std::to_string(c_.density) + " bias " +
+                      std::to_string(c_.bias) + " padding " + std::to_string(c_.padding) + " images " +
+                      std::to_string(c_.images);
+    for (const ConvWindow& axis : c_.axes)
+      for (const auto& [name, number] : {std::pair{" in ", axis.in},
+                                         {" kernel ", axis.kernel},
+                                         {" stride ", axis.stride},
+                                         {" padded ", axis.padding},
+                                         {" dilation ", axis.dilation}})
+        all += name + std::to_string(number);
+    return all;
+  }
+
   bool takes(const std::string& kernel) const {
     try {
       return plan_conv(problem(), index_, Executor::serial(), kernel) != nullptr;
@@ -74,9 +94,9 @@ class ConvInstance {
   Matrix run(const std::string& kernel, const Executor& executor) {
     const auto plan = plan_conv(problem(), index_, executor, kernel);
     Matrix out = output();
-    std::vector<std::byte> memory(plan->workspace_bytes + 64 + kGuard, kPoison);
-    auto* const aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
-    const std::span<std::byte> workspace(aligned, plan->workspace_bytes);
+    Scratch scratch(plan->workspace_bytes);
+    const std::span<std::byte> workspace = scratch.span();
+    calling([&] { return kernel + " of " + text(); });
     const MatrixView view{out.data(), dtype_, out.rows, out.cols, out.stride};
     if (direction_ == Direction::forward)
       conv(*plan, seen(x_), index_, values_.data(), c_.bias ? bias_.data() : nullptr, view, workspace,
@@ -87,8 +107,20 @@ class ConvInstance {
     else
       conv_dw(*plan, seen(dy_), seen(x_), index_, out.data(), workspace, executor);
     EXPECT_TRUE(out.padding_untouched()) << kernel;
-    EXPECT_EQ(*(aligned + plan->workspace_bytes), kPoison) << kernel << " overran its workspace";
+    EXPECT_FALSE(scratch.overrun()) << kernel << " overran its workspace";
     return out;
+  }
+
+  /// The values in dense memory and back.
+  void expect_packing_undone() {
+    Matrix dense(dtype_, c_.rows, shape_.taps() * c_.cols, c_.padding);
+    std::vector<std::byte> again(values_.size(), kPoison);
+    calling([&] { return "conv_unpack and conv_pack of " + text(); });
+    conv_unpack(index_, shape_.taps(), values_.data(),
+                {dense.data(), dtype_, dense.rows, dense.cols, dense.stride}, Executor::serial());
+    conv_pack(seen(dense), index_, shape_.taps(), again.data(), Executor::serial());
+    EXPECT_TRUE(dense.padding_untouched());
+    EXPECT_EQ(again, values_);
   }
 
   void compare(const Matrix& out) const {
@@ -151,6 +183,7 @@ class ConvInstance {
   void join(int tz, int ty, int tx) const {
     const ConvAxis(&a)[3] = shape_.axis;
     std::vector<std::pair<std::int64_t, std::int64_t>> pairs;
+    pairs.reserve(static_cast<std::size_t>(shape_.out_pixels()));
     std::int64_t y = 0;
     const auto under = [](const ConvAxis& axis, int p, int tap) {
       return p * axis.stride - axis.padding + tap * axis.dilation;
@@ -250,6 +283,45 @@ TEST(ConvOnCpu, ManyPixelsAndTaps) {
   c.axes = {{12, 7, 1, 3}, {12, 7, 1, 3}}, c.images = 1;
   c.rows = c.cols = 128, c.block = {16, 32}, c.density = 1;
   check(c, DType::f32);
+}
+
+ConvCase drawn(core::Rng& rng) {
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(n)));
+  };
+  constexpr std::int32_t kSides[] = {8, 8, 16, 32, 64, 128};
+  ConvCase c;
+  const std::int64_t axes = 1 + below(3);
+  for (std::int64_t a = 0; a < axes; ++a) {
+    ConvWindow w;
+    w.kernel = 1 + below(axes == 3 ? 3 : 7), w.stride = 1 + below(4), w.dilation = 1 + below(3);
+    w.padding = below(w.kernel + 2);
+    const std::int64_t fewest = std::max<std::int64_t>(1, (w.kernel - 1) * w.dilation + 1 - 2 * w.padding);
+    w.in = fewest + below(axes == 1 ? 40 : axes == 2 ? 9 : 4);
+    c.axes.push_back(w);
+  }
+  c.images = 1 + below(5);
+  c.block = {kSides[below(6)], kSides[below(6)]};
+  c.rows = 1 + below(3 * c.block.rows), c.cols = 1 + below(3 * c.block.cols);
+  c.density = 0.1 * static_cast<double>(1 + below(10));
+  c.bias = below(2) == 0, c.padding = below(3) == 0 ? below(9) : 0, c.empty = below(6) == 0;
+  return c;
+}
+
+// SPARSELOOM_TEST_CASES and SPARSELOOM_TEST_SEED ask for more of them.
+TEST(ConvOnCpu, ShapesThatNobodyChose) {
+  const auto number = [](const char* name, int otherwise) {
+    const char* const given = std::getenv(name);
+    return given ? std::atoi(given) : otherwise;
+  };
+  constexpr DType kDTypes[] = {DType::f32, DType::f16, DType::bf16};
+  core::Rng rng(static_cast<std::uint64_t>(number("SPARSELOOM_TEST_SEED", 1)));
+  for (int i = 0; i < number("SPARSELOOM_TEST_CASES", 20); ++i) {
+    const ConvCase c = drawn(rng);
+    const DType dtype = kDTypes[rng.below(3)];
+    check(c, dtype);
+    ConvInstance(c, dtype, Direction::forward).expect_packing_undone();
+  }
 }
 
 TEST(ConvOnCpu, NoImages) {

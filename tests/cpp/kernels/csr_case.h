@@ -51,6 +51,7 @@ struct CsrInstance {
         if (rng.uniform() < share) col.push_back(static_cast<std::int32_t>(i));
       crow.push_back(static_cast<std::int32_t>(col.size()));
     }
+    crow.shrink_to_fit(), col.shrink_to_fit();
     w.rows = c.rows, w.cols = c.cols, w.stored = static_cast<std::int64_t>(col.size());
     w.crow = crow.data(), w.col = col.data();
     Csr::validate("test", w);

@@ -27,14 +27,11 @@ Matrix run(CsrInstance& instance, const std::string& kernel, const Executor& exe
   if (instance.c.residual)
     args.residual = instance.residual.data(), args.residual_stride = instance.residual.stride;
   args.out = out.data(), args.out_stride = out.stride;
-  Workspace workspace;
-  const auto lent = workspace.at_least(plan->workspace_bytes + testing::kGuard);
-  std::fill(lent.begin(), lent.end(), testing::kPoison);
-  CsrLinear::run(*plan, args, instance.w, lent.first(plan->workspace_bytes), executor);
+  testing::Scratch workspace(plan->workspace_bytes);
+  testing::calling([&] { return kernel + " " + instance.c.text(); });
+  CsrLinear::run(*plan, args, instance.w, workspace.span(), executor);
   EXPECT_TRUE(out.padding_untouched()) << kernel << " wrote outside the output: " << instance.c.text();
-  EXPECT_TRUE(std::all_of(lent.begin() + static_cast<std::ptrdiff_t>(plan->workspace_bytes), lent.end(),
-                          [](std::byte byte) { return byte == testing::kPoison; }))
-      << kernel << " overran its workspace: " << instance.c.text();
+  EXPECT_FALSE(workspace.overrun()) << kernel << " overran its workspace: " << instance.c.text();
   return out;
 }
 

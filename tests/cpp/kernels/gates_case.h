@@ -39,6 +39,7 @@ struct GatesCase {
       kernels::store(dtype, values.data(), i, (static_cast<double>(rng.below(256)) - 128) / 64);
       kernels::store(dtype, gradient.data(), i, (static_cast<double>(rng.below(256)) - 128) / 32);
     }
+    gates.reserve(static_cast<std::size_t>(view.blocks));
     for (std::int64_t i = 0; i < view.blocks; ++i)
       gates.push_back(rng.below(10) < s.closed ? 0.0f : static_cast<float>(rng.below(64)) / 64 + 0.25f);
   }

@@ -51,6 +51,20 @@ void store(DType dtype, void* data, std::int64_t i, double value) {
   std::memcpy(p, &bits, sizeof bits);
 }
 
+void Scratch::Free::operator()(std::byte* memory) const noexcept { std::free(memory); }
+
+Scratch::Scratch(std::size_t bytes)
+    : bytes_(bytes),
+      allocated_(guarded() ? bytes : (bytes + 2 * kGuard - 1) / kGuard * kGuard),
+      memory_(static_cast<std::byte*>(std::aligned_alloc(64, allocated_))) {
+  std::fill_n(memory_.get(), allocated_, kPoison);
+}
+
+bool Scratch::overrun() const {
+  return std::any_of(memory_.get() + bytes_, memory_.get() + allocated_,
+                     [](std::byte b) { return b != kPoison; });
+}
+
 Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_t padding,
                std::int64_t offset_)
     : dtype(dtype_),

@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
+#include "core/allocation.h"
 #include "kernels/args.h"
 
 namespace sparseloom::testing {
@@ -12,8 +15,26 @@ namespace sparseloom::testing {
 double load(DType dtype, const void* data, std::int64_t i);
 void store(DType dtype, void* data, std::int64_t i, double value);
 
-constexpr std::size_t kGuard = 64;  // bytes of poison behind each matrix
+/// Bytes of poison behind each matrix. None where a page that nobody may touch follows.
+inline const std::size_t kGuard = guarded() ? 0 : 64;
 constexpr std::byte kPoison{0xff};  // all ones is a NaN in every dtype
+
+/// Memory as a call's workspace of `bytes`: poison, at a multiple of 64 bytes, with kGuard bytes more behind
+/// it.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes);
+  std::byte* data() { return memory_.get(); }
+  std::span<std::byte> span() { return {memory_.get(), bytes_}; }
+  bool overrun() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept;
+  };
+  std::size_t bytes_, allocated_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
 
 /// A row-major matrix in memory of its own, every byte of it outside [rows, cols] poisoned with NaN.
 struct Matrix {

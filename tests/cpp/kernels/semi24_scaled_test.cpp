@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/backwards.h"
 #include "core/counting.h"
 #include "core/expect_error.h"
@@ -48,10 +49,12 @@ struct Operands {
       }
     view.positions = positions.data();
     for (std::int64_t i = 0; i < c.m * (c.cols + 3); ++i) x.push_back(byte_of(rng));
+    x.shrink_to_fit();
     for (std::int64_t i = 0; i < (c.x_each ? c.m : 1); ++i)
       x_scale.push_back(static_cast<float>(0.5 + rng.uniform()));
     for (std::int64_t i = 0; i < (c.w_each ? c.rows : 1); ++i)
       w_scale.push_back(static_cast<float>(0.5 + rng.uniform()));
+    x_scale.shrink_to_fit(), w_scale.shrink_to_fit();
     bias.resize(static_cast<std::size_t>(c.rows) * size_of(c.out));
     for (std::int64_t i = 0; i < c.rows; ++i) store(c.out, bias.data(), i, 2 * rng.uniform() - 1);
   }
@@ -81,6 +84,10 @@ struct Operands {
     Workspace workspace;
     MatmulArgs call = args();
     call.out = out.data(), call.out_stride = c.rows + 1;
+    testing::calling([&] {
+      return kernel + (" of 8-bit 2:4 " + std::string(name_of(c.dtype))) + " m=" + std::to_string(c.m) +
+             " [" + std::to_string(c.rows) + ", " + std::to_string(c.cols) + "]";
+    });
     Semi24Scaled::run(*plan, call, view, workspace.at_least(plan->workspace_bytes), executor);
     return out;
   }

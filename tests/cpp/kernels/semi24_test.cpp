@@ -82,6 +82,10 @@ struct Semi24Instance {
   void answer() {
     std::vector<std::vector<std::pair<std::int64_t, double>>> terms(  // of each output: index of a, weight
         static_cast<std::size_t>(out_cols()));
+    for (auto& each : terms)
+      each.reserve(static_cast<std::size_t>(c.direction == Direction::forward ? w.row_values() : c.rows));
+    for (std::vector<double>* list : {&norm, &exact, &plain})
+      list->reserve(static_cast<std::size_t>(c.m * out_cols()));
     for (std::int64_t row = 0; row < c.rows; ++row)
       Semi24::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) {
         const double weight = values.at(row, slot - row * w.row_values());
@@ -120,14 +124,11 @@ struct Semi24Instance {
     if (c.bias) args.bias = bias.data();
     if (c.residual) args.residual = residual.data(), args.residual_stride = residual.stride;
     args.out = out.data(), args.out_stride = out.stride;
-    Workspace workspace;
-    const auto lent = workspace.at_least(plan->workspace_bytes + testing::kGuard);
-    std::fill(lent.begin(), lent.end(), testing::kPoison);
-    Semi24Linear::run(*plan, args, w, lent.first(plan->workspace_bytes), executor);
+    testing::Scratch workspace(plan->workspace_bytes);
+    testing::calling([&] { return kernel + " of 2:4 " + c.text(); });
+    Semi24Linear::run(*plan, args, w, workspace.span(), executor);
     EXPECT_TRUE(out.padding_untouched()) << kernel << " wrote outside the output: " << c.text();
-    EXPECT_TRUE(std::all_of(lent.begin() + static_cast<std::ptrdiff_t>(plan->workspace_bytes), lent.end(),
-                            [](std::byte b) { return b == testing::kPoison; }))
-        << kernel << " overran its workspace: " << c.text();
+    EXPECT_FALSE(workspace.overrun()) << kernel << " overran its workspace: " << c.text();
     return out;
   }
 

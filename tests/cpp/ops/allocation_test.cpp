@@ -1,44 +1,13 @@
-// A product allocates nothing: outputs and workspace are the caller's. Counted by replacing operator new in
-// the test program.
+// A product allocates nothing: outputs and workspace are the caller's. Counted by core/allocation.h.
+#include "core/allocation.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
+#include <string>
 #include <vector>
 
 #include "sparseloom/sparseloom.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int> allocations{0};
-
-void* counted(std::size_t bytes) {
-  if (counting) ++allocations;
-  if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-// The nothrow forms too: under ASan those left alone would come from its allocator and go to std::free.
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  if (counting) ++allocations;
-  return std::malloc(bytes ? bytes : 1);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept {
-  return operator new(bytes, tag);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace sparseloom {
 namespace {
@@ -56,16 +25,14 @@ int allocations_of(const std::string& kernel, Direction direction, std::int64_t 
   BsrMatrix dw(w.index(), w.dtype());
   Workspace workspace;
   workspace.at_least(plan->workspace_bytes);
-  allocations = 0;
-  counting = true;
-  if (direction == Direction::forward)
-    linear(*plan, view(a.data(), m, 88), w, bias.data(), view(out.data(), m, 72, 88), workspace, executor);
-  else if (direction == Direction::dx)
-    linear_dx(*plan, view(a.data(), m, 72, 88), w, view(out.data(), m, 88), workspace, executor);
-  else
-    linear_dw(*plan, view(a.data(), m, 72, 88), view(b.data(), m, 88), dw, workspace, executor);
-  counting = false;
-  return allocations;
+  return testing::allocations_in([&] {
+    if (direction == Direction::forward)
+      linear(*plan, view(a.data(), m, 88), w, bias.data(), view(out.data(), m, 72, 88), workspace, executor);
+    else if (direction == Direction::dx)
+      linear_dx(*plan, view(a.data(), m, 72, 88), w, view(out.data(), m, 88), workspace, executor);
+    else
+      linear_dw(*plan, view(a.data(), m, 72, 88), view(b.data(), m, 88), dw, workspace, executor);
+  });
 }
 
 TEST(Allocation, NoProductAllocates) {
@@ -83,19 +50,14 @@ TEST(Allocation, NoPlanThatIsKeptAllocates) {
   const BsrMatrix w(BlockIndex(pattern::random(72, 88, {16, 8}, 0.4, 1)), DType::f32);
   const Problem problem = describe(w, Direction::forward, 5);
   const auto first = make_plan(problem, w, Executor::serial());
-  allocations = 0;
-  counting = true;
-  const bool kept = make_plan(problem, w, Executor::serial()) == first;
-  counting = false;
-  EXPECT_EQ(allocations, 0);
+  bool kept = false;
+  EXPECT_EQ(testing::allocations_in([&] { kept = make_plan(problem, w, Executor::serial()) == first; }), 0);
   EXPECT_TRUE(kept);
 }
 
 TEST(Allocation, IsCounted) {
-  counting = true;
-  std::vector<int>* leaves_a_mark = new std::vector<int>(3);
-  counting = false;
-  EXPECT_GE(allocations, 1);
+  std::vector<int>* leaves_a_mark = nullptr;
+  EXPECT_GE(testing::allocations_in([&] { leaves_a_mark = new std::vector<int>(3); }), 1);
   delete leaves_a_mark;
 }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/backwards.h"
 #include "core/expect_error.h"
 #include "core/rng.h"
@@ -297,6 +298,11 @@ TEST_P(NmgProducts, OfEveryRowAreThoseOfFp64) {
           args.a = x.data(), args.a_stride = x_stride, args.values = values.data();
           args.bias = with_bias ? bias.data() : nullptr;
           args.out = y.data(), args.out_stride = y_stride;
+          testing::calling([&] {
+            return kernel + (" of n:m:g " + std::string(name_of(dtype))) + " m=" + std::to_string(tokens) +
+                   " [" + std::to_string(s.rows) + ", " + std::to_string(s.cols) + "] " +
+                   std::to_string(s.n) + ":" + std::to_string(s.m) + ":" + std::to_string(s.g);
+          });
           NmgLinear::run(*plan, args, c.w, workspace.at_least(plan->workspace_bytes), executor);
           for (std::int64_t t = 0; t < tokens; ++t)
             for (std::int64_t row = 0; row < s.rows; ++row) {
