@@ -17,7 +17,7 @@ from ..layouts import Csr, Dense, Layout
 from ..ops.registry import Registry
 from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
-from ..tensors.sparse_tensor import require_registry
+from ..tensors.base import require_registry
 from ..tensors.sparsifying import Format, require_sparsifier
 from .interms import Intermediate, OutputHook, Traced, modules_named, refuse_script
 from .weights import Weights, WeightSpec, hook_gradient

@@ -29,7 +29,7 @@ from ..patch.in_layout import Stored
 from ..patch.survey import survey
 from ..sparsify import KeepAll
 from ..tensors import SparseTensor
-from ..tensors.dispatch import Made
+from ..tensors.sparse_tensor import Made
 from ..tensors.sparsifying import Format, sparsified
 
 _OP = "SparsityBuilder"

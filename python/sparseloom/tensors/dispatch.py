@@ -9,21 +9,18 @@ move, copy or write a tensor keep the format, the others compute densely, with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..errors import Error
-from ..layouts import Dense, Layout
 from ..ops.products import transformed
-from ..ops.registry import Implementation, Output, Registry, current, parameters
-from . import leaves, lists, parts, sparse_tensor, structural
-
-if TYPE_CHECKING:
-    from .sparse_tensor import SparseTensor
-
+from ..ops.registry import Implementation, Output, Registry, parameters
+from . import leaves, lists, parts, structural
+from .sparse_tensor import SparseTensor, bind, densified, format_of, is_sparse, registry_of
+from .structural import written
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
@@ -47,7 +44,7 @@ def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = _tensors(args)
         formats = [format_of(each).name for each in tensors]
         registry_of(tensors).fall_back(f"torch.{func.__name__}", formats)
-        args = tree_map_only(sparse_tensor.SparseTensor, lambda each: each.to_dense(), tuple(args))
+        args = tree_map_only(SparseTensor, lambda each: each.to_dense(), tuple(args))
     with torch._C.DisableTorchFunctionSubclass():
         made = func(*args, **kwargs)
         if torch.compiler.is_compiling():
@@ -114,80 +111,8 @@ def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     formats = [format_of(each).name for each in tensors]
     registry_of(tensors).fall_back(str(func.overloadpacket), formats)
     with torch.no_grad():
-        args, kwargs = tree_map_only(sparse_tensor.SparseTensor, densified, (args, kwargs))
+        args, kwargs = tree_map_only(SparseTensor, densified, (args, kwargs))
         return func(*args, **kwargs)
-
-
-def format_of(tensor: Tensor) -> type[Layout]:
-    """Returns the layout's class of a tensor, Dense for one of torch's own."""
-    return tensor.format if is_sparse(tensor) else Dense  # type: ignore[attr-defined]
-
-
-def registry_of(tensors: Sequence[Tensor]) -> Registry:
-    """Returns the registry of the first tensor that has one, else the one in use."""
-    for each in tensors:
-        if is_sparse(each) and each.registry is not None:  # type: ignore[attr-defined]
-            return each.registry  # type: ignore[attr-defined]
-    return current()
-
-
-def densified(tensor: SparseTensor) -> Tensor:
-    """Returns the elements as a plain tensor, without a gradient."""
-    return tensor.layout_index.to_dense(tensor.stored).reshape(tensor.shape)
-
-
-class Made(torch.autograd.Function):
-    """The SparseTensor of a layout's values."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, stored: Tensor, index: Layout, shape: tuple[int, ...], registry: Registry | None
-    ) -> Any:
-        ctx.index = index
-        return sparse_tensor.SparseTensor(index, stored, shape, registry)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return packed(gradient, ctx.index), None, None, None
-
-
-class FromDense(torch.autograd.Function):
-    """The SparseTensor of what a layout stores of a dense tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, dense: Tensor, index: Layout, registry: Registry | None) -> Any:
-        ctx.index = index
-        stored = index.pack(dense.detach().reshape(index.rows, index.cols))
-        stored = stored.clone() if stored.data_ptr() == dense.data_ptr() else stored
-        return sparse_tensor.SparseTensor(index, stored, dense.shape, registry)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape), None, None
-
-
-class Densified(torch.autograd.Function):
-    """The dense tensor of a SparseTensor, whose gradient has its format."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: SparseTensor) -> Tensor:
-        ctx.index, ctx.shape, ctx.registry = tensor.layout_index, tensor.shape, tensor.registry
-        dense = densified(tensor)
-        return dense.clone() if dense is tensor.stored else dense
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return sparse_tensor.SparseTensor(ctx.index, packed(gradient, ctx.index), ctx.shape, ctx.registry)
-
-
-def packed(tensor: Tensor, index: Layout) -> Tensor:
-    """Returns a tensor's elements at the stored places of a layout."""
-    if isinstance(tensor, sparse_tensor.SparseTensor):
-        if structural.same_index(tensor.layout_index, index):
-            return tensor.stored
-        tensor = densified(tensor)
-    matrix = tensor.reshape(index.rows, index.cols)
-    return index.pack(matrix.float()) != 0 if matrix.dtype == torch.bool else index.pack(matrix)
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -206,14 +131,6 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-def written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    found = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(args[position] if position < len(args) else kwargs.get(argument.name))
-    return tree_flatten(found)[0]
-
-
 def _by_mask(target: Any, where: Any, value: Any) -> bool:
     """Whether target[where] = value is masked_fill_, which writes elements and no copy."""
     is_mask = isinstance(where, Tensor) and where.dtype == torch.bool and where.shape == target.shape
@@ -227,5 +144,4 @@ def _is_view_of_outside(func: Any, args: tuple[Any, ...]) -> bool:
     return is_view and isinstance(args[0], Tensor) and not args[0].is_inference()
 
 
-def is_sparse(value: Any) -> bool:
-    return isinstance(value, sparse_tensor.SparseTensor)
+bind(function, operator, structural.assign)

@@ -14,8 +14,9 @@ from ..layouts.products import watched
 from ..ops import registry as _registry
 from ..ops.registry import Registry
 from ..sparsify import DENSE
+from .base import require_registry
 from .dispatch import implementation, positional
-from .sparse_tensor import SparseTensor, require_registry
+from .sparse_tensor import SparseTensor
 from .sparsifying import Format, Graded, sparsified
 
 _OP = "sparsified_op"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import dispatch, structural
-
-if TYPE_CHECKING:
-    from .sparse_tensor import SparseTensor
+from .base import same_index
+from .sparse_tensor import FromDense, SparseTensor, is_sparse
 
 
 class _InFormat:
@@ -21,17 +19,17 @@ class _InFormat:
         self.index, self.registry = leaf.layout_index, leaf.registry
 
     def __call__(self, gradient: Tensor) -> Tensor | None:
-        if dispatch.is_sparse(gradient):
-            if structural.same_index(gradient.layout_index, self.index):  # type: ignore[attr-defined]
+        if is_sparse(gradient):
+            if same_index(gradient.layout_index, self.index):  # type: ignore[attr-defined]
                 return None
             gradient = gradient.to_dense()
-        return dispatch.FromDense.apply(gradient, self.index, self.registry)
+        return FromDense.apply(gradient, self.index, self.registry)
 
 
 def keep_format(made: Any) -> None:
     """Gives a tensor, where it is a SparseTensor that has become a leaf with a gradient, what keeps the
     gradient's format."""
-    if dispatch.is_sparse(made):
+    if is_sparse(made):
         with torch._C.DisableTorchFunctionSubclass():
             if not made.requires_grad or made.keeps_format:
                 return

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import dispatch, structural
+from .sparse_tensor import is_sparse, packed
+from .structural import Handler, clear_padding
 
 #: What a _foreach_ operator is called for one tensor, where that is another name.
 _NAMES = {
@@ -20,7 +21,7 @@ _NAMES = {
 }
 
 
-def handler(func: Any) -> structural.Handler | None:
+def handler(func: Any) -> Handler | None:
     """Returns what computes an operator on lists; None for any other operator."""
     name = func._schema.name
     if name.startswith("aten::_foreach_"):
@@ -59,13 +60,13 @@ def _fused(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     lists = [list(each) if isinstance(each, (list, tuple)) else each for each in args]
     updated: list[tuple[Tensor, Tensor, Any]] = []
     for i, target in enumerate(lists[0]):
-        if dispatch.is_sparse(target):
+        if is_sparse(target):
             for each in lists:
                 if isinstance(each, list) and i < len(each) and each[i].shape == target.shape:
-                    whole, each[i] = each[i], dispatch.packed(each[i], target.layout_index)
+                    whole, each[i] = each[i], packed(each[i], target.layout_index)
                     updated.append((whole, each[i], target))
     func(*lists, **kwargs)
     for whole, stored, target in updated:
-        structural.clear_padding(target.layout_index, stored)
-        if not (dispatch.is_sparse(whole) and stored is whole.stored):  # type: ignore[attr-defined]
+        clear_padding(target.layout_index, stored)
+        if not (is_sparse(whole) and stored is whole.stored):  # type: ignore[attr-defined]
             whole.copy_(target.layout_index.to_dense(stored).reshape(target.shape))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..errors import Error
-from . import dispatch
+from .sparse_tensor import SparseTensor, is_sparse
 
 #: Methods whose names end as those that write, but that write no element.
 _NO_WRITES = {"requires_grad_", "detach_", "share_memory_", "rename_"}
@@ -26,7 +26,7 @@ class Part(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch.function(func, args, kwargs or {})
+        return SparseTensor.__torch_function__(func, types, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return copy.deepcopy(_plain(self), memo)
@@ -43,7 +43,7 @@ def refuse_writes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Non
     if writes or name == "__setitem__" or name in _IN_PLACE or kwargs.get("inplace") is True:
         written += [*args[:1], kwargs.get("input"), kwargs.get("tensor")]  # as nn.functional and nn.init say
     for each in tree_flatten(written)[0]:
-        if isinstance(each, Part) or (name == "__setitem__" and dispatch.is_sparse(each)):
+        if isinstance(each, Part) or (name == "__setitem__" and is_sparse(each)):
             got = "one to a part, which is a dense copy"
             remedy = "write into to_dense(), and make a SparseTensor of that; or into part.clone()"
             raise Error("SparseTensor", "a write to all of it", got, remedy)
@@ -57,7 +57,7 @@ def marked(made: Any, args: Sequence[Any]) -> Any:
     def mark(tensor: Tensor) -> Tensor:
         if type(tensor) is not Tensor:
             return tensor
-        is_part = tensor._is_view() and dispatch.is_sparse(tensor._base)
+        is_part = tensor._is_view() and is_sparse(tensor._base)
         if is_part or (storages and tensor.untyped_storage().data_ptr() in storages):
             return tensor.as_subclass(Part)
         return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,10 @@ from torch import Tensor
 
 from .. import layouts
 from ..errors import Error
-from ..layouts import Layout
+from ..layouts import Dense, Layout
 from ..ops.products import transformed
-from ..ops.registry import Registry
-from . import dispatch, structural
-
-_OP = "SparseTensor"
+from ..ops.registry import Registry, current
+from .base import OP, as_matrix, checked, fits, require_registry, same_index
 
 
 class SparseTensor(Tensor):
@@ -43,6 +41,7 @@ class SparseTensor(Tensor):
     registry: Registry | None
     keeps_format = False  # whether a hook packs its gradient
     _template: Layout
+    _assign: Callable[[Any], None]
     _names: tuple[str, ...]
 
     @staticmethod
@@ -53,7 +52,7 @@ class SparseTensor(Tensor):
         shape: Sequence[int] | None = None,
         registry: Registry | None = None,
     ) -> SparseTensor:
-        shape = _checked(index, stored, shape, registry)
+        shape = checked(index, stored, shape, registry)
         return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, shape, dtype=stored.dtype, device=stored.device, requires_grad=False
         )
@@ -82,9 +81,9 @@ class SparseTensor(Tensor):
         """Returns the SparseTensor of these values, whose gradient reaches them. Raises Error where the
         layout, the values and the shape do not belong together."""
         _require_outside("the stored values")
-        shape = _checked(index, stored, shape, registry)
-        index.require_consistent(_OP, stored.detach())
-        return dispatch.Made.apply(stored, index, shape, registry)
+        shape = checked(index, stored, shape, registry)
+        index.require_consistent(OP, stored.detach())
+        return Made.apply(stored, index, shape, registry)
 
     @classmethod
     def from_dense(
@@ -99,15 +98,15 @@ class SparseTensor(Tensor):
         reaches ``dense`` at the stored elements."""
         if not isinstance(dense, Tensor) or dense.layout != torch.strided:
             got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
-            raise Error(_OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
+            raise Error(OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
         _require_outside("a SparseTensor made of it")
         matrix = as_matrix(dense)
-        require_registry(_OP, registry)
-        index = layouts.chosen(_OP, layout, matrix.detach(), options)
+        require_registry(OP, registry)
+        index = layouts.chosen(OP, layout, matrix.detach(), options)
         if not fits(index, dense.shape):
             got = f"a layout of [{index.rows}, {index.cols}]"
-            raise Error(_OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
-        return dispatch.FromDense.apply(dense, index, registry)
+            raise Error(OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
+        return FromDense.apply(dense, index, registry)
 
     @property
     def layout_index(self) -> Layout:
@@ -122,7 +121,7 @@ class SparseTensor(Tensor):
     def to_dense(self, *arguments: Any, **named: Any) -> Tensor:
         """Returns the dense tensor; its gradient comes back in this format."""
         _require_outside("to_dense()")
-        dense: Tensor = dispatch.Densified.apply(self)
+        dense: Tensor = Densified.apply(self)
         return dense.to_dense(*arguments, **named) if arguments or named else dense
 
     @property
@@ -135,7 +134,7 @@ class SparseTensor(Tensor):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        structural.assign(self, value)  # torch's own would change the wrapper alone
+        self._assign(value)  # torch's own would change the wrapper alone
 
     def share_memory_(self) -> SparseTensor:
         """Moves what is stored, and the index, to memory that processes share; returns self."""
@@ -149,7 +148,7 @@ class SparseTensor(Tensor):
 
     def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
         """Raises Error: what is stored is no dense memory."""
-        raise Error(_OP, "a dense tensor, for DLPack", "a SparseTensor", "call to_dense(), or pass stored")
+        raise Error(OP, "a dense tensor, for DLPack", "a SparseTensor", "call to_dense(), or pass stored")
 
     def _tensors(self) -> list[Tensor]:
         return [self.stored, *(getattr(self, _PART + name) for name in self._names)]
@@ -195,15 +194,102 @@ class SparseTensor(Tensor):
         made.registry = self.registry
         return made
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch.function(func, args, kwargs or {})
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+def bind(
+    function: Callable[..., Any], operator: Callable[..., Any], assign: Callable[[SparseTensor, Any], None]
+) -> None:
+    """Gives the class what torch's two hooks do with (operator, arguments, named arguments), and what an
+    assignment to ``data`` does. All three build on the class, so that dispatch brings them once."""
+
+    def torch_function(
+        cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return dispatch.operator(func, args, kwargs or {})
+        return function(func, args, kwargs or {})
+
+    def torch_dispatch(
+        cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return operator(func, args, kwargs or {})
+
+    SparseTensor.__torch_function__ = classmethod(torch_function)  # type: ignore[assignment]
+    SparseTensor.__torch_dispatch__ = classmethod(torch_dispatch)  # type: ignore[assignment]
+    SparseTensor._assign = assign  # type: ignore[assignment]
+
+
+def is_sparse(value: Any) -> bool:
+    return isinstance(value, SparseTensor)
+
+
+def format_of(tensor: Tensor) -> type[Layout]:
+    """Returns the layout's class of a tensor, Dense for one of torch's own."""
+    return tensor.format if is_sparse(tensor) else Dense  # type: ignore[attr-defined]
+
+
+def registry_of(tensors: Sequence[Tensor]) -> Registry:
+    """Returns the registry of the first tensor that has one, else the one in use."""
+    for each in tensors:
+        if is_sparse(each) and each.registry is not None:  # type: ignore[attr-defined]
+            return each.registry  # type: ignore[attr-defined]
+    return current()
+
+
+def densified(tensor: SparseTensor) -> Tensor:
+    """Returns the elements as a plain tensor, without a gradient."""
+    return tensor.layout_index.to_dense(tensor.stored).reshape(tensor.shape)
+
+
+class Made(torch.autograd.Function):
+    """The SparseTensor of a layout's values."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stored: Tensor, index: Layout, shape: tuple[int, ...], registry: Registry | None
+    ) -> Any:
+        ctx.index = index
+        return SparseTensor(index, stored, shape, registry)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return packed(gradient, ctx.index), None, None, None
+
+
+class FromDense(torch.autograd.Function):
+    """The SparseTensor of what a layout stores of a dense tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, index: Layout, registry: Registry | None) -> Any:
+        ctx.index = index
+        stored = index.pack(dense.detach().reshape(index.rows, index.cols))
+        stored = stored.clone() if stored.data_ptr() == dense.data_ptr() else stored
+        return SparseTensor(index, stored, dense.shape, registry)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape), None, None
+
+
+class Densified(torch.autograd.Function):
+    """The dense tensor of a SparseTensor, whose gradient has its format."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: SparseTensor) -> Tensor:
+        ctx.index, ctx.shape, ctx.registry = tensor.layout_index, tensor.shape, tensor.registry
+        dense = densified(tensor)
+        return dense.clone() if dense is tensor.stored else dense
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return SparseTensor(ctx.index, packed(gradient, ctx.index), ctx.shape, ctx.registry)
+
+
+def packed(tensor: Tensor, index: Layout) -> Tensor:
+    """Returns a tensor's elements at the stored places of a layout."""
+    if isinstance(tensor, SparseTensor):
+        if same_index(tensor.layout_index, index):
+            return tensor.stored
+        tensor = densified(tensor)
+    matrix = tensor.reshape(index.rows, index.cols)
+    return index.pack(matrix.float()) != 0 if matrix.dtype == torch.bool else index.pack(matrix)
 
 
 class _Meta:
@@ -245,14 +331,14 @@ def _rebuilt(index: Any, stored: Any, shape: Any, trains: bool, parameter: bool)
             name, rows, cols, fields, strict = index
             index = layouts.get(name)(rows, cols, **fields)
             index.strict = strict
-        _checked(index, stored, shape, None)
+        checked(index, stored, shape, None)
         if all(type(each) in (Tensor, torch.nn.Parameter) for each in (stored, *index.tensors().values())):
-            index.require_consistent(_OP, stored)
+            index.require_consistent(OP, stored)
     except Error:
         raise
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         got, remedy = str(error).splitlines()[0], "save the tensor again, or take an undamaged copy"
-        raise Error(_OP, "a layout's name, rows, columns and fields", got, remedy) from error
+        raise Error(OP, "a layout's name, rows, columns and fields", got, remedy) from error
     return _made(index, stored, shape, trains, parameter)
 
 
@@ -263,57 +349,11 @@ def _made(
     return torch.nn.Parameter(made, trains) if parameter else made  # type: ignore[return-value]
 
 
-def _checked(index: Any, stored: Any, shape: Sequence[int] | None, registry: Any) -> tuple[int, ...]:
-    """Returns the shape that is meant. Raises Error for arguments of which no SparseTensor can be made."""
-    if not isinstance(index, Layout):
-        remedy = "pass Csr.from_dense(weight), for example, or call SparseTensor.from_dense"
-        raise Error(_OP, "a sparseloom.layouts.Layout as index", type(index).__name__, remedy)
-    if not isinstance(stored, Tensor):
-        remedy = "pass what the layout's pack returns"
-        raise Error(_OP, "a tensor as stored", type(stored).__name__, remedy)
-    require_registry(_OP, registry)
-    if shape is None:
-        return index.rows, index.cols
-    sizes = isinstance(shape, Sequence) and all(hasattr(size, "__index__") for size in shape)
-    if not sizes or not fits(index, shape):
-        given = list(shape) if isinstance(shape, Sequence) else repr(shape)
-        got = f"a layout of [{index.rows}, {index.cols}]"
-        raise Error(_OP, f"a matrix of the elements of {given}", got, "pass the tensor's own shape")
-    return tuple(shape)
-
-
 def _require_outside(what: str) -> None:
     """Raises Error under torch.func and forward mode, which show their functions no subclass."""
     if not torch.compiler.is_compiling() and transformed():
         remedy = "call it outside, and pass the result in"
-        raise Error(_OP, "a call outside of torch.func and forward mode", what, remedy)
-
-
-def require_registry(op: str, registry: Any) -> None:
-    """Raises Error for anything but a Registry or None."""
-    if not isinstance(registry, (Registry, type(None))):
-        raise Error(op, "a sparseloom.ops.Registry, or None", repr(registry), "leave it out")
-
-
-def fits(index: Layout, shape: Sequence[int]) -> bool:
-    """Returns whether a layout's matrix can be a tensor of that shape."""
-    if len(shape) == 2:
-        return tuple(shape) == (index.rows, index.cols)
-    return torch.Size(shape).numel() == index.rows * index.cols
-
-
-def as_matrix(dense: Tensor) -> Tensor:
-    """Returns a tensor as [product of the others, last size], as a linear layer sees its input."""
-    # reshape(-1, 0) has no answer
-    return dense.flatten(0, -2) if dense.dim() > 1 else dense.reshape(1, -1)
-
-
-def format_of(layout: str | type[Layout]) -> type[Layout]:
-    """Returns the layout's class that is meant. Raises Error for anything else."""
-    found = layouts.get(layout) if isinstance(layout, str) else layout
-    if not (isinstance(found, type) and issubclass(found, Layout)):
-        raise Error(_OP, "a layout's name or its class", repr(layout), "see sparseloom.layouts")
-    return found
+        raise Error(OP, "a call outside of torch.func and forward mode", what, remedy)
 
 
 # What a file of torch.save names: torch.load reads it with weights_only=True.

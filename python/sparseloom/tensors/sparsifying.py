@@ -12,9 +12,8 @@ from ..errors import Error
 from ..layouts import Dense, Layout
 from ..ops.registry import DEFAULT, Registry
 from ..sparsify import Context, ElementSparsifier, SameFormat
-from .dispatch import densified, format_of, is_sparse, packed, registry_of
-from .sparse_tensor import SparseTensor, as_matrix
-from .sparse_tensor import format_of as layout_of
+from .base import as_matrix, layout_of
+from .sparse_tensor import SparseTensor, densified, format_of, is_sparse, packed, registry_of
 
 _OP = "sparsified"
 #: Packages of whose classes no object is a sparsifier.

@@ -4,15 +4,17 @@ and leave zero what is zero. They touch what is stored alone."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from ..errors import Error
 from ..layouts import Layout
-from . import dispatch, sparse_tensor
+from .base import fits, same_index
+from .sparse_tensor import SparseTensor, densified, is_sparse, packed
 
 aten = torch.ops.aten
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -27,24 +29,21 @@ def handler(func: Any) -> Handler | None:
     return found
 
 
-def same_index(one: Layout, other: Layout) -> bool:
-    """Returns whether two layouts are one index, of the same tensors in memory."""
-    mine, theirs = one.tensors(), other.tensors()
-    return (
-        type(one) is type(other)
-        and (one.rows, one.cols) == (other.rows, other.cols)
-        and one.options() == other.options()
-        and all(mine[name] is theirs[name] for name in mine)
-    )
+def written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[position] if position < len(args) else kwargs.get(argument.name))
+    return tree_flatten(found)[0]
 
 
 def _like(tensor: Any, stored: Tensor) -> Any:
-    return sparse_tensor.SparseTensor(tensor.layout_index, stored, tensor.shape, tensor.registry)
+    return SparseTensor(tensor.layout_index, stored, tensor.shape, tensor.registry)
 
 
 def _each(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Applies an operator of one tensor to what is stored."""
-    if not dispatch.is_sparse(args[0]) or kwargs.get("out") is not None:
+    if not is_sparse(args[0]) or kwargs.get("out") is not None:
         return NotImplemented
     return _like(args[0], func(args[0].stored, *args[1:], **kwargs))
 
@@ -59,7 +58,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise Error(f"SparseTensor to {stored.device}", "an index in memory", "one on meta", remedy)
     parts = {name: part.to(stored.device) for name, part in source.layout_index.tensors().items()}
     index = source.layout_index if stored.device == source.device else source.layout_index.with_tensors(parts)
-    return sparse_tensor.SparseTensor(index, stored, source.shape, source.registry)
+    return SparseTensor(index, stored, source.shape, source.registry)
 
 
 def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,15 +66,15 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source, sizes = args[0], list(args[1])
     if -1 in sizes:
         sizes[sizes.index(-1)] = source.numel() // max(1, -math.prod(sizes))
-    if math.prod(sizes) != source.numel() or not sparse_tensor.fits(source.layout_index, sizes):
+    if math.prod(sizes) != source.numel() or not fits(source.layout_index, sizes):
         return NotImplemented
-    return sparse_tensor.SparseTensor(source.layout_index, source.stored, sizes, source.registry)
+    return SparseTensor(source.layout_index, source.stored, sizes, source.registry)
 
 
 def _scaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Multiplies with a finite number, or divides by one that is not zero: a zero stays zero."""
     number = args[1]
-    if not dispatch.is_sparse(args[0]) or isinstance(number, Tensor) or not math.isfinite(number):
+    if not is_sparse(args[0]) or isinstance(number, Tensor) or not math.isfinite(number):
         return _both(func, args, kwargs) if func is aten.mul.Tensor else NotImplemented
     if func is aten.div.Tensor and number == 0:
         return NotImplemented
@@ -85,7 +84,7 @@ def _scaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Adds, subtracts or multiplies what two tensors with one index store."""
     one, other = args
-    if not (dispatch.is_sparse(one) and dispatch.is_sparse(other)) or one.shape != other.shape:
+    if not (is_sparse(one) and is_sparse(other)) or one.shape != other.shape:
         return NotImplemented
     if not same_index(one.layout_index, other.layout_index):
         return NotImplemented
@@ -96,16 +95,16 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Writes into what is stored; what is not stays zero. Other tensors count at the stored places. Dense
     ones alone are not written into ``out=``: their result is dense."""
     target = kwargs.get("out", args[0])
-    if not dispatch.is_sparse(target) or len(dispatch.written(func, args, kwargs)) > 1:
+    if not is_sparse(target) or len(written(func, args, kwargs)) > 1:
         return NotImplemented
-    if "out" in kwargs and not any(dispatch.is_sparse(each) for each in args):
+    if "out" in kwargs and not any(is_sparse(each) for each in args):
         return NotImplemented
 
     def at_stored(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0:
             return value
         same = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
-        return dispatch.packed(same, target.layout_index)
+        return packed(same, target.layout_index)
 
     func(*(at_stored(each) for each in args), **{name: at_stored(each) for name, each in kwargs.items()})
     clear_padding(target.layout_index, target.stored)
@@ -116,7 +115,7 @@ def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Writes another tensor into what is stored. Raises Error where that is a SparseTensor with elements
     elsewhere, as in a checkpoint of another index: they would be lost."""
     target, source = args[:2]
-    if dispatch.is_sparse(target) and dispatch.is_sparse(source) and _loses(source, target):
+    if is_sparse(target) and is_sparse(source) and _loses(source, target):
         index = source.layout_index
         expected = f"elements where {target.format.name} of {target.stored.numel()} values stores some"
         got = f"others, of {index.name} with {source.stored.numel()} values"
@@ -136,7 +135,7 @@ def assign(target: Any, value: Any) -> None:
         got = "{} of {} on {}".format(*told[1]) if len(told) > 1 else type(value).__name__
         remedy = "make an nn.Parameter of the new tensor, or call .to() on the module"
         raise Error("SparseTensor.data", f"{shape} of {dtype} on {device}", got, remedy)
-    if dispatch.is_sparse(value) and _equal(value.layout_index, target.layout_index):
+    if is_sparse(value) and _equal(value.layout_index, target.layout_index):
         target.stored = value.stored.detach()
         return
     with torch.no_grad():
@@ -154,7 +153,7 @@ def _loses(source: Any, target: Any) -> bool:
         return False
     if source.shape != target.shape or _equal(mine, theirs):
         return False
-    dense = dispatch.densified(source)
+    dense = densified(source)
     kept = mine.pack(dense.reshape(mine.rows, mine.cols).to(target.device))
     return int(dense.count_nonzero()) > int(kept.count_nonzero())
 
@@ -182,7 +181,7 @@ def clear_padding(index: Layout, stored: Tensor) -> None:
 
 def _unscaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What torch's GradScaler does with gradients, in what is stored."""
-    return func([each.stored if dispatch.is_sparse(each) else each for each in args[0]], *args[1:], **kwargs)
+    return func([each.stored if is_sparse(each) else each for each in args[0]], *args[1:], **kwargs)
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
