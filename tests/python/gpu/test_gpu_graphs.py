@@ -9,6 +9,7 @@ from on_gpu import capture, make, random
 from torch import nn
 
 from sparseloom import ops
+from sparseloom.nn.held import padding
 from sparseloom.testing import Case, kernels_for, sparse_product
 
 pytestmark = pytest.mark.gpu
@@ -100,3 +101,13 @@ def test_make_graphed_callables():
     got = torch.autograd.grad(graphed(x).sum(), [x, *graphed.parameters()])
     for a, b in zip(got, expected, strict=True):
         assert torch.equal(a, b)
+
+
+def test_padding_is_cleared_by_a_call_that_is_captured_first():
+    """What is padding is asked of the index without waiting for it, which a graph does not allow."""
+    layer, graph = make(100, 70).requires_grad_(False), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        padding.clear(layer)
+    layer.values.fill_(1)
+    graph.replay()
+    assert layer.values.sum() == layer.to_dense().weight.sum()

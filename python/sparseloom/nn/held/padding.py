@@ -77,13 +77,19 @@ def _masks_of(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]
     if found is None or found[0] != key or getattr(layer, "dynamic", False):
         layout = getattr(layer, "_template", None)
         made = _of_blocks(layer, values) if layout is None else _of_layout(layer, values)
+        if _is_captured(values):  # the memory is the graph's
+            return made
         found = _masks[layer] = key, made
     return found[1]
 
 
+def _is_captured(values: Tensor) -> bool:
+    return values.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
     """Of blocks below the last row and right of the last column: their numbers, which take the time of these
-    alone; a mask of all for a topology that changes on the device, where nothing may wait."""
+    alone; a mask of all where nothing may wait: for a topology that changes on the device, and in a graph."""
     (bm, bn), rows, cols, index = layer.block, layer.out_features, layer.in_features, layer.index
     below = torch.arange(len(values), device=values.device) >= index.crow[-2:-1]
     right = index.col == -(-cols // bn) - 1
@@ -92,7 +98,7 @@ def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]
         edges.append((below, (..., slice(rows % bm, None), slice(None))))
     if cols % bn:
         edges.append((right, (..., slice(cols % bn, None))))
-    if layer.dynamic:
+    if layer.dynamic or _is_captured(values):
         return [(mask.view(-1, *[1] * (values.dim() - 1)), where) for mask, where in edges]
     return [(mask.nonzero().flatten(), where) for mask, where in edges]
 
