@@ -2,9 +2,9 @@
 passes of values that need no gradient, where the layer's ``dense_copy`` allows that.
 
 A copy must never be stale. torch counts in-place writes to a tensor, but neither those of its fused
-optimizers nor those that a CUDA graph repeats when it is replayed. So no count says when to refresh a copy:
-the first write that is seen, or the first gradient that arrives at the values (while a graph is captured,
-too), ends it, and the layer multiplies with what it stores from then on. Captured graphs, compiled, exported
+optimizers nor those that a CUDA graph repeats when it is replayed. So we never refresh a copy: the first
+write that is seen, or the first gradient that arrives at the values (while a graph is captured, too),
+invalidates it, and the layer multiplies with what it stores from then on. Captured graphs, compiled, exported
 and traced programs never read a copy, because nobody could end it for them.
 """
 

@@ -24,7 +24,7 @@ Refusal refuse_isa(Isa needed, const Machine& machine) {
 template <Isa kIsa>
 Refusal refuse_panel(const Problem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
-  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (problem.dtype == DType::f64) return "does not support f64: only reference does";
   if (kIsa.has(Isa::avx512_bf16) && problem.dtype != DType::bf16)
     return {"multiplies bf16 only, the dtype is {}", name_of(problem.dtype)};
   return {};
@@ -40,7 +40,7 @@ Refusal refuse_int8(const ScaledProblem& problem, const Machine& machine) {
 template <Isa kIsa>
 Refusal refuse_decode(const Problem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
-  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (problem.dtype == DType::f64) return "does not support f64: only reference does";
   if (problem.direction == Direction::dw)
     return "does forward and dx only: dw reads both operands whole, panel kernels do it";
   if (problem.m > cpu::kDecodeTokens)

@@ -17,7 +17,7 @@ using TileAt = dds::Tile<Element, kTiles[kIndex].block_row, kTiles[kIndex].token
                          kTiles[kIndex].warps_m, kTiles[kIndex].warps_n, kTiles[kIndex].stages,
                          kTiles[kIndex].blocks_per_sm>;
 
-/// Pixels of the class that has most: of out in forward; in dx each class has about as many.
+/// The pixel count of the largest stride class; forward has one class, and dx's are about equal.
 template <class Direction>
 std::int64_t most_pixels(const conv::Shape& shape) {
   std::int64_t pixels = shape.images;
@@ -29,8 +29,8 @@ std::int64_t most_pixels(const conv::Shape& shape) {
 template <class Direction, class T>
 int launch_tile(const Params& params, const MatmulArgs& args, const conv::Shape& shape) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
-  static_assert(kSharedBytes <= T::kStages * T::kStageBytes + kTableBytes, "what the row counts with");
-  static_assert(kSharedBytes <= 163 * 1024, "what sm_80 has");
+  static_assert(kSharedBytes <= T::kStages * T::kStageBytes + kTableBytes, "the row's workspace bound holds");
+  static_assert(kSharedBytes <= 163 * 1024, "exceeds the 163 KB of shared memory of sm_80");
   if (const cudaError_t status = allow_shared_memory<conv_dds_kernel<Direction, T>>(
           kSharedBytes, args.device, cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)

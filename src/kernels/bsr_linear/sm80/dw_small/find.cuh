@@ -9,7 +9,7 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// Lane i of every warp knows the i-th block of the tile; lanes beyond the last one know that one.
+/// Lane i of every warp knows the i-th block of the tile; lanes past the end repeat the last block.
 struct Share {
   std::int64_t first;  // stored block
   int blocks;
@@ -27,7 +27,7 @@ __device__ __forceinline__ int count_up_to(int value, int target) {
   return __shfl_sync(~0u, value, count) <= target ? count + 1 : count;
 }
 
-/// crow[row + lane], or the largest number behind its end.
+/// crow[row + lane], or INT_MAX past the end of crow.
 __device__ __forceinline__ int window_at(const Params& params, std::int64_t row, int lane) {
   return row + lane <= params.block_rows ? ptx::ld_global(params.crow + row + lane) : 0x7fffffff;
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ std::int64_t search_row(const Params& params, int blo
   return low;
 }
 
-/// The same, by one lane.
+/// search_row by one lane: a binary search.
 __device__ __forceinline__ std::int64_t bisect_row(const Params& params, int block, std::int64_t low) {
   std::int64_t high = params.block_rows;
   while (high - low > 1) {

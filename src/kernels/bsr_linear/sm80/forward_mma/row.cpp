@@ -25,7 +25,7 @@ struct Fit {
   double flops;              // 1e12 per second; TF32 half
   double chain, chain_side;  // ns of a position of the longest block row, and for each output of a tile
   double ragged;             // what copies of single elements add
-  double streams;            // bytes of the memory, that the products do not hide
+  double streams;            // share of DRAM bytes not overlapped by the products
 };
 constexpr Fit kForward{3.5, 0.73, 6.67, 313, 8.57, 0.029, 1.53, 1.1},
     kDx{3.28, 1.49, 7.13, 313, 9.29, 0.021, 1.85, 1.05};

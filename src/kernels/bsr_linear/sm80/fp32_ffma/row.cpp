@@ -33,7 +33,7 @@ ffma::SddCut cut_of_product(const Problem& p, int multiprocessors) {
 struct Fit {
   double start_us, idle_outputs;  // idle_outputs: what a narrow tile's loads cost, in outputs
   double flops, chain;            // 1e12 per second; ns of a position of the longest block row
-  double streams, ragged;         // bytes that the products do not hide; what odd rows add
+  double streams, ragged;         // share of DRAM bytes not overlapped; cost of odd rows
 };
 constexpr Fit kForward{2.79, 11.2, 56.5, 31.9, 1.39, 0.24}, kDx{3.76, 14.4, 48, 27.9, 0.54, 0.62};
 

@@ -19,7 +19,7 @@ int launch_instance(const Params& params, const Schedule& schedule, const Matmul
   if (cut.strips < 1 || cut.warps < 1 || cut.warps > 4 || cut.strips * cut.warps > C::kMostWarps)
     return cudaErrorInvalidValue;
   constexpr std::size_t kBytes = sizeof(SharedStorage<C>);
-  static_assert(kBytes <= 227 * 1024, "what sm_90 has");  // the limit of sm_90
+  static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<decode_x_streamed_kernel<C>>(kBytes, args.device);
       status != cudaSuccess)
     return status;

@@ -16,7 +16,7 @@ namespace sparseloom::kernels::cuda::wgmma_norms {
 template <class Element>
 int launch(const GradientNorms& call) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   const auto ceil_div = [](std::int64_t a, std::int64_t b) {
     return static_cast<std::int32_t>((a + b - 1) / b);
   };

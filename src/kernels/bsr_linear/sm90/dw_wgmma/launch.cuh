@@ -18,7 +18,7 @@ namespace sparseloom::kernels::cuda::wgmma_sdd {
 template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   params.stage_bytes = T::stage_bytes(strips_of(params.most_blocks, args.index.block.cols));
   params.stages = std::min(T::kMostStages, kRingBytes / params.stage_bytes);
   if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device);

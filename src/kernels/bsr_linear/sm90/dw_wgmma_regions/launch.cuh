@@ -18,7 +18,7 @@ namespace sparseloom::kernels::cuda::wgmma_sdd {
 template <class T>
 int launch_region_tile(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(RegionStorage<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<wgmma_sdd_region_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;

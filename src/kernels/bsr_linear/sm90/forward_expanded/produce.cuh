@@ -24,8 +24,8 @@ struct Cells {
   std::uint32_t slices;   // a bit for each slice that holds anything
 };
 
-/// An entry is a slot, or where blocks have a side of 8, a half or a quarter of one: entries of the first
-/// quarters of all slots, then of the second ones, ..
+/// An entry is one stored block, or, where blocks have a side of 8, a half or a quarter of it: the entries of
+/// the first quarters of all blocks come first, then those of the second quarters, and so on.
 template <class C>
 class Group {
  public:
@@ -108,7 +108,7 @@ class Group {
     for (int i = 0; i < 2; ++i) next_[i] = starts[entries_[i].row];
   }
 
-  /// What the next K tile has. K tiles are taken one after the other from the part's first.
+  /// Returns the entries of the next K tile. K tiles are taken in order, from the first of the split.
   __device__ __forceinline__ Cells take(int k_tile) {
     const std::uint32_t* const masks = shared_.masks[group_][k_tile];
     Cells cells{{-1, -1}, 0};
@@ -173,8 +173,8 @@ class Group {
  private:
   static constexpr std::int32_t kNone = 1 << 30;  // behind every position
 
-  /// In each lane that has a block row: a place in its list before which all entries lie before the K tile,
-  /// at most a 32nd of the list ahead of the first that does not.
+  /// Returns, in each lane that has a block row, a lower bound of the position of the first entry in K tile
+  /// k_tile, at most 1/32 of the list too early.
   __device__ __forceinline__ std::int32_t skip(std::int32_t begin, int k_tile) const {
     constexpr int kMostRows = kGroup / 8;
     std::int32_t along[kMostRows];
@@ -201,9 +201,9 @@ class Group {
     int row, first_cell;   // block row of the group, and its first cell
     std::uint32_t before;  // the cells of the block row before this one; this one is the next bit
     std::uint32_t slice;   // a bit
-    int within;            // pieces in the block before the entry's
+    int within;            // 8-element segments before the entry's
   };
-  /// Pieces before an element in its block.
+  /// Returns how many 8-element segments of the block lie before an element.
   __device__ __forceinline__ int within(int output, int k) const {
     const int in_side = output & ((1 << params_.side_log2) - 1), in_k = k & ((1 << params_.k_side_log2) - 1);
     return (C::kDx ? (in_k << params_.side_log2) + in_side : (in_side << params_.k_side_log2) + in_k) / 8;

@@ -21,7 +21,7 @@ struct Fit {
   double start_us, step, block;  // ns of a thread block: for a K tile of 64, which all warps wait for and
                                  // pass over, and for a block times 64 tokens
   double longest;                // what of the longest block row's excess over the mean the others wait for
-  double streams;                // bytes of the memory that the products do not hide
+  double streams;                // share of DRAM bytes not overlapped by the products
 };
 constexpr Fit kForward{4.0, 104, 12.1, 0.3, 0.362}, kDx{4.0, 115, 11.2, 0.36, 0.343};
 

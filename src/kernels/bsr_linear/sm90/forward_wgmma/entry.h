@@ -30,7 +30,7 @@ struct WalkBytes {
 };
 
 /// How many groups of outputs make a chunk. All M tiles pass over one chunk before the next chunk begins;
-/// `places` tiles run at a time. All groups make one chunk where half of L2 holds the values (the rest is for
+/// `places` tiles run at a time. All groups make one chunk if the values fit in half of L2 (the rest is for
 /// the M tiles under way and the outputs), or where reading the dense operand anew for every chunk costs more
 /// than reading the values anew for every round of `places` tiles. Otherwise a chunk is what a third of L2
 /// holds, which measured faster than halves and quarters of L2 (the log has the figures).

@@ -96,7 +96,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   if (!prepare<T>(params, args, operands, schedule, device.l2_bytes)) return cudaErrorInvalidValue;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024,
-                "what sm_90 has");
+                "exceeds the 227 KB of shared memory of sm_90");
   // Two thread blocks of the narrow tile need all of an SM's shared memory.
   constexpr int kCarveout =
       T::kBlocksPerSm > 1 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;

@@ -16,7 +16,7 @@ struct Fit {
   double chain, chain_row;  // ns of a step, and for each block row of the tile: of the tile that ends last,
   double step, step_row;    // and of all tiles, whose waits overlap
   double flops, slices;     // 1e12 per second; what blocks of 32 outputs add, with their short wgmmas
-  double streams;           // bytes of the memory that the products do not hide
+  double streams;           // share of DRAM bytes not overlapped by the products
 };
 // Wide tiles, then narrow; forward, then dX.
 constexpr Fit kFits[2][2] = {{{3.47, 1.22, 440, 0, 19.6, 13.7, 771, 0.265, 0.433},

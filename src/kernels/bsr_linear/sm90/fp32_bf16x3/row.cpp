@@ -47,7 +47,7 @@ struct Fit {
   double step, step_row;    // and of all tiles, whose waits overlap, with each block row of a tile
   double flops, slices;     // 1e12 useful ones per second; what blocks of 32 outputs add
   double splitting, block;  // W in three planes: its bytes, and ns for each value of a block
-  double streams;           // bytes of the memory that the products do not hide
+  double streams;           // share of DRAM bytes not overlapped by the products
 };
 // Wide tiles, then narrow; forward, then dX.
 constexpr Fit kFits[2][2] = {{{3.7, 1.74, 714, 290, 50, 121, 0.364, 1.91, 2.08, 0.06},

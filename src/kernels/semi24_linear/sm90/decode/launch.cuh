@@ -23,7 +23,7 @@ int launch_decode(const Semi24Product& product, int ranks) noexcept {
   const DecodeOut to{args.out, args.residual, args.out_stride, args.residual_stride,
                      static_cast<std::int32_t>(args.m)};
   constexpr int kSharedBytes = sizeof(DecodeStorage<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<semi24_decode_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;

@@ -36,7 +36,7 @@ int launch(const MatmulArgs& args, const Semi24View& w, int ranks) noexcept {
       !encode_tensor_map(params.x, x, {T::kTokens, kDepth, 128}))
     return cudaErrorInvalidValue;
   constexpr int kSharedBytes = sizeof(Shared<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<semi24_dx_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;

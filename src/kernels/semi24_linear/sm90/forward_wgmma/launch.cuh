@@ -13,7 +13,7 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// How many tiles of rows make a chunk: all where half of L2 holds W, else what a third of it holds.
+/// Row tiles in a chunk: all of them if W fits in half of L2; otherwise as many as fit in a third.
 inline unsigned chunk_of(unsigned row_tiles, std::int64_t weight_bytes, std::int64_t l2_bytes) {
   const std::int64_t l2 = std::max(l2_bytes, std::int64_t{16} << 20);
   if (weight_bytes <= l2 / 2) return row_tiles;
@@ -46,7 +46,7 @@ int launch(const Semi24Product& product) noexcept {
   params.chunk = chunk_of(params.row_tiles, product.rows * product.cols * T::Element::kBytes / 2,
                           static_cast<std::int64_t>(device.l2_bytes));
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<semi24_wgmma_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
