@@ -9,6 +9,7 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "scratch.h"
 #include "sparseloom/conv_ops.h"
 
@@ -65,9 +66,9 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
   return as_contiguous(values);
 }
 
-Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::optional<Tensor> bias,
-               std::int64_t rows, Numbers kernel, Numbers stride, Numbers padding, Numbers dilation,
-               std::string row, bool tf32, std::int64_t digest) {
+Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::int64_t rows, Numbers kernel,
+               Numbers stride, Numbers padding, Numbers dilation, std::optional<Tensor> bias,
+               std::int64_t row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv";
   const int device = device_of(op, "x", x);
   const Numbers space = space_of(op, "x", x);
@@ -85,7 +86,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   problem.facts = Facts::of_digest(digest);
   problem.bias = bias.has_value();
   problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr());
-  const auto plan = plan_conv(problem, index, executor, row);
+  const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor y = new_like(op, x, sizes_with(shape, space.size(), false, rows));
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv(*plan, input.view, index, values.const_data_ptr(), dense_bias ? dense_bias->const_data_ptr() : nullptr,
@@ -95,7 +96,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
 
 Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int64_t cols, std::int64_t depth,
           std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row, bool tf32, std::int64_t digest) {
+          Numbers dilation, std::int64_t row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dx";
   const int device = device_of(op, "dy", dy);
   const std::size_t axes = space_of(op, "dy", dy).size();
@@ -114,7 +115,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr());
-  const auto plan = plan_conv(problem, index, executor, row);
+  const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor out = new_like(op, dy, sizes_with(shape, axes, true, cols));
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv_dx(*plan, grad.view, index, column_index(index), values.const_data_ptr(),
@@ -124,7 +125,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
 
 Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t blocks,
           std::int64_t block_rows, std::int64_t block_cols, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::string row, bool tf32, std::int64_t digest) {
+          Numbers dilation, std::int64_t row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dw";
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -142,7 +143,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
-  const auto plan = plan_conv(problem, index, executor, row);
+  const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor out = new_like(op, x, {blocks, shape.taps(), block_rows, block_cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv_dw(*plan, grad.view, input.view, index, out.mutable_data_ptr(), workspace.span(), executor);
@@ -186,8 +187,8 @@ Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std:
 
 std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
                  Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
-                 std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, bool bias,
-                 std::int64_t device, std::string row, bool tf32, std::int64_t digest) {
+                 std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t device,
+                 bool bias, std::int64_t row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_plan";
   const ConvShape shape = shape_of_call(op, images, extents, kernel, stride, padding, dilation);
   const BlockShape block = block_of(op, rows, cols, bm, bn);
@@ -200,7 +201,7 @@ std::string plan(std::string direction, std::string dtype, std::int64_t images, 
   problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   problem.bias = bias && problem.direction == Direction::forward;
-  const auto made = plan_conv(problem, executor, row);
+  const auto made = plan_conv(problem, executor, ops::row_name(op, row));
   const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);
   const auto told = [](bool known, double us) { return known ? std::optional<double>(us) : std::nullopt; };
   const bool known = dense.product_us > 0;

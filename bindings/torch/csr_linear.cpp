@@ -10,9 +10,9 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "ops/valid_index.h"
 #include "scratch.h"
-#include "semi24.h"
 #include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
@@ -75,16 +75,16 @@ Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType 
 
 /// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
 void run(const char* op, const CsrLinear::Problem& problem, const CsrView& w, const MatmulArgs& args,
-         int device, const std::string& kernel) {
+         int device, std::int64_t row) {
   const Executor executor = torch_executor(device);
-  const auto plan = CsrLinear::plan(problem, executor, kernel);
+  const auto plan = CsrLinear::plan(problem, executor, ops::row_name(op, row));
   const Scratch workspace(op, plan->workspace_bytes, device);
   CsrLinear::run(*plan, args, w, workspace.span(), executor);
 }
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-              std::optional<Tensor> bias, std::string kernel, bool strict, std::string activation,
-              std::optional<Tensor> residual) {
+              std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
+              std::int64_t row, bool strict) {
   constexpr const char* op = "csr_linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -94,7 +94,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   CsrLinear::Problem problem = CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
   const Matrix addend = residual_of(op, residual, x, w.rows, input.view.dtype, device);
   problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
-  problem.activation = activation_named(op, activation);
+  problem.activation = activation_of(op, activation);
   const Tensor y = new_like(op, x, with_features(x, w.rows));
   if (input.view.rows == 0 || w.rows == 0) return y;
   MatmulArgs args;
@@ -103,12 +103,12 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
   args.residual = addend.view.data, args.residual_stride = addend.view.stride;
   args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
-  run(op, problem, w, args, device, kernel);
+  run(op, problem, w, args, device, row);
   return y;
 }
 
-Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col, std::int64_t cols,
-          std::string kernel, bool strict, std::optional<Tensor> by_column) {
+Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col,
+          std::optional<Tensor> by_column, std::int64_t cols, std::int64_t row, bool strict) {
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -127,11 +127,11 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   args.a = grad.view.data, args.a_stride = grad.view.stride;
   args.values = stored.const_data_ptr();
   args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run(op, problem, w, args, device, kernel);
+  run(op, problem, w, args, device, row);
   return out;
 }
 
-Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::string kernel,
+Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t row,
           bool strict) {
   constexpr const char* op = "csr_dw";
   const int device = device_of(op, "dy", dy);
@@ -150,13 +150,13 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   args.a = grad.view.data, args.a_stride = grad.view.stride;
   args.b = input.view.data, args.b_stride = input.view.stride;
   args.out = out.mutable_data_ptr();
-  run(op, problem, w, args, device, kernel);
+  run(op, problem, w, args, device, row);
   return out;
 }
 
 std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std::string direction,
-                 std::string dtype, std::int64_t m, bool bias, bool strict, std::int64_t device,
-                 std::string kernel, std::string activation, bool residual) {
+                 std::string dtype, std::int64_t m, std::int64_t device, bool bias, std::int64_t activation,
+                 bool residual, std::int64_t row, bool strict) {
   if (rows < 0 || cols < 0 || m < 0 || stored < 0)
     core::fail("csr_plan", "sizes of 0 and more",
                core::shape(rows, cols) + ", m = " + std::to_string(m) + " and " + std::to_string(stored) +
@@ -167,8 +167,8 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std:
   w.rows = rows, w.cols = cols, w.stored = stored;
   CsrLinear::Problem problem = CsrLinear::describe(w, direction_of(direction), dtype_named(dtype), m);
   problem.bias = bias, problem.residual = residual, problem.strict = strict;
-  problem.activation = activation_named("csr_plan", activation);
-  const auto plan = CsrLinear::plan(problem, planner(device), kernel);
+  problem.activation = activation_of("csr_plan", activation);
+  const auto plan = CsrLinear::plan(problem, planner(device), ops::row_name("csr_plan", row));
   return json_of(*plan, {}, plan->describe());
 }
 

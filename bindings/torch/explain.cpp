@@ -8,7 +8,9 @@
 #include "executor.h"
 #include "kernels/runs.h"
 #include "linear.h"
+#include "operands.h"
 #include "ops/dense_copy.h"
+#include "ops/row_number.h"
 #include "ops/spin.h"
 #include "sparseloom/ops.h"
 
@@ -60,9 +62,9 @@ namespace {
 
 std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t rows, std::int64_t cols,
                       std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,
-                      std::int64_t m, bool bias, std::int64_t activation, std::int64_t digest, bool strict,
-                      bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
-                      bool use_fast_accum, bool aligned) {
+                      std::int64_t m, std::int64_t device, bool bias, std::int64_t activation, bool residual,
+                      std::int64_t row, bool strict, bool tf32, std::int64_t digest, bool use_fast_accum,
+                      bool accumulate, bool aligned) {
   const IndexView slots = packed_of("plan", packed, blocks, rows, cols, block_of("plan", rows, cols, bm, bn));
   const IndexView index = stored_part("plan", slots, digest, static_cast<int>(device));
   // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
@@ -76,7 +78,7 @@ std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t ro
     problem.activation = activation_of("plan", activation);
     problem.aligned = problem.aligned && aligned;
     problem.out_aligned = problem.out_aligned && aligned;
-    const auto plan = make_plan(problem, index, executor, kernel_name("plan", kernel));
+    const auto plan = make_plan(problem, index, executor, ops::row_name("plan", row));
     return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
   };
   if (is_scaled(operand)) {
@@ -109,6 +111,8 @@ std::string activation_names() {
   return names;
 }
 
+std::int64_t row_number(std::string name) { return ops::row_number(name); }
+
 std::string kernel_runs() {
   std::string text = "{";
   for (const auto& [kernel, runs] : kernels::kernel_runs())
@@ -127,6 +131,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
   m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));
+  m.impl("row_number", TORCH_BOX(&sparseloom::binding::row_number));
   m.impl("kernel_runs", TORCH_BOX(&sparseloom::binding::kernel_runs));
   m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
 }

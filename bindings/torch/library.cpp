@@ -2,31 +2,36 @@
 // masks are bool [block rows, block cols].
 // `index`: a packed index (include/sparseloom/packed_index.h); pack_index makes one from crow and col, which
 // are what files hold.
-// `activation`: a code of sparseloom::Activation, whose torch names activation_names lists.
-// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it.
-// `tf32`: whether float32 on CUDA may round its operands to TF32.
-// `device` of plan: a CUDA ordinal, or -1 for the CPU.
-// `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
+// Every product takes its arguments in one order, of which it leaves out what it has no use for: its operands
+// with their sizes; the epilogue `bias`, `activation`, `residual`; the options `row`, `strict`, `tf32`,
+// `digest`; then what its family alone has. Plans take `device` and the epilogue and options of the call.
+// `activation`: a code of sparseloom::Activation, whose torch names activation_names lists. The result is
+// act(x W^T + bias) + residual; the residual has its shape and dtype.
+// `row`: what row_number returns for a kernel's name, or -1 for the plan's own choice. It is not called
+// `kernel`, because Inductor has an argument of that name, which one of ours would collide with.
 // `strict`: forbids the dense and reference kernels.
+// `tf32`: whether float32 on CUDA may round its operands to TF32.
+// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it.
+// `device` of a plan: a CUDA ordinal, or -1 for the CPU.
 // Fake kernels and the autograd formulas are in python/sparseloom: ops/fakes.py, ops/autograd.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
-  // bsr_linear: act(x W^T + bias) + residual; the residual has the shape and dtype of the result.
   m.def(
-      "bsr_linear(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_features, int activation, "
-      "int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
+      "bsr_linear(Tensor x, Tensor values, Tensor index, SymInt out_features, Tensor? bias=None, "
+      "int activation=0, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, "
+      "int digest=-1) -> Tensor");
   m.def(
-      "bsr_linear_dx(Tensor dy, Tensor values, Tensor index, SymInt in_features, int digest, bool strict, "
-      "bool tf32, int kernel) -> Tensor");
+      "bsr_linear_dx(Tensor dy, Tensor values, Tensor index, SymInt in_features, int row=-1, "
+      "bool strict=False, bool tf32=False, int digest=-1) -> Tensor");
   m.def(
       "bsr_linear_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
-      "int digest, bool strict, bool tf32, int kernel) -> Tensor");
+      "int row=-1, bool strict=False, bool tf32=False, int digest=-1) -> Tensor");
   // dvalues += dW. dvalues are float32 whatever dtype the operands have; the sums are not rounded before they
   // are added.
   m.def(
-      "bsr_linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor index, int digest, bool strict, "
-      "bool tf32, int kernel) -> ()");
+      "bsr_linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor index, int row=-1, "
+      "bool strict=False, bool tf32=False, int digest=-1) -> ()");
 
   // The two calls of a training step.
   // bsr_linear_train: z = x W^T + bias, y = act(z) + residual, with an activation.
@@ -34,48 +39,45 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // comes back empty. If main_grad is given, dW is added to it as by bsr_linear_dw_add, and dvalues comes
   // back empty. `saved`: y (or z) for relu, z for the other activations, none without activation.
   m.def(
-      "bsr_linear_train(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_features, "
-      "int activation, int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> "
-      "(Tensor y, Tensor z)");
+      "bsr_linear_train(Tensor x, Tensor values, Tensor index, SymInt out_features, Tensor? bias, "
+      "int activation, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, "
+      "int digest=-1) -> (Tensor y, Tensor z)");
   m.def(
       "bsr_linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor index, "
-      "SymInt in_features, SymInt blocks, int block_rows, int block_cols, int activation, int digest, "
-      "bool strict, bool tf32, bool need_bias, Tensor(a!)? main_grad=None) -> "
+      "SymInt in_features, SymInt blocks, int block_rows, int block_cols, Tensor(a!)? main_grad, "
+      "bool need_bias, int activation=0, bool strict=False, bool tf32=False, int digest=-1) -> "
       "(Tensor dx, Tensor dvalues, Tensor dbias)");
 
   // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or with one for each token
   // (x_scale) or output feature (w_scale). The bias is of out_dtype.
   m.def(
-      "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor x_scale, Tensor w_scale, Tensor? "
-      "bias, "
-      "SymInt out_features, ScalarType out_dtype, int activation, int digest, bool strict, int kernel, "
-      "bool use_fast_accum=False) -> Tensor");
+      "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor x_scale, Tensor w_scale, "
+      "SymInt out_features, ScalarType out_dtype, Tensor? bias=None, int activation=0, int row=-1, "
+      "bool strict=False, int digest=-1, bool use_fast_accum=False) -> Tensor");
 
   // 2:4 weights (include/sparseloom/semi24.h): values [rows, 2 ceil(cols / 4)] and uint8 positions
-  // [rows, ceil(ceil(cols / 4) / 2)]. `activation`: a torch name. `row`: a kernel's name, or "" for the
-  // plan's own choice (Inductor has an argument `kernel` of its own, which one of ours would collide with).
-  // `method`: "magnitude", "transposable_greedy" or "transposable_exact". `metadata`: what semi24_order
-  // returned for the positions, on CUDA; without it every call there makes it anew.
+  // [rows, ceil(ceil(cols / 4) / 2)]. `method`: "magnitude", "transposable_greedy" or "transposable_exact".
+  // `metadata`: what semi24_order returned for the positions, on CUDA; without it every call there makes it
+  // anew.
   m.def(
-      "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? bias, str activation, "
-      "Tensor? residual, str row=\"\", bool strict=False, Tensor? metadata=None) -> Tensor");
+      "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? metadata=None, "
+      "Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
   // Of 8-bit weights, with scales as bsr_scaled_linear has them.
   m.def(
-      "semi24_scaled_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor x_scale, "
-      "Tensor w_scale, Tensor? bias, ScalarType out_dtype, str activation=\"none\", bool strict=False, "
-      "bool use_fast_accum=False, str row=\"\", Tensor? metadata=None) -> Tensor");
+      "semi24_scaled_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? metadata, "
+      "Tensor x_scale, Tensor w_scale, ScalarType out_dtype, Tensor? bias=None, int activation=0, int "
+      "row=-1, "
+      "bool strict=False, bool use_fast_accum=False) -> Tensor");
   m.def("semi24_order(Tensor positions, int cols, bool eight_bit=False) -> Tensor");
   m.def(
-      "semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str row=\"\", bool strict=False) -> "
+      "semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, int row=-1, bool strict=False) -> "
       "Tensor");
   m.def(
-      "semi24_plan(int rows, int cols, str direction, str dtype, int m, bool bias=False, "
-      "str activation=\"none\", bool residual=False, bool strict=False, int device=-1, str kernel=\"\") -> "
-      "str");
+      "semi24_plan(int rows, int cols, str direction, str dtype, int m, int device=-1, bool bias=False, "
+      "int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
   m.def(
-      "semi24_scaled_plan(int rows, int cols, str dtype, ScalarType out_dtype, int m, bool bias=False, "
-      "str activation=\"none\", bool strict=False, bool use_fast_accum=False, int device=-1, "
-      "str kernel=\"\") -> str");
+      "semi24_scaled_plan(int rows, int cols, str dtype, ScalarType out_dtype, int m, int device=-1, "
+      "bool bias=False, int activation=0, int row=-1, bool strict=False, bool use_fast_accum=False) -> str");
   m.def("semi24_pack(Tensor dense) -> (Tensor values, Tensor positions)");
   m.def("semi24_unpack(Tensor values, Tensor positions, int cols) -> Tensor");
   // Throws unless positions and values are a valid weight of `cols` columns.
@@ -97,40 +99,38 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
   // Elements and bytes that sparsifiers have read in this process.
   m.def("sparsifier_reads() -> int[]");
-  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row` and
-  // `activation`: as in semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the
-  // other, which dX on a CUDA device needs.
+  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `by_column`:
+  // ccol [cols + 1], row and slot [stored], one behind the other, which dX on a CUDA device needs.
   m.def(
-      "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\", "
-      "bool strict=False, str activation=\"none\", Tensor? residual=None) -> Tensor");
+      "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias=None, int activation=0, "
+      "Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
   m.def(
-      "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, str row=\"\", "
-      "bool strict=False, Tensor? by_column=None) -> Tensor");
-  m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, str row=\"\", bool strict=False) -> Tensor");
+      "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor? by_column, SymInt cols, int row=-1, "
+      "bool strict=False) -> Tensor");
+  m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int row=-1, bool strict=False) -> Tensor");
   m.def(
-      "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "
-      "bool strict=False, int device=-1, str kernel=\"\", str activation=\"none\", bool residual=False) -> "
-      "str");
+      "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, int device=-1, "
+      "bool bias=False, int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
 
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
-  // and width: the extents of x; those of axes that it lacks are not read. `row`: as in semi24_linear;
-  // `tf32` and `digest`: as above.
+  // and width: the extents of x; those of axes that it lacks are not read.
   m.def(
-      "bsr_conv(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_channels, int[] kernel, "
-      "int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False, int digest=-1) -> Tensor");
+      "bsr_conv(Tensor x, Tensor values, Tensor index, SymInt out_channels, int[] kernel, int[] stride, "
+      "int[] padding, int[] dilation, Tensor? bias=None, int row=-1, bool tf32=False, int digest=-1) -> "
+      "Tensor");
   m.def(
       "bsr_conv_dx(Tensor dy, Tensor values, Tensor index, SymInt in_channels, SymInt depth, SymInt height, "
-      "SymInt width, int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\", "
+      "SymInt width, int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, "
       "bool tf32=False, int digest=-1) -> Tensor");
   m.def(
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
-      "int[] kernel, int[] stride, int[] padding, int[] dilation, str row=\"\", bool tf32=False, int "
+      "int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, bool tf32=False, int "
       "digest=-1) -> Tensor");
   m.def(
       "bsr_conv_plan(str direction, str dtype, int images, int[] extents, int[] kernel, int[] stride, "
-      "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, bool bias=False, "
-      "int device=-1, str row=\"\", bool tf32=False, int digest=-1) -> str");
+      "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, int device=-1, "
+      "bool bias=False, int row=-1, bool tf32=False, int digest=-1) -> str");
   // Their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");
@@ -141,18 +141,18 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("nm_unpack(Tensor values, Tensor positions, int cols, int m) -> Tensor");
   m.def("nm_validate(Tensor positions, int cols, int m) -> ()");
   // n:m:g weights (include/sparseloom/nmg.h): int16 order [chunks, strips, chunk rows], values with a last
-  // dimension n more. `row`: a kernel's name, or "" for the plan's own choice.
+  // dimension n more.
   m.def("nmg_places(int n, int m) -> Tensor");
   m.def("nmg_order(Tensor dense, int n, int m, int g) -> Tensor");
   m.def("nmg_pack(Tensor dense, Tensor order, int n, int m, int g) -> Tensor");
   m.def("nmg_unpack(Tensor values, Tensor order, int rows, int cols, int n, int m, int g) -> Tensor");
   m.def("nmg_validate(Tensor order, int rows, int cols, int n, int m, int g) -> ()");
   m.def(
-      "nmg_linear(Tensor x, Tensor values, Tensor order, Tensor? bias, int rows, int cols, int n, int m, "
-      "int g, str row=\"\", bool strict=False) -> Tensor");
+      "nmg_linear(Tensor x, Tensor values, Tensor order, int rows, int cols, int n, int m, int g, "
+      "Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
   m.def(
-      "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, bool bias, "
-      "bool strict=False, str kernel=\"\") -> str");
+      "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, "
+      "bool bias=False, int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
@@ -255,11 +255,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   m.def(
-      "plan(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols, str direction, str "
-      "dtype, int m, "
-      "bool bias, int activation, int digest, bool strict, bool tf32, int device, int kernel, bool "
-      "residual=False, "
-      "bool accumulate=False, bool use_fast_accum=False, bool aligned=True) -> str");
+      "plan(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols, str direction, "
+      "str dtype, int m, int device=-1, bool bias=False, int activation=0, bool residual=False, int row=-1, "
+      "bool strict=False, bool tf32=False, int digest=-1, bool use_fast_accum=False, bool accumulate=False, "
+      "bool aligned=True) -> str");
+  // Throws for a name that no row has.
+  m.def("row_number(str name) -> int");
   m.def("info() -> str");
   // The torch names of the activations, in the order of their codes, separated by spaces. Python asks for
   // them at import, so they are no part of info, which may measure rates.

@@ -9,34 +9,11 @@
 #include "executor.h"
 #include "operands.h"
 #include "ops/activation.h"
+#include "ops/row_number.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
-
-std::string kernel_name(const char* op, std::int64_t kernel) {
-  if (kernel == -1) return {};
-  const std::vector<std::string> names = kernel_names();  // not kept: kernels from outside may be added
-  if (kernel < 0 || kernel >= static_cast<std::int64_t>(names.size()))
-    core::fail(op,
-               "kernel = -1 (the plan's choice) or a row of sparseloom.info's kernels, 0.." +
-                   std::to_string(names.size() - 1),
-               std::to_string(kernel), "pass -1");
-  return names[static_cast<std::size_t>(kernel)];
-}
-
-Activation activation_of(const char* op, std::int64_t code) {
-  if (code < 0 || code >= kActivationCount) {
-    std::string rows;
-    for (int row = 0; row < kActivationCount; ++row)
-      rows += (row == 0                     ? ""
-               : row + 1 < kActivationCount ? ", "
-                                            : " or ") +
-              std::to_string(row) + " " + kActivations[row].name;
-    core::fail(op, "activation " + rows, std::to_string(code), "pass one of them");
-  }
-  return static_cast<Activation>(code);
-}
 
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index,
                    std::int64_t digest, bool strict, bool tf32) {
@@ -57,10 +34,10 @@ IndexView stored_part(const char* op, const IndexView& index, std::int64_t diges
   return stored;
 }
 
-Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed,
-               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed, std::int64_t out_features,
+               const std::optional<Tensor>& bias, std::int64_t activation,
+               const std::optional<Tensor>& residual, std::int64_t row, bool strict, bool tf32,
+               std::int64_t digest, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -85,7 +62,7 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed
   problem.activation = activation_of(op, activation);
   problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
-  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
+  const auto plan = make_plan(problem, index, executor, ops::row_name(op, row));
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
   const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
@@ -102,15 +79,15 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed
   return y;
 }
 
-Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t digest, bool strict, bool tf32,
-              std::int64_t kernel, std::optional<Tensor> residual) {
-  return forward(x, values, index, bias, out_features, activation, digest, strict, tf32, kernel, residual,
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::int64_t out_features,
+              std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
+              std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
+  return forward(x, values, index, out_features, bias, activation, residual, row, strict, tf32, digest,
                  nullptr);
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, std::int64_t in_features,
-                 std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
+                 std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   constexpr const char* op = "linear_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -126,7 +103,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& pac
   Problem problem = problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.aligned = is_aligned(grad.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, grad.view.dtype, grad.view.rows, in_features, in_features});
-  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
+  const auto plan = make_plan(problem, index, executor, ops::row_name(op, row));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dx(*plan, grad.view, index, column_index(slots), data,
@@ -140,7 +117,7 @@ namespace {
 // dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
 Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& packed,
                        std::int64_t blocks, std::int64_t block_rows, std::int64_t block_cols,
-                       std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
+                       std::int64_t row, bool strict, bool tf32, std::int64_t digest,
                        const Tensor* sum = nullptr, const char* name = nullptr) {
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -158,7 +135,7 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.accumulate = sum != nullptr;
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
-  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
+  const auto plan = make_plan(problem, index, executor, ops::row_name(op, row));
   const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {slots.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(),
@@ -173,26 +150,26 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
 }  // namespace
 
 Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& index, std::int64_t blocks,
-                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t digest, bool strict,
-                 bool tf32, std::int64_t kernel) {
-  return weight_gradient("linear_dw", dy, x, index, blocks, block_rows, block_cols, digest, strict, tf32,
-                         kernel);
+                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t row, bool strict, bool tf32,
+                 std::int64_t digest) {
+  return weight_gradient("linear_dw", dy, x, index, blocks, block_rows, block_cols, row, strict, tf32,
+                         digest);
 }
 
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
-                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t digest,
-                         bool strict, bool tf32, std::int64_t kernel) {
+                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t row,
+                         bool strict, bool tf32, std::int64_t digest) {
   if (dvalues.dim() != 3)
     core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues),
                "make it like the values");
-  weight_gradient(op, dy, x, index, blocks, dvalues.size(1), dvalues.size(2), digest, strict, tf32, kernel,
+  weight_gradient(op, dy, x, index, blocks, dvalues.size(1), dvalues.size(2), row, strict, tf32, digest,
                   &dvalues, name);
 }
 
 void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& index,
-                   std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
+                   std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   const std::int64_t blocks = dvalues.dim() > 0 ? dvalues.size(0) : 0;
-  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, index, blocks, digest, strict, tf32, kernel);
+  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, index, blocks, row, strict, tf32, digest);
 }
 
 }  // namespace sparseloom::binding

@@ -11,10 +11,6 @@
 
 namespace sparseloom::binding {
 
-/// The name of that row of the registry, or "" for -1. Throws Error if there is no such row.
-std::string kernel_name(const char* op, std::int64_t kernel);
-Activation activation_of(const char* op, std::int64_t code);
-
 /// The problem without bias and activation, of operands that are `aligned`.
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index,
                    std::int64_t digest, bool strict, bool tf32);
@@ -26,22 +22,22 @@ IndexView stored_part(const char* op, const IndexView& index, std::int64_t diges
 
 /// The operators themselves, as library.cpp declares them. forward is linear; if `pre` is not null (CUDA
 /// only), it also returns x W^T + bias there.
-Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& index,
-               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-               const std::optional<Tensor>& residual, std::optional<Tensor>* pre);
-Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t digest, bool strict, bool tf32,
-              std::int64_t kernel, std::optional<Tensor> residual = {});
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& index, std::int64_t out_features,
+               const std::optional<Tensor>& bias, std::int64_t activation,
+               const std::optional<Tensor>& residual, std::int64_t row, bool strict, bool tf32,
+               std::int64_t digest, std::optional<Tensor>* pre);
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::int64_t out_features,
+              std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
+              std::int64_t row, bool strict, bool tf32, std::int64_t digest);
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& index, std::int64_t in_features,
-                 std::int64_t digest, bool strict, bool tf32, std::int64_t kernel);
+                 std::int64_t row, bool strict, bool tf32, std::int64_t digest);
 Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& index, std::int64_t blocks,
-                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t digest, bool strict,
-                 bool tf32, std::int64_t kernel);
+                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t row, bool strict, bool tf32,
+                 std::int64_t digest);
 
 /// dvalues += dW, in fp32. `op` and `name` are what errors call the operator and its dvalues.
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
-                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t digest,
-                         bool strict, bool tf32, std::int64_t kernel);
+                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t row,
+                         bool strict, bool tf32, std::int64_t digest);
 
 }  // namespace sparseloom::binding

@@ -8,6 +8,7 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "scratch.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
@@ -175,9 +176,10 @@ void validate_nmg(const Tensor& order, std::int64_t rows, std::int64_t cols, std
   Nmg::validate("nmg_validate", nmg_of("nmg_validate", order, rows, cols, n, m, g).view);
 }
 
-Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, std::optional<Tensor> bias,
-                  std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
-                  std::string kernel, bool strict) {
+Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, std::int64_t rows,
+                  std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
+                  std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
+                  std::int64_t row, bool strict) {
   constexpr const char* op = "nmg_linear";
   require_cpu(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -190,28 +192,32 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, -1);
   const Executor executor = torch_executor();
   NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::forward, dtype, input.view.rows);
-  problem.bias = bias.has_value(), problem.strict = strict;
+  const Matrix addend = residual_of(op, residual, x, rows, dtype, -1);
+  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
+  problem.activation = activation_of(op, activation);
   const Tensor y = new_like(op, x, with_features(x, rows));
   if (input.view.rows == 0 || rows == 0) return y;
-  const auto plan = NmgLinear::plan(problem, executor, kernel);
+  const auto plan = NmgLinear::plan(problem, executor, ops::row_name(op, row));
   const Scratch workspace(op, plan->workspace_bytes, -1);
   MatmulArgs args;
   args.a = input.view.data, args.a_stride = input.view.stride, args.values = stored.const_data_ptr();
   args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
   args.out = y.mutable_data_ptr(), args.out_stride = rows;
   NmgLinear::run(*plan, args, index.view, workspace.span(), executor);
   return y;
 }
 
 std::string plan_nmg(std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
-                     std::string direction, std::string dtype, std::int64_t tokens, bool bias, bool strict,
-                     std::string kernel) {
+                     std::string direction, std::string dtype, std::int64_t tokens, bool bias,
+                     std::int64_t activation, bool residual, std::int64_t row, bool strict) {
   if (tokens < 0)
     core::fail("nmg_plan", "0 tokens and more", std::to_string(tokens), "pass the batch's tokens");
   NmgLinear::Problem problem = NmgLinear::describe(nmg_view("nmg_plan", rows, cols, n, m, g),
                                                    direction_of(direction), dtype_named(dtype), tokens);
-  problem.bias = bias, problem.strict = strict;
-  const auto plan = NmgLinear::plan(problem, planner(-1), kernel);
+  problem.bias = bias, problem.residual = residual, problem.strict = strict;
+  problem.activation = activation_of("nmg_plan", activation);
+  const auto plan = NmgLinear::plan(problem, planner(-1), ops::row_name("nmg_plan", row));
   return json_of(*plan, {}, plan->describe());
 }
 

@@ -57,6 +57,19 @@ std::optional<Tensor> bias_of(const char* op, const std::optional<Tensor>& bias,
   return as_contiguous(*bias);
 }
 
+Activation activation_of(const char* op, std::int64_t code) {
+  if (code < 0 || code >= kActivationCount) {
+    std::string rows;
+    for (int row = 0; row < kActivationCount; ++row)
+      rows += (row == 0                     ? ""
+               : row + 1 < kActivationCount ? ", "
+                                            : " or ") +
+              std::to_string(row) + " " + kActivations[row].name;
+    core::fail(op, "activation " + rows, std::to_string(code), "pass one of them");
+  }
+  return static_cast<Activation>(code);
+}
+
 Matrix residual_of(const char* op, const std::optional<Tensor>& residual, const Tensor& x,
                    std::int64_t out_features, DType dtype, int device) {
   if (!residual) return {x, {}};

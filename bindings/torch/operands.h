@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "sparseloom/activation.h"
 
 namespace sparseloom::binding {
 
@@ -32,6 +33,9 @@ void require_gradient(const char* op, const char* name, const Tensor& gradient, 
 /// value for each output feature.
 std::optional<Tensor> bias_of(const char* op, const std::optional<Tensor>& bias, std::int64_t out_features,
                               DType dtype, int device);
+
+/// The activation of that code. Throws Error if there is none.
+Activation activation_of(const char* op, std::int64_t code);
 
 /// The residual as a matrix; one without data if there is none. Throws Error unless it is on x's device and
 /// of y's shape and dtype.

@@ -6,6 +6,7 @@
 #include "executor.h"
 #include "linear.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "scales.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
@@ -16,9 +17,9 @@ namespace {
 constexpr const char* kOp = "scaled_linear";
 
 Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& packed, const Tensor& x_scale,
-                     const Tensor& w_scale, std::optional<Tensor> bias, std::int64_t out_features,
-                     ScalarType out_dtype, std::int64_t activation, std::int64_t digest, bool strict,
-                     std::int64_t kernel, bool use_fast_accum) {
+                     const Tensor& w_scale, std::int64_t out_features, ScalarType out_dtype,
+                     std::optional<Tensor> bias, std::int64_t activation, std::int64_t row, bool strict,
+                     std::int64_t digest, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = operand_of(kOp, x), out = out_of(kOp, out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
@@ -43,7 +44,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   const void* data = values_of(kOp, values, index);
   problem.aligned = is_aligned(input.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, out, input.view.rows, out_features, out_features});
-  const auto plan = make_plan(problem, index, executor, kernel_name(kOp, kernel));
+  const auto plan = make_plan(problem, index, executor, ops::row_name(kOp, row));
   const Tensor y = new_tensor(kOp, with_features(x, out_features), out_dtype, device);
   const Scratch workspace(kOp, plan->workspace_bytes, device);
   sparseloom::linear(*plan, input.view, index, data, {of_x.span, of_w.span},

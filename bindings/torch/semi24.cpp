@@ -11,6 +11,7 @@
 #include "explain.h"
 #include "operands.h"
 #include "ops/dense_copy.h"
+#include "ops/row_number.h"
 #include "scratch.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
@@ -74,15 +75,6 @@ Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& posit
   return weight;
 }
 
-Activation activation_named(const char* op, const std::string& name) {
-  std::string names;
-  for (const ActivationRow& row : kActivations) {
-    if (name == row.torch_name) return row.activation;
-    names += (names.empty() ? "'" : ", '") + std::string(row.torch_name) + "'";
-  }
-  core::fail(op, "activation " + names, "'" + name + "'", "pass one of them");
-}
-
 namespace {
 
 void require_matrix(const char* op, const Tensor& tensor) {
@@ -142,17 +134,17 @@ Tensor prune(const Tensor& w, std::string method) {
 
 /// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
 void run(const char* op, Semi24Linear::Problem& problem, const Semi24Weight& w, MatmulArgs args, int device,
-         const std::string& kernel) {
+         std::int64_t row) {
   const Executor executor = torch_executor(device);
-  const auto plan = Semi24Linear::plan(problem, executor, kernel);
+  const auto plan = Semi24Linear::plan(problem, executor, ops::row_name(op, row));
   const Scratch workspace(op, plan->workspace_bytes, device);
   args.values = w.values.const_data_ptr();
   Semi24Linear::run(*plan, args, w.view, workspace.span(), executor);
 }
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
-              std::optional<Tensor> bias, std::string activation, std::optional<Tensor> residual,
-              std::string kernel, bool strict, std::optional<Tensor> metadata) {
+              std::optional<Tensor> metadata, std::optional<Tensor> bias, std::int64_t activation,
+              std::optional<Tensor> residual, std::int64_t row, bool strict) {
   constexpr const char* op = "semi24_linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -166,7 +158,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   Semi24Linear::Problem problem =
       Semi24Linear::describe(w.view, Direction::forward, w.dtype, input.view.rows);
   problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
-  problem.activation = activation_named(op, activation);
+  problem.activation = activation_of(op, activation);
   const Tensor y = new_like(op, x, with_features(x, rows));
   if (input.view.rows == 0 || rows == 0) return y;
   MatmulArgs args;
@@ -182,12 +174,12 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
                       is_aligned(addend.view) && is_aligned(args.bias) &&
                       is_aligned(writable(y, w.dtype, input.view.rows, rows));
   }
-  run(op, problem, w, args, device, kernel);
+  run(op, problem, w, args, device, row);
   return y;
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::int64_t cols,
-          std::string kernel, bool strict) {
+          std::int64_t row, bool strict) {
   constexpr const char* op = "semi24_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -203,22 +195,22 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   MatmulArgs args;
   args.a = grad.view.data, args.a_stride = grad.view.stride;
   args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run(op, problem, w, args, device, kernel);
+  run(op, problem, w, args, device, row);
   return out;
 }
 
 std::string plan(std::int64_t rows, std::int64_t cols, std::string direction, std::string dtype,
-                 std::int64_t m, bool bias, std::string activation, bool residual, bool strict,
-                 std::int64_t device, std::string kernel) {
+                 std::int64_t m, std::int64_t device, bool bias, std::int64_t activation, bool residual,
+                 std::int64_t row, bool strict) {
   if (rows < 0 || cols < 0 || m < 0)
     core::fail("semi24_plan", "sizes of 0 and more",
                core::shape(rows, cols) + " and m = " + std::to_string(m), "pass the layer's sizes");
   Semi24Linear::Problem problem =
       Semi24Linear::describe(Semi24View{rows, cols, nullptr}, direction_of(direction), dtype_named(dtype), m);
   problem.bias = bias, problem.residual = residual, problem.strict = strict;
-  problem.activation = activation_named("semi24_plan", activation);
+  problem.activation = activation_of("semi24_plan", activation);
   const Executor executor = planner(device);
-  const auto plan = Semi24Linear::plan(problem, executor, kernel);
+  const auto plan = Semi24Linear::plan(problem, executor, ops::row_name("semi24_plan", row));
   return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
 }
 

@@ -3,10 +3,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "convert.h"
-#include "sparseloom/activation.h"
 #include "sparseloom/semi24.h"
 
 namespace sparseloom::binding {
@@ -24,7 +22,5 @@ Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& posit
 
 /// The metadata of the positions for values of the weight's dtype, made if there is none; on CUDA only.
 Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device);
-
-Activation activation_named(const char* op, const std::string& name);
 
 }  // namespace sparseloom::binding

@@ -9,6 +9,7 @@
 #include "executor.h"
 #include "explain.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "scales.h"
 #include "scratch.h"
 #include "semi24.h"
@@ -17,9 +18,9 @@ namespace sparseloom::binding {
 namespace {
 
 Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
-                     const Tensor& x_scale, const Tensor& w_scale, std::optional<Tensor> bias,
-                     ScalarType out_dtype, std::string activation, bool strict, bool use_fast_accum,
-                     std::string kernel, std::optional<Tensor> metadata) {
+                     std::optional<Tensor> metadata, const Tensor& x_scale, const Tensor& w_scale,
+                     ScalarType out_dtype, std::optional<Tensor> bias, std::int64_t activation,
+                     std::int64_t row, bool strict, bool use_fast_accum) {
   constexpr const char* op = "semi24_scaled_linear";
   const int device = device_of(op, "x", x);
   const DType dtype = operand_of(op, x), out = out_of(op, out_dtype);
@@ -36,7 +37,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   const std::optional<Tensor> dense_bias = scaled_bias_of(op, bias, rows, out, device);
   Semi24ScaledProblem problem = Semi24Scaled::describe(w.view, dtype, out, m);
   problem.bias = bias.has_value(), problem.strict = strict, problem.fast_accum = use_fast_accum;
-  problem.activation = activation_named(op, activation);
+  problem.activation = activation_of(op, activation);
   const Tensor y = new_tensor(op, with_features(x, rows), out_dtype, device);
   if (m == 0 || rows == 0) return y;
   MatmulArgs args;
@@ -53,15 +54,15 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
     problem.aligned = is_aligned(input.view) && is_aligned(args.values) && is_aligned(args.out);
   }
   const Executor executor = torch_executor(device);
-  const auto plan = Semi24Scaled::plan(problem, executor, kernel);
+  const auto plan = Semi24Scaled::plan(problem, executor, ops::row_name(op, row));
   const Scratch workspace(op, plan->workspace_bytes, device);
   Semi24Scaled::run(*plan, args, w.view, workspace.span(), executor);
   return y;
 }
 
 std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, ScalarType out_dtype,
-                 std::int64_t m, bool bias, std::string activation, bool strict, bool use_fast_accum,
-                 std::int64_t device, std::string kernel) {
+                 std::int64_t m, std::int64_t device, bool bias, std::int64_t activation, std::int64_t row,
+                 bool strict, bool use_fast_accum) {
   constexpr const char* op = "semi24_scaled_plan";
   if (rows < 0 || cols < 0 || m < 0)
     core::fail(op, "sizes of 0 and more", core::shape(rows, cols) + " and m = " + std::to_string(m),
@@ -69,8 +70,8 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, Scalar
   Semi24ScaledProblem problem =
       Semi24Scaled::describe(Semi24View{rows, cols, nullptr}, dtype_named(dtype), out_of(op, out_dtype), m);
   problem.bias = bias, problem.strict = strict, problem.fast_accum = use_fast_accum;
-  problem.activation = activation_named(op, activation);
-  const auto plan = Semi24Scaled::plan(problem, planner(device), kernel);
+  problem.activation = activation_of(op, activation);
+  const auto plan = Semi24Scaled::plan(problem, planner(device), ops::row_name(op, row));
   return json_of(*plan, {}, plan->describe());
 }
 

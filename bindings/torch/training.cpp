@@ -82,9 +82,9 @@ Gradient gradient_of(const char* op, const Tensor& dy, const std::optional<Tenso
 }  // namespace
 
 std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& index,
-                                        std::optional<Tensor> bias, std::int64_t out_features,
-                                        std::int64_t activation_code, std::int64_t digest, bool strict,
-                                        bool tf32, std::int64_t kernel, std::optional<Tensor> residual) {
+                                        std::int64_t out_features, std::optional<Tensor> bias,
+                                        std::int64_t activation_code, std::optional<Tensor> residual,
+                                        std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   constexpr const char* op = "linear";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "x", x);
@@ -93,12 +93,12 @@ std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, c
     if (residual)
       core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one",
                  "add it behind");
-    Tensor z = linear(x, values, index, bias, out_features, 0, digest, strict, tf32, kernel);
+    Tensor z = linear(x, values, index, out_features, bias, 0, {}, row, strict, tf32, digest);
     return {cpu_activate(op, z, activation), z};
   }
   std::optional<Tensor> z;
-  Tensor y = forward(x, values, index, bias, out_features, activation_code, digest, strict, tf32, kernel,
-                     residual, &z);
+  Tensor y =
+      forward(x, values, index, out_features, bias, activation_code, residual, row, strict, tf32, digest, &z);
   return {y, *z};
 }
 
@@ -106,9 +106,9 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
                                                    std::optional<Tensor> x, std::optional<Tensor> values,
                                                    const Tensor& index, std::int64_t in_features,
                                                    std::int64_t blocks, std::int64_t block_rows,
-                                                   std::int64_t block_cols, std::int64_t activation_code,
-                                                   std::int64_t digest, bool strict, bool tf32,
-                                                   bool need_bias, std::optional<Tensor> main_grad) {
+                                                   std::int64_t block_cols, std::optional<Tensor> main_grad,
+                                                   bool need_bias, std::int64_t activation_code, bool strict,
+                                                   bool tf32, std::int64_t digest) {
   constexpr const char* op = "linear_backward";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "dy", dy);
@@ -129,11 +129,11 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
   // Multiply: dx, then dW.
   const Tensor& dz = gradient.dz;
   Tensor dx =
-      values ? linear_dx(dz, *values, index, in_features, digest, strict, tf32, -1) : new_like(op, dy, {0});
+      values ? linear_dx(dz, *values, index, in_features, -1, strict, tf32, digest) : new_like(op, dy, {0});
   if (main_grad)
-    add_weight_gradient(op, "main_grad", *main_grad, dz, *x, index, blocks, digest, strict, tf32, -1);
+    add_weight_gradient(op, "main_grad", *main_grad, dz, *x, index, blocks, -1, strict, tf32, digest);
   Tensor dvalues = x && !main_grad
-                       ? linear_dw(dz, *x, index, blocks, block_rows, block_cols, digest, strict, tf32, -1)
+                       ? linear_dw(dz, *x, index, blocks, block_rows, block_cols, -1, strict, tf32, digest)
                        : new_like(op, dy, {0, 0, 0});
   return {dx, dvalues, need_bias ? *gradient.dbias : new_like(op, dy, {0})};
 }

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string_view>
 
+#include "core/check.h"
 #include "kernels/bsr_conv/cpu/rows.h"
 #include "kernels/bsr_conv/cuda/rows.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
@@ -17,6 +19,7 @@
 #include "kernels/nmg_linear/rows.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/rows.h"
+#include "ops/row_number.h"
 #include "plan/registry.h"
 
 namespace sparseloom::ops {
@@ -85,6 +88,30 @@ std::vector<Listed> listed_kernels() {
     listed.push_back({row.name, row.where, isa});
   }
   return listed;
+}
+
+std::int64_t row_number(const std::string& name) {
+  enter_own_rows();
+  const std::vector<plan::AnyRow> rows = plan::all_rows();
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return name == row.name; });
+  if (found != rows.end()) return found - rows.begin();
+  std::set<std::string> names;
+  for (const plan::AnyRow& row : rows) names.insert(row.name);
+  std::string text;
+  for (const std::string& each : names) text += (text.empty() ? "" : ", ") + each;
+  core::fail("kernel", "one of " + text, "'" + name + "'",
+             "name a candidate that the plan of this product lists");
+}
+
+std::string row_name(const char* op, std::int64_t number) {
+  if (number == -1) return {};
+  enter_own_rows();
+  const std::vector<plan::AnyRow> rows = plan::all_rows();  // not kept: others may be added
+  if (number < 0 || number >= static_cast<std::int64_t>(rows.size()))
+    core::fail(op, "row = -1 (the plan's choice) or one of 0.." + std::to_string(rows.size() - 1),
+               std::to_string(number), "pass -1, or what row_number returns for a kernel's name");
+  return rows[static_cast<std::size_t>(number)].name;
 }
 
 }  // namespace sparseloom::ops

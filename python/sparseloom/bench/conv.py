@@ -25,6 +25,7 @@ from ..errors import Error
 from ..nn import BlockSparseConv2d
 from ..ops import call
 from ..ops.conv import plans, product
+from ..ops.operators import row_of
 from ..ops.plans import dtype_name
 from ..timing.rounds import in_turn, rounded
 from .gpu.device import Monitor, describe, require_gpu, slug
@@ -69,15 +70,15 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
 
     def rows(op: str, *how: Any) -> Calls:
         """Our calls: by the row that the plan chooses, and on a GPU by each row that does not refuse."""
-        names = [name for name in GPU_ROWS if _runs(op, *how, name)] if x.is_cuda else []
+        names = [name for name in GPU_ROWS if _runs(op, *how, row_of(name))] if x.is_cuda else []
         return {
             "ours": {"row": lambda: call(op, *how)},
-            "each": {name: partial(call, op, *how, name) for name in names},
+            "each": {name: partial(call, op, *how, row_of(name)) for name in names},
         }
 
     return {
         "forward": {
-            **rows("bsr_conv", pixels, values, index.packed, None, index.rows, *lists),
+            **rows("bsr_conv", pixels, values, index.packed, index.rows, *lists, None),
             "plan": {"layer": lambda: layer(x)},
             "torch": {name: forward(memory) for name, memory in formats.items()},
         },

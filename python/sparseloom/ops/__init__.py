@@ -117,7 +117,7 @@ def linear(
         if torch.compiler.is_compiling():
             x, operator = autograd.in_rows(x), operators.linear
         return operator(
-            x, values, index.packed, bias, index.rows, code, index.digest, strict, tf32, number, residual
+            x, values, index.packed, index.rows, bias, code, residual, number, strict, tf32, index.digest
         )
     except _REFUSED as error:
         operands = {"x": x, "values": values, "bias": bias, "residual": residual}
@@ -204,13 +204,8 @@ def linear_dw(
                 f"{asked} that requires one",
                 "use torch.no_grad()",
             )
-        arguments = (
-            index.digest,
-            strict,
-            tf32_of(x),
-            PLAN_CHOOSES if kernel is None else kernel_number(kernel),
-        )
-        call("bsr_linear_dw_add", out, dy, x, index.packed, *arguments)
+        number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+        call("bsr_linear_dw_add", out, dy, x, index.packed, number, strict, tf32_of(x), index.digest)
         torch.autograd.graph.increment_version(out)
         return out
     try:
@@ -299,16 +294,9 @@ def scaled_linear(
     if x.shape[-1:] != (index.cols,):
         raise _width("scaled_linear", "x", x, index.cols)
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
-    arguments = (
-        index.rows,
-        out_dtype,
-        ACTIVATIONS[activation],
-        index.digest,
-        strict,
-        number,
-        use_fast_accum,
-    )
-    result: Tensor = call("bsr_scaled_linear", x, values, index.packed, x_scale, w_scale, bias, *arguments)
+    operands = x, values, index.packed, x_scale, w_scale, index.rows, out_dtype
+    how = bias, ACTIVATIONS[activation], number, strict, index.digest, use_fast_accum
+    result: Tensor = call("bsr_scaled_linear", *operands, *how)
     return result
 
 

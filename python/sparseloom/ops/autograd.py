@@ -58,7 +58,7 @@ class Layer(torch.autograd.Function):
         activation, strict, kernel, (packed, _, rows, _, _, _, digest), _ = ctx.how = how
         need_x, need_values, *_ = ctx.needs_input_grad
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
-        operands = x, values, packed, bias, rows, code, digest, strict, tf32, kernel, residual
+        operands = x, values, packed, rows, bias, code, residual, kernel, strict, tf32, digest
         kept_x, kept_values = x if need_values else None, values if need_x else None
         if code <= _RELU and (residual is None or not code):
             y = (operators.linear if traced else operators.linear_eagerly)(*operands)
@@ -90,25 +90,11 @@ class Layer(torch.autograd.Function):
         packed, blocks, _, cols, bm, bn, digest = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
         wanted = x if weight is None or main_grad is not None else None
-        operands = (
-            dy,
-            saved,
-            wanted,
-            values,
-            packed,
-            cols,
-            blocks,
-            bm,
-            bn,
-            code,
-            digest,
-            strict,
-            tf32,
-            need_bias,
-        )
+        operands = dy, saved, wanted, values, packed, cols, blocks, bm, bn, main_grad
+        how = need_bias, code, strict, tf32, digest
         if weight is None:
             try:
-                dx, dvalues, dbias = operators.linear_backward(*operands)
+                dx, dvalues, dbias = operators.linear_backward(*operands, *how)
             # The cause is a sparse dy, too little memory or a batched gradient; to ask beforehand whether the
             # gradient is batched would cost 1.4 us.
             except RuntimeError as error:
@@ -117,7 +103,7 @@ class Layer(torch.autograd.Function):
                 dz = _activation_gradient(dy, saved, activation) if activation else dy
                 return *_by_products(dz, x, values, needs, strict, index), None, dresidual
         else:
-            dx, empty, dbias = call("bsr_linear_backward", *operands, main_grad)
+            dx, empty, dbias = call("bsr_linear_backward", *operands, *how)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
         return (
             dx if need_x else None,

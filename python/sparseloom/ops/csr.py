@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import translated
 from . import operators
-from .operators import call
+from .operators import PLAN_CHOOSES, activation_code, call, row_of
 from .plans import dtype_name, ordinal
 
 
@@ -24,8 +24,8 @@ def linear(
 ) -> Tensor:  # fmt: skip
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
     products here. ``strict`` forbids the dense and reference kernels of each."""
-    name = "none" if activation is None else activation
-    return _called(operators.csr_linear, x, values, crow, col, bias, "", strict, name, residual)
+    how = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
+    return _called(operators.csr_linear, x, values, crow, col, *how)
 
 
 def dx(
@@ -33,12 +33,12 @@ def dx(
     strict: bool = False,
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(operators.csr_dx, dy, values, crow, col, cols, "", strict, by_column)
+    return _called(operators.csr_dx, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    return _called(operators.csr_dw, dy, x, crow, col, "", strict)
+    return _called(operators.csr_dw, dy, x, crow, col, PLAN_CHOOSES, strict)
 
 
 def plan(
@@ -55,9 +55,9 @@ def plan(
     residual: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
-    how = *shape, stored, direction, dtype_name("plan", dtype), m, bias, strict, ordinal(device), kernel
-    fused = "none" if activation is None else activation, residual
-    return dict(json.loads(call("csr_plan", *how, *fused)))
+    what = *shape, stored, direction, dtype_name("plan", dtype), m, ordinal(device)
+    how = bias, activation_code("plan", activation), residual, row_of(kernel), strict
+    return dict(json.loads(call("csr_plan", *what, *how)))
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

@@ -41,31 +41,34 @@ def _fake(name: str) -> Callable[[Kernel], Kernel]:
 
 @_fake("sparseloom::bsr_linear")
 def _linear_fake(
-    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+    x: Tensor, values: Tensor, index: Tensor, out_features: int, *rest: Any, **named: Any
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features))
 
 
 @_fake("sparseloom::bsr_linear_dx")
-def _linear_dx_fake(dy: Tensor, values: Tensor, index: Tensor, in_features: int, *rest: Any) -> Tensor:
+def _linear_dx_fake(
+    dy: Tensor, values: Tensor, index: Tensor, in_features: int, *rest: Any, **named: Any
+) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], in_features))
 
 
 @_fake("sparseloom::bsr_linear_dw")
 def _linear_dw_fake(
-    dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, *rest: Any
-) -> Tensor:
+    dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, *rest: Any,
+    **named: Any,
+) -> Tensor:  # fmt: skip
     return dy.new_empty((blocks, block_rows, block_cols))
 
 
 @_fake("sparseloom::bsr_linear_dw_add")
-def _linear_dw_add_fake(dvalues: Tensor, *rest: Any) -> None:
+def _linear_dw_add_fake(dvalues: Tensor, *rest: Any, **named: Any) -> None:
     return None
 
 
 @_fake("sparseloom::bsr_linear_train")
 def _linear_train_fake(
-    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+    x: Tensor, values: Tensor, index: Tensor, out_features: int, *rest: Any, **named: Any
 ) -> tuple[Tensor, Tensor]:
     sizes = (*x.shape[:-1], out_features)
     return x.new_empty(sizes), x.new_empty(sizes)
@@ -74,8 +77,8 @@ def _linear_train_fake(
 @_fake("sparseloom::bsr_linear_backward")
 def _linear_backward_fake(
     dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, index: Tensor,
-    in_features: int, blocks: int, block_rows: int, block_cols: int,
-    activation: int, digest: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
+    in_features: int, blocks: int, block_rows: int, block_cols: int, main_grad: Tensor | None,
+    need_bias: bool, *rest: Any, **named: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
     dvalues = dy.new_empty(
@@ -120,9 +123,7 @@ def _nmg_unpack_fake(values: Tensor, order: Tensor, rows: int, cols: int, *rest:
 
 
 @_fake("sparseloom::nmg_linear")
-def _nmg_linear_fake(
-    x: Tensor, values: Tensor, order: Tensor, bias: Tensor | None, rows: int, *rest: Any
-) -> Tensor:
+def _nmg_linear_fake(x: Tensor, values: Tensor, order: Tensor, rows: int, *rest: Any, **named: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], rows))
 
 
@@ -167,10 +168,10 @@ def _scaled_linear_fake(
     index: Tensor,
     x_scale: Tensor,
     w_scale: Tensor,
-    bias: Tensor | None,
     out_features: int,
     out_dtype: torch.dtype,
     *rest: Any,
+    **named: Any,
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
 
@@ -186,9 +187,9 @@ def _semi24_scaled_linear_fake(
     values: Tensor,
     positions: Tensor,
     cols: int,
+    metadata: Tensor | None,
     x_scale: Tensor,
     w_scale: Tensor,
-    bias: Tensor | None,
     out_dtype: torch.dtype,
     *rest: Any,
     **named: Any,
@@ -241,8 +242,9 @@ def _csr_linear_fake(x: Tensor, values: Tensor, crow: Tensor, *rest: Any, **name
 
 @_fake("sparseloom::csr_dx")
 def _csr_dx_fake(
-    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, *rest: Any, **named: Any
-) -> Tensor:
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, by_column: Tensor | None, cols: int,
+    *rest: Any, **named: Any,
+) -> Tensor:  # fmt: skip
     return dy.new_empty((*dy.shape[:-1], cols))
 
 
@@ -263,7 +265,7 @@ def _conv_unpack_fake(values: Tensor, index: Tensor, rows: int, cols: int) -> Te
 
 @_fake("sparseloom::bsr_conv")
 def _conv_fake(
-    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_channels: int, *window: Any,
+    x: Tensor, values: Tensor, index: Tensor, out_channels: int, *window: Any,
     **named: Any,
 ) -> Tensor:  # fmt: skip
     axes = zip(x.shape[1:-1], *window[:4], strict=True)

@@ -39,7 +39,7 @@ class Gated(torch.autograd.Function):
         )
         tf32 = x.is_cuda and tf32_of(x)
         return operators.linear(
-            x, scaled, left, bias, index.rows, 0, _of_some(index.digest), strict, tf32, PLAN_CHOOSES, None
+            x, scaled, left, index.rows, bias, 0, None, PLAN_CHOOSES, strict, tf32, _of_some(index.digest)
         )
 
     @staticmethod
@@ -49,8 +49,8 @@ class Gated(torch.autograd.Function):
         need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad
         dy = in_rows(dy)
         dx, gradient, dbias = operators.linear_backward(
-            dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, 0,
-            _of_some(index.digest), strict, tf32_of(dy), need_bias,
+            dy, None, x, scaled, left, index.cols, index.blocks, index.bm, index.bn, None,
+            need_bias, 0, strict, tf32_of(dy), _of_some(index.digest),
         )  # fmt: skip
         dvalues = dgates = None
         if values is not None:

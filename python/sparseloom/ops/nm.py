@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import Error, translated
 from . import operators
-from .operators import call
+from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of
 from .plans import dtype_name
 
 
@@ -76,7 +76,8 @@ def linear(
 ) -> Tensor:  # fmt: skip
     """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
     kernels."""
-    return _called(operators.nmg_linear, x, values, order, bias, *sizes, row, strict)
+    how = bias, ACTIVATIONS[None], None, row_of(row), strict
+    return _called(operators.nmg_linear, x, values, order, *sizes, *how)
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
@@ -100,8 +101,8 @@ def plan(
     sizes: tuple[int, ...], direction: str, dtype: torch.dtype, m: int, bias: bool, strict: bool = False
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens on the CPU; see ops.plan for its keys."""
-    how = direction, dtype_name("plan", dtype), m, bias, strict
-    return dict(json.loads(call("nmg_plan", *sizes, *how)))
+    how = bias, ACTIVATIONS[None], False, PLAN_CHOOSES, strict
+    return dict(json.loads(call("nmg_plan", *sizes, direction, dtype_name("plan", dtype), m, *how)))
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

@@ -12,6 +12,7 @@ backward pass arrives there; the filter below turns that warning into an error.
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,6 +70,17 @@ def call(name: str, *arguments: Any) -> Any:
         raise translated(error) from None
 
 
+@cache
+def row_number(name: str) -> int:
+    """Returns the operators' number of the kernels of that name. Raises Error when no family has one."""
+    return int(call("row_number", name))
+
+
+def row_of(kernel: str) -> int:
+    """Returns the operators' ``row`` for a kernel's name, or for "", the plan's own choice."""
+    return row_number(kernel) if kernel else PLAN_CHOOSES
+
+
 #: The activations that a forward product can fuse, by name, with the operators' code for each. "gelu" is the
 #: erf form. include/sparseloom/activation.h has the table.
 ACTIVATIONS: dict[str | None, int] = {
@@ -82,6 +94,16 @@ def unknown_activation(op: str, activation: object, remedy: str) -> Error | None
         return None
     names = ", ".join(map(repr, ACTIVATIONS))
     return Error(op, f"activation to be one of {names}", repr(activation), remedy)
+
+
+def activation_code(op: str, activation: str | None) -> int:
+    """Returns the operators' code of an activation. Raises Error, in the name of ``op``, for one that the
+    products do not have."""
+    try:
+        return ACTIVATIONS[activation]
+    except (KeyError, TypeError):
+        unknown = unknown_activation(op, activation, "apply any other one after the product")
+        raise unknown or AssertionError from None
 
 
 def tf32_allowed() -> bool:

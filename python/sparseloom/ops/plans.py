@@ -11,7 +11,7 @@ import torch
 
 from .._checks import whole
 from ..errors import Error
-from .operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed, unknown_activation
+from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_number, tf32_allowed, unknown_activation
 
 if TYPE_CHECKING:
     from . import Index
@@ -69,21 +69,10 @@ def plan(
             _planned_dtype(dtype, out_dtype),
             m,
         ),
-        *(
-            bias,
-            ACTIVATIONS[activation],
-            index.digest,
-            strict,
-            dtype is torch.float32 and tf32_allowed(),
-            ordinal(device),
-        ),
-        *(
-            PLAN_CHOOSES if kernel is None else kernel_number(kernel),
-            residual,
-            accumulate,
-            use_fast_accum,
-            aligned,
-        ),
+        *(ordinal(device), bias, ACTIVATIONS[activation], residual),
+        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), strict),
+        *(dtype is torch.float32 and tf32_allowed(), index.digest),
+        *(use_fast_accum, accumulate, aligned),
     )
     return dict(json.loads(text))
 
@@ -124,7 +113,7 @@ def kernel_number(name: str) -> int:
             repr(name),
             "`sparseloom info` lists the kernels of this build",
         )
-    return int(names.index(name))
+    return row_number(name)
 
 
 def dtype_name(op: str, dtype: torch.dtype) -> str:

@@ -199,10 +199,10 @@ def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tenso
 def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
     direction, strict, kernel, (packed, blocks, rows, cols, bm, bn, digest) = how
     if direction == FORWARD:
-        return operators.linear(a, b, packed, bias, rows, 0, digest, strict, tf32_of(a), kernel)
+        return operators.linear(a, b, packed, rows, bias, 0, None, kernel, strict, tf32_of(a), digest)
     if direction == DX:
-        return operators.linear_dx(a, b, packed, cols, digest, strict, tf32_of(a), kernel)
-    return operators.linear_dw(a, b, packed, blocks, bm, bn, digest, strict, tf32_of(a), kernel)
+        return operators.linear_dx(a, b, packed, cols, kernel, strict, tf32_of(a), digest)
+    return operators.linear_dw(a, b, packed, blocks, bm, bn, kernel, strict, tf32_of(a), digest)
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:

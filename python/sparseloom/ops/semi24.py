@@ -18,7 +18,7 @@ from torch.nn import functional
 from ..errors import Error, translated
 from . import operators
 from .autograd import activate, require_residual
-from .operators import call
+from .operators import activation_code, call, row_of
 from .plans import SCALED_DTYPES, dtype_name, ordinal
 from .products import column_sums, differentiated, gradient_batched, transformed
 
@@ -126,14 +126,13 @@ def linear(
     """
     if differentiated(values):
         raise not_trainable("linear")
-    name = "none" if activation is None else activation
     followed = (
         differentiated(x)
         or (bias is not None and differentiated(bias))
         or (residual is not None and differentiated(residual))
     )
     if not followed or torch._C._get_tracing_state() is not None:  # torch.jit.trace records no Functions
-        return _run(x, values, positions, cols, bias, name, residual, kernel, metadata, strict)
+        return _run(x, values, positions, cols, bias, activation, residual, kernel, metadata, strict)
     if transformed():  # by the dense weight, of whose product torch has every derivative
         if strict:
             got, remedy = "the dense weight, whose product has every derivative", "leave strict out"
@@ -177,9 +176,8 @@ def scaled_linear(
     if asked:
         remedy = "call it in torch.no_grad(), or train the float layer"
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
-    name = "none" if activation is None else activation
-    operands = x, values, positions, cols, x_scale, w_scale, bias
-    how = out_dtype, name, strict, use_fast_accum, kernel, metadata
+    operands = x, values, positions, cols, metadata, x_scale, w_scale, out_dtype
+    how = bias, activation_code("scaled_linear", activation), row_of(kernel), strict, use_fast_accum
     y: Tensor = _called(operators.semi24_scaled_linear, *operands, *how)
     return y
 
@@ -212,10 +210,9 @@ def plan(
     if direction not in ("forward", "dx"):
         remedy = "choose one of them: 2:4 values do not train"
         raise Error("plan", "a direction of forward, dx", repr(direction), remedy)
-    name = "none" if activation is None else activation
-    where = strict, ordinal(device), kernel
-    how = *shape, direction, dtype_name("plan", dtype), m, bias, name, residual, *where
-    return dict(json.loads(call("semi24_plan", *how)))
+    what = *shape, direction, dtype_name("plan", dtype), m, ordinal(device)
+    how = bias, activation_code("plan", activation), residual, row_of(kernel), strict
+    return dict(json.loads(call("semi24_plan", *what, *how)))
 
 
 def scaled_plan(
@@ -231,8 +228,15 @@ def scaled_plan(
     use_fast_accum: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of ``scaled_linear`` for m tokens and a weight of that shape; see ops.plan."""
-    name = "none" if activation is None else activation
-    how = m, bias, name, strict, use_fast_accum, ordinal(device), kernel
+    how = (
+        m,
+        ordinal(device),
+        bias,
+        activation_code("plan", activation),
+        row_of(kernel),
+        strict,
+        use_fast_accum,
+    )
     text = call("semi24_scaled_plan", *shape, SCALED_DTYPES[dtype], out_dtype, *how)
     return dict(json.loads(text))
 
@@ -257,7 +261,7 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         values, positions, ctx.cols, kernel, metadata, ctx.strict = how
         ctx.save_for_backward(values, positions)
-        return _run(x, values, positions, ctx.cols, bias, "none", residual, kernel, metadata, ctx.strict)
+        return _run(x, values, positions, ctx.cols, bias, None, residual, kernel, metadata, ctx.strict)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -290,13 +294,14 @@ class _Transposed(torch.autograd.Function):
 
 
 def _run(
-    x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str,
+    x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str | None,
     residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
 ) -> Tensor:  # fmt: skip
     try:
         y: Tensor = operators.semi24_linear(
-            x, values, positions, cols, bias, activation, residual, kernel, strict, metadata
-        )
+            x, values, positions, cols, metadata, bias, activation_code("linear", activation), residual,
+            row_of(kernel), strict,
+        )  # fmt: skip
     except RuntimeError as error:
         raise translated(error) from None
     return y
@@ -306,7 +311,7 @@ def _straight_dx(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
 ) -> Tensor:
     try:
-        result: Tensor = operators.semi24_dx(dy, values, positions, cols, kernel, strict)
+        result: Tensor = operators.semi24_dx(dy, values, positions, cols, row_of(kernel), strict)
     except RuntimeError as error:
         raise translated(error) from None
     return result

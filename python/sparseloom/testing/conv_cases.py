@@ -14,6 +14,7 @@ from .. import pattern as patterns
 from ..nn.held.state import build_index
 from ..ops.conv import product
 from ..ops.conv.product import Window
+from ..ops.operators import row_of
 from ..pattern import Pattern
 from .cases import BLOCK_SIDES, round_to_tf32
 from .tolerance import TILE_TOKENS, TRUNCATION, TileCheck, check_tiles
@@ -141,18 +142,18 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
     sizes = [None if each is None else each.abs() for each in wide]
     exact, magnitude = torchs(*wide), torchs(*sizes)  # type: ignore[arg-type]
     device = case.device
-    lists = [list(each) for each in window]
+    lists, number = [list(each) for each in window], row_of(row)
     pixels, grad = (each.movedim(1, -1).contiguous().to(device) for each in (x, dy))
     packed, stored = index.to(device).packed, values.to(device)
     if case.direction == "forward":
         given = None if bias is None else bias.to(device)
-        got = ops.call("bsr_conv", pixels, stored, packed, given, case.n, *lists, row, case.tf32)
+        got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, given, number, case.tf32)
     elif case.direction == "dx":
         three = (*(1,) * (3 - len(case.extents)), *case.extents)
-        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, row, case.tf32)
+        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, number, case.tf32)
     else:
         sizes_of_blocks = pattern.blocks, *case.block
-        got = ops.call("bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, row, case.tf32)
+        got = ops.call("bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, number, case.tf32)
     bm, bn = case.block
     tile = {"forward": (TILE_TOKENS, bm), "dx": (TILE_TOKENS, bn), "dw": (bm, bn)}[case.direction]
     flat = got.reshape(-1, got.shape[-1]).cpu()

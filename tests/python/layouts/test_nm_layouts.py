@@ -225,7 +225,7 @@ def test_the_operators_are_torchs() -> None:
         (ops.nm_unpack, (nm.pack(weight), nm.positions, 24, 4)),
         (ops.nmg_pack, (weight, nmg.order, 1, 4, 3)),
         (ops.nmg_unpack, (values, nmg.order, 20, 24, 1, 4, 3)),
-        (ops.nmg_linear, (x, values, nmg.order, None, 20, 24, 1, 4, 3)),
+        (ops.nmg_linear, (x, values, nmg.order, 20, 24, 1, 4, 3)),
     ]
     for op, arguments in calls:
         torch.library.opcheck(op.default, arguments)

@@ -283,7 +283,7 @@ def test_the_operator_refuses_what_plans_would_confuse() -> None:
     def refusal(kernel: list[int], stride: int = 1, padding: int = 0, dilation: int = 1) -> str:
         window = kernel, [stride] * 2, [padding] * 2, [dilation] * 2
         with pytest.raises(Error) as refused:
-            ops.call("bsr_conv", x, layer.values, layer.index.packed, None, 32, *window)
+            ops.call("bsr_conv", x, layer.values, layer.index.packed, 32, *window)
         return str(refused.value)
 
     assert "expected kernel in 1..65535, got 65536" in refusal([1 << 16, 3])
@@ -293,6 +293,8 @@ def test_the_operator_refuses_what_plans_would_confuse() -> None:
     assert "padded extent of 5, got 9" in refusal([3, 3], dilation=4)
     assert "of 2 numbers, got 1" in refusal([3])
     assert "values [blocks, 4, bm, bn]" in refusal([2, 2])
-    with pytest.raises(Error, match="avx3_conv"):
+    with pytest.raises(Error, match=r"avx2_conv.*avx3_conv"):
+        ops.call("row_number", "avx3_conv")
+    with pytest.raises(Error, match=r"row = -1 .*, got 4096"):
         window = [3, 3], [1, 1], [0, 0], [1, 1]
-        ops.call("bsr_conv", x, layer.values, layer.index.packed, None, 32, *window, "avx3_conv")
+        ops.call("bsr_conv", x, layer.values, layer.index.packed, 32, *window, None, 4096)

@@ -78,11 +78,11 @@ def test_int8_has_the_bits_of_torchs_integers():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_operator_is_registered_as_torch_wants_it(dtype: torch.dtype):
     x, values, positions, _ = operands(24, 40, 6, dtype)
-    how = (torch.rand(6), torch.rand(24), torch.randn(24), torch.float32, "gelu")
+    how = (torch.rand(6), torch.rand(24), torch.float32, torch.randn(24), 2)
     schema = ("test_schema",) if dtype is torch.int8 else ()  # which multiplies outputs, and torch no float8
     tests = (*schema, "test_faketensor", "test_autograd_registration")
     operator = torch.ops.sparseloom.semi24_scaled_linear.default
-    torch.library.opcheck(operator, (x, values, positions, 40, *how), test_utils=tests)
+    torch.library.opcheck(operator, (x, values, positions, 40, None, *how), test_utils=tests)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -252,7 +252,7 @@ def test_there_are_no_gradients():
         ({"x_scale": torch.ones(3)}, "x_scale of dtype float32 with 1 or 2 elements"),
         ({"w_scale": torch.ones(8).double()}, "w_scale of dtype float32"),
         ({"bias": torch.zeros(8).bfloat16()}, "bias of shape .* and of out_dtype, f32"),
-        ({"activation": "tanh"}, "activation 'none'"),
+        ({"activation": "tanh"}, "activation to be one of None, 'relu'"),
         ({"kernel": "sm90_wgmma"}, "sm90_wgmma"),
         ({"strict": True, "kernel": "reference"}, "strict forbids the reference kernel"),
     ],

@@ -146,7 +146,7 @@ import sys, torch
 from sparseloom import ops
 program = torch.export.load(sys.argv[1])
 node, = [n for n in program.graph.nodes if "sparseloom.bsr_linear" in str(n.target)]
-print(node.args[6])  # the digest
+print(node.args[10])  # the digest
 torch.save(program.module()(torch.load(sys.argv[2])), sys.argv[3])
 """
 
@@ -176,7 +176,7 @@ def samples():
     x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
     raw, strided = torch.ops.sparseloom, torch.randn(37, 5).t()
 
-    def backward(dy, x, values, activation, need_bias):
+    def backward(dy, x, values, activation, need_bias, main_grad=None):
         saved = torch.randn_like(dy) if activation else None
         operands = (
             dy,
@@ -188,46 +188,46 @@ def samples():
             blocks,
             bm,
             bn,
-            activation,
-            digest,
-            False,
-            False,
+            main_grad,
             need_bias,
+            activation,
+            False,
+            False,
+            digest,
         )
         return raw.bsr_linear_backward.default, operands
 
-    sums, arguments = backward(dy, x, values, 2, True)
     return {
         "linear": (
             raw.bsr_linear.default,
-            (x, values, packed, layer.bias.detach(), rows, 1, digest, False, False, -1),
+            (x, values, packed, rows, layer.bias.detach(), 1, None, -1, False, False, digest),
         ),
         "linear_1d": (
             raw.bsr_linear.default,
-            (x[0], values, packed, None, rows, 0, digest, False, False, -1),
+            (x[0], values, packed, rows, None, 0, None, -1, False, False, digest),
         ),
         "linear_strided": (
             raw.bsr_linear.default,
-            (strided, values, packed, None, rows, 0, digest, False, False, -1),
+            (strided, values, packed, rows, None, 0, None, -1, False, False, digest),
         ),
         "linear_dx": (
             raw.bsr_linear_dx.default,
-            (dy, values, packed, cols, digest, False, False, -1),
+            (dy, values, packed, cols, -1, False, False, digest),
         ),
-        "linear_dw": (raw.bsr_linear_dw.default, (dy, x, packed, blocks, bm, bn, digest, False, False, -1)),
+        "linear_dw": (raw.bsr_linear_dw.default, (dy, x, packed, blocks, bm, bn, -1, False, False, digest)),
         "linear_dw_add": (
             raw.bsr_linear_dw_add.default,
-            (torch.ones(values.shape), dy, x, packed, digest, False, False, -1),
+            (torch.ones(values.shape), dy, x, packed, -1, False, False, digest),
         ),
         "linear_train": (
             raw.bsr_linear_train.default,
-            (x, values, packed, layer.bias.detach(), rows, 2, digest, False, False, -1),
+            (x, values, packed, rows, layer.bias.detach(), 2, None, -1, False, False, digest),
         ),
         "linear_backward": backward(dy, x, values, 2, True),
         "linear_backward_relu_dx": backward(dy, None, values, 1, False),
         "linear_backward_dw": backward(dy, x, None, 0, False),
         "linear_backward_bias": backward(dy, None, None, 0, True),
-        "linear_backward_sum": (sums, (*arguments, torch.ones(values.shape))),
+        "linear_backward_sum": backward(dy, x, values, 2, True, torch.ones(values.shape)),
         "block_gradient_norms": (raw.block_gradient_norms.default, (dy, x, bm, bn, "l2")),
         "pack": (raw.pack.default, (torch.randn(27, 37), crow, col, bm, bn)),
         "unpack": (raw.unpack.default, (values, crow, col, rows, cols)),

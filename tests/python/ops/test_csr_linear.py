@@ -15,6 +15,7 @@ from sparseloom import Error
 from sparseloom.layouts import Coo, Csr
 from sparseloom.nn import SparseLinear
 from sparseloom.ops import csr
+from sparseloom.ops.operators import row_of
 
 OPERATORS = torch.ops.sparseloom
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
@@ -50,13 +51,13 @@ class Products:
         self.bias = normal(rows, dtype=weight.dtype, seed=3).to(device)
 
     def run(self, direction: str, kernel: str = "") -> Tensor:
-        index = self.layout.csr()
+        index, row = self.layout.csr(), row_of(kernel)
         if direction == "forward":
-            return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, kernel)
+            return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, row=row)
         if direction == "dx":
             columns = self.layout.by_column() if self.device == "cuda" else None
-            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel, by_column=columns)
-        return OPERATORS.csr_dw(self.dy, self.x, *index, kernel)
+            return OPERATORS.csr_dx(self.dy, self.values, *index, columns, self.layout.cols, row)
+        return OPERATORS.csr_dw(self.dy, self.x, *index, row)
 
     def exact(self, direction: str) -> tuple[Tensor, Tensor]:
         """The product in fp64, and the sum of its terms' magnitudes."""
@@ -126,7 +127,7 @@ def test_nan_reaches_the_outputs_that_store_its_column_alone():
         x[0, 5] = NAN
         for kernel in ("reference", *Products(weight, tokens).kernels("forward")):
             if kernel != "dense":
-                y = OPERATORS.csr_linear(x, values, *layout.csr(), None, kernel)
+                y = OPERATORS.csr_linear(x, values, *layout.csr(), row=row_of(kernel))
                 assert torch.equal(y[0].isnan(), mask[:, 5]) and not y[1:].isnan().any(), kernel
     values[layout.crow[4]] = NAN
     y = layout.linear(normal(3, 12), values, None)
@@ -254,7 +255,7 @@ def test_opcheck():
     index, values = products.layout.csr(), products.values
     for op, arguments in (
         (OPERATORS.csr_linear.default, (products.x, values, *index, products.bias)),
-        (OPERATORS.csr_dx.default, (products.dy, values, *index, 7)),
+        (OPERATORS.csr_dx.default, (products.dy, values, *index, None, 7)),
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op

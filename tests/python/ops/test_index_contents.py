@@ -197,9 +197,9 @@ def test_operators_on_a_gpu_refuse_a_width_that_the_padding_of_lists_would_let_t
     index = ops.make_index(*made.index(), 16, 24, (8, 8)).to("cuda")
     values, raw = torch.randn(6, 8, 8, device="cuda"), torch.ops.sparseloom
     x, dy = (torch.randn(4, width, device="cuda") for width in (24, 24))
-    rest = (index.digest, False, False, -1)
+    rest = (-1, False, False, index.digest)
     calls = [
-        lambda: raw.bsr_linear(x, values, index.packed, None, 24, 0, *rest),
+        lambda: raw.bsr_linear(x, values, index.packed, 24, None, 0, None, *rest),
         lambda: raw.bsr_linear_dx(dy, values, index.packed, 24, *rest),
         lambda: raw.bsr_linear_dw(dy, x, index.packed, 6, 8, 8, *rest),
     ]

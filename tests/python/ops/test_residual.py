@@ -114,12 +114,8 @@ def test_the_operator_keeps_no_activation_s_input_beside_a_residual_on_the_cpu()
             torch.zeros(2, 96),
             layer.values,
             index.packed,
-            None,
             72,
+            None,
             2,
-            index.digest,
-            False,
-            False,
-            -1,
             torch.zeros(2, 72),
         )

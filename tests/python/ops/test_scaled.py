@@ -10,6 +10,7 @@ from torch import Tensor
 import sparseloom
 from sparseloom import Error, ops, pattern
 from sparseloom.nn.held.state import build_index
+from sparseloom.ops.operators import row_of
 
 
 def fast_int8() -> bool:
@@ -169,16 +170,12 @@ def test_gradients_through_the_raw_operator_are_an_error() -> None:
         index.packed,
         torch.ones(5),
         w_scale,
-        None,
         40,
         torch.float32,
+        None,
         0,
-        index.digest,
-        False,
     )
-    y = torch.ops.sparseloom.bsr_scaled_linear(
-        *arguments, ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
-    )
+    y = torch.ops.sparseloom.bsr_scaled_linear(*arguments, row_of(KERNEL or ""))
     # an error outside pytest, whose filters win here
     with pytest.warns(UserWarning, match="autograd kernel was not registered"):
         y.sum().backward()
@@ -186,7 +183,6 @@ def test_gradients_through_the_raw_operator_are_an_error() -> None:
 
 def test_opcheck_and_compile() -> None:
     x, values, index = operands(40, 64, (8, 8), 5)
-    number = ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
     for out_dtype, bias in ((torch.float32, None), (torch.bfloat16, torch.zeros(40, dtype=torch.bfloat16))):
         arguments = (
             x,
@@ -194,14 +190,15 @@ def test_opcheck_and_compile() -> None:
             index.packed,
             torch.ones(5),
             torch.ones(40),
-            bias,
             40,
             out_dtype,
+            bias,
             0,
-            index.digest,
+            row_of(KERNEL or ""),
             False,
+            index.digest,
         )
-        torch.library.opcheck(torch.ops.sparseloom.bsr_scaled_linear.default, (*arguments, number))
+        torch.library.opcheck(torch.ops.sparseloom.bsr_scaled_linear.default, arguments)
 
     def product(x: Tensor) -> Tensor:
         quantized, scale = ops.quantize_rows(x, torch.int8)

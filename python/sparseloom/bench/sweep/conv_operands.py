@@ -15,6 +15,7 @@ from ... import ops
 from ...nn.held.state import build_index
 from ...ops.conv import plans, product
 from ...ops.conv.product import Window
+from ...ops.operators import row_of
 from ...testing import TileCheck, check_tiles
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
@@ -103,12 +104,12 @@ class ConvOperands:
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
         direction, index, extents = self.cell.direction, self.index, self.cell.extents
-        row = kernel, self.tf32, index.digest
+        row = row_of("" if kernel == LENT else kernel), self.tf32, index.digest
         if direction == "forward":
             if kernel == LENT:
                 y = product.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
                 return y.movedim(1, -1)
-            return ops.call("bsr_conv", x, values, index.packed, None, index.rows, *self._lists, *row)
+            return ops.call("bsr_conv", x, values, index.packed, index.rows, *self._lists, None, *row)
         if direction == "dx":
             if kernel == LENT:
                 return product.torchs_dx(dy, values, extents, index, self.cell.window)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import Error
 from ..index import Index
-from ..operators import call, conv_tf32_allowed
+from ..operators import PLAN_CHOOSES, call, conv_tf32_allowed
 from ..plans import DTYPES
 
 #: A compiled graph serves inputs of several sizes and asks no plan. It takes the rows up to this density: on
@@ -41,7 +41,9 @@ def plan(
     can run."""
     window, tf32 = map(list, window), device >= 0 and rounds_to_tf32(dtype)
     how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    made = json.loads(call("bsr_conv_plan", *how, index.bm, index.bn, False, device, "", tf32, index.digest))
+    made = json.loads(
+        call("bsr_conv_plan", *how, index.bm, index.bn, device, False, PLAN_CHOOSES, tf32, index.digest)
+    )
     return {"dense_us": None, **made}
 
 

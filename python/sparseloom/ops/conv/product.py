@@ -19,7 +19,7 @@ from ...errors import Error, translated
 from .. import operators
 from ..index import Index
 from ..once import differentiable_once
-from ..operators import call
+from ..operators import PLAN_CHOOSES, call
 from ..plans import has_kernels_for
 from ..products import transformed
 from .plans import rounds_to_tf32, rows_are_faster
@@ -165,7 +165,7 @@ class _Conv(torch.autograd.Function):
 
 
 def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
-    return _called(operators.conv, x, values, index.packed, bias, index.rows, *window, *_any_row(x, index))
+    return _called(operators.conv, x, values, index.packed, index.rows, *window, bias, *_any_row(x, index))
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
@@ -252,10 +252,10 @@ def _plane(operand: Tensor, window: Window) -> tuple[bool, Window]:
     return True, Window(*((one, *each) for one, each in zip((1, 1, 0, 1), window, strict=True)))
 
 
-def _any_row(operand: Tensor, index: Index) -> tuple[str, bool, int]:
+def _any_row(operand: Tensor, index: Index) -> tuple[int, bool, int]:
     """Returns the operators' last arguments: the plan chooses the row, whether it may round to TF32, and what
     plans may know of the pattern."""
-    return "", operand.is_cuda and rounds_to_tf32(operand.dtype), index.digest
+    return PLAN_CHOOSES, operand.is_cuda and rounds_to_tf32(operand.dtype), index.digest
 
 
 def _called(operator: Any, *arguments: Any) -> Tensor:

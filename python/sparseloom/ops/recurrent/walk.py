@@ -32,26 +32,15 @@ class Weight(NamedTuple):
             y = F.linear(x, self.values, bias)
             return y if residual is None else y + residual
         _, rows, _, _, _, digest, strict, *_ = self.numbers
-        return operators.linear(
-            x,
-            self.values,
-            self.packed,
-            bias,
-            rows,
-            0,
-            digest,
-            bool(strict),
-            tf32_of(x),
-            PLAN_CHOOSES,
-            residual,
-        )
+        how = bias, 0, residual, PLAN_CHOOSES, bool(strict), tf32_of(x), digest
+        return operators.linear(x, self.values, self.packed, rows, *how)
 
     def dx(self, dy: Tensor) -> Tensor:
         if self.packed is None:
             return dy @ self.values
         _, _, cols, _, _, digest, strict, *_ = self.numbers
         return operators.linear_dx(
-            dy, self.values, self.packed, cols, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
+            dy, self.values, self.packed, cols, PLAN_CHOOSES, bool(strict), tf32_of(dy), digest
         )
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
@@ -59,7 +48,7 @@ class Weight(NamedTuple):
             return dy.t() @ x
         blocks, _, _, bm, bn, digest, strict, *_ = self.numbers
         return operators.linear_dw(
-            dy, x, self.packed, blocks, bm, bn, digest, bool(strict), tf32_of(dy), PLAN_CHOOSES
+            dy, x, self.packed, blocks, bm, bn, PLAN_CHOOSES, bool(strict), tf32_of(dy), digest
         )
 
 
