@@ -254,7 +254,7 @@ def test_a_smoke_run_trains_all_arms_and_writes_the_page(tmp_path, capsys) -> No
 
     assert "dense.rate0.002: step 1 of 2; run the same command again" in run("--minutes", "0")
     assert (out / "dense.rate0.002.checkpoint").exists()
-    said = run()
+    said = run("--minutes", "60")
     assert "dense.rate0.002: goes on at step 1 of 2" in said and said.count(": validation ") == 18
     assert not list(out.glob("*.checkpoint*")) and "| groups-4 | 4 |" in (out / "pixelcnn.md").read_text()
     html = (out / "pixelcnn.html").read_text()

@@ -134,7 +134,9 @@ def test_gradients_of_weights_become_sparse(into: Any):
     head = made.head.weight.grad
     assert type(head) is Tensor if into is L.Dense else head.format is into
     head = head if into is L.Dense else head.to_dense()
-    assert torch.equal(head, fraction.sparsified(twin.head.weight.grad)) and int((head != 0).sum()) == 3
+    # the twin's activations come of dense products, which round otherwise
+    torch.testing.assert_close(head, fraction.sparsified(twin.head.weight.grad))
+    assert int((head != 0).sum()) == 3
     want = fraction.sparsified(twin.layer.up.weight.grad * masks[0])
     torch.testing.assert_close(up.values.grad, up.layout.pack(want))
     want = fraction.sparsified((twin.conv.weight.grad * masks[1]).flatten(1))
