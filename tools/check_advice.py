@@ -35,10 +35,10 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse
-from sparseloom.bench.results import default_folder, device_slug, header, write_results
 from sparseloom.pattern import Block, block_shape
 from sparseloom.report.trial import Trial
 from sparseloom.timing import rounds
+from sparseloom_bench.bench.results import default_folder, device_slug, header, write_results
 
 BLOCKS, DENSITIES = (16, 32, 64), (0.1, 0.25, 0.5)
 DENSE_SECONDS = 0.1

@@ -20,8 +20,8 @@ def cpu_goals_part(setting: str, records: list[Record]) -> str:
     It is empty where nothing is promised. Only cells of the CPU suite have targets: others are measured for
     the plan's choices.
     """
-    from sparseloom.bench.cells import cell_of, flagship
-    from sparseloom.bench.cpu_targets import promised_cpu
+    from sparseloom_bench.bench.cells import cell_of, flagship
+    from sparseloom_bench.bench.cpu_targets import promised_cpu
 
     cells = set(flagship())
     # Records of the first versions name no peak, and have no targets.

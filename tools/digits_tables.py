@@ -7,7 +7,7 @@ from pathlib import Path
 
 def digits_part(folder: Path) -> str:
     """Returns the table with its introduction; empty where nothing was run."""
-    from sparseloom.experiment.outcome import table
+    from sparseloom_bench.experiment.outcome import table
 
     path = folder / "digits.json"
     if not path.exists():

@@ -115,7 +115,7 @@ def asked(known: set[str]) -> dict[str, str]:
 
 def missed(records: list[Record]) -> list[str]:
     """Returns the names of the cells whose bursts are short of their targets."""
-    from sparseloom.bench.cells import cell_of
+    from sparseloom_bench.bench.cells import cell_of
 
     return [
         str(cell_of(record))
@@ -137,7 +137,7 @@ def usual_cells() -> list[str]:
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
-    from sparseloom.bench.gpu.device import slug
+    from sparseloom_bench.bench.gpu.device import slug
 
     results = ROOT / "bench" / "results" / slug(torch.cuda.get_device_name())
     return list(dict.fromkeys([*FLAGSHIPS, *missed(newest_records(results))]))
@@ -148,10 +148,10 @@ def launch(names: list[str]) -> int:
     what it launched."""
     import torch
 
-    from sparseloom.bench.gpu.groups import gpu_cells
-    from sparseloom.bench.gpu.measure import NOT_SPARSE, one_line, plan_of
-    from sparseloom.bench.gpu.operands import Operands
     from sparseloom.testing import tf32_switch
+    from sparseloom_bench.bench.gpu.groups import gpu_cells
+    from sparseloom_bench.bench.gpu.measure import NOT_SPARSE, one_line, plan_of
+    from sparseloom_bench.bench.gpu.operands import Operands
 
     cells = {str(cell): cell for cell in gpu_cells()}
     for name in names:
@@ -293,8 +293,8 @@ def write(records: list[Record], ncu: str) -> Path:
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
-    from sparseloom.bench.gpu.device import slug
-    from sparseloom.bench.results import header, write_results
+    from sparseloom_bench.bench.gpu.device import slug
+    from sparseloom_bench.bench.results import header, write_results
 
     gpu = torch.cuda.get_device_name()
     version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()

@@ -276,9 +276,9 @@ def write(steps: list[Step]) -> Path:
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
-    from sparseloom._files import write_whole
-    from sparseloom.bench.gpu.device import slug
-    from sparseloom.bench.results import header
+    from sparseloom.io.files import write_whole
+    from sparseloom_bench.bench.gpu.device import slug
+    from sparseloom_bench.bench.results import header
 
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU")

@@ -1,6 +1,6 @@
 """Makes the generated parts of docs/sweep.md and docs/results_sweep.md.
 
-The distribution comes from sparseloom.bench.sweep, the records from bench/results/<device>/sweep-*.json.
+The distribution comes from sparseloom_bench.bench.sweep, the records from bench/results/<device>.
 
 Usage: python tools/make_sweep.py [--check]. With --check the exit status is 1 when the page is not up to
 date.
@@ -12,9 +12,9 @@ from typing import Any
 from generated import ROOT, table, update
 from result_files import runs_of
 
-from sparseloom.bench.cells import DIRECTIONS
-from sparseloom.bench.sweep import compare, masks, problems, scores, summary
-from sparseloom.bench.sweep.convolutions import CONVOLUTIONS
+from sparseloom_bench.bench.cells import DIRECTIONS
+from sparseloom_bench.bench.sweep import compare, masks, problems, scores, summary
+from sparseloom_bench.bench.sweep.convolutions import CONVOLUTIONS
 
 PAGE, RECORDS = ROOT / "docs" / "sweep.md", ROOT / "docs" / "results_sweep.md"
 RESULTS = ROOT / "bench" / "results"

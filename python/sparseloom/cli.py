@@ -19,77 +19,77 @@ from .errors import Error
 #: used.
 TYPER_COMMANDS = {
     "demo": (
-        "sparseloom.demo.cli",
+        "sparseloom_bench.demo.cli",
         "demo",
         "train a block-sparse transformer beside its dense twin, on real text",
     ),
     "bench": (
-        "sparseloom.bench.cli",
+        "sparseloom_bench.bench.cli",
         "bench",
         "measure kernels against dense products; one JSON file per run",
     ),
     "experiment digits": (
-        "sparseloom.experiment.cli",
+        "sparseloom_bench.experiment.cli",
         "digits",
         "train an MLP on scikit-learn's digits by every method; minutes on two cores",
     ),
     "experiment vit": (
-        "sparseloom.experiment.vit_cli",
+        "sparseloom_bench.experiment.vit_cli",
         "vit_command",
         "train ViT-tiny on CIFAR-10 by one method; minutes on a GPU",
     ),
     "experiment char-lstm": (
-        "sparseloom.experiment.char_lstm_cli",
+        "sparseloom_bench.experiment.char_lstm_cli",
         "char_lstm_command",
         "a dense LSTM and small worlds of as many parameters, on text; some runs of minutes on a GPU",
     ),
     "experiment sentiment": (
-        "sparseloom.experiment.sentiment",
+        "sparseloom_bench.experiment.sentiment",
         "sentiment",
         "a linear model on the states of char-lstm's networks: praise or not",
     ),
     "experiment pixelcnn": (
-        "sparseloom.experiment.pixelcnn_cli",
+        "sparseloom_bench.experiment.pixelcnn_cli",
         "pixelcnn_command",
         "train a PixelCNN on CIFAR-10, dense or block-diagonal and deeper; minutes on a GPU",
     ),
     "bench arms": (
-        "sparseloom.bench.arms",
+        "sparseloom_bench.bench.arms",
         "arms",
         "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
     ),
     "bench conv": (
-        "sparseloom.bench.conv",
+        "sparseloom_bench.bench.conv",
         "conv",
         "block-sparse convolutions beside torch's, on the CPU",
     ),
     "bench csr": (
-        "sparseloom.bench.csr",
+        "sparseloom_bench.bench.csr",
         "csr",
         "CSR products beside dense ones and torch.sparse, on the CPU or a GPU",
     ),
     "bench nmg": (
-        "sparseloom.bench.nmg",
+        "sparseloom_bench.bench.nmg",
         "nmg",
         "n:m:g products beside dense ones and CSR, on the CPU",
     ),
     "bench ranks": (
-        "sparseloom.bench.ranks.cli",
+        "sparseloom_bench.bench.ranks.cli",
         "ranks",
         "sparse layers on several GPUs beside dense ones, a process for each",
     ),
     "bench lstm": (
-        "sparseloom.bench.lstm",
+        "sparseloom_bench.bench.lstm",
         "lstm",
         "recurrent layers beside torch's dense ones, on the CPU or a GPU",
     ),
     "bench semi24": (
-        "sparseloom.bench.semi24_cpu",
+        "sparseloom_bench.bench.semi24_cpu",
         "semi24_command",
         "2:4 products of few tokens beside dense ones, on the CPU",
     ),
     "bench sweep": (
-        "sparseloom.bench.sweep.cli",
+        "sparseloom_bench.bench.sweep.cli",
         "sweep",
         "random problems beside dense ones, and what changed since a record",
     ),

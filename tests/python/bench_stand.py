@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from sparseloom import cli, ops
-from sparseloom.bench import cells
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import host, jobs, measure, run
-from sparseloom.bench.gpu.operands import Operands, Reference
 from sparseloom.testing import dense_product
+from sparseloom_bench.bench import cells
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import host, jobs, measure, run
+from sparseloom_bench.bench.gpu.operands import Operands, Reference
 
 CPU = torch.device("cpu")
 TINY = [

@@ -31,6 +31,11 @@ define_missing()
 # Tests of one room take cases and twins from those of another by name, whichever of them are collected.
 sys.path += [str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir()]
 
+# In a source tree without the benchmarks installed, tests and the programs that they start find them too.
+if importlib.util.find_spec("sparseloom_bench") is None:
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), sys.path[-1])))
+
 #: Files that import packages which the tests' environment need not have (on Python 3.10 it has none of them).
 NEEDS = {
     "integrations/test_callbacks.py": ("transformers", "accelerate", "lightning"),

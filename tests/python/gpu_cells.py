@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import goals, groups, measure
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import goals, groups, measure
 
 
 def record(

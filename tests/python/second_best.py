@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from sparseloom import cli
-from sparseloom.bench.sweep import record
+from sparseloom_bench.bench.sweep import record
 
 
 def second_best(plan: dict[str, Any]) -> str:

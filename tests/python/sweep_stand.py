@@ -13,10 +13,10 @@ import torch
 from bench_stand import CPU, Stand
 
 from sparseloom import cli, ops
-from sparseloom.bench.gpu import measure as gpu_measure
-from sparseloom.bench.sweep import cpu, gpu, problems, record, scores
-from sparseloom.bench.sweep.conv_operands import ConvOperands
-from sparseloom.bench.sweep.problems import draw
+from sparseloom_bench.bench.gpu import measure as gpu_measure
+from sparseloom_bench.bench.sweep import cpu, gpu, problems, record, scores
+from sparseloom_bench.bench.sweep.conv_operands import ConvOperands
+from sparseloom_bench.bench.sweep.problems import draw
 
 DRAWS = [draw(11, index) for index in range(3000)]
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from .. import layouts
 from .._checks import require_bool, whole
-from .._files import decoded, write_whole
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..nn.held.moments import as_before_on_error
@@ -26,6 +25,7 @@ from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
 from ..nn.held.state import int32_index
 from ..nn.masked.linear import masked_layers
 from ..pattern import Pattern
+from .files import decoded, write_whole
 from .model_file import REPLACE, file_of, read_file
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._files import decoded
 from ..errors import Error
+from .files import decoded
 
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from sparseloom import Error, cli, ops
-from sparseloom.bench import cells, int8, measure, peak, results, skewed, targets, timing
-from sparseloom.bench import cli as bench_cli
-from sparseloom.bench.cells import Cell
+from sparseloom_bench.bench import cells, int8, measure, peak, results, skewed, targets, timing
+from sparseloom_bench.bench import cli as bench_cli
+from sparseloom_bench.bench.cells import Cell
 
 TINY = [
     Cell("forward", "f32", 16, 64, 96, (16, 16), 0.5),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparseloom import cli
-from sparseloom.bench import arms
+from sparseloom_bench.bench import arms
 
 
 def test_every_arm_of_a_smoke_run_is_recorded(tmp_path, capsys):

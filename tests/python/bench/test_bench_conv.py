@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparseloom import cli
-from sparseloom.bench import conv
+from sparseloom_bench.bench import conv
 
 
 def run(*arguments: str) -> int:

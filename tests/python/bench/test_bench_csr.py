@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparseloom import cli
-from sparseloom.bench import csr
+from sparseloom_bench.bench import csr
 
 
 def run(*arguments: str) -> int:

@@ -16,9 +16,10 @@ import pytest
 import torch
 from bench_stand import TINY, bench, few_calls, scattered_calls, stand_in
 
-from sparseloom.bench import cells, results
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import (
+from sparseloom.testing import tf32_switch
+from sparseloom_bench.bench import cells, results
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import (
     goals,
     groups,
     host,
@@ -28,9 +29,8 @@ from sparseloom.bench.gpu import (
     run,
     training,
 )
-from sparseloom.bench.gpu.operands import DENSE, Operands, Reference
-from sparseloom.bench.timing import Spread
-from sparseloom.testing import tf32_switch
+from sparseloom_bench.bench.gpu.operands import DENSE, Operands, Reference
+from sparseloom_bench.bench.timing import Spread
 
 
 @pytest.fixture(name="on_the_cpu")

@@ -7,9 +7,10 @@ import json
 import pytest
 import torch
 
-from sparseloom.bench import cells
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import (
+from sparseloom.errors import Error
+from sparseloom_bench.bench import cells
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import (
     batches,
     goals,
     groups,
@@ -19,7 +20,6 @@ from sparseloom.bench.gpu import (
     replay,
     targets,
 )
-from sparseloom.errors import Error
 
 # The list.
 

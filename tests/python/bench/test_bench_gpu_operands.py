@@ -12,10 +12,10 @@ import torch
 from bench_stand import CPU, TINY, scattered_calls
 
 from sparseloom import ops
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import cusparse, fp8, operands
-from sparseloom.bench.gpu.operands import DENSE, DENSE_FAST, Operands, Reference
 from sparseloom.testing import dense_product
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import cusparse, fp8, operands
+from sparseloom_bench.bench.gpu.operands import DENSE, DENSE_FAST, Operands, Reference
 
 
 @pytest.mark.parametrize(

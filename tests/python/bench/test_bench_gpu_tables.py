@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpu_cells import forward, plain, record
 
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import goals, groups, measure, table, targets, topology, training
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import goals, groups, measure, table, targets, topology, training
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 gpu_goals = importlib.import_module("gpu_goals")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from gpu_cells import forward, plain, record
 
-from sparseloom.bench import targets as all_targets
-from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import device, goals, groups, measure, table, targets, training
+from sparseloom_bench.bench import targets as all_targets
+from sparseloom_bench.bench.cells import Cell
+from sparseloom_bench.bench.gpu import device, goals, groups, measure, table, targets, training
 
 
 @pytest.mark.parametrize(

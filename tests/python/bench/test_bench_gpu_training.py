@@ -10,10 +10,10 @@ import torch
 from bench_stand import CPU, Stand, stand_in
 
 from sparseloom import ops
-from sparseloom.bench import cells
-from sparseloom.bench.gpu import goals, measure, targets, topology, training
-from sparseloom.bench.gpu.device import Monitor
 from sparseloom.nn import BlockSparseLinear
+from sparseloom_bench.bench import cells
+from sparseloom_bench.bench.gpu import goals, measure, targets, topology, training
+from sparseloom_bench.bench.gpu.device import Monitor
 
 
 @pytest.fixture(name="on_the_cpu")

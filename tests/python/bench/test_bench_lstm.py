@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sparseloom import cli
-from sparseloom.bench import lstm
+from sparseloom_bench.bench import lstm
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

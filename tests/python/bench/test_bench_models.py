@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 from sparseloom import Error, cli
-from sparseloom.bench.models import run, train, zoo
 from sparseloom.nn import BlockSparseLinear
+from sparseloom_bench.bench.models import run, train, zoo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 model_tables = importlib.import_module("model_tables")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sparseloom import cli
-from sparseloom.bench import nmg
+from sparseloom_bench.bench import nmg
 
 
 def test_every_cell_of_a_smoke_run_is_recorded(tmp_path, capsys):

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from sparseloom import cli
-from sparseloom.bench.ranks import __main__ as ranks
-from sparseloom.bench.ranks.exposed import covered
+from sparseloom_bench.bench.ranks import __main__ as ranks
+from sparseloom_bench.bench.ranks.exposed import covered
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,7 +52,7 @@ def test_the_command_gives_each_rank_its_words(one_rank, tmp_path, capsys, monke
         cli.main(["bench", "ranks", *words, "--way", "ddp", "--results", str(tmp_path)])
     assert end.value.code == 0
     (command,) = started
-    program = command.index("sparseloom.bench.ranks")
+    program = command.index("sparseloom_bench.bench.ranks")
     assert command[1 : program - 1] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     monkeypatch.undo()
     for name, value in one_rank.items():

@@ -12,15 +12,15 @@ import torch
 from bench_stand import CPU, Stand, bench, stand_in
 from sweep_stand import sweep, tiny_problems, written
 
-from sparseloom.bench import semi24
-from sparseloom.bench.cells import DENSE_COPY
-from sparseloom.bench.gpu import jobs, semi24_group, semi24_peers, table, targets
-from sparseloom.bench.gpu.operands import DENSE, Reference
-from sparseloom.bench.gpu.semi24_operands import Semi24Operands
-from sparseloom.bench.sweep import cpu, problems, record, summary
-from sparseloom.bench.sweep import semi24 as swept
-from sparseloom.bench.sweep.problems import problem_of
 from sparseloom.ops import semi24 as _semi24
+from sparseloom_bench.bench import semi24
+from sparseloom_bench.bench.cells import DENSE_COPY
+from sparseloom_bench.bench.gpu import jobs, semi24_group, semi24_peers, table, targets
+from sparseloom_bench.bench.gpu.operands import DENSE, Reference
+from sparseloom_bench.bench.gpu.semi24_operands import Semi24Operands
+from sparseloom_bench.bench.sweep import cpu, problems, record, summary
+from sparseloom_bench.bench.sweep import semi24 as swept
+from sparseloom_bench.bench.sweep.problems import problem_of
 
 TINY = [semi24.cell("forward", dtype, 24, 64, 48) for dtype in ("bf16", "fp8", "fp8_promoted", "int8")]
 F32 = semi24.cell("forward", "f32", 9, 70, 45)

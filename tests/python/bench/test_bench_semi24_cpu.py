@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparseloom import cli
-from sparseloom.bench import semi24_cpu
+from sparseloom_bench.bench import semi24_cpu
 
 
 def run(*arguments: str) -> int:

@@ -12,8 +12,8 @@ import torch
 from sweep_stand import DRAWS, made_up_weights, sweep, tiny_problems, written
 
 from sparseloom import Error, ops
-from sparseloom.bench.sweep import compare, cpu, problems, record, run, summary
-from sparseloom.bench.sweep.problems import Problem, draw, problem_of
+from sparseloom_bench.bench.sweep import compare, cpu, problems, record, run, summary
+from sparseloom_bench.bench.sweep.problems import Problem, draw, problem_of
 
 
 @pytest.fixture(name="weights")
@@ -181,7 +181,7 @@ def test_a_problem_that_fails_is_recorded_and_the_next_one_measured(
 def test_a_wrong_result_fails_the_command(
     tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from sparseloom.bench import measure
+    from sparseloom_bench.bench import measure
 
     real = measure.sparse_product
 

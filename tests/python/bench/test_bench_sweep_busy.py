@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sweep_stand import DRAWS, sweep, tiny_problems, written
 
-from sparseloom.bench.sweep import beside_busy, summary
+from sparseloom_bench.bench.sweep import beside_busy, summary
 
 
 def test_the_command_times_both_and_says_whether_it_held(

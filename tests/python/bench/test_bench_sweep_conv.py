@@ -12,14 +12,14 @@ import pytest
 from sweep_stand import gpu_on_the_cpu, sweep, tiny_problems, written
 
 from sparseloom import Error, ops
-from sparseloom.bench.cells import DENSE_COPY
-from sparseloom.bench.sweep import conv, cpu, gpu, problems, record, summary
-from sparseloom.bench.sweep.conv import ConvProblem, draw
-from sparseloom.bench.sweep.conv_operands import LENT, ConvBench
-from sparseloom.bench.sweep.convolutions import CONVOLUTIONS, Convolution
-from sparseloom.bench.sweep.problems import problem_of
 from sparseloom.ops.conv import plans
 from sparseloom.ops.conv.product import Window
+from sparseloom_bench.bench.cells import DENSE_COPY
+from sparseloom_bench.bench.sweep import conv, cpu, gpu, problems, record, summary
+from sparseloom_bench.bench.sweep.conv import ConvProblem, draw
+from sparseloom_bench.bench.sweep.conv_operands import LENT, ConvBench
+from sparseloom_bench.bench.sweep.convolutions import CONVOLUTIONS, Convolution
+from sparseloom_bench.bench.sweep.problems import problem_of
 
 DRAWS = [draw(7, index) for index in range(1500)]
 TINY = (

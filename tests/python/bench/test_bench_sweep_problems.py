@@ -17,10 +17,10 @@ from sweep_stand import DRAWS, made_up_weights
 
 from sparseloom import Error
 from sparseloom import pattern as patterns
-from sparseloom.bench import skewed
-from sparseloom.bench.sweep import masks, problems, scores
-from sparseloom.bench.sweep.problems import Problem, draw, problem_of
-from sparseloom.demo.train import Settings
+from sparseloom_bench.bench import skewed
+from sparseloom_bench.bench.sweep import masks, problems, scores
+from sparseloom_bench.bench.sweep.problems import Problem, draw, problem_of
+from sparseloom_bench.demo.train import Settings
 
 
 @pytest.fixture(name="weights")

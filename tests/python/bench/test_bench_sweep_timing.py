@@ -13,9 +13,9 @@ from second_best import second_best
 from sweep_stand import DRAWS, gpu_on_the_cpu, made_up_weights, sweep, tiny_problems, written
 
 from sparseloom import ops
-from sparseloom.bench.gpu.operands import Operands
-from sparseloom.bench.sweep import cpu, gpu, record, run, summary
-from sparseloom.bench.sweep.problems import Problem, draw, problem_of
+from sparseloom_bench.bench.gpu.operands import Operands
+from sparseloom_bench.bench.sweep import cpu, gpu, record, run, summary
+from sparseloom_bench.bench.sweep.problems import Problem, draw, problem_of
 
 
 @pytest.fixture(name="weights")

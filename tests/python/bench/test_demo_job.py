@@ -17,8 +17,8 @@ import safetensors.torch
 import torch
 
 from sparseloom import cli
-from sparseloom.demo import checkpoint, job, train
-from sparseloom.demo import cli as demo_cli
+from sparseloom_bench.demo import checkpoint, job, train
+from sparseloom_bench.demo import cli as demo_cli
 
 STEPS = 12
 TINY = ["--quick", "--steps", str(STEPS), "--width", "64", "--layers", "1", "--block", "16", "--threads", "1"]

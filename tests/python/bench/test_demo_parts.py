@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparseloom.demo import data, generate, quality, train
-from sparseloom.demo.data import DemoError
-from sparseloom.demo.interrupt import Interrupted, Interrupts
-from sparseloom.demo.measure import Outcome, rows
-from sparseloom.demo.page import curves
 from sparseloom.nn import BlockSparseLinear
+from sparseloom_bench.demo import data, generate, quality, train
+from sparseloom_bench.demo.data import DemoError
+from sparseloom_bench.demo.interrupt import Interrupted, Interrupts
+from sparseloom_bench.demo.measure import Outcome, rows
+from sparseloom_bench.demo.page import curves
 
 SETTINGS = train.Settings(steps=4, width=64, layers=2, context=32, block=16, threads=torch.get_num_threads())
 

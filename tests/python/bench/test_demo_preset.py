@@ -17,9 +17,9 @@ from test_demo_job import interrupt_at
 
 import sparseloom
 from sparseloom import cli
-from sparseloom.demo import presets, train
-from sparseloom.demo.model import ByteTransformer
 from sparseloom.nn import BlockSparseLinear
+from sparseloom_bench.demo import presets, train
+from sparseloom_bench.demo.model import ByteTransformer
 
 TINY = {"steps": 6, "width": 64, "layers": 1, "context": 32, "batch": 2, "block": 16, "validation_bytes": 512}
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sparseloom.cli import main
-from sparseloom.experiment import digits, outcome
+from sparseloom_bench.experiment import digits, outcome
 
 
 def results(*accuracies):

@@ -9,8 +9,8 @@ import torch
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom.experiment import char_lstm, char_lstm_outcome, checkpoints, reviews, runs
-from sparseloom.experiment.char_lstm import ARMS, OP, PLAN, TINY, Setting, Streams, Training
+from sparseloom_bench.experiment import char_lstm, char_lstm_outcome, checkpoints, reviews, runs
+from sparseloom_bench.experiment.char_lstm import ARMS, OP, PLAN, TINY, Setting, Streams, Training
 
 SETTING = Setting("invented", 6, 8, 8, TINY)
 LINES = [

@@ -12,8 +12,8 @@ from test_experiment_vit import image_archive, temporary  # noqa: F401  a fixtur
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom.experiment import mixture, pixelcnn, pixelcnn_outcome, runs
-from sparseloom.experiment.pixelcnn_model import ARMS, SMALL, PixelCNN, Size
+from sparseloom_bench.experiment import mixture, pixelcnn, pixelcnn_outcome, runs
+from sparseloom_bench.experiment.pixelcnn_model import ARMS, SMALL, PixelCNN, Size
 
 TINY = pixelcnn.Setting("archive", steps=6, batch=3, size=Size(64, 1, 4))
 SEED0 = runs.finals("groups-4", 4e-3)[0]

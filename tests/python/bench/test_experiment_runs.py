@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparseloom import Error
-from sparseloom.experiment import runs
+from sparseloom_bench.experiment import runs
 
 PLAN = runs.Plan("experiment test", ("dense",), (0.1, 0.2))
 

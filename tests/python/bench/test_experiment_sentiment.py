@@ -8,10 +8,10 @@ import torch
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom.experiment import checkpoints, reviews
-from sparseloom.experiment import sentiment as recipe
-from sparseloom.experiment.char_lstm import ARMS, TINY, network
-from sparseloom.experiment.reviews import Text
+from sparseloom_bench.experiment import checkpoints, reviews
+from sparseloom_bench.experiment import sentiment as recipe
+from sparseloom_bench.experiment.char_lstm import ARMS, TINY, network
+from sparseloom_bench.experiment.reviews import Text
 
 
 def run_to_end(arguments):

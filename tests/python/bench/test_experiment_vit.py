@@ -13,8 +13,8 @@ import torch
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom.experiment import augment, checkpoints, cifar, vit, vit_outcome
-from sparseloom.experiment.vit_model import Size, ViT
+from sparseloom_bench.experiment import augment, checkpoints, cifar, vit, vit_outcome
+from sparseloom_bench.experiment.vit_model import Size, ViT
 
 TINY = vit.Setting("archive", epochs=3, batch=10, size=Size(64, 1, 2))
 #: Two arms that differ from RigL's in its method alone are left out.

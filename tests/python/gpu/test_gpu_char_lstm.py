@@ -6,8 +6,8 @@ import weakref
 import pytest
 import torch
 
-from sparseloom.experiment import char_lstm_outcome, checkpoints, reviews, runs, sentiment
-from sparseloom.experiment.char_lstm import ARMS, OP, PLAN, Setting, Size, Streams, Training
+from sparseloom_bench.experiment import char_lstm_outcome, checkpoints, reviews, runs, sentiment
+from sparseloom_bench.experiment.char_lstm import ARMS, OP, PLAN, Setting, Size, Streams, Training
 
 pytestmark = pytest.mark.gpu
 SETTING = Setting("invented", 24, 16, 16, Size(256, 16, 3, 3, 64, 32))

@@ -12,7 +12,7 @@ import torch
 from test_demo_job import assert_same_outcome, interrupt_at
 from test_demo_preset import demo
 
-from sparseloom.demo import checkpoint, train
+from sparseloom_bench.demo import checkpoint, train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from sparseloom.experiment import pixelcnn, runs
-from sparseloom.experiment.pixelcnn_model import ARMS, Size
+from sparseloom_bench.experiment import pixelcnn, runs
+from sparseloom_bench.experiment.pixelcnn_model import ARMS, Size
 
 pytestmark = pytest.mark.gpu
 

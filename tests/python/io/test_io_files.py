@@ -89,7 +89,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     before = (tmp_path / "m").read_bytes()
     program = """
 import os, sys
-from sparseloom._files import write_whole
+from sparseloom.io.files import write_whole
 os.fsync = lambda handle: os._exit(9)  # killed when the bytes are written, before the rename
 write_whole(sys.argv[1], b"half")
 """

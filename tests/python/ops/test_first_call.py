@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sparseloom.bench import int8
+from sparseloom_bench.bench import int8
 
 # Of one layer, forward and backward, in a process that has planned nothing. torch's own first backward(dy)
 # imports half a second of modules: an nn.Linear pays for that. A fresh cache folder: the machine's rates are

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom.bench.sweep.beside_busy import busy_processes, cores
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.report import layers, measure, whole
 from sparseloom.timing import busy, candidates
 from sparseloom.timing.rounds import Spread, in_turn, ratios
+from sparseloom_bench.bench.sweep.beside_busy import busy_processes, cores
 
 
 def net():

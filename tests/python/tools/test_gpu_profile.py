@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparseloom.bench.gpu import goals, groups
+from sparseloom_bench.bench.gpu import goals, groups
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 gpu_profile = importlib.import_module("gpu_profile")

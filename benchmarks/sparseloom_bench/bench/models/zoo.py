@@ -1,0 +1,133 @@
+"""Lists the models: the packages' own definitions with random weights, random data, and the layers that
+become sparse."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparseloom.errors import Error
+from sparseloom.patch import BlockSparse
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model of the suite. ``build`` gets the package and the sizes, ``inputs`` the sizes and a
+    generator."""
+
+    name: str
+    package: str  # imported only when the model is measured
+    build: Callable[[ModuleType, Mapping[str, Any]], nn.Module]
+    inputs: Callable[[Mapping[str, Any], torch.Generator], Tensor]
+    classes: int
+    patterns: Mapping[str, BlockSparse]
+    batches: tuple[int, ...]  # the last one is used for training; the report has all
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the defaults
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def batch(self) -> int:
+        return self.batches[-1]
+
+    def require(self) -> None:
+        """Raises Error when the package is not installed."""
+        if importlib.util.find_spec(self.package) is None:
+            remedy = f"pip install {self.package}, or choose another model with --only"
+            raise Error(
+                "bench", f"the package {self.package} for {self.name}", "an environment without it", remedy
+            )
+
+    def version(self) -> str:
+        return f"{self.package} {importlib.metadata.version(self.package)}"
+
+    def make(self, seed: int, device: torch.device) -> nn.Module:
+        """Returns the dense model with random weights, in training mode."""
+        self.require()
+        torch.manual_seed(seed)
+        return self.build(importlib.import_module(self.package), self.sizes).to(device).train()
+
+    def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns one random batch and its random classes."""
+        generator = torch.Generator().manual_seed(0)
+        x = self.inputs(dict(self.sizes) | {"batch": self.batch}, generator)
+        target = torch.randint(self.classes, (self.batch,), generator=generator)
+        return x.to(device), target.to(device)
+
+
+def _vit(timm: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    model: nn.Module = timm.create_model("vit_base_patch16_224", pretrained=False, **sizes)
+    return model
+
+
+def _images(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    side = sizes.get("img_size", 224)
+    return torch.randn(sizes["batch"], 3, side, side, generator=generator)
+
+
+def _bert(transformers: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    options = {key: value for key, value in sizes.items() if key != "tokens"}
+    model: nn.Module = transformers.BertForSequenceClassification(
+        transformers.BertConfig(num_labels=BERT_CLASSES, **options)
+    )
+    return model
+
+
+def _texts(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    # Tokens start at 1: token 0 is padding, and the model would warn that no mask was given.
+    return torch.randint(
+        1, sizes.get("vocab_size", 30522), (sizes["batch"], sizes.get("tokens", 128)), generator=generator
+    )
+
+
+def _resnet(torchvision: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    """torchvision's resnet50 by its parts, in channels-last memory, which is cuDNN's best and the sparse
+    kernels' own."""
+    parts = importlib.import_module(f"{torchvision.__name__}.models.resnet")
+    options = {key: value for key, value in sizes.items() if key not in ("layers", "img_size")}
+    made: Any = parts.ResNet(parts.Bottleneck, sizes.get("layers", [3, 4, 6, 3]), **options)
+    model: nn.Module = made.to(memory_format=torch.channels_last)
+    return model
+
+
+def _photos(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    return _images(sizes, generator).contiguous(memory_format=torch.channels_last)
+
+
+BERT_CLASSES = 16
+#: The wide layers of the MLP keep a quarter of their blocks. The projections of attention, which suffer
+#: first, keep 30 %.
+MLP, ATTENTION = BlockSparse(block=64, density=0.25), BlockSparse(block=64, density=0.3)
+VIT_PATTERNS = {r".*\.mlp\.fc[12]": MLP, r".*\.attn\.(qkv|proj)": ATTENTION}
+BERT_PATTERNS = {
+    r".*\.layer\.\d+\.(intermediate|output)\.dense": MLP,
+    r".*\.attention\.(self\.(query|key|value)|output\.dense)": ATTENTION,
+}
+#: All 3 x 3 and 1 x 1 convolutions, but not the first one, of 7 x 7 and three channels. Every block
+#: row gets its share, as far as it has four blocks or more: random weights have none that matter less.
+RESNET_PATTERNS = {r"layer\d.*\.(conv\d|downsample\.0)": BlockSparse(block=32, density=0.25, scope="row")}
+#: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens; ResNet-50 on 64 images.
+SPECS = (
+    Spec("vit_base_patch16_224", "timm", _vit, _images, 1000, VIT_PATTERNS, (1, 8, 64)),
+    Spec("bert_base", "transformers", _bert, _texts, BERT_CLASSES, BERT_PATTERNS, (1, 8, 32)),
+    Spec("resnet50", "torchvision", _resnet, _photos, 1000, RESNET_PATTERNS, (1, 8, 64)),
+)
+
+
+def select(only: list[str]) -> list[Spec]:
+    """Returns the models whose names contain every text of ``only``. Raises Error when there is none."""
+    found = [spec for spec in SPECS if all(text in spec.name for text in only)]
+    if not found:
+        raise Error(
+            "bench", f"a model of {', '.join(map(str, SPECS))}", " ".join(only), "`--list` prints the names"
+        )
+    return found
