@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build/release
 INSTALLED := $(VENV)/.sparseloom-installed
+BENCHMARKS := $(VENV)/.sparseloom-bench-installed
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -50,10 +51,10 @@ help:
 	@echo 'make docs-tables  regenerate the tables and the picture in README.md and docs/'
 	@echo 'make clean        remove build/ and dist/; .venv stays'
 
-demo: setup-demo $(INSTALLED)
+demo: setup-demo $(INSTALLED) $(BENCHMARKS)
 	$(BIN)/python -m sparseloom demo $(ARGS)
 
-bench: setup-demo $(INSTALLED)
+bench: setup-demo $(INSTALLED) $(BENCHMARKS)
 	$(BIN)/python -m sparseloom bench $(ARGS)
 
 # Tests leave nothing in the home folder, and measure on this build.
@@ -86,6 +87,11 @@ $(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup $(if $(filter-out $(FLAVOUR),
 	@echo $(FLAVOUR) >$@
 FORCE:
 
+# Python alone, from where it lies: a change in it needs no new build.
+$(BENCHMARKS): benchmarks/pyproject.toml include/sparseloom/version.h $(VENV)/.sparseloom-setup
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable benchmarks
+	@touch $@
+
 # In the directory that the wheel was built in, so that the library is compiled once; ctest includes the consumer project.
 cpp-tests: $(INSTALLED)
 	@echo "== C++ tests"
@@ -108,7 +114,7 @@ aarch64-tests:
 	  echo "SKIPPED: needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt-get install g++-aarch64-linux-gnu qemu-user)"; \
 	fi
 
-python-tests: $(INSTALLED)
+python-tests: $(INSTALLED) $(BENCHMARKS)
 	@echo "== Python tests, against the installed wheel"
 	@$(BIN)/python tools/assert_cuda_build.py
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
@@ -131,7 +137,7 @@ format: setup-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs-tables: build
+docs-tables: build $(BENCHMARKS)
 	$(BIN)/python tools/make_support_table.py
 	$(BIN)/python tools/make_api.py
 	$(BIN)/python tools/make_break_even.py

@@ -88,8 +88,9 @@ EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # candidates are chosen.
 CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
 # One module calls the operators, and the others go through it. A room of the front may import itself and
-# the rooms of the lines above its own; the programs of the last line may import each other. Imports inside
-# functions count; those for type checkers do not.
+# the rooms of the lines above its own. Imports inside functions count; those for type checkers do not.
+# The benchmarks are a package of their own, which the front does not import and which imports what is public
+# of it: no name that begins with an underscore.
 FRONT_ARROWS = (
     {"base"},  # errors, ops, pattern, and the modules whose names begin with an underscore
     {"sparsify", "timing", "layouts", "optim"},
@@ -98,11 +99,12 @@ FRONT_ARROWS = (
     {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
     {"permute"},
     {"advise"},
-    {"bench", "demo", "experiment", "cli"},
+    {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(FRONT_ARROWS) for room in rooms}
 BASE = {"errors", "ops", "pattern"}
 # sparsify_ has to describe a transformers model even where nobody has imported sparseloom.hf.
+BENCHMARKS = "sparseloom_bench"
 FRONT_EXEMPT = {("patch/holders.py", "hf")}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
@@ -151,10 +153,16 @@ def python_violations(root: Path) -> list[str]:
         room = front_room(inside.parts[0].removesuffix(".py"))
         if room not in RANK:  # __init__ and __main__ may import everything
             continue
-        for number, module in sorted(front_imports(ast.parse(text), inside.parts[:-1])):
+        paths = imported(ast.parse(text), ("sparseloom", *inside.parts[:-1]))
+        found += [
+            f"{name}:{line}: the library may not import {BENCHMARKS}"
+            for line, p in paths
+            if p[0] == BENCHMARKS
+        ]
+        modules = {(line, names[1]) for line, names in paths if names[0] == "sparseloom" and len(names) > 1}
+        for number, module in sorted(modules):
             target = front_room(module)
-            programs = {room, target} <= FRONT_ARROWS[-1]
-            allowed = target == room or programs or RANK.get(target, -1) < RANK[room]
+            allowed = target == room or RANK.get(target, -1) < RANK[room]
             if not allowed and (inside.as_posix(), target) not in FRONT_EXEMPT:
                 found.append(f"{name}:{number}: room {room} may not import {module} (room {target})")
     return found
@@ -165,8 +173,18 @@ def front_room(module: str) -> str:
     return "base" if module in BASE or re.match("_[a-z]", module) else module
 
 
-def front_imports(tree: ast.Module, folder: tuple[str, ...]) -> set[tuple[int, str]]:
-    """Returns (line, module directly inside the package) of each import in a file of ``folder``. What is
+def benchmark_violations(root: Path) -> list[str]:
+    package, found = root / "benchmarks" / BENCHMARKS, []
+    for path in sorted(package.rglob("*.py")):
+        folder = (BENCHMARKS, *path.relative_to(package).parts[:-1])
+        for line, names in sorted(imported(ast.parse(path.read_text()), folder)):
+            if names[0] == "sparseloom" and any(name.startswith("_") for name in names):
+                found.append(f"{path.relative_to(root).as_posix()}:{line}: {'.'.join(names)} is private")
+    return found
+
+
+def imported(tree: ast.Module, folder: tuple[str, ...]) -> set[tuple[int, tuple[str, ...]]]:
+    """Returns (line, names from the package down) of each import in a file of the package ``folder``. What is
     imported for type checkers alone is left out."""
     found = set()
     waiting: list[ast.AST] = [tree]
@@ -176,19 +194,17 @@ def front_imports(tree: ast.Module, folder: tuple[str, ...]) -> set[tuple[int, s
             waiting += node.orelse
             continue
         waiting += ast.iter_child_nodes(node)
-        paths: list[list[str]] = []
         if isinstance(node, ast.Import):
-            paths = [alias.name.split(".") for alias in node.names]
+            found |= {(node.lineno, tuple(alias.name.split("."))) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = ["sparseloom", *folder[: len(folder) - node.level + 1]] if node.level else []
-            inside = [*above, *(node.module or "").split(".")] if node.module else above
-            paths = [[*inside, alias.name] for alias in node.names]
-        found |= {(node.lineno, path[1]) for path in paths if path[0] == "sparseloom" and len(path) > 1}  # type: ignore[attr-defined]
+            above = folder[: len(folder) - node.level + 1] if node.level else ()
+            inside = (*above, *node.module.split(".")) if node.module else above
+            found |= {(node.lineno, (*inside, alias.name)) for alias in node.names}
     return found
 
 
 def main(root: Path) -> int:
-    found = cpp_violations(root) + python_violations(root)
+    found = cpp_violations(root) + python_violations(root) + benchmark_violations(root)
     print("\n".join(found) if found else "include arrows hold")
     return 1 if found else 0
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_goals import promised
-from gpu_steps import ROOT, run
+from gpu_steps import IMPORTED, ROOT, run
 from gpu_tables import is_gpu, merged
 from gpu_verdicts import Finished
 from result_files import runs_of
@@ -134,7 +134,7 @@ def newest_records(folder: Path) -> list[Record]:
 
 def usual_cells() -> list[str]:
     """Returns the cells that are profiled by default; see the module's docstring."""
-    sys.path.insert(0, str(ROOT / "python"))
+    sys.path[:0] = IMPORTED
     import torch
 
     from sparseloom_bench.bench.gpu.device import slug
@@ -290,7 +290,7 @@ def said_by(done: Finished) -> list[Record]:
 
 def write(records: list[Record], ncu: str) -> Path:
     """Writes ncu.json beside the benchmark's results."""
-    sys.path.insert(0, str(ROOT / "python"))
+    sys.path[:0] = IMPORTED
     import torch
 
     from sparseloom_bench.bench.gpu.device import slug

@@ -41,6 +41,8 @@ from gpu_verdicts import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+#: The library and its benchmarks, which nobody installed.
+IMPORTED = [str(ROOT / "python"), str(ROOT / "benchmarks")]
 LIBRARIES = tuple(
     ROOT / "python" / "sparseloom" / name for name in ("libsparseloom.so", "libsparseloom_torch.so")
 )
@@ -62,11 +64,11 @@ LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 9
 def run(command: list[str], limit: float, variables: dict[str, str] | None = None) -> Finished:
     """Runs a command in the source tree.
 
-    python/ is on the import path, and `variables` are added to the environment. The command's output is shown
-    as it comes, without the C++ tests that pass.
+    IMPORTED is on the import path, and `variables` are added to the environment. The command's output is
+    shown as it comes, without the C++ tests that pass.
     """
     print(f"$ {' '.join(command)}", flush=True)
-    paths = os.pathsep.join(filter(None, (str(ROOT / "python"), os.environ.get("PYTHONPATH", ""))))
+    paths = os.pathsep.join(filter(None, (*IMPORTED, os.environ.get("PYTHONPATH", ""))))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"} | (variables or {})
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
@@ -273,7 +275,7 @@ def write(steps: list[Step]) -> Path:
 
     Steps of an earlier call on the same commit stay: a run may be cut into parts.
     """
-    sys.path.insert(0, str(ROOT / "python"))
+    sys.path[:0] = IMPORTED
     import torch
 
     from sparseloom.io.files import write_whole

@@ -1,5 +1,5 @@
-"""The command line. info, plan and patterns need nothing but torch; demo and bench need the cli extra, and
-are imported when they are used."""
+"""The command line. info, plan and patterns need nothing but torch; other packages bring more commands:
+benchmarks/ of the source tree brings bench, experiment and demo."""
 
 from __future__ import annotations
 
@@ -10,92 +10,20 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from .errors import Error
 
-#: command -> (module, typer function, one line of help); the modules are imported only when the command is
-#: used.
-TYPER_COMMANDS = {
-    "demo": (
-        "sparseloom_bench.demo.cli",
-        "demo",
-        "train a block-sparse transformer beside its dense twin, on real text",
-    ),
-    "bench": (
-        "sparseloom_bench.bench.cli",
-        "bench",
-        "measure kernels against dense products; one JSON file per run",
-    ),
-    "experiment digits": (
-        "sparseloom_bench.experiment.cli",
-        "digits",
-        "train an MLP on scikit-learn's digits by every method; minutes on two cores",
-    ),
-    "experiment vit": (
-        "sparseloom_bench.experiment.vit_cli",
-        "vit_command",
-        "train ViT-tiny on CIFAR-10 by one method; minutes on a GPU",
-    ),
-    "experiment char-lstm": (
-        "sparseloom_bench.experiment.char_lstm_cli",
-        "char_lstm_command",
-        "a dense LSTM and small worlds of as many parameters, on text; some runs of minutes on a GPU",
-    ),
-    "experiment sentiment": (
-        "sparseloom_bench.experiment.sentiment",
-        "sentiment",
-        "a linear model on the states of char-lstm's networks: praise or not",
-    ),
-    "experiment pixelcnn": (
-        "sparseloom_bench.experiment.pixelcnn_cli",
-        "pixelcnn_command",
-        "train a PixelCNN on CIFAR-10, dense or block-diagonal and deeper; minutes on a GPU",
-    ),
-    "bench arms": (
-        "sparseloom_bench.bench.arms",
-        "arms",
-        "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
-    ),
-    "bench conv": (
-        "sparseloom_bench.bench.conv",
-        "conv",
-        "block-sparse convolutions beside torch's, on the CPU",
-    ),
-    "bench csr": (
-        "sparseloom_bench.bench.csr",
-        "csr",
-        "CSR products beside dense ones and torch.sparse, on the CPU or a GPU",
-    ),
-    "bench nmg": (
-        "sparseloom_bench.bench.nmg",
-        "nmg",
-        "n:m:g products beside dense ones and CSR, on the CPU",
-    ),
-    "bench ranks": (
-        "sparseloom_bench.bench.ranks.cli",
-        "ranks",
-        "sparse layers on several GPUs beside dense ones, a process for each",
-    ),
-    "bench lstm": (
-        "sparseloom_bench.bench.lstm",
-        "lstm",
-        "recurrent layers beside torch's dense ones, on the CPU or a GPU",
-    ),
-    "bench semi24": (
-        "sparseloom_bench.bench.semi24_cpu",
-        "semi24_command",
-        "2:4 products of few tokens beside dense ones, on the CPU",
-    ),
-    "bench sweep": (
-        "sparseloom_bench.bench.sweep.cli",
-        "sweep",
-        "random problems beside dense ones, and what changed since a record",
-    ),
-}
-#: extra -> the packages that it installs.
-EXTRAS = {"cli": ("typer", "rich", "tqdm"), "viz": ("matplotlib", "jinja2")}
+#: Entry points of this group are commands of other packages: a function that takes the arguments behind the
+#: command's name and returns the exit status. The first line of its docstring is the help.
+GROUP = "sparseloom.commands"
+#: The package of these commands, benchmarks/ of the source tree, is no part of the library. In a source tree
+#: it is importable, but no entry point tells of it.
+BENCHMARKS = "sparseloom_bench"
+OF_BENCHMARKS = ("bench", "demo", "experiment")
+INSTALL_BENCHMARKS = "run `pip install ./benchmarks` in a clone of sparseloom's repository"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,9 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        for words in (2, 1):
-            if (name := " ".join(arguments[:words])) in TYPER_COMMANDS:
-                return _typer_command(name, arguments[words:])
+        if arguments and (command := _command(arguments[0])):
+            return command(arguments[1:])
         parsed = _parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)
@@ -149,9 +76,26 @@ def _parser() -> argparse.ArgumentParser:
     patterns.add_argument("--out", type=Path, default=Path("patterns-out"), help="folder (patterns-out)")
     patterns.add_argument("--seed", type=int, default=1, help="of the patterns that are drawn (default 1)")
     patterns.set_defaults(run=_patterns)
-    for name, (_, _, text) in TYPER_COMMANDS.items():
+    for name in sorted({*OF_BENCHMARKS, *entry_points(group=GROUP).names}):
+        try:
+            text = _command(name).__doc__
+        except Error as error:
+            text = f"missing: {error.remedy}"
         commands.add_parser(name, help=text)
     return parser
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int] | None:
+    """Returns the command of another package that has this name, None where there is none. Raises Error where
+    the benchmarks are to bring it and are not there."""
+    for point in entry_points(group=GROUP, name=name):
+        command: Callable[[Sequence[str]], int] = point.load()
+        return command
+    if name not in OF_BENCHMARKS:
+        return None
+    if importlib.util.find_spec(BENCHMARKS) is None:
+        raise Error(name, "the package sparseloom-bench", "an environment without it", INSTALL_BENCHMARKS)
+    return getattr(importlib.import_module(f"{BENCHMARKS}.commands"), name)  # type: ignore[no-any-return]
 
 
 class _CmakeDir(argparse.Action):
@@ -174,18 +118,13 @@ def _block(text: str) -> tuple[int, int]:
 
 
 def gathered_info() -> dict[str, Any]:
-    """Returns what ``sparseloom info`` prints: the core's own report, Python, torch, and the optional
-    packages, each with the reason if it is missing."""
+    """Returns what ``sparseloom info`` prints: the core's own report, Python, torch, and whether the
+    package of bench, demo and experiment is there."""
     import torch
 
     from . import ops
 
-    extras = {}
-    for extra, packages in EXTRAS.items():
-        missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        extras[extra] = (
-            f'missing {", ".join(missing)}: pip install "sparseloom[{extra}]"' if missing else "installed"
-        )
+    present = importlib.util.find_spec(BENCHMARKS) is not None
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "sparseloom": ops.info(),
@@ -195,7 +134,7 @@ def gathered_info() -> dict[str, Any]:
         "torch threads": torch.get_num_threads(),
         "torch cuda": torch.version.cuda or "none: a CPU build of torch",
         "gpus": gpus or "none found",
-        "extras": extras,
+        "benchmarks": "installed" if present else f"missing: {INSTALL_BENCHMARKS}",
     }
 
 
@@ -243,22 +182,3 @@ def _patterns(parsed: argparse.Namespace) -> int:
         raise Error("patterns", "a folder that can be written", str(error), "pass --out FOLDER") from error
     print("\n".join(str(path) for path in written))
     return 0
-
-
-def _typer_command(name: str, arguments: list[str]) -> int:
-    module, function, _ = TYPER_COMMANDS[name]
-    try:
-        import typer
-
-        command = getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("sparseloom"):
-            raise
-        remedy = 'pip install "sparseloom[cli,viz]"'
-        raise Error(
-            name, f"the optional package {error.name}", "an environment without it", remedy
-        ) from error
-    app = typer.Typer(add_completion=False)
-    app.command(name)(command)
-    result = typer.main.get_command(app)(arguments, prog_name=f"sparseloom {name}", standalone_mode=True)
-    return int(result or 0)

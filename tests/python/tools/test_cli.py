@@ -1,9 +1,12 @@
-"""The command line: info without extras, plans, and clear words when something is missing."""
+"""The command line: info, plans, commands of other packages, and clear words when something is missing."""
 
+import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 
 import sparseloom
 from sparseloom import cli
+from sparseloom_bench import commands
 
 
 def run(*arguments, **options):
@@ -24,7 +28,7 @@ def test_info_tells_versions_machine_kernels_and_extras(capsys):
     assert found["torch"] == torch.__version__ and found["sparseloom"]["version"] == sparseloom.__version__
     assert "reference" in found["sparseloom"]["kernels"] and found["sparseloom"]["isa_active"]
     assert found["sparseloom"]["cuda"]["compiled"] or found["sparseloom"]["cuda"]["reason"]
-    assert found["gpus"] and set(found["extras"]) == {"cli", "viz"}
+    assert found["gpus"] and found["benchmarks"] == "installed"
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
     for part in (torch.__version__, "isa_active:", "reference", "reason:"):
@@ -37,31 +41,60 @@ def test_version_is_the_cores(capsys):
     assert ended.value.code == 0 and capsys.readouterr().out == f"sparseloom {sparseloom.__version__}\n"
 
 
-def test_info_as_a_program_without_typer_and_rich(tmp_path):
-    """What a user without extras has: the two packages are not importable."""
-    for name in ("typer", "rich"):
-        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+def without(tmp_path, name, *arguments):
+    """Runs the program where importing the package ``name`` says that it is not there."""
+    (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from sparseloom.cli import main; sys.exit(main())"
     )
-    info = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), "info"], capture_output=True, text=True, check=False
-    )
-    assert info.returncode == 0 and "kernels" in info.stdout, info.stderr
-    demo = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), "demo"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", program, str(tmp_path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_command_says_which_package_it_lacks(tmp_path):
+    demo = without(tmp_path, "typer", "demo")
     assert demo.returncode == 2 and demo.stderr.count("\n") == 1, demo.stderr
-    assert (
-        "[demo] expected the optional package" in demo.stderr
-        and 'pip install "sparseloom[cli,viz]"' in demo.stderr
-    )
+    assert "[demo] expected the package typer" in demo.stderr and "pip install typer" in demo.stderr
 
 
-def test_missing_extras_are_named_by_info(monkeypatch):
+def test_the_library_alone_says_how_to_get_the_benchmarks(monkeypatch, capsys):
     real = cli.importlib.util.find_spec
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None if name == "rich" else real(name))
-    assert cli.gathered_info()["extras"]["cli"] == 'missing rich: pip install "sparseloom[cli]"'
+    monkeypatch.setattr(
+        cli.importlib.util, "find_spec", lambda name: None if name == cli.BENCHMARKS else real(name)
+    )
+    monkeypatch.setattr(cli, "entry_points", lambda **_: EntryPoints())
+    assert cli.gathered_info()["benchmarks"] == f"missing: {cli.INSTALL_BENCHMARKS}"
+    for name in ("bench", "demo", "experiment"):
+        assert cli.main([name, "--help"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and said.endswith(f"; {cli.INSTALL_BENCHMARKS}\n")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "pip install ./benchmarks" in " ".join(capsys.readouterr().out.split())
+
+
+def test_another_package_brings_a_command(monkeypatch, capsys):
+    point = EntryPoint("length", "builtins:len", cli.GROUP)
+    monkeypatch.setattr(cli, "entry_points", lambda **which: EntryPoints([point]).select(**which))
+    assert cli.main(["length", "a", "b"]) == 2
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "number of items" in capsys.readouterr().out
+
+
+def test_entry_points_name_functions_that_are_there():
+    text = (Path(__file__).parents[3] / "benchmarks/pyproject.toml").read_text()
+    points = re.findall(rf'(?m)^(\w+) = "{cli.BENCHMARKS}\.commands:(\w+)"$', text)
+    assert points == [(name, name) for name in cli.OF_BENCHMARKS]
+    for name, (module, function, _) in commands.COMMANDS.items():
+        assert name.split()[0] in cli.OF_BENCHMARKS
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_commands_of_two_words_are_listed(capsys):
+    for arguments, status in (([], 0), (["--help"], 0), (["nothing"], 2)):
+        assert cli.main(["experiment", *arguments]) == status
+        assert "sparseloom experiment char-lstm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])

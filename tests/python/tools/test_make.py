@@ -22,13 +22,24 @@ MAKEFILE = Path(__file__).resolve().parents[3] / "Makefile"
 def tree(tmp_path):
     """A tree that has nothing but the Makefile and what it looks at."""
     shutil.copy(MAKEFILE, tmp_path)
-    for folder in ("include", "src", "bindings", "python/sparseloom", ".venv", "cmake"):
+    for folder in (
+        "include",
+        "src",
+        "bindings",
+        "python/sparseloom",
+        ".venv",
+        "cmake",
+        "include/sparseloom",
+        "benchmarks",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     for name in (
         "CMakeLists.txt",
         "pyproject.toml",
         "README.md",
         "LICENSE",
+        "include/sparseloom/version.h",
+        "benchmarks/pyproject.toml",
         ".venv/.sparseloom-setup",
         "python/sparseloom/a.py",
     ):
