@@ -1,4 +1,4 @@
-"""Makes docs/api.md from signatures and docstrings.
+"""Makes tests/api/api.md from signatures and docstrings.
 
 The page is the reference, and the snapshot that a change of the public surface has to touch.
 
@@ -17,7 +17,7 @@ from generated import ROOT, update
 
 import sparseloom
 
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "tests" / "api" / "api.md"
 #: Module -> names; None stands for its __all__.
 MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,

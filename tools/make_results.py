@@ -2,8 +2,8 @@
 
 Without a result file there is no number.
 
-Usage: python tools/make_results.py [--check]. With --check the exit status is 1 when a page or the picture is
-not up to date.
+Usage: python tools/make_results.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when a page
+or the picture is not up to date. With --all, pages stay as they are and every measured product is printed.
 """
 
 import sys
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import claims_tables
 import front_page
+from cell_summary import losses, summary_table
 from conv_tables import is_conv
 from conv_tables import page as conv_page
 from cpu_goals import NO_CPU_GOALS, cpu_goals_part
-from cpu_tables import captions, load, record_table
+from cpu_tables import DTYPES, captions, load, record_table
 from csr_tables import is_csr
 from csr_tables import page as csr_page
 from digits_tables import digits_part
@@ -88,8 +89,9 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
 def add_cpu(parts: Parts, folder: Path) -> None:
     """Adds what was measured on one CPU, by instruction set and threads."""
     for setting, records in load(folder).items():
-        text = f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records)}"
-        parts["docs/results_cpu.md", "records"].append(text)
+        about = f"### {folder.name}: {setting}\n\n{captions(records)}"
+        shown = f"{summary_table(records, DTYPES)}\n\n{losses(records, DTYPES)}"
+        parts["docs/results_cpu.md", "records"].append(f"{about}\n\n{shown}")
         if goals := cpu_goals_part(f"{folder.name}, {setting}", records):
             first, *_ = goals.splitlines()
             parts["docs/performance.md", "headlines"].append(f"- {first}")
@@ -159,8 +161,23 @@ def draw(folders: list[Path], check: bool) -> bool:
     return current
 
 
+def every_cell(folder: Path) -> str:
+    """Returns the tables of all products that were measured on one machine."""
+    parts = [f"## {folder.name}"]
+    if measured := [run for run in runs_of(folder) if is_gpu(run)]:
+        whole = merged(measured, caption)
+        parts.append(page(whole, whole["caption"], whole=True))
+    for setting, records in load(folder).items():
+        parts += [f"### {setting}", captions(records), record_table(records)]
+    return "\n\n".join(parts)
+
+
 def main() -> int:
     check = "--check" in sys.argv
+    if "--all" in sys.argv:
+        names = sys.argv[sys.argv.index("--all") + 1 :] or sorted(path.name for path in RESULTS.iterdir())
+        print("\n\n".join(every_cell(RESULTS / name) for name in names if (RESULTS / name).is_dir()))
+        return 0
     folders = sorted(path for path in RESULTS.glob("*") if path.is_dir())
     stale = [] if draw(folders, check) else [PICTURE.relative_to(ROOT).as_posix()]
     parts = made(folders)

@@ -1,9 +1,10 @@
-"""Makes the generated parts of docs/sweep.md and docs/results_sweep.md.
+"""Makes the generated parts of docs/sweep.md.
 
 The distribution comes from sparseloom_bench.bench.sweep, the records from bench/results/<device>.
 
-Usage: python tools/make_sweep.py [--check]. With --check the exit status is 1 when the page is not up to
-date.
+Usage: python tools/make_sweep.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when the page
+is not up to date. With --all, it stays as it is and every run is printed: by direction, mask, tokens, block and
+dtype, what moved since the run that it repeats, and the ten worst.
 """
 
 import sys
@@ -16,7 +17,7 @@ from sparseloom_bench.bench.cells import DIRECTIONS
 from sparseloom_bench.bench.sweep import compare, masks, problems, scores, summary
 from sparseloom_bench.bench.sweep.convolutions import CONVOLUTIONS
 
-PAGE, RECORDS = ROOT / "docs" / "sweep.md", ROOT / "docs" / "results_sweep.md"
+PAGE = ROOT / "docs" / "sweep.md"
 RESULTS = ROOT / "bench" / "results"
 NONE_YET = "No result files yet: `sparseloom bench sweep` writes them."
 Record = dict[str, Any]
@@ -117,7 +118,8 @@ def sweeps() -> dict[str, list[Record]]:
 
 
 def overview() -> str:
-    """Returns a table with a row for each run: how many problems are slower than dense, and the quantiles."""
+    """Returns a table with a row for each run: how many problems are slower than dense, the quantiles, and
+    the worst of them."""
     rows = []
     for device, runs in sweeps().items():
         for run in runs:
@@ -127,22 +129,26 @@ def overview() -> str:
             title += ", beside busy processes too" if run.get("beside_busy") else ""
             title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
             if measured := summary.measured(run["records"]):
-                rows.append(summary.row(title, measured)[:OVERVIEW])
-    return table(summary.HEAD[:OVERVIEW], rows) if rows else NONE_YET
+                worst = next((text for text, _ in summary.worst_texts(run["records"])), "")
+                rows.append([*summary.row(title, measured)[:OVERVIEW], worst])
+    return table([*summary.HEAD[:OVERVIEW], "the worst"], rows) if rows else NONE_YET
 
 
-def records() -> str:
-    """Describes the runs by device."""
+def records(devices: list[str]) -> str:
+    """Describes every run of the devices, or of all."""
     parts = []
     for device, runs in sweeps().items():
-        parts += [f"### {device}", *(record_part(run, runs) for run in runs)]
+        if not devices or device in devices:
+            parts += [f"### {device}", *(record_part(run, runs) for run in runs)]
     return "\n\n".join(parts) or NONE_YET
 
 
 if __name__ == "__main__":
+    if "--all" in sys.argv:
+        print(records(sys.argv[sys.argv.index("--all") + 1 :]))
+        sys.exit()
     check = "--check" in sys.argv
     parts = {"runs": overview(), "drawn": drawn(), "zoo": zoo(), "convolutions": convolutions()}
     current = update(PAGE, parts, check)
-    current &= update(RECORDS, {"records": records()}, check)
     if check and not current:
-        sys.exit("docs/sweep.md or docs/results_sweep.md is not up to date: run python tools/make_sweep.py")
+        sys.exit("docs/sweep.md is not up to date: run python tools/make_sweep.py")
