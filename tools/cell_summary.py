@@ -9,7 +9,17 @@ from typing import Any
 from generated import table
 
 Record = dict[str, Any]
-HEAD = ["dtype", "direction", "kernel", "cells", "tokens", "density", "against dense: least", "median", "most"]
+HEAD = [
+    "dtype",
+    "direction",
+    "kernel",
+    "cells",
+    "tokens",
+    "density",
+    "against dense: least",
+    "median",
+    "most",
+]
 
 
 def span(values: list[float]) -> str:
@@ -38,7 +48,11 @@ def losses(records: list[Record], dtypes: dict[str, str]) -> str:
     found: dict[str, list[str]] = {}
     for record in records:
         pattern = record.get("pattern", "balanced")
-        words = [dtypes[record["dtype"]], record["direction"], f"{record['m']} x {record['k']} x {record['n']}"]
+        words = [
+            dtypes[record["dtype"]],
+            record["direction"],
+            f"{record['m']} x {record['k']} x {record['n']}",
+        ]
         words += ["{}x{}".format(*record["block"]), *([] if pattern == "balanced" else [pattern])]
         if "error" in record:
             found.setdefault(" ".join(words), []).append(f"{record['density']:.3g} failed: {record['error']}")

@@ -276,6 +276,34 @@ def is_profile(run: Record) -> bool:
     return run.get("suite") == "profile"
 
 
+def limits_part(run: Record, caption: str) -> str:
+    """Returns a table of what limits the cells that were profiled, by operation, kernel and limit."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in run["records"]:
+        if "error" not in record:
+            direction, dtype, *_ = record["name"].split("-")
+            limit, _, share = record["limit"].rpartition(": ")
+            if limit == "latency":  # "latency: nothing above 58 % (L2); warps wait for wait"
+                limit, share = (
+                    f"latency; warps wait for {share.rpartition(' ')[2]}",
+                    share.split(" above ")[1],
+                )
+            key = (
+                OPERATIONS.get(direction, direction),
+                DTYPES.get(dtype, dtype),
+                f"`{record['kernel']}`",
+                limit,
+            )
+            groups.setdefault(key, []).append(record | {"share": float(share.split()[0])})
+    rows = []
+    for head_of, group in groups.items():
+        shares = sorted(record["share"] for record in group)
+        span = f"{shares[0]:.0f} %" if len(shares) == 1 else f"{shares[0]:.0f} to {shares[-1]:.0f} %"
+        rows.append([*head_of, span, str(len(group))])
+    head = ["operation", "dtype", "kernel", "what limits it", "taken of the unit taken most", "cells"]
+    return f"{table(head, rows)}\n\n{caption}"
+
+
 def profile_part(run: Record, caption: str) -> str:
     """Returns a table of what limits each cell that was profiled, in percent of what the GPU can do."""
     rows = []

@@ -2,8 +2,9 @@
 
 Without a result file there is no number.
 
-Usage: python tools/make_results.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when a page
-or the picture is not up to date. With --all, pages stay as they are and every measured product is printed.
+Usage: python tools/make_results.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when a
+page or the picture is not up to date. With --all, they stay as they are and every measured product is
+printed.
 """
 
 import sys
@@ -21,7 +22,7 @@ from csr_tables import is_csr
 from csr_tables import page as csr_page
 from digits_tables import digits_part
 from generated import ROOT, update
-from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
+from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, limits_part, profile_part
 from gpu_tables import is_gpu, merged, page, peers_table
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
@@ -82,7 +83,7 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
         parts["docs/distributed.md", "ranks"].append(f"{name}, {ranks_page(run)}")
     for run in runs:
         if is_profile(run):
-            text = f"### {name}\n\n{profile_part(run, caption(run))}"
+            text = f"### {name}\n\n{limits_part(run, caption(run))}"
             parts["docs/results_targets.md", "limits"].append(text)
 
 
@@ -167,6 +168,7 @@ def every_cell(folder: Path) -> str:
     if measured := [run for run in runs_of(folder) if is_gpu(run)]:
         whole = merged(measured, caption)
         parts.append(page(whole, whole["caption"], whole=True))
+    parts += [profile_part(run, caption(run)) for run in runs_of(folder) if is_profile(run)]
     for setting, records in load(folder).items():
         parts += [f"### {setting}", captions(records), record_table(records)]
     return "\n\n".join(parts)

@@ -2,11 +2,12 @@
 
 The distribution comes from sparseloom_bench.bench.sweep, the records from bench/results/<device>.
 
-Usage: python tools/make_sweep.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when the page
-is not up to date. With --all, it stays as it is and every run is printed: by direction, mask, tokens, block and
-dtype, what moved since the run that it repeats, and the ten worst.
+Usage: python tools/make_sweep.py [--check | --all [DEVICE...]]. With --check the exit status is 1 when the
+page is not up to date. With --all, it stays as it is and every run is printed: by direction, mask, tokens,
+block and dtype, what moved since the run that it repeats, and the ten worst.
 """
 
+import re
 import sys
 from typing import Any
 
@@ -118,11 +119,13 @@ def sweeps() -> dict[str, list[Record]]:
 
 
 def overview() -> str:
-    """Returns a table with a row for each run: how many problems are slower than dense, the quantiles, and
-    the worst of them."""
+    """Returns a table with a row for each run that no later one repeats: how many problems are slower than
+    dense, the quantiles, and the worst of them."""
     rows = []
     for device, runs in sweeps().items():
         for run in runs:
+            if any(repeats(later, run) for later in runs):
+                continue
             title = f"{device}, seed {run['seed']}" + OTHERS.get(run.get("family", ""), "")
             title += f", by {run['kernel']}" if run["kernel"] else ""
             title += ", dense copies allowed" if run.get("dense_copy") else ""
@@ -130,6 +133,8 @@ def overview() -> str:
             title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
             if measured := summary.measured(run["records"]):
                 worst = next((text for text, _ in summary.worst_texts(run["records"])), "")
+                # "0.618 of dense (1010.5 us by avx2_panel, dense 629.1): #48 dw f32 29 x 512 x 2048, .."
+                worst = re.sub(r"of dense \([\d.]+ us (by \S+), dense [\d.]+\): #\d+", r"\1:", worst)
                 rows.append([*summary.row(title, measured)[:OVERVIEW], worst])
     return table([*summary.HEAD[:OVERVIEW], "the worst"], rows) if rows else NONE_YET
 

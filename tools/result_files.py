@@ -16,4 +16,4 @@ def runs_of(folder: Path) -> list[Record]:
 def caption(run: Record) -> str:
     """Says which machine, commit, date and versions a run is of."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(run.get("versions", {}).items()))
-    return f"{run['device']}; commit {str(run['commit'])[:12]}, {run['date']}; {versions}."
+    return f"{run['device']}; commit {str(run['commit'])[:7]}, {str(run['date'])[:10]}; {versions}."

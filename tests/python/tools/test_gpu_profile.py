@@ -106,6 +106,10 @@ def test_each_cell_gets_its_longest_launch() -> None:
     page = gpu_goals.profile_part({"records": [a, b, d, c]}, "caption.")
     assert "not profiled: no fp8" in page and "gmma 9.2, wait 1.5" in page and "| 85.5 |" in page
     assert len({line.count("|") for line in page.splitlines() if line.startswith("|")}) == 1
+    named = [a | {"name": "dx-bf16-1x2x3"}, b, d, c | {"name": "forward-f32-1x2x3"}]
+    limits = gpu_goals.limits_part({"records": named}, "caption.")
+    assert "| dX | bf16 |" in limits and "| tensor cores | 86 % | 1 |" in limits
+    assert "| latency; warps wait for wait | 30 % | 1 |" in limits
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,8 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
     elsewhere = short | {"m": 77}  # of another suite: nothing is promised
     part = cpu_goals.cpu_goals_part("here", [short, good, elsewhere])
     assert part.startswith("here: 3 of 4 figures reach their targets.")
-    assert "- forward f32 1024 tokens, blocks of 32, density 0.05: 59.1 % of f32_avx512, target 60 %." in part
+    words = "- forward f32 1024 tokens, blocks of 32, of f32_avx512, by density: 0.05 59.1 % for 60 %."
+    assert words in part
     assert cpu_goals.cpu_goals_part("here", [good]) == "here: 2 of 2 figures reach their targets."
     assert (
         cpu_goals.cpu_goals_part(
