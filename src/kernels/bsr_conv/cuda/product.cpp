@@ -36,7 +36,7 @@ namespace sparseloom::kernels {
 namespace {
 
 // What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200
-// (docs/performance_log.md, 2026-11-28), but for the shares of 16 bits, which are those of long ones.
+// (docs/log, 2026-11-28), but for the shares of 16 bits, which are those of long ones.
 struct Fit {
   double start_us;
   // More of it: for several taps; for strides above 1; where rows of channels do not lie at multiples of 16

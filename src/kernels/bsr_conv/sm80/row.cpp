@@ -24,7 +24,7 @@ double of(const BySide& by_side, int side) {
   return by_side[i];
 }
 
-// Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/performance_log.md, 2026-11-28): 90 %
+// Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/log, 2026-11-28): 90 %
 // and 91 % lie within 1.3 times. Of blocks of 8 there were none.
 struct Fit {
   double start_us, round_us;

@@ -20,7 +20,7 @@ namespace {
 constexpr double kStreams = 0.45;
 // What a convolution takes of bsr_linear's prediction of the product: less, since its tokens lie in L2. Of
 // wide tiles, then of narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x
-// 3, 64 images, 512 channels of 28 x 28 and 1024 of 14 x 14; docs/performance_log.md, 2026-11-28). dW: to 24
+// 3, 64 images, 512 channels of 28 x 28 and 1024 of 14 x 14; docs/log, 2026-11-28). dW: to 24
 // and 12. An H100 took 1.3 times as long for the long ones.
 constexpr double kStartUs = 0.5, kShare[] = {0.9, 0.85}, kDwStartUs = 6, kDwLonger = 1.06;
 

@@ -21,7 +21,7 @@ constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 // alike. The sweeps, whose products are shorter, gave the fit below.
 constexpr double kLongDwShare = 0.76, kLongDwFlops = 2.75e11;
 
-// Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25).
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/log names (2026-11-25).
 struct Fit {
   double start_us, share;  // the share of the peak on long reductions
   double chain;            // ns of a position of the reduction, which a tile takes however many there are

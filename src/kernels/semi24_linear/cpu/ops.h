@@ -1,5 +1,5 @@
 // The expand kernels of AVX-512 and AVX2's select kernel. AVX2 has no instruction that spreads; by
-// permutations from a table that took twice select's time (docs/performance_log.md).
+// permutations from a table that took twice select's time (docs/log).
 #pragma once
 
 #include "kernels/semi24_linear/cpu/expand.h"

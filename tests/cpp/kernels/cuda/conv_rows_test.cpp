@@ -63,7 +63,7 @@ TEST(CudaConvRows, PredictWithinAThirdOfWhatWasMeasured) {
   }
 }
 
-// Microseconds of sm80_conv on an H200, in problems that do not fill it (docs/performance_log.md,
+// Microseconds of sm80_conv on an H200, in problems that do not fill it (docs/log,
 // 2026-11-28). By their operations alone they would take 3 to 9.
 TEST(CudaConvRows, PredictSmallConvolutions) {
   const struct {

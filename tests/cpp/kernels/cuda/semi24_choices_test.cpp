@@ -52,7 +52,7 @@ struct Pinned {
   int variant;  // sm90_wgmma: the tile; sm90_decode: thread blocks that share one
 };
 
-// The shapes of the H100 and H200 measurements in docs/performance_log.md, bf16.
+// The shapes of the H100 and H200 measurements in docs/log, bf16.
 TEST(Semi24Choices, OfBf16OnAnH200) {
   for (const Pinned& each : {Pinned{8192, 4096, 4096, "sm90_wgmma", 1},
                              {8192, 4096, 16384, "sm90_wgmma", 0},

@@ -15,7 +15,7 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25);
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/log names (2026-11-25);
 // forward, then dX.
 struct Fit {
   double start_us, stream;  // the share of the memory's rate

@@ -17,7 +17,7 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25): the start, ns for
+// Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25): the start, ns for
 // each byte of X, the share of the memory's nominal rate, ns for each position of the longest block row, and
 // 1e12 bytes per second of the tokens that every block row gathers.
 constexpr double kStartUs = 3.84, kXNs = 0.0245, kStream = 0.64, kChainNs = 0.354, kGather = 6.26;

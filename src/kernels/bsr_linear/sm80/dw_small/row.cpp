@@ -47,7 +47,7 @@ struct Fit {
   double narrow_stores;         // blocks of 16 columns and less are stored in short rows
   double read_bytes_per_clock;  // L2 to one multiprocessor
 };
-// Of single thread blocks from the sweeps of an H100 that docs/performance_log.md names (2026-11-25); of
+// Of single thread blocks from the sweeps of an H100 that docs/log names (2026-11-25); of
 // clusters from 38 products of 268 to 3877 tokens on an H200 (2026-11-28), all of them within 1.3 times.
 constexpr Fit kAlone{2.15, 1.45, 0, 0.74, 1.9, 18.6}, kClusters{3.89, 1, 1.09, 1, 1.36, 22.4};
 // Copies by elements: for every 16 tokens, and of the bytes read.

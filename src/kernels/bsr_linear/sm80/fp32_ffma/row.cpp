@@ -28,7 +28,7 @@ ffma::SddCut cut_of_product(const Problem& p, int multiprocessors) {
                           multiprocessors);
 }
 
-// f32, fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then
+// f32, fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25); forward, then
 // dX.
 struct Fit {
   double start_us, idle_outputs;  // idle_outputs: what a narrow tile's loads cost, in outputs

@@ -18,7 +18,7 @@ namespace {
 
 using plan::Machine;
 
-// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/performance_log.md names (2026-11-25):
+// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/log names (2026-11-25):
 // the start, the sums of 64 tokens, the bytes of X, the longest block row, the rate from L2 to a
 // multiprocessor, and the rate at which memory serves one strip if there are few.
 constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, kWideLongestNs = 0.33,

@@ -23,7 +23,7 @@ double predict_us(const Problem& p, const Device& device, const StepShape& step,
   const double preparing =
       p.dtype == DType::f32 ? kLaunchUs + us(1.2 * memory_seconds(bytes.tokens + read, device)) : 0;
   // Finding the work item, the first copies and the last stores; and with regions, finding their blocks,
-  // which a band has in few regions. Fitted to the sweeps of an H100 that docs/performance_log.md names
+  // which a band has in few regions. Fitted to the sweeps of an H100 that docs/log names
   // (2026-11-25).
   constexpr double kItemUs = 2, kRegionUs = -1, kRegionBlockUs = 1.6e-3;
   const double found =

@@ -16,7 +16,7 @@ namespace sparseloom::kernels::cuda {
 namespace mma_dds {
 namespace {
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+// Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25); forward, then dX.
 struct Fit {
   double start_us, step, block;  // ns of a thread block: for a K tile of 64, which all warps wait for and
                                  // pass over, and for a block times 64 tokens

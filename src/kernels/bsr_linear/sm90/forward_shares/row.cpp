@@ -14,7 +14,7 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H100 that docs/performance_log.md names (2026-11-25).
+// Fitted to the sweeps of an H100 that docs/log names (2026-11-25).
 struct Fit {
   double start_us, tokens_us;  // the launch, first and last bytes; and the sums of 128 tokens
   double long_rows_us;         // sums of long rows, which end when everything does, pass through memory

@@ -9,7 +9,7 @@
 namespace sparseloom::kernels::cuda::wgmma_dds {
 namespace {
 
-// 16-bit forward and dX, fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md
+// 16-bit forward and dX, fitted to the sweeps of an H100 and an H200 whose seeds docs/log
 // names (2026-11-25).
 struct Fit {
   double start_us, round_us;

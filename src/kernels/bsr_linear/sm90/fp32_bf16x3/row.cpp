@@ -40,7 +40,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   return {};
 }
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25).
+// Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25).
 struct Fit {
   double start_us, round_us;
   double chain;             // ns of a step of the tile that ends last
