@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -109,6 +110,16 @@ class ConvInstance {
     EXPECT_TRUE(out.padding_untouched()) << kernel;
     EXPECT_FALSE(scratch.overrun()) << kernel << " overran its workspace";
     return out;
+  }
+
+  /// Makes one element of dY infinite.
+  void spoil() { dy_.set(0, 0, INFINITY); }
+
+  /// dW's padding: what lies in no W.
+  void expect_zero_padding(const Matrix& out) const {
+    for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t tap) {
+      if (o >= c_.rows || i >= c_.cols) ASSERT_EQ(out.at(0, at), 0) << o << ", " << i << " under tap " << tap;
+    });
   }
 
   /// The values in dense memory and back.
@@ -261,6 +272,23 @@ TEST(ConvOnCpu, EveryBlockAndDtypeOfRaggedChannels) {
       c.block = block, c.rows = 3 * block.rows - 3, c.cols = 2 * block.cols + 5, c.bias = true;
       check(c, dtype);
     }
+}
+
+// Also where dY is infinite, whose product with a zero is NaN. Few pixels and many go other ways.
+TEST(ConvOnCpu, PaddingOfDwIsZero) {
+  for (const std::int64_t images : {1, 20})
+    for (const BlockShape block : {BlockShape{8, 8}, {16, 32}, {32, 16}})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        ConvCase c{{{3, 3, 1, 1}, {4, 3, 1, 1}}};
+        c.images = images, c.block = block, c.rows = 2 * block.rows - 3, c.cols = 2 * block.cols - 5;
+        ConvInstance instance(c, dtype, Direction::dw);
+        instance.spoil();
+        for (const Row<bsr_conv::Conv>& row : kernels::conv_cpu_rows()) {
+          if (!instance.takes(row.name)) continue;
+          SCOPED_TRACE(row.name);
+          instance.expect_zero_padding(instance.run(row.name, backwards(2)));
+        }
+      }
 }
 
 TEST(ConvOnCpu, EmptyRowsOneBlockAndNone) {

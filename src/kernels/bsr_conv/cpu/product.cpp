@@ -85,6 +85,11 @@ struct PixelColumns {
       }
     }
   }
+  /// A block column is a channel block under a tap.
+  std::int64_t valid(const IndexView&, std::int64_t block_column) const {
+    return pixels.channels - block_column / pixels.taps() * pixels.side;
+  }
+  std::int64_t alike() const { return pixels.taps(); }
 };
 
 Pixels pixels_of(const bsr_conv::Args& args, const ConvProduct& product, const void* in, std::int64_t stride,

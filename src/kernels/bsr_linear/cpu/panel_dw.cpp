@@ -14,6 +14,10 @@ struct MatrixColumns {
                                   args.b_stride, args.index.cols, share.tokens, share.piece, share.steps,
                                   share.begin, share.end, share.out});
   }
+  std::int64_t valid(const IndexView& w, std::int64_t block_column) const {
+    return w.cols - block_column * w.block.cols;
+  }
+  std::int64_t alike() const { return 1; }
 };
 
 }  // namespace

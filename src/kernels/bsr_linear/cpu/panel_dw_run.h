@@ -72,8 +72,11 @@ inline std::size_t outer_workspace(int depth_step, const Problem& problem, std::
   return static_cast<std::size_t>(bytes);
 }
 
-/// Source, whose copy a run keeps, has X: void pack(const PanelOps&, const MatmulArgs&, const ColumnShare&)
-/// const.
+/// Source, whose copy a run keeps, has X:
+///   void pack(const PanelOps&, const MatmulArgs&, const ColumnShare&) const      packs a share of it
+///   std::int64_t valid(const IndexView&, std::int64_t block_column) const        how many columns exist from
+///                                                the first of a block column on; the rest is padding
+///   std::int64_t alike() const                   how many blocks of a row end with the same ragged columns
 template <class Source>
 class OuterRun {
  public:
@@ -180,10 +183,10 @@ class OuterRun {
       const std::int64_t end = std::min(mine.end, w_.crow[r + 1] * subs_);
       if (cell >= end) continue;
       const bool row_is_whole = (r + 1) * w_.block.rows <= w_.rows,
-                 last_is_whole = (w_.col[w_.crow[r + 1] - 1] + 1) * std::int64_t{w_.block.cols} <= w_.cols;
+                 last_is_whole = source_.valid(w_, w_.col[w_.crow[r + 1] - 1]) >= w_.block.cols;
       const std::int64_t whole = !row_is_whole   ? cell
                                  : last_is_whole ? end
-                                                 : std::min(end, (w_.crow[r + 1] - 1) * subs_);
+                                                 : std::min(end, (w_.crow[r + 1] - source_.alike()) * subs_);
       if (cell < whole)
         ops_.outer_few({dy_ + r * subs_ * chunk.steps * kGroup, x_, chunk.steps, w_.block, w_.col, cell,
                         whole, args_.accumulate ? partial_ : nullptr, result_, args_.out});
@@ -231,7 +234,7 @@ class OuterRun {
     const std::int64_t column = piece % pieces_per_block_ * piece_;
     const std::int64_t row = sub * kGroup;
     const std::int64_t valid_rows = w_.rows - (r * w_.block.rows + row);
-    const std::int64_t valid_columns = w_.cols - (std::int64_t{w_.col[block]} * w_.block.cols + column);
+    const std::int64_t valid_columns = source_.valid(w_, w_.col[block]) - column;
     const bool last = chunk.token + chunk.tokens == args_.m;
     for (std::int64_t i = 0; i < kGroup; ++i) {
       float* run = tile + i * kMaxVectors * ops_.lanes;
