@@ -118,7 +118,9 @@ class ConvInstance {
   /// dW's padding: what lies in no W.
   void expect_zero_padding(const Matrix& out) const {
     for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t tap) {
-      if (o >= c_.rows || i >= c_.cols) ASSERT_EQ(out.at(0, at), 0) << o << ", " << i << " under tap " << tap;
+      if (o >= c_.rows || i >= c_.cols) {
+        ASSERT_EQ(out.at(0, at), 0) << o << ", " << i << " under tap " << tap;
+      }
     });
   }
 
