@@ -153,6 +153,10 @@ def test_a_command_is_stopped_at_its_limit_with_what_it_started() -> None:
         done.how == "stopped at its time limit" and done.output == "said\n" and time.monotonic() - start < 20
     )
     assert gpu_steps.run(["/no/such/program"], 1).status == 127
+    find = "from importlib.util import find_spec\nfor name in ('sparseloom', 'sparseloom_bench'):"
+    find += " print(find_spec(name).origin)"
+    told = gpu_steps.run([sys.executable, "-c", find], 60).output
+    assert all(f"{gpu_steps.ROOT / folder}/" in told for folder in ("python", "benchmarks"))
     with pytest.raises(SystemExit):
         gpu_steps.main(["--steps", "cpp,nothing"])
 

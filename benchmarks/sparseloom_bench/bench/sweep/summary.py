@@ -1,4 +1,4 @@
-"""Summarizes a sweep: figures of its records, in tables that the terminal and docs/results_sweep.md show."""
+"""Summarizes a sweep: figures of its records, in tables that the terminal and docs/sweep.md show."""
 
 from __future__ import annotations
 
