@@ -26,8 +26,8 @@ namespace sparseloom {
 namespace bsr_conv {
 
 /// Everything that the choice of a kernel depends on. Of the base, m counts the pixels of what is written
-/// (dW: of dY); rows and cols are channels. Activation and bias are of forward and dX, which may be the
-/// forward of a transposed convolution.
+/// (dW: of dY); rows and cols are channels. Bias, activation and residual are of forward and dX, which may be
+/// the forward of a transposed convolution.
 struct Problem : sparseloom::Problem {
   ConvShape shape;
   friend bool operator==(const Problem&, const Problem&) = default;
@@ -50,6 +50,11 @@ struct Conv {
   using Problem = bsr_conv::Problem;
   using Args = bsr_conv::Args;
   using Schedule = sparseloom::Schedule;
+  /// What a row's own epilogue has beside a bias, and forward's activation. The call does the rest in a pass
+  /// over what the row wrote.
+  struct Traits {
+    bool activates_dx = true, adds_residual = true;
+  };
   SPARSELOOM_API static ProblemKey key(const Problem& problem);
   SPARSELOOM_API static std::string print(const Problem& problem);
   static std::string print(const Schedule& schedule) { return to_string(schedule); }

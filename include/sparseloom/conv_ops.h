@@ -14,6 +14,7 @@
 #include "sparseloom/bsr_conv.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/layout.h"
+#include "sparseloom/ops.h"
 
 namespace sparseloom {
 
@@ -27,7 +28,7 @@ struct ConvWindow {
 /// and the taps fit into the padded extent.
 SPARSELOOM_API ConvShape conv_shape(const char* op, std::int64_t images, std::span<const ConvWindow> axes);
 
-/// A problem without bias whose operands begin aligned and are contiguous, so that the bytes of their
+/// A problem without an epilogue whose operands begin aligned and are contiguous, so that the bytes of their
 /// channels say whether every row is aligned. The index's arrays are not read. Throws Error for a dtype other
 /// than f32, f16 and bf16.
 SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, DType dtype,
@@ -49,15 +50,21 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 SPARSELOOM_API bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem,
                                                    const Executor& executor);
 
-/// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn] and bias [rows] or null; all of
-/// the plan's dtype. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
-/// Error where a shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could
-/// not be queued.
+/// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn], bias [rows] or null and a
+/// residual [out pixels, rows] or none; all of the plan's dtype. What the kernel's epilogue has not is done
+/// in a pass over y. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws Error where a
+/// shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could not be
+/// queued.
 SPARSELOOM_API void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index,
-                         const void* values, const void* bias, const MatrixView& y,
+                         const void* values, const Addends& addends, const MatrixView& y,
                          std::span<std::byte> workspace, const Executor& executor);
 
-/// dx [in pixels, cols] of dy [out pixels, rows]. Workspace and errors as conv.
+/// dx [in pixels, cols] of dy [out pixels, rows]; as forward of a transposed convolution with a bias [cols],
+/// an activation (in the plan) and a residual [in pixels, cols]. Workspace and errors as conv.
+SPARSELOOM_API void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
+                            const TransposedView& transposed, const void* values, const Addends& addends,
+                            const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor);
+/// The same without addends.
 SPARSELOOM_API void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
                             const TransposedView& transposed, const void* values, const MatrixView& dx,
                             std::span<std::byte> workspace, const Executor& executor);

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "kernels/bsr_conv/cuda/product.h"
 #include "kernels/machine_rates.h"
+#include "ops/activation.h"
 #include "ops/call.h"
 #include "ops/machine.h"
 #include "ops/problem.h"
@@ -68,9 +69,6 @@ void check_planned(const char* op, Direction direction, const ConvPlan& plan, co
   if (p.direction != direction)
     core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
                "make one plan for each direction");
-  if (p.residual)
-    core::fail(op, "a plan without a residual, which this call does not take", "one with a residual",
-               "add it in a pass of your own");
   ops::check_call(op, p, plan, index, workspace, executor);
 }
 
@@ -90,8 +88,9 @@ void check_problem(const bsr_conv::Problem& p) {
   if (p.m != pixels)
     core::fail("plan", "m = " + std::to_string(pixels) + ", the pixels of the shape", std::to_string(p.m),
                "make the problem with describe_conv");
-  if (p.accumulate || (p.direction == Direction::dw && (p.bias || p.activation != Activation::none)))
-    core::fail("plan", "no accumulation, and a bias and an activation on forward and dx only",
+  const bool epilogue = p.bias || p.residual || p.activation != Activation::none;
+  if (p.accumulate || (p.direction == Direction::dw && epilogue))
+    core::fail("plan", "no accumulation, and bias, activation and residual on forward and dx only",
                name_of(p.direction), "add to the gradient, and apply them, in passes of your own");
 }
 
@@ -121,6 +120,37 @@ bsr_conv::Args arguments(const ConvPlan& plan, const IndexView& index, const Con
 void launch(const char* op, const ConvPlan& plan, const bsr_conv::Args& args, const Executor& executor) {
   const runtime::CudaDeviceScope scope(executor.device);
   ops::require_queued(op, plan.launch(args, executor), executor, plan.kernel_name);
+}
+
+/// Forward and dX with their epilogue, of which a row may leave activation and residual to a pass behind it.
+/// Rows on the CPU refuse what they do not have.
+void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const void* values,
+            const Addends& addends, const MatrixView& out, const Executor& executor) {
+  const bsr_conv::Problem& p = plan.problem;
+  const Conv::Traits& row = plan.chosen->traits;
+  const bool activates =
+                 p.activation == Activation::none || p.direction == Direction::forward || row.activates_dx,
+             adds = !p.residual || (activates && row.adds_residual);
+  args.product.values = values;
+  args.product.bias = addends.bias;
+  if (!activates) args.product.activation = Activation::none;
+  if (adds) {
+    args.product.residual = addends.residual.data;
+    args.product.residual_stride = row_distance(addends.residual);
+  }
+  args.product.out = out.data;
+  args.product.out_stride = row_distance(out);
+  launch(op, plan, args, executor);
+  if (!activates || !adds)
+    ops::activate(out, activates ? Activation::none : p.activation, addends.residual, out, executor);
+}
+
+void check_residual(const char* op, const bsr_conv::Problem& p, const ConstMatrixView& residual,
+                    std::int64_t channels) {
+  if ((residual.data != nullptr) != p.residual)
+    core::fail(op, p.residual ? "a residual, as planned" : "no residual, as planned",
+               residual.data ? "one" : "none", "plan for what the call passes");
+  if (p.residual) check_matrix(op, "residual", residual, p.m, channels, p.dtype);
 }
 
 }  // namespace
@@ -207,41 +237,42 @@ std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Index
 }
 
 void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
-          const void* bias, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+          const Addends& addends, const MatrixView& y, std::span<std::byte> workspace,
+          const Executor& executor) {
   const bsr_conv::Problem& p = plan.problem;
   check_planned("conv", Direction::forward, plan, index, workspace, executor);
   check_matrix("conv", "x", x, p.shape.in_pixels(), p.cols, p.dtype);
   check_matrix("conv", "y", y, p.m, p.rows, p.dtype);
   if (p.m == 0 || p.rows == 0) return;
-  ops::check_bias("conv", p, bias);
+  ops::check_bias("conv", p, addends.bias);
   ops::check_values("conv", "values", p, values);
-  check_aligned("conv", plan, values, {x}, {y});
-  bsr_conv::Args args = arguments(plan, index, x, workspace, executor);
-  args.product.values = values;
-  args.product.bias = bias;
-  args.product.out = y.data;
-  args.product.out_stride = row_distance(y);
-  launch("conv", plan, args, executor);
+  check_residual("conv", p, addends.residual, p.rows);
+  check_aligned("conv", plan, values, {x, addends.residual}, {y});
+  launch("conv", plan, arguments(plan, index, x, workspace, executor), values, addends, y, executor);
 }
 
 void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
              const TransposedView& transposed, const void* values, const MatrixView& dx,
              std::span<std::byte> workspace, const Executor& executor) {
+  conv_dx(plan, dy, index, transposed, values, {}, dx, workspace, executor);
+}
+
+void conv_dx(const ConvPlan& plan, const ConstMatrixView& dy, const IndexView& index,
+             const TransposedView& transposed, const void* values, const Addends& addends,
+             const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor) {
   const bsr_conv::Problem& p = plan.problem;
   check_planned("conv_dx", Direction::dx, plan, index, workspace, executor);
   check_matrix("conv_dx", "dy", dy, p.shape.out_pixels(), p.rows, p.dtype);
   check_matrix("conv_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
-  ops::check_bias("conv_dx", p, nullptr);  // which this call does not take
+  ops::check_bias("conv_dx", p, addends.bias);
   ops::check_values("conv_dx", "values", p, values);
   ops::check_transposed("conv_dx", p, index, transposed);
-  check_aligned("conv_dx", plan, values, {dy}, {dx});
+  check_residual("conv_dx", p, addends.residual, p.cols);
+  check_aligned("conv_dx", plan, values, {dy, addends.residual}, {dx});
   bsr_conv::Args args = arguments(plan, index, dy, workspace, executor);
   args.product.transposed = transposed;
-  args.product.values = values;
-  args.product.out = dx.data;
-  args.product.out_stride = row_distance(dx);
-  launch("conv_dx", plan, args, executor);
+  launch("conv_dx", plan, args, values, addends, dx, executor);
 }
 
 void conv_dw(const ConvPlan& plan, const ConstMatrixView& dy, const ConstMatrixView& x,

@@ -83,13 +83,13 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
             "each": {name: partial(call, op, *how, row_of(name)) for name in names},
         }
 
-    dx = rows("bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists)
+    dx = rows("bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists, None, 0, None)
     torchs_dx = partial(product.torchs_dx, grad, values, extents, index, window)
     dw = rows("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists)
     torchs_dw = partial(product.torchs_dvalues, grad, pixels, index, window)
     return {
         "forward": {
-            **rows("bsr_conv", pixels, values, index.packed, index.rows, *lists, None),
+            **rows("bsr_conv", pixels, values, index.packed, index.rows, *lists, None, 0, None),
             "plan": {"layer": lambda: layer(x)},
             "torch": {name: forward(memory) for name, memory in formats.items()},
         },

@@ -3,7 +3,7 @@ arguments and words the errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -143,17 +143,22 @@ def by_parts(
 def require_residual(residual: Tensor, y: Tensor, op: str = "linear") -> None:
     """Raises Error unless the residual has y's layout, shape and dtype, as the operators want it: torch's own
     addition would broadcast or promote it."""
+    require_residual_of(residual, y.shape, y.dtype, op)
+
+
+def require_residual_of(residual: Tensor, shape: Sequence[int], dtype: torch.dtype, op: str) -> None:
+    """require_residual, of a y that is still to be made."""
     if residual.layout != torch.strided:
         raise unsupported_layout(op, "residual", str(residual.layout))
-    if residual.shape != y.shape:
+    if tuple(residual.shape) != tuple(shape):
         raise Error(
             op,
-            f"a residual of y's shape {list(y.shape)}",
+            f"a residual of y's shape {list(shape)}",
             str(list(residual.shape)),
             "expand it to that shape",
         )
-    if residual.dtype != y.dtype:
-        raise Error(op, f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
+    if residual.dtype != dtype:
+        raise Error(op, f"a residual of y's {dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
 
 
 def _by_products(

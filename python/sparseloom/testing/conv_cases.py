@@ -145,12 +145,13 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
     lists, number = [list(each) for each in window], row_of(row)
     pixels, grad = (each.movedim(1, -1).contiguous().to(device) for each in (x, dy))
     packed, stored = index.to(device).packed, values.to(device)
+    options = 0, None, number, case.tf32
     if case.direction == "forward":
         given = None if bias is None else bias.to(device)
-        got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, given, number, case.tf32)
+        got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, given, *options)
     elif case.direction == "dx":
         three = (*(1,) * (3 - len(case.extents)), *case.extents)
-        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, number, case.tf32)
+        got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, None, *options)
     else:
         sizes_of_blocks = pattern.blocks, *case.block
         got = ops.call("bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, number, case.tf32)

@@ -25,8 +25,9 @@ struct ConvCase {
   std::int64_t images = 2, rows = 40, cols = 40;
   BlockShape block{16, 16};
   double density = 0.5;
-  bool bias = false, empty = false;  // empty: block row 1 and block column 1 store nothing
-  std::int64_t padding = 0;          // elements behind each pixel
+  bool bias = false, empty = false;     // empty: block row 1 and block column 1 store nothing
+  bool relu = false, residual = false;  // of forward
+  std::int64_t padding = 0;             // elements behind each pixel
 };
 
 class ConvInstance {
@@ -38,7 +39,8 @@ class ConvInstance {
         shape_(conv_shape("test", c.images, c.axes)),
         x_(dtype, shape_.in_pixels(), c.cols, c.padding),
         dy_(dtype, shape_.out_pixels(), c.rows, c.padding),
-        bias_(dtype, 1, c.rows, 0) {
+        residual_(dtype, shape_.out_pixels(), c.rows, c.padding),
+        bias_(dtype, 1, direction == Direction::dx ? c.cols : c.rows, 0) {
     const std::int64_t block_rows = (c.rows + c.block.rows - 1) / c.block.rows,
                        block_cols = (c.cols + c.block.cols - 1) / c.block.cols;
     crow_.push_back(0);
@@ -53,7 +55,7 @@ class ConvInstance {
     ccol_.resize(static_cast<std::size_t>(block_cols + 1)), row_.resize(col_.size()),
         slot_.resize(col_.size());
     transpose_index(index_, ccol_.data(), row_.data(), slot_.data());
-    fill(x_), fill(dy_), fill(bias_);
+    fill(x_), fill(dy_), fill(residual_), fill(bias_);
     values_.resize(col_.size() * static_cast<std::size_t>(shape_.taps() * c.block.rows * c.block.cols) *
                    size_of(dtype));
     for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t) {
@@ -63,7 +65,8 @@ class ConvInstance {
 
   bsr_conv::Problem problem() const {
     bsr_conv::Problem p = describe_conv(index_, shape_, dtype_, direction_);
-    p.bias = c_.bias && direction_ == Direction::forward;
+    p.bias = c_.bias && direction_ != Direction::dw;
+    p.activation = relu() ? Activation::relu : Activation::none, p.residual = residual();
     return p;
   }
 
@@ -71,7 +74,8 @@ class ConvInstance {
     std::string all = std::string(name_of(direction_)) + " " + name_of(dtype_) + " " +
                       std::to_string(c_.rows) + "x" + std::to_string(c_.cols) + " block " +
                       to_string(c_.block) + " density " + std::to_string(c_.density) + " bias " +
-                      std::to_string(c_.bias) + " padding " + std::to_string(c_.padding) + " images " +
+                      std::to_string(c_.bias) + " relu " + std::to_string(c_.relu) + " residual " +
+                      std::to_string(c_.residual) + " padding " + std::to_string(c_.padding) + " images " +
                       std::to_string(c_.images);
     for (const ConvWindow& axis : c_.axes)
       for (const auto& [name, number] : {std::pair{" in ", axis.in},
@@ -99,12 +103,12 @@ class ConvInstance {
     const std::span<std::byte> workspace = scratch.span();
     calling([&] { return kernel + " of " + text(); });
     const MatrixView view{out.data(), dtype_, out.rows, out.cols, out.stride};
+    const Addends addends(c_.bias ? bias_.data() : nullptr, residual() ? seen(residual_) : ConstMatrixView{});
     if (direction_ == Direction::forward)
-      conv(*plan, seen(x_), index_, values_.data(), c_.bias ? bias_.data() : nullptr, view, workspace,
-           executor);
+      conv(*plan, seen(x_), index_, values_.data(), addends, view, workspace, executor);
     else if (direction_ == Direction::dx)
-      conv_dx(*plan, seen(dy_), index_, {ccol_.data(), row_.data(), slot_.data()}, values_.data(), view,
-              workspace, executor);
+      conv_dx(*plan, seen(dy_), index_, {ccol_.data(), row_.data(), slot_.data()}, values_.data(), addends,
+              view, workspace, executor);
     else
       conv_dw(*plan, seen(dy_), seen(x_), index_, out.data(), workspace, executor);
     EXPECT_TRUE(out.padding_untouched()) << kernel;
@@ -138,9 +142,9 @@ class ConvInstance {
 
   void compare(const Matrix& out) const {
     std::vector<double> exact(static_cast<std::size_t>(out.rows * out.cols));
-    if (direction_ == Direction::forward && c_.bias)
+    if (direction_ != Direction::dw && c_.bias)
       for (std::size_t i = 0; i < exact.size(); ++i)
-        exact[i] = bias_.at(0, static_cast<std::int64_t>(i) % c_.rows);
+        exact[i] = bias_.at(0, static_cast<std::int64_t>(i) % out.cols);
     for_each_weight([&](std::int64_t at, std::int64_t o, std::int64_t i, std::int64_t tap) {
       if (o >= c_.rows || i >= c_.cols) return;
       const double w = load(dtype_, values_.data(), at);
@@ -155,12 +159,16 @@ class ConvInstance {
     Matrix rounded(dtype_, 1, 1, 0);
     for (std::int64_t r = 0; r < out.rows; ++r)
       for (std::int64_t k = 0; k < out.cols; ++k) {
-        rounded.set(0, 0, exact[static_cast<std::size_t>(r * out.cols + k)]);
+        double sum = exact[static_cast<std::size_t>(r * out.cols + k)];
+        if (relu()) sum = std::max(sum, 0.0);
+        rounded.set(0, 0, residual() ? sum + residual_.at(r, k) : sum);
         ASSERT_EQ(out.at(r, k), rounded.at(0, 0)) << "at " << r << ", " << k;
       }
   }
 
  private:
+  bool relu() const { return c_.relu && direction_ == Direction::forward; }
+  bool residual() const { return c_.residual && direction_ == Direction::forward; }
   double number() { return static_cast<double>(random_() % 5) - 2; }
   void fill(Matrix& matrix) {
     for (std::int64_t r = 0; r < matrix.rows; ++r)
@@ -219,7 +227,7 @@ class ConvInstance {
   std::mt19937 random_{7};
   std::vector<std::int32_t> crow_, col_, ccol_, row_, slot_;
   IndexView index_;
-  Matrix x_, dy_, bias_;
+  Matrix x_, dy_, residual_, bias_;
   std::vector<std::byte> values_;
   mutable std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> pairs_;  // of each tap
 };
@@ -262,6 +270,7 @@ TEST(ConvOnCpu, EveryShapeInSpace) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       ConvCase c{axes};
       c.bias = axes.size() != 1, c.padding = dtype == DType::f32 ? 0 : 3;
+      c.residual = axes.size() != 2, c.relu = axes.size() != 3;
       check(c, dtype);
     }
 }
@@ -271,7 +280,8 @@ TEST(ConvOnCpu, EveryBlockAndDtypeOfRaggedChannels) {
        {BlockShape{8, 8}, {16, 16}, {32, 32}, {64, 64}, {128, 128}, {8, 64}, {64, 16}})
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       ConvCase c{{{6, 3, 1, 1}, {5, 3, 2, 1}}};
-      c.block = block, c.rows = 3 * block.rows - 3, c.cols = 2 * block.cols + 5, c.bias = true;
+      c.block = block, c.rows = 3 * block.rows - 3, c.cols = 2 * block.cols + 5;
+      c.bias = c.relu = c.residual = true;
       check(c, dtype);
     }
 }
@@ -335,6 +345,7 @@ ConvCase drawn(core::Rng& rng) {
   c.rows = 1 + below(3 * c.block.rows), c.cols = 1 + below(3 * c.block.cols);
   c.density = 0.1 * static_cast<double>(1 + below(10));
   c.bias = below(2) == 0, c.padding = below(3) == 0 ? below(9) : 0, c.empty = below(6) == 0;
+  c.relu = below(2) == 0, c.residual = below(2) == 0;
   return c;
 }
 

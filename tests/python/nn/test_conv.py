@@ -297,4 +297,4 @@ def test_the_operator_refuses_what_plans_would_confuse() -> None:
         ops.call("row_number", "avx3_conv")
     with pytest.raises(Error, match=r"row = -1 .*, got 4096"):
         window = [3, 3], [1, 1], [0, 0], [1, 1]
-        ops.call("bsr_conv", x, layer.values, layer.index.packed, 32, *window, None, 4096)
+        ops.call("bsr_conv", x, layer.values, layer.index.packed, 32, *window, None, 0, None, 4096)

@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 import sparseloom.hf
 from sparseloom import BlockSparse, Error, densify_, load, quantize_, save, sparsify_
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseConv2d, BlockSparseConvTranspose2d
+from sparseloom.ops.conv import product
 
 
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
@@ -228,3 +229,54 @@ def test_a_padded_1x1_convolution_and_what_is_not_quantized() -> None:
     sparsify_(net, {"2": BlockSparse(block=8, density=0.5)})
     kept = {skip.name: skip.reason for skip in quantize_(net).skipped}
     assert kept.keys() == {"0", "1"} and all("no 8-bit product for conv" in each for each in kept.values())
+
+
+#: Of layers on three numbers of axes and a transposed one: what makes them, and their input and output.
+FUSED = {
+    "conv1d": (lambda **how: made(1, padding=1, **how), (2, 24, 7), (2, 20, 7)),
+    "conv2d": (lambda **how: made(2, padding=1, **how), (2, 24, 5, 6), (2, 20, 5, 6)),
+    "conv3d": (lambda **how: made(3, padding=1, **how), (2, 24, 3, 4, 5), (2, 20, 3, 4, 5)),
+    "transposed": (lambda **how: made_transposed(2, padding=1, **how), (2, 24, 5, 6), (2, 20, 5, 6)),
+}
+
+
+def no_pass(y: Tensor, activation: str | None) -> Tensor:
+    assert activation is None
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu", "relu2"])
+@pytest.mark.parametrize("kind", FUSED)
+def test_a_row_s_epilogue_is_that_of_passes_behind_it(
+    kind: str, activation: str | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    make, x_shape, y_shape = FUSED[kind]
+    layer = make(activation=activation).to(dtype)
+    layer.strict = True  # by a row
+    twin = layer.to_dense().double()
+    x, residual, dy = (torch.randn(shape, dtype=dtype) for shape in (x_shape, y_shape, y_shape))
+    near = {"rtol": 2e-5, "atol": 2e-5} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.02}
+    for more in (None, residual):
+        wide = [None if each is None else each.double().requires_grad_() for each in (x, more)]
+        expected = twin(wide[0]) if wide[1] is None else twin(wide[0]) + wide[1]
+        with torch.no_grad(), monkeypatch.context() as patched:
+            if kind != "transposed":  # whose rows on a CPU add a bias and no more
+                patched.setattr(product, "activate", no_pass)
+            y = layer(x, residual=more)
+        torch.testing.assert_close(y.double(), expected, **near)
+        own = [None if each is None else each.clone().requires_grad_() for each in (x, more)]
+        trained = layer(own[0], residual=own[1])
+        torch.testing.assert_close(trained, y, **near)
+        leaves, wide_leaves = (
+            [*(each for each in inputs if each is not None), *module.parameters()]
+            for inputs, module in ((own, layer), (wide, twin))
+        )
+        mine = torch.autograd.grad(trained, leaves, dy)
+        theirs = list(torch.autograd.grad(expected, wide_leaves, dy.double()))
+        at = next(i for i, each in enumerate(leaves) if each is layer.values)
+        theirs[at] = layer.sparse_weights()["values"].packed(layer.of_channels(theirs[at]))
+        for got, exact in zip(mine, theirs, strict=True):
+            limit = near["rtol"] * float(exact.abs().max())
+            torch.testing.assert_close(got.double(), exact, rtol=near["rtol"], atol=limit)

@@ -45,33 +45,33 @@ class Rows:
         assert all(torch.equal(*lists) for lists in zip(index.lists(), right.lists(), strict=True))
         return product.dense(values, index, kernel)
 
-    def conv(self, x: Tensor, values: Tensor, packed: Tensor, bias: Any, rows: int, *window: Any) -> Tensor:
+    def conv(self, x: Tensor, values: Tensor, packed: Tensor, rows: int, *rest: Any) -> Tensor:
         self.called.append("forward")
-        kernel, stride, padding, dilation, *any_row = window
-        assert any_row == ["", False, -1]
-        assert bias is None and rows == self.shape[0]
+        kernel, stride, padding, dilation, *others = rest
+        assert others == [None, 0, None, operators.PLAN_CHOOSES, False, -1] and rows == self.shape[0]
         conv = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
         y = conv(x.movedim(-1, 1), self.weight(values, packed, kernel), None, stride, padding, dilation)
         return y.movedim(1, -1)
 
     def conv_dx(self, dy: Tensor, values: Tensor, packed: Tensor, cols: int, *rest: Any) -> Tensor:
         self.called.append("dx")
-        *extents, kernel, _, _, _, _, _, _ = rest
-        x = dy.new_zeros(dy.shape[0], *extents[3 - len(kernel) :], cols, requires_grad=True)
+        extents, window, (bias, *others) = rest[:3], rest[3:7], rest[7:]
+        x = dy.new_zeros(dy.shape[0], *extents[3 - len(window[0]) :], cols, requires_grad=True)
         with torch.enable_grad():
-            y = self.conv(x, values, packed, None, dy.shape[-1], *rest[len(extents) :])
+            y = self.conv(x, values, packed, dy.shape[-1], *window, None, *others)
         self.called.pop()
         assert y.shape == dy.shape
-        return torch.autograd.grad(y, x, dy)[0]
+        dx = torch.autograd.grad(y, x, dy)[0]
+        return dx if bias is None else dx + bias
 
     def conv_dw(
-        self, dy: Tensor, x: Tensor, packed: Tensor, blocks: int, bm: int, bn: int, *window: Any
+        self, dy: Tensor, x: Tensor, packed: Tensor, blocks: int, bm: int, bn: int, *rest: Any
     ) -> Tensor:
         self.called.append("dw")
         assert (bm, bn) == self.block
-        values = torch.zeros(blocks, math.prod(window[0]), bm, bn, requires_grad=True)
+        values = torch.zeros(blocks, math.prod(rest[0]), bm, bn, requires_grad=True)
         with torch.enable_grad():
-            y = self.conv(x, values, packed, None, dy.shape[-1], *window)
+            y = self.conv(x, values, packed, dy.shape[-1], *rest[:4], None, 0, None, *rest[4:])
         self.called.pop()
         return torch.autograd.grad(y, values, dy)[0]
 

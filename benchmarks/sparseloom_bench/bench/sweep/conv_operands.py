@@ -105,18 +105,19 @@ class ConvOperands:
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
         """Computes the product by that kernel, or by torch as the layer does."""
         direction, index, extents = self.cell.direction, self.index, self.cell.extents
+        no_epilogue = None, 0, None
         row = row_of("" if kernel == LENT else kernel), self.tf32, index.digest
         if direction == "forward":
             if kernel == LENT:
                 y = product.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
                 return y.movedim(1, -1)
-            return ops.call("bsr_conv", x, values, index.packed, index.rows, *self._lists, None, *row)
+            return ops.call("bsr_conv", x, values, index.packed, index.rows, *self._lists, *no_epilogue, *row)
         if direction == "dx":
             if kernel == LENT:
                 return product.torchs_dx(dy, values, extents, index, self.cell.window)
             space = (*(1,) * (3 - len(extents)), *extents)
             how = index.packed, index.cols, *space, *self._lists
-            return ops.call("bsr_conv_dx", dy, values, *how, *row)
+            return ops.call("bsr_conv_dx", dy, values, *how, *no_epilogue, *row)
         if kernel == LENT:
             return product.torchs_dvalues(dy, x, index, self.cell.window)
         how = index.packed, index.blocks, index.bm, index.bn, *self._lists

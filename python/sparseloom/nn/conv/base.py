@@ -190,18 +190,18 @@ class ConvModule(IndexedModule):
         self._require_fit(x, values)
         if bias is not None and bias.device != x.device:  # those that add it themselves leave it to torch
             require_one_device("conv", {"x": x, "bias": bias})
-        y = self._product(x, values, bias, **how)
-        if self.edges is not None:
-            y = self.edges(y, x.shape[2:])
-        # Torch's own operators, which read y once more each: no row of bsr_conv has an epilogue but the bias.
-        y = ops.activate(y, self.activation)
-        if residual is not None:
-            ops.require_residual(residual, y, "conv")
-            y = y + residual
+        if self.edges is None:
+            y = self._product(x, values, bias, self.activation, residual, **how)
+        else:
+            y = self.edges(self._product(x, values, bias, None, None, **how), x.shape[2:])
+            y = product.finished(y, self.activation, residual)
         return y.squeeze(0) if unbatched else y
 
-    def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
-        """Returns the product with bias; the operands have one dtype and device."""
+    def _product(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
+        residual: Tensor | None, **how: Any,
+    ) -> Tensor:  # fmt: skip
+        """Returns act(product + bias) + residual; x, values and bias have one dtype and device."""
         raise NotImplementedError
 
     def _kept(self, x: Tensor, values: Tensor) -> Tensor | None:

@@ -133,13 +133,16 @@ class BlockSparseConv(ConvModule):
         self._window.out(padded)
         return direction, padded, self.index
 
-    def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
+    def _product(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
+        residual: Tensor | None, **how: Any,
+    ) -> Tensor:  # fmt: skip
         weight = self._kept(x, values)
         if self._pad:
             x = F.pad(x, self._pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
         if weight is not None:
-            return product.by_weight(x, weight, bias, self._window)
-        return product.conv(x, values, self.index, bias, self._window, self.strict)
+            return product.finished(product.by_weight(x, weight, bias, self._window), activation, residual)
+        return product.conv(x, values, self.index, bias, self._window, self.strict, activation, residual)
 
 
 class BlockSparseConv1d(BlockSparseConv):

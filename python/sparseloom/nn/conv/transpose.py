@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ... import ops
 from ...errors import Error
+from ...ops.conv import product
 from ...ops.conv.product import Window
 from ...ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ...pattern import Block, Pattern
@@ -137,15 +138,19 @@ class BlockSparseConvTranspose(ConvModule):
         row = {"forward": "dx", "dx": "forward", "dw": "dw"}[direction]
         return row, extents_of(extents, self._window, self.output_padding), turned_sizes(self.index)
 
-    def _product(self, x: Tensor, values: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
+    def _product(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
+        residual: Tensor | None, **how: Any,
+    ) -> Tensor:  # fmt: skip
         more = self.output_padding
         if (output_size := how.get("output_size")) is not None:
             more = self._padding_for(tuple(x.shape[2:]), output_size)
         if (weight := self._kept(x, values)) is not None:
             extents_of(tuple(x.shape[2:]), self._window, more)
-            return by_weight(x, weight, bias, self._window, more)
+            y = by_weight(x, weight, bias, self._window, more)
+            return product.finished(y, activation, residual)
         operands = x, values, self.index, bias, self._window, more, self.strict, self._turned_index
-        return conv_transpose(*operands)
+        return conv_transpose(*operands, activation, residual)
 
     def _padding_for(self, extents: tuple[int, ...], output_size: Sequence[int]) -> tuple[int, ...]:
         """Returns the output_padding that gives a result of that size."""

@@ -17,9 +17,10 @@ from torch.nn import grad
 
 from ...errors import Error, translated
 from .. import operators
+from ..autograd import activate, require_residual, require_residual_of
 from ..index import Index
 from ..once import differentiable_once
-from ..operators import PLAN_CHOOSES, call
+from ..operators import ACTIVATIONS, PLAN_CHOOSES, call
 from ..plans import has_kernels_for
 from ..products import transformed
 from .plans import rounds_to_tf32, rows_are_faster
@@ -29,6 +30,8 @@ _INPUTS: Any = (grad.conv1d_input, grad.conv2d_input, grad.conv3d_input)
 _TRANSPOSED: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _WEIGHTS: Any = (grad.conv1d_weight, grad.conv2d_weight, grad.conv3d_weight)
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+#: bias, activation and residual of an operator whose product has none.
+NO_EPILOGUE = (None, ACTIVATIONS[None], None)
 
 
 class Window(NamedTuple):
@@ -64,32 +67,53 @@ class Window(NamedTuple):
 
 
 def conv(
-    x: Tensor, values: Tensor, index: Index, bias: Tensor | None, window: Window, strict: bool = False
-) -> Tensor:
-    """Returns the convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias [rows].
+    x: Tensor, values: Tensor, index: Index, bias: Tensor | None, window: Window, strict: bool = False,
+    activation: str | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Returns act(conv(x, W) + bias) + residual [images, rows, *space] of x [images, cols, *space], bias
+    [rows] and a residual of the result's shape and dtype.
 
     The rows of bsr_conv run it where x is bf16 or fp16, or fp32 on the CPU or, where torch.backends.cudnn
     allows TF32 for convolutions, on a GPU, and the plan expects less time of them: x in channels-last memory
     is not copied, and the result lies in channels-last memory. Everywhere else (fp64, no images, torch.func)
     torch's convolution runs with a dense copy of W. What rows run, and on a GPU what they could run, is
-    differentiable once; the rest to any order. Raises Error where ``strict`` forbids the dense copy, where
-    the taps do not fit, or an operand does not.
+    differentiable once; the rest to any order. Rows fuse the epilogue, but in a training step only a relu or
+    a residual that stands alone: the gradient of every other activation reads the activation's input. Raises
+    Error where ``strict`` forbids the dense copy, where the taps do not fit, or an operand does not.
     """
-    window.out(x.shape[2:])
+    out = window.out(x.shape[2:])
     by_row = by_rows("forward", x, tuple(x.shape[2:]), index, window, strict)
     if strict and not by_row:
         raise no_row("conv", x)
-    y: Tensor
     watched = torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (x, values, bias)
+        each is not None and each.requires_grad for each in (x, values, bias, residual)
     )
-    if watched and (by_row or _chooses_each(x)):
-        y = _Conv.apply(x.movedim(1, -1), values, bias, index, window, by_row)
-    elif by_row:
-        y = _forward(x.movedim(1, -1), values, bias, index, window)
+    by_function = watched and (by_row or _chooses_each(x))
+    if not by_function and not by_row:
+        return finished(torchs_forward(x, values, bias, index, window), activation, residual)
+    if residual is not None:
+        require_residual_of(residual, (x.shape[0], index.rows, *out), x.dtype, "conv")
+    fused, addend = activation, residual
+    if by_function:
+        fused = activation if activation == "relu" and residual is None else None
+        addend = residual if activation is None else None
+    y: Tensor
+    pixels, more = x.movedim(1, -1), None if addend is None else addend.movedim(1, -1)
+    if by_function:
+        y = _Conv.apply(pixels, values, bias, more, (index, window, by_row, fused))
     else:
-        return torchs_forward(x, values, bias, index, window)
-    return y.movedim(-1, 1)
+        y = _forward(pixels, values, bias, index, window, fused, more)
+    y = y.movedim(-1, 1)
+    return finished(y, None if fused == activation else activation, None if addend is residual else residual)
+
+
+def finished(y: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
+    """Returns act(y) + residual by torch's own operators. Raises Error where the residual does not fit."""
+    y = activate(y, activation)
+    if residual is None:
+        return y
+    require_residual(residual, y, "conv")
+    return y + residual
 
 
 def _chooses_each(x: Tensor) -> bool:
@@ -135,43 +159,60 @@ _built_for_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Conv(torch.autograd.Function):
-    """The three products, each by a row or by torch; x and dy are [images, *space, channels]. ``by_row``: who
-    computes forward."""
+    """The three products, each by a row or by torch; x, dy and residual are [images, *space, channels].
+    ``how``: the index, the window, whether a row computes forward, and None or "relu", whose gradient reads
+    y."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window, by_row: bool
-    ) -> Tensor:
-        ctx.how, ctx.extents = (index, window), x.shape[1:-1]
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None,
+        how: tuple[Index, Window, bool, str | None],
+    ) -> Tensor:  # fmt: skip
+        index, window, by_row, activation = ctx.how = how
+        ctx.extents = x.shape[1:-1]
         need_x, need_values, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(x if need_values else None, values if need_x else None)
         if by_row:
-            return _forward(x, values, bias, index, window)
-        return torchs_forward(x.movedim(-1, 1), values, bias, index, window).movedim(1, -1)
+            y = _forward(x, values, bias, index, window, activation, residual)
+        else:
+            y = torchs_forward(x.movedim(-1, 1), values, bias, index, window).movedim(1, -1)
+            y = activate(y, activation)
+            y = y if residual is None else y + residual
+        kept = x if need_values else None, values if need_x else None
+        ctx.save_for_backward(*kept, None if activation is None else y)
+        return y
 
     @staticmethod
     @differentiable_once("conv")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, values), (index, window) = ctx.saved_tensors, ctx.how
-        need_x, need_values, need_bias, *_ = ctx.needs_input_grad
+        (x, values, y), (index, window, _, _) = ctx.saved_tensors, ctx.how
+        need_x, need_values, need_bias, need_residual, _ = ctx.needs_input_grad
         dx = dvalues = dbias = None
+        dresidual = dy if need_residual else None
+        if y is not None:
+            dy = torch.ops.aten.threshold_backward(dy, y, 0)
         if need_x:
             dx = _dx(dy, values, ctx.extents, index, window)
         if need_values:
             dvalues = _dvalues(dy, x, index, window)
         if need_bias:
             dbias = dy.sum(tuple(range(dy.dim() - 1)))
-        return dx, dvalues, dbias, None, None, None
+        return dx, dvalues, dbias, dresidual, None
 
 
-def _forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:
-    return _called(operators.conv, x, values, index.packed, index.rows, *window, bias, *_any_row(x, index))
+def _forward(
+    x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window,
+    activation: str | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    epilogue = bias, ACTIVATIONS[activation], residual
+    return _called(
+        operators.conv, x, values, index.packed, index.rows, *window, *epilogue, *_any_row(x, index)
+    )
 
 
 def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
-        how = index.packed, index.cols, *three, *window, *_any_row(dy, index)
+        how = index.packed, index.cols, *three, *window, *NO_EPILOGUE, *_any_row(dy, index)
         return _called(operators.conv_dx, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 

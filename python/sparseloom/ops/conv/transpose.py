@@ -17,8 +17,10 @@ from torch import Tensor
 
 from ...errors import Error
 from .. import operators
+from ..autograd import require_residual_of
 from ..index import UNKNOWN, Index
 from ..once import differentiable_once
+from ..operators import ACTIVATIONS
 from ..products import SEGMENT
 from . import product
 from .product import Window
@@ -39,9 +41,10 @@ def extents_of(extents: tuple[int, ...], window: Window, output_padding: tuple[i
 def conv_transpose(
     x: Tensor, values: Tensor, index: Index, bias: Tensor | None, window: Window,
     output_padding: tuple[int, ...], strict: bool = False, turned_index: Callable[[], Index] | None = None,
+    activation: str | None = None, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Returns the transposed convolution [images, rows, *space] of x [images, cols, *space] with W, plus bias
-    [rows].
+    """Returns act(conv_transpose(x, W) + bias) + residual [images, rows, *space] of x [images, cols, *space],
+    bias [rows] and a residual of the result's shape and dtype.
 
     ``turned_index`` returns ``turned(index)``, for a caller that keeps it. What runs, and what raises Error,
     is as for ``product.conv``.
@@ -51,20 +54,25 @@ def conv_transpose(
     if not product.by_rows("dx", x, extents, sizes, window, strict):
         if strict:
             raise product.no_row("conv_transpose", x)
-        return by_weight(x, product.dense(values, index, window.kernel), bias, window, output_padding)
+        weight = product.dense(values, index, window.kernel)
+        return product.finished(by_weight(x, weight, bias, window, output_padding), activation, residual)
     # Padding of at least a stride asks for outputs that an x after the last would have: zeros are put there.
     more = [each // stride for each, stride in zip(output_padding, window.stride, strict=True)]
     if any(more):
         x = F.pad(x, [side for each in reversed(more) for side in (0, each)])
     slots = index.slot.long()
-    y = _Transposed.apply(
-        x.movedim(1, -1),
-        values[slots].transpose(-1, -2).contiguous(),
-        turned(index) if turned_index is None else turned_index(),
-        window,
-        extents,
+    pixels, weight = x.movedim(1, -1), values[slots].transpose(-1, -2).contiguous()
+    how = turned(index) if turned_index is None else turned_index(), window, extents
+    watched = torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (x, values, bias, residual)
     )
-    return (y if bias is None else y + bias).movedim(-1, 1)
+    if watched or not x.is_cuda:  # rows of the CPU add no more than a bias where dX is computed
+        y = _Transposed.apply(pixels, weight, bias, how)
+        return product.finished(y.movedim(-1, 1), activation, residual)
+    if residual is not None:
+        require_residual_of(residual, (x.shape[0], index.rows, *extents), x.dtype, "conv")
+        residual = residual.movedim(1, -1)
+    return _by_dx(pixels, weight, bias, *how, activation, residual).movedim(-1, 1)
 
 
 def by_weight(
@@ -93,29 +101,41 @@ def turned(index: Index) -> Index:
     return Index(torch.cat([*lists, back]), index.blocks, index.cols, index.rows, index.bn, index.bm, UNKNOWN)
 
 
+def _by_dx(
+    x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window, extents: tuple[int, ...],
+    activation: str | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Returns dX of the convolution of ``index`` for a dY of x, and its epilogue."""
+    three = (*(1,) * (3 - len(extents)), *extents)
+    epilogue = bias, ACTIVATIONS[activation], residual
+    numbers = index.cols, *three, *window, *epilogue, *product._any_row(x, index)
+    return product._called(operators.conv_dx, x, values, index.packed, *numbers)
+
+
 class _Transposed(torch.autograd.Function):
     """The rows' products of the convolution whose dX the result is; x and y are [images, *space, channels],
     ``values`` and ``index`` of [channels of x, channels of y]."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, index: Index, window: Window, extents: tuple[int, ...]
-    ) -> Tensor:
-        ctx.how = index, window
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None,
+        how: tuple[Index, Window, tuple[int, ...]],
+    ) -> Tensor:  # fmt: skip
+        ctx.how = how
         need_x, need_values, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if need_values else None, values if need_x else None)
-        three = (*(1,) * (3 - len(extents)), *extents)
-        how = index.packed, index.cols, *three, *window, *product._any_row(x, index)
-        return product._called(operators.conv_dx, x, values, *how)
+        return _by_dx(x, values, bias, *how)
 
     @staticmethod
     @differentiable_once("conv_transpose")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, values), (index, window) = ctx.saved_tensors, ctx.how
-        need_x, need_values, *_ = ctx.needs_input_grad
-        dx = dvalues = None
+        (x, values), (index, window, _) = ctx.saved_tensors, ctx.how
+        need_x, need_values, need_bias, _ = ctx.needs_input_grad
+        dx = dvalues = dbias = None
         if need_x:
             dx = product._forward(dy, values, None, index, window)
         if need_values:
             dvalues = product._dvalues(x, dy, index, window)
-        return dx, dvalues, None, None, None
+        if need_bias:
+            dbias = dy.sum(tuple(range(dy.dim() - 1)))
+        return dx, dvalues, dbias, None

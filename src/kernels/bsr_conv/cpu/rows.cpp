@@ -41,8 +41,8 @@ Refusal refuse(const Method& method, const bsr_conv::Problem& p, const plan::Mac
   if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
   if (method.bf16_only && p.dtype != DType::bf16)
     return {"multiplies bf16 only, the dtype is {}", name_of(p.dtype)};
-  if (p.activation != Activation::none && p.direction != Direction::forward)
-    return "has an activation in forward only";
+  if (p.direction != Direction::forward && (p.activation != Activation::none || p.residual))
+    return "has an activation and a residual in forward only";
   const std::int64_t taps = p.shape.taps(), limit = std::int64_t{1} << 31;
   if (p.blocks * taps >= limit || p.rows * taps >= limit || p.cols * taps >= limit)
     return "counts blocks and channels times taps in 31 bits, and there are more";

@@ -40,9 +40,10 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   if (dx && p.shape.strides() != 1) return "does dx of stride 1 only";
   if (!wgmma_conv_possible(p.shape, dx))
     return "needs strides of 8 at most and taps and padding within 128 pixels, or within 16 with three axes";
-  if (p.residual) return "adds no residual";
-  if (dx && p.activation != Activation::none) return "applies no activation in dx";
   sparseloom::Problem product = product_of(p);
+  const bool passes = p.residual || (dx && p.activation != Activation::none);  // behind the kernel, over y
+  product.residual = false;
+  if (dx) product.activation = Activation::none;
   const Device device(machine);
   if (dw) {
     if (p.accumulate ? false : !p.out_aligned)
@@ -66,7 +67,9 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   schedule.groups = {0};
   const double us_of_product = wgmma_dds::predict_us(product, machine, kNarrow),
                repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));
-  out.add({schedule, kStartUs + kShare[kNarrow] * std::max(kLaunchUs, us_of_product - repeated), 0});
+  const double written = static_cast<double>(p.m) * static_cast<double>((dx ? p.cols : p.rows) * 2),
+               pass = passes ? kLaunchUs + us(memory_seconds((p.residual ? 3 : 2) * written, device)) : 0;
+  out.add({schedule, kStartUs + kShare[kNarrow] * std::max(kLaunchUs, us_of_product - repeated) + pass, 0});
   return {};
 }
 
@@ -77,8 +80,12 @@ int launch(const bsr_conv::Args& args, const Schedule& schedule, const Executor&
 
 }  // namespace
 
-ConvRow sm90_wgmma() { return {"sm90_conv", Placement::cuda, propose<false>, launch}; }
-ConvRow sm90_wgmma_narrow() { return {"sm90_conv_narrow", Placement::cuda, propose<true>, launch}; }
+constexpr bsr_conv::Conv::Traits kTraits{.activates_dx = false, .adds_residual = false};
+
+ConvRow sm90_wgmma() { return {"sm90_conv", Placement::cuda, propose<false>, launch, nullptr, kTraits}; }
+ConvRow sm90_wgmma_narrow() {
+  return {"sm90_conv_narrow", Placement::cuda, propose<true>, launch, nullptr, kTraits};
+}
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
 

@@ -123,9 +123,7 @@ TEST(CudaConvRows, RefuseInWords) {
   p.block = {16, 16};
   EXPECT_EQ(ask("sm90_conv", p).refusal, "needs square blocks of 32, 64 or 128, the block is 16x16");
   EXPECT_EQ(ask("sm80_conv", p).refusal, "");
-  p.block = {64, 64}, p.residual = true;
-  EXPECT_EQ(ask("sm90_conv_narrow", p).refusal, "adds no residual");
-  p.residual = false, p.aligned = false;
+  p.block = {64, 64}, p.aligned = false;
   EXPECT_NE(ask("sm90_conv", p).refusal, "");
   EXPECT_EQ(ask("sm80_conv", p).refusal, "");
   p.aligned = true, p.dtype = DType::f32;
