@@ -10,7 +10,7 @@
 #include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
-#include "scratch.h"
+#include "product_call.h"
 #include "sparseloom/conv_ops.h"
 
 namespace sparseloom::binding {
@@ -66,17 +66,6 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
   return as_contiguous(values);
 }
 
-/// The residual as a matrix of pixels; one without data if there is none.
-Matrix residual_of(const char* op, const std::optional<Tensor>& residual, const Tensor& x,
-                   const Numbers& sizes, DType dtype, int device) {
-  if (!residual) return {x, {}};
-  require_device(op, "residual", *residual, device, "x");
-  require_same_dtype(op, dtype, "residual", *residual);
-  if (sizes_of(*residual) != sizes)
-    core::fail(op, "a residual of y's shape, channels last", shape_of(*residual), "expand it to that shape");
-  return matrix_of(op, "residual", *residual);
-}
-
 Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::int64_t rows, Numbers kernel,
                Numbers stride, Numbers padding, Numbers dilation, std::optional<Tensor> bias,
                std::int64_t activation, std::optional<Tensor> residual, std::int64_t row, bool tf32,
@@ -91,23 +80,20 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   const BlockShape block = block_of(op, rows, input.view.cols, values.size(2), values.size(3));
   const IndexView index =
       index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x", {.digest = digest});
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, device);
   const Numbers sizes = sizes_with(shape, space.size(), false, rows);
-  const Matrix addend = residual_of(op, residual, x, sizes, dtype, device);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, dtype, device);
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
   problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
-  problem.bias = bias.has_value();
-  problem.activation = activation_of(op, activation);
-  problem.residual = residual.has_value();
-  problem.aligned = is_aligned(input.view) && is_aligned(values.const_data_ptr()) && is_aligned(addend.view);
+  epilogue.describe(problem);
+  problem.aligned =
+      is_aligned(input.view) && is_aligned(values.const_data_ptr()) && is_aligned(epilogue.residual.view);
   const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor y = new_like(op, x, sizes);
   const Scratch workspace(op, plan->workspace_bytes, device);
-  const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
-  conv(*plan, input.view, index, values.const_data_ptr(), addends, writable(y, dtype, problem.m, rows),
-       workspace.span(), executor);
+  conv(*plan, input.view, index, values.const_data_ptr(), epilogue.addends(),
+       writable(y, dtype, problem.m, rows), workspace.span(), executor);
   return y;
 }
 
@@ -128,22 +114,19 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   const BlockShape block = block_of(op, grad.view.cols, cols, values.size(2), values.size(3));
   const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy",
                                    {.columns = true, .digest = digest});
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, cols, dtype, device);
   const Numbers sizes = sizes_with(shape, axes, true, cols);
-  const Matrix addend = residual_of(op, residual, dy, sizes, dtype, device);
+  const Epilogue epilogue(op, bias, activation, residual, dy, sizes, dtype, device);
   const Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
-  problem.bias = bias.has_value();
-  problem.activation = activation_of(op, activation);
-  problem.residual = residual.has_value();
+  epilogue.describe(problem);
   problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
-  problem.aligned = is_aligned(grad.view) && is_aligned(values.const_data_ptr()) && is_aligned(addend.view);
+  problem.aligned =
+      is_aligned(grad.view) && is_aligned(values.const_data_ptr()) && is_aligned(epilogue.residual.view);
   const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor out = new_like(op, dy, sizes);
   const Scratch workspace(op, plan->workspace_bytes, device);
-  const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
-  conv_dx(*plan, grad.view, index, column_index(index), values.const_data_ptr(), addends,
+  conv_dx(*plan, grad.view, index, column_index(index), values.const_data_ptr(), epilogue.addends(),
           writable(out, dtype, problem.m, cols), workspace.span(), executor);
   return out;
 }

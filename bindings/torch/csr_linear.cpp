@@ -12,7 +12,7 @@
 #include "operands.h"
 #include "ops/row_number.h"
 #include "ops/valid_index.h"
-#include "scratch.h"
+#include "product_call.h"
 #include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
@@ -73,15 +73,6 @@ Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType 
   return as_contiguous(values);
 }
 
-/// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
-void run(const char* op, const CsrLinear::Problem& problem, const CsrView& w, const MatmulArgs& args,
-         int device, std::int64_t row) {
-  const Executor executor = torch_executor(device);
-  const auto plan = CsrLinear::plan(problem, executor, ops::row_name(op, row));
-  const Scratch workspace(op, plan->workspace_bytes, device);
-  CsrLinear::run(*plan, args, w, workspace.span(), executor);
-}
-
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
               std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
               std::int64_t row, bool strict) {
@@ -90,20 +81,18 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   const Matrix input = matrix_of(op, "x", x);
   const CsrView w = view_of(op, crow, col, input.view.cols, device, "x");
   const Tensor stored = values_for(op, values, w, input.view.dtype, device, "x");
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, w.rows, input.view.dtype, device);
+  const std::vector<std::int64_t> sizes = with_features(x, w.rows);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, input.view.dtype, device);
   CsrLinear::Problem problem = CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
-  const Matrix addend = residual_of(op, residual, x, w.rows, input.view.dtype, device);
-  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
-  problem.activation = activation_of(op, activation);
-  const Tensor y = new_like(op, x, with_features(x, w.rows));
+  epilogue.describe(problem), problem.strict = strict;
+  const Tensor y = new_like(op, x, sizes);
   if (input.view.rows == 0 || w.rows == 0) return y;
   MatmulArgs args;
   args.a = input.view.data, args.a_stride = input.view.stride;
   args.values = stored.const_data_ptr();
-  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
-  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
+  epilogue.fill(args);
   args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
-  run(op, problem, w, args, device, row);
+  run<CsrLinear>(op, problem, args, w, device, row);
   return y;
 }
 
@@ -127,7 +116,7 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   args.a = grad.view.data, args.a_stride = grad.view.stride;
   args.values = stored.const_data_ptr();
   args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run(op, problem, w, args, device, row);
+  run<CsrLinear>(op, problem, args, w, device, row);
   return out;
 }
 
@@ -150,7 +139,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   args.a = grad.view.data, args.a_stride = grad.view.stride;
   args.b = input.view.data, args.b_stride = input.view.stride;
   args.out = out.mutable_data_ptr();
-  run(op, problem, w, args, device, row);
+  run<CsrLinear>(op, problem, args, w, device, row);
   return out;
 }
 

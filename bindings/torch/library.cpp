@@ -117,7 +117,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // and width: the extents of x; those of axes that it lacks are not read.
   m.def(
       "bsr_conv(Tensor x, Tensor values, Tensor index, SymInt out_channels, int[] kernel, int[] stride, "
-      "int[] padding, int[] dilation, Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, "
+      "int[] padding, int[] dilation, Tensor? bias=None, int activation=0, Tensor? residual=None, int "
+      "row=-1, "
       "bool tf32=False, int digest=-1) -> Tensor");
   // dX, and forward of a transposed convolution, which has an epilogue.
   m.def(

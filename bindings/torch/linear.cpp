@@ -10,7 +10,7 @@
 #include "operands.h"
 #include "ops/activation.h"
 #include "ops/row_number.h"
-#include "scratch.h"
+#include "product_call.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -52,27 +52,25 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed
   if (is_scaled(input.view.dtype))
     core::fail(op, std::string("scales beside ") + name_of(input.view.dtype) + " operands", "none",
                "call scaled_linear, which takes them");
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, out_features, input.view.dtype, device);
-  const Matrix addend = residual_of(op, residual, x, out_features, input.view.dtype, device);
+  const std::vector<std::int64_t> sizes = with_features(x, out_features);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, input.view.dtype, device);
   const Executor executor = torch_executor(device);
   Problem problem =
       problem_of(Direction::forward, input.view.dtype, input.view.rows, index, digest, strict, tf32);
-  problem.bias = bias.has_value();
-  problem.residual = residual.has_value();
-  problem.activation = activation_of(op, activation);
-  problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data);
+  epilogue.describe(problem);
+  problem.aligned = is_aligned(input.view) && is_aligned(epilogue.residual.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
   const auto plan = make_plan(problem, index, executor, ops::row_name(op, row));
-  const Tensor y = new_like(op, x, with_features(x, out_features));
+  const Tensor y = new_like(op, x, sizes);
   const Scratch workspace(op, plan->workspace_bytes, device);
-  const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
+  const Addends addends = epilogue.addends();
   const auto view = [&](const Tensor& t) {
     return writable(t, input.view.dtype, input.view.rows, out_features);
   };
   if (pre == nullptr) {
     sparseloom::linear(*plan, input.view, index, data, addends, view(y), workspace.span(), executor);
   } else {
-    *pre = new_like(op, x, with_features(x, out_features));
+    *pre = new_like(op, x, sizes);
     ops::linear_saving(*plan, input.view, index, data, addends, view(**pre), view(y), workspace.span(),
                        executor);
   }

@@ -9,7 +9,7 @@
 #include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
-#include "scratch.h"
+#include "product_call.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
 
@@ -189,22 +189,17 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   require_same_dtype(op, dtype, "values", values);
   if (input.view.cols != cols)
     core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, -1);
-  const Executor executor = torch_executor();
+  const std::vector<std::int64_t> sizes = with_features(x, rows);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, dtype, -1);
   NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::forward, dtype, input.view.rows);
-  const Matrix addend = residual_of(op, residual, x, rows, dtype, -1);
-  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
-  problem.activation = activation_of(op, activation);
-  const Tensor y = new_like(op, x, with_features(x, rows));
+  epilogue.describe(problem), problem.strict = strict;
+  const Tensor y = new_like(op, x, sizes);
   if (input.view.rows == 0 || rows == 0) return y;
-  const auto plan = NmgLinear::plan(problem, executor, ops::row_name(op, row));
-  const Scratch workspace(op, plan->workspace_bytes, -1);
   MatmulArgs args;
   args.a = input.view.data, args.a_stride = input.view.stride, args.values = stored.const_data_ptr();
-  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
-  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
+  epilogue.fill(args);
   args.out = y.mutable_data_ptr(), args.out_stride = rows;
-  NmgLinear::run(*plan, args, index.view, workspace.span(), executor);
+  run<NmgLinear>(op, problem, args, index.view, -1, row);
   return y;
 }
 

@@ -71,13 +71,15 @@ Activation activation_of(const char* op, std::int64_t code) {
 }
 
 Matrix residual_of(const char* op, const std::optional<Tensor>& residual, const Tensor& x,
-                   std::int64_t out_features, DType dtype, int device) {
+                   const std::vector<std::int64_t>& sizes, DType dtype, int device) {
   if (!residual) return {x, {}};
   require_device(op, "residual", *residual, device, "x");
   require_same_dtype(op, dtype, "residual", *residual);
-  if (sizes_of(*residual) != with_features(x, out_features))
-    core::fail(op, "a residual of y's shape, x's with " + std::to_string(out_features) + " features",
-               shape_of(*residual), "expand it to that shape");
+  if (sizes_of(*residual) != sizes) {
+    std::string text;
+    for (const std::int64_t size : sizes) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+    core::fail(op, "a residual of y's shape " + text + "]", shape_of(*residual), "expand it to that shape");
+  }
   return matrix_of(op, "residual", *residual);
 }
 

@@ -38,8 +38,8 @@ std::optional<Tensor> bias_of(const char* op, const std::optional<Tensor>& bias,
 Activation activation_of(const char* op, std::int64_t code);
 
 /// The residual as a matrix; one without data if there is none. Throws Error unless it is on x's device and
-/// of y's shape and dtype.
+/// of the result's sizes and dtype.
 Matrix residual_of(const char* op, const std::optional<Tensor>& residual, const Tensor& x,
-                   std::int64_t out_features, DType dtype, int device);
+                   const std::vector<std::int64_t>& sizes, DType dtype, int device);
 
 }  // namespace sparseloom::binding

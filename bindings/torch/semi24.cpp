@@ -12,7 +12,7 @@
 #include "operands.h"
 #include "ops/dense_copy.h"
 #include "ops/row_number.h"
-#include "scratch.h"
+#include "product_call.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 
@@ -132,16 +132,6 @@ Tensor prune(const Tensor& w, std::string method) {
   return mask;
 }
 
-/// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
-void run(const char* op, Semi24Linear::Problem& problem, const Semi24Weight& w, MatmulArgs args, int device,
-         std::int64_t row) {
-  const Executor executor = torch_executor(device);
-  const auto plan = Semi24Linear::plan(problem, executor, ops::row_name(op, row));
-  const Scratch workspace(op, plan->workspace_bytes, device);
-  args.values = w.values.const_data_ptr();
-  Semi24Linear::run(*plan, args, w.view, workspace.span(), executor);
-}
-
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
               std::optional<Tensor> metadata, std::optional<Tensor> bias, std::int64_t activation,
               std::optional<Tensor> residual, std::int64_t row, bool strict) {
@@ -153,28 +143,27 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   if (input.view.cols != cols)
     core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
   const std::int64_t rows = w.view.rows;
-  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, w.dtype, device);
-  const Matrix addend = residual_of(op, residual, x, rows, w.dtype, device);
+  const std::vector<std::int64_t> sizes = with_features(x, rows);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, w.dtype, device);
   Semi24Linear::Problem problem =
       Semi24Linear::describe(w.view, Direction::forward, w.dtype, input.view.rows);
-  problem.bias = bias.has_value(), problem.residual = residual.has_value(), problem.strict = strict;
-  problem.activation = activation_of(op, activation);
-  const Tensor y = new_like(op, x, with_features(x, rows));
+  epilogue.describe(problem), problem.strict = strict;
+  const Tensor y = new_like(op, x, sizes);
   if (input.view.rows == 0 || rows == 0) return y;
   MatmulArgs args;
   args.a = input.view.data, args.a_stride = input.view.stride;
-  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
-  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
+  args.values = w.values.const_data_ptr();
+  epilogue.fill(args);
   args.out = y.mutable_data_ptr(), args.out_stride = rows;
   std::optional<Tensor> ordered;  // lives until the kernel is queued
   if (device >= 0) {
     ordered = metadata_of(op, metadata, w, device);
     w.view.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
     problem.aligned = is_aligned(input.view) && is_aligned(w.values.const_data_ptr()) &&
-                      is_aligned(addend.view) && is_aligned(args.bias) &&
+                      is_aligned(epilogue.residual.view) && is_aligned(args.bias) &&
                       is_aligned(writable(y, w.dtype, input.view.rows, rows));
   }
-  run(op, problem, w, args, device, row);
+  run<Semi24Linear>(op, problem, args, w.view, device, row);
   return y;
 }
 
@@ -194,8 +183,9 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   if (grad.view.rows == 0 || cols == 0) return out;
   MatmulArgs args;
   args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.values = w.values.const_data_ptr();
   args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run(op, problem, w, args, device, row);
+  run<Semi24Linear>(op, problem, args, w.view, device, row);
   return out;
 }
 

@@ -10,8 +10,8 @@
 #include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "product_call.h"
 #include "scales.h"
-#include "scratch.h"
 #include "semi24.h"
 
 namespace sparseloom::binding {
@@ -53,10 +53,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
     w.view.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
     problem.aligned = is_aligned(input.view) && is_aligned(args.values) && is_aligned(args.out);
   }
-  const Executor executor = torch_executor(device);
-  const auto plan = Semi24Scaled::plan(problem, executor, ops::row_name(op, row));
-  const Scratch workspace(op, plan->workspace_bytes, device);
-  Semi24Scaled::run(*plan, args, w.view, workspace.span(), executor);
+  run<Semi24Scaled>(op, problem, args, w.view, device, row);
   return y;
 }
 

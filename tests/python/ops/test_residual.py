@@ -95,7 +95,7 @@ def test_autocast_copied_and_strided_residuals():
 @pytest.mark.parametrize(
     "residual, text",
     [
-        (torch.zeros(6, 71), "a residual of y's shape, x's with 72 features, got [6, 71]"),
+        (torch.zeros(6, 71), "a residual of y's shape [6, 72], got [6, 71]"),
         (torch.zeros(72), "a residual of y's shape"),
         (torch.zeros(6, 72, dtype=torch.float64), "residual of x's dtype f32, got f64"),
     ],
