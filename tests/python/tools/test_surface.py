@@ -54,7 +54,7 @@ def test_every_public_name_is_there_and_has_a_docstring():
 def test_every_bug_of_the_list_has_a_test_named_after_it():
     names = [
         name
-        for path in HERE.glob("test_*.py")
+        for path in HERE.rglob("test_*.py")
         for name in re.findall(r"^def (test_b\d\w*)", path.read_text(), re.MULTILINE)
     ]
     on_the_cpu = {int(number) for name in names for number in re.findall(r"(?<=_b)(\d+)(?=_)", name)}
