@@ -75,6 +75,20 @@ def test_a_strict_layer_calls_neither_the_dense_nor_the_reference_kernel(kind):
         assert call().isfinite().all()
 
 
+@pytest.mark.parametrize("dense", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d])
+def test_strict_of_sparsify_reaches_convolutions(dense):
+    """In float64 torch's convolution alone runs."""
+    strict, loose = (nn.Sequential(dense(32, 32, 3)) for _ in range(2))
+    sparseloom.sparsify_(strict, {"0": BLOCKS}, strict=True)
+    sparseloom.sparsify_(loose, {"0": BLOCKS})
+    x = torch.randn(2, 32, *[5] * strict[0].dimensions, dtype=torch.float64)
+    assert strict[0].strict and not loose[0].strict and loose.double()(x).isfinite().all()
+    with pytest.raises(Error, match="bf16, fp16 or fp32"):
+        strict.double()(x)
+    with pytest.raises(Error, match="dense"):
+        sparseloom.report(loose, x, strict=True, seconds=0.01)
+
+
 @pytest.mark.parametrize("kind, named", [("nm", "forward dense, dx dense, dw dense"), ("nmg", "dx dense")])
 def test_report_strict_names_the_dense_products_of_layouts(kind, named):
     model, x = model_of(LAYOUTS[kind][0]), torch.randn(8, 64)
