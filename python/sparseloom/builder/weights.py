@@ -21,6 +21,7 @@ from ..layouts import Bsr, Dense, Layout
 from ..layouts.products import watched
 from ..nn import BlockSparseLinear
 from ..ops.registry import Registry, current
+from ..ops.verbs import mapped
 from ..patch import InLayout, sparsify_
 from ..patch import optimizer as swapping
 from ..patch.config import Blocks
@@ -125,7 +126,7 @@ class InFormat(nn.Module):
                 registry = current() if self.registry is None else self.registry
                 registry.fall_back("torch.func or torch.jit.trace", [self.template.name])
             return self.layout_index.to_dense(values).reshape(self.shape)
-        return Made.apply(values, self.layout_index, self.shape, self.registry)
+        return mapped(values, Made(self.layout_index, self.shape, self.registry))
 
 
 def _require_loadable(

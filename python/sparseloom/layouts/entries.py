@@ -11,7 +11,8 @@ from torch import Tensor
 from .._checks import share
 from ..errors import Error
 from ..ops import csr as _csr
-from ..ops.products import applied, differentiated
+from ..ops.transforms import differentiated
+from ..ops.verbs import OfDw, OfDx, multiply
 from . import products
 from .layout import REPACK, Layout
 from .torchs import SPARSE, elements_of, is_sparse_matrix
@@ -159,13 +160,13 @@ class Entries(Layout):
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
-            return applied(_Dx, dy, values, self)  # type: ignore[no-any-return]
+            return multiply(dy, values, None, OfDx(self))
         by_column = self.by_column() if dy.is_cuda else None
         return _csr.dx(dy, values, *self.csr(), self.cols, by_column, self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
-            return applied(_Dw, dy, x, self)  # type: ignore[no-any-return]
+            return multiply(dy, x, None, OfDw(self))
         return _csr.dw(dy, x, *self.csr(), self.strict)
 
     def plan(
@@ -271,49 +272,3 @@ def _largest(op: str, weight: Tensor, density: float) -> Tensor:
     above, equal = size > limit, size == limit
     equal &= equal.cumsum(0) <= kept - above.count_nonzero()
     return (above | equal).view(weight.shape)
-
-
-class _Dx(torch.autograd.Function):
-    """dY W, whose derivatives are the other two products."""
-
-    @staticmethod
-    def forward(dy: Tensor, values: Tensor, layout: Entries) -> Tensor:
-        return layout.dx(dy, values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Entries], output: Tensor) -> None:
-        dy, values, ctx.layout = inputs
-        ctx.save_for_backward(dy, values)
-
-    @staticmethod
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        dy, values = ctx.saved_tensors
-        needs_dy, needs_values, _ = ctx.needs_input_grad
-        return (
-            ctx.layout.linear(dz, values, None) if needs_dy else None,
-            ctx.layout.dw(dy, dz) if needs_values else None,
-            None,
-        )
-
-
-class _Dw(torch.autograd.Function):
-    """dY^T X at the stored elements, whose derivatives are the other two products."""
-
-    @staticmethod
-    def forward(dy: Tensor, x: Tensor, layout: Entries) -> Tensor:
-        return layout.dw(dy, x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Entries], output: Tensor) -> None:
-        dy, x, ctx.layout = inputs
-        ctx.save_for_backward(dy, x)
-
-    @staticmethod
-    def backward(ctx: Any, dv: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        dy, x = ctx.saved_tensors
-        needs_dy, needs_x, _ = ctx.needs_input_grad
-        return (
-            ctx.layout.linear(x, dv, None) if needs_dy else None,
-            ctx.layout.dx(dy, dv) if needs_x else None,
-            None,
-        )

@@ -13,7 +13,8 @@ from .._checks import whole
 from ..errors import Error
 from ..ops import nm
 from ..ops.devices import require_one_device
-from ..ops.products import applied, differentiated, transformed
+from ..ops.transforms import differentiated, transformed
+from ..ops.verbs import Map, mapped
 from .layout import REPACK, Layout
 
 
@@ -30,7 +31,7 @@ class Groups(Layout):
 
     def pack(self, dense: Tensor) -> Tensor:
         if not transformed() and differentiated(dense):
-            return applied(_Copy, dense, self, True)  # type: ignore[no-any-return]
+            return mapped(dense, _Pack(self))
         if nm.on_host(dense, self.index) and not transformed():
             return self._packed(dense)
         require_one_device(self.name, {"weight": dense, "index": self.index})
@@ -40,7 +41,7 @@ class Groups(Layout):
 
     def to_dense(self, values: Tensor) -> Tensor:
         if not transformed() and differentiated(values):
-            return applied(_Copy, values, self, False)  # type: ignore[no-any-return]
+            return mapped(values, _Unpack(self))
         if nm.on_host(values, self.index) and not transformed():
             return self._unpacked(values)
         require_one_device(self.name, {"values": values, "index": self.index})
@@ -99,18 +100,27 @@ def require_group(op: str, n: int, m: int) -> None:
         raise Error(op, "1 <= n <= m <= 256", f"n={n} and m={m}", "n=1, m=8 stores an eighth")
 
 
-class _Copy(torch.autograd.Function):
-    """A copy between dense and packed, whose gradient is the copy back."""
+class _Pack(Map):
+    """The copy of a dense matrix to the stored places, whose transpose is the copy back."""
 
-    @staticmethod
-    def forward(tensor: Tensor, layout: Groups, packs: bool) -> Tensor:
-        return layout.pack(tensor) if packs else layout.to_dense(tensor)
+    def __init__(self, layout: Groups) -> None:
+        self.layout = layout
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Groups, bool], output: Tensor) -> None:
-        _, ctx.layout, ctx.packs = inputs
+    def there(self, tensor: Tensor) -> Tensor:
+        return self.layout.pack(tensor)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        layout: Groups = ctx.layout
-        return layout.to_dense(gradient) if ctx.packs else layout.pack(gradient), None, None
+    def back(self, gradient: Tensor) -> Tensor:
+        return self.layout.to_dense(gradient)
+
+
+class _Unpack(Map):
+    """The copy back."""
+
+    def __init__(self, layout: Groups) -> None:
+        self.layout = layout
+
+    def there(self, tensor: Tensor) -> Tensor:
+        return self.layout.to_dense(tensor)
+
+    def back(self, gradient: Tensor) -> Tensor:
+        return self.layout.pack(gradient)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ..errors import Error
 from ..ops.devices import require_one_device
+from ..ops.verbs import Weight
 
 Self = TypeVar("Self", bound="Layout")
 
@@ -19,7 +20,7 @@ Self = TypeVar("Self", bound="Layout")
 REPACK = "pack the weight again with from_dense, and take index and values from one file"
 
 
-class Layout:
+class Layout(Weight):
     """Which elements of a weight W [rows, cols] = [out features, in features] are stored, and where: the
     index of one weight, without its values.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..ops import nm
-from ..ops.products import differentiated
+from ..ops.transforms import differentiated
 from . import products
 from .groups import Groups, require_group
 from .registry import register

@@ -8,31 +8,9 @@ import torch
 from torch import Tensor
 
 from ..ops.autograd import activate, require_residual
-from ..ops.products import applied, differentiated, transformed
+from ..ops.transforms import differentiated, transformed
+from ..ops.verbs import multiply
 from .layout import Layout
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
-        return layout.linear(x, values, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Layout], output: Tensor) -> None:
-        x, values, _, ctx.layout = inputs
-        # Each is kept only where the other's gradient needs it: frozen values cost no copy of x.
-        ctx.save_for_backward(x if values.requires_grad else None, values if x.requires_grad else None)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, values = ctx.saved_tensors
-        needs_x, needs_values, needs_bias, _ = ctx.needs_input_grad
-        return (
-            ctx.layout.dx(dy, values) if needs_x else None,
-            ctx.layout.dw(dy, x) if needs_values else None,
-            dy.sum(0) if needs_bias else None,
-            None,
-        )
 
 
 def linear(
@@ -76,5 +54,5 @@ def _product(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> 
     # Half of a small product's time is the Function's own.
     needed = any(each is not None and differentiated(each) for each in (x, values, bias))
     if needed:
-        return applied(_Product, x, values, bias, layout)  # type: ignore[no-any-return]
+        return multiply(x, values, bias, layout)
     return layout.linear(x, values, bias)

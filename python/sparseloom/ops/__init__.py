@@ -41,12 +41,12 @@ from .plans import info as info
 from .plans import kernel_number as kernel_number
 from .plans import ordinal as ordinal
 from .plans import plan as plan
-from .products import differentiated as differentiated
-from .products import functorch_active
 from .registry import DenseFallback as DenseFallback
 from .registry import Output, current
 from .registry import Registry as Registry
 from .registry import strict as strict
+from .transforms import differentiated as differentiated
+from .transforms import functorch_active, transformed
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
 
@@ -240,7 +240,7 @@ def gated_linear(
         if x.shape[-1:] != (index.cols,):
             remedy = "pass what the layer maps"
             raise Error("gated_linear", f"x [..., {index.cols}]", str(list(x.shape)), remedy)
-        if products.transformed() or _tracing_state() is not None:
+        if transformed() or _tracing_state() is not None:
             open_ones = gates.to(values.dtype).where(gates != 0, 0.0)  # those at zero have no gradient
             return linear(x, values * open_ones[:, None, None], index, bias, strict=strict)
         y: Tensor = _gates.Gated.apply(x, values, gates.float(), bias, (index, strict))

@@ -14,7 +14,9 @@ from torch._compile import _disable_dynamo
 from ..errors import Error, translated, unsupported_layout
 from . import operators
 from .operators import ACTIVATIONS, call, tf32_of
-from .products import DW, DX, FORWARD, column_sums, gradient_batched, product, transformed
+from .products import DW, DX, FORWARD, product
+from .transforms import gradient_batched, transformed
+from .verbs import column_sums
 
 if TYPE_CHECKING:
     from . import Index

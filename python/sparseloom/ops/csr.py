@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import translated
 from . import operators
-from .operators import PLAN_CHOOSES, activation_code, call, row_of
+from .operators import PLAN_CHOOSES, activation_code, call, row_of, run
 from .plans import dtype_name, ordinal
 
 
@@ -25,7 +24,8 @@ def linear(
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
     products here. ``strict`` forbids the dense and reference kernels of each."""
     how = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
-    return _called(operators.csr_linear, x, values, crow, col, *how)
+    made: Tensor = run(operators.csr_linear, x, values, crow, col, *how)
+    return made
 
 
 def dx(
@@ -33,12 +33,14 @@ def dx(
     strict: bool = False,
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(operators.csr_dx, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
+    made: Tensor = run(operators.csr_dx, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
+    return made
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    return _called(operators.csr_dw, dy, x, crow, col, PLAN_CHOOSES, strict)
+    made: Tensor = run(operators.csr_dw, dy, x, crow, col, PLAN_CHOOSES, strict)
+    return made
 
 
 def plan(
@@ -58,11 +60,3 @@ def plan(
     what = *shape, stored, direction, dtype_name("plan", dtype), m, ordinal(device)
     how = bias, activation_code("plan", activation), residual, row_of(kernel), strict
     return dict(json.loads(call("csr_plan", *what, *how)))
-
-
-def _called(operator: Any, *arguments: Any) -> Tensor:
-    try:
-        result: Tensor = operator(*arguments)
-    except RuntimeError as error:
-        raise translated(error) from None
-    return result

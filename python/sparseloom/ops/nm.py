@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Error, translated
+from ..errors import Error
 from . import operators
-from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of
+from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of, run
 from .plans import dtype_name
 
 
@@ -77,24 +77,29 @@ def linear(
     """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
     kernels."""
     how = bias, ACTIVATIONS[None], None, row_of(row), strict
-    return _called(operators.nmg_linear, x, values, order, *sizes, *how)
+    made: Tensor = run(operators.nmg_linear, x, values, order, *sizes, *how)
+    return made
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
-    return _called(operators.nm_pack, dense, positions, m)
+    made: Tensor = run(operators.nm_pack, dense, positions, m)
+    return made
 
 
 def nm_unpack(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
-    return _called(operators.nm_unpack, values, positions, cols, m)
+    made: Tensor = run(operators.nm_unpack, values, positions, cols, m)
+    return made
 
 
 def nmg_pack(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
-    return _called(operators.nmg_pack, dense, order, n, m, g)
+    made: Tensor = run(operators.nmg_pack, dense, order, n, m, g)
+    return made
 
 
 def nmg_unpack(values: Tensor, order: Tensor, *sizes: int) -> Tensor:
     """Returns W; ``sizes``: rows, cols, n, m, g."""
-    return _called(operators.nmg_unpack, values, order, *sizes)
+    made: Tensor = run(operators.nmg_unpack, values, order, *sizes)
+    return made
 
 
 def plan(
@@ -103,11 +108,3 @@ def plan(
     """Returns the plan of a product of m tokens on the CPU; see ops.plan for its keys."""
     how = bias, ACTIVATIONS[None], False, PLAN_CHOOSES, strict
     return dict(json.loads(call("nmg_plan", *sizes, direction, dtype_name("plan", dtype), m, *how)))
-
-
-def _called(operator: Any, *arguments: Any) -> Tensor:
-    try:
-        result: Tensor = operator(*arguments)
-    except RuntimeError as error:
-        raise translated(error) from None
-    return result

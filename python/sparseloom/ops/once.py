@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from .products import gradient_batched
+from .transforms import gradient_batched
 
 
 class _Refused(torch.autograd.Function):
@@ -40,31 +40,38 @@ def differentiable_once(op: str) -> Callable[[Callable[..., Any]], Callable[...,
 
     def wrap(backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)
-        def once(ctx: Any, *gradients: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return backward(ctx, *gradients)
-            given = [each for each in gradients if isinstance(each, Tensor)]
-            try:
-                with torch.no_grad():
-                    found = backward(ctx, *gradients)
-            except RuntimeError as error:
-                if isinstance(error, Error) or not any(gradient_batched(each) for each in given):
-                    raise
-                remedy = "call torch.autograd.grad for each gradient"
-                raise Error(op, "one gradient at a time", "is_grads_batched=True", remedy) from error
-            if not torch.is_grad_enabled():
-                return found
-            made = found if isinstance(found, tuple) else (found,)
-            outputs = [each for each in made if isinstance(each, Tensor)]
-            known = [each for each in (*given, *_saved(ctx)) if each.requires_grad]
-            some = torch.zeros((), requires_grad=True)  # what depends on nothing else refuses, too
-            refusing = iter(_Refused.apply(op, len(outputs), *outputs, *known, some))
-            made = tuple(next(refusing) if isinstance(each, Tensor) else each for each in made)
-            return made if isinstance(found, tuple) else made[0]
+        def refusing(ctx: Any, *gradients: Any) -> Any:
+            return once(op, backward, ctx, *gradients)
 
-        return once
+        return refusing
 
     return wrap
+
+
+def once(op: str, backward: Callable[..., Any], ctx: Any, *gradients: Any) -> Any:
+    """Returns what a Function's ``backward`` returns for these gradients, as results that refuse a second
+    differentiation: see ``differentiable_once``."""
+    if torch.compiler.is_compiling():
+        return backward(ctx, *gradients)
+    try:
+        with torch.no_grad():
+            found = backward(ctx, *gradients)
+    except RuntimeError as error:
+        given = [each for each in gradients if isinstance(each, Tensor)]
+        if isinstance(error, Error) or not any(gradient_batched(each) for each in given):
+            raise
+        remedy = "call torch.autograd.grad for each gradient"
+        raise Error(op, "one gradient at a time", "is_grads_batched=True", remedy) from error
+    if not torch.is_grad_enabled():
+        return found
+    given = [each for each in gradients if isinstance(each, Tensor)]
+    made = found if isinstance(found, tuple) else (found,)
+    outputs = [each for each in made if isinstance(each, Tensor)]
+    known = [each for each in (*given, *_saved(ctx)) if each.requires_grad]
+    some = torch.zeros((), requires_grad=True)  # what depends on nothing else refuses, too
+    refusing = iter(_Refused.apply(op, len(outputs), *outputs, *known, some))
+    made = tuple(next(refusing) if isinstance(each, Tensor) else each for each in made)
+    return made if isinstance(found, tuple) else made[0]
 
 
 def _saved(ctx: Any) -> list[Tensor]:

@@ -61,13 +61,17 @@ nmg_linear = torch.ops.sparseloom.nmg_linear.default
 semi24_scaled_linear = torch.ops.sparseloom.semi24_scaled_linear.default
 
 
-def call(name: str, *arguments: Any) -> Any:
-    """Calls an operator by name, without autograd: patterns, indices, packing, plans. Raises Error for what
-    C++ refuses."""
+def run(operator: Any, *arguments: Any) -> Any:
+    """Calls an operator, without autograd. Raises Error for what C++ refuses."""
     try:
-        return getattr(torch.ops.sparseloom, name).default(*arguments)
+        return operator(*arguments)
     except RuntimeError as error:
         raise translated(error) from None
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Calls an operator by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
+    return run(getattr(torch.ops.sparseloom, name).default, *arguments)
 
 
 @cache

@@ -3,26 +3,24 @@ under vmap. Every transform is made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch._functorch.utils import unwrap_dead_wrappers
-from torch.autograd import forward_ad
 
 from ..errors import Error
 from . import operators
 from .operators import PLAN_CHOOSES, tf32_of
+from .transforms import transformed
+from .verbs import Product, Weight, column_sums
 
 if TYPE_CHECKING:
     from . import Index
 
 FORWARD, DX, DW = range(3)
-#: Tells whether torch.func, or a backward pass with batched gradients, is active.
-functorch_active = torch._C._are_functorch_transforms_active
-_BATCHED = torch._C._dispatch_key_parse("Batched")  # parsed by name because the enum leaves it out
 #: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
 SEGMENT = 16
 # The values of ops.UNKNOWN, whose plans depend on shape and number of blocks alone, and of ops.MOVING.
@@ -39,43 +37,39 @@ class How(NamedTuple):
     where: Index
 
 
-class Product(torch.autograd.Function):
-    """The three products of the trilinear form <dY, X W^T>: each is the derivative of the form by one
-    argument.
+class _Blocks(Weight):
+    """The weight of a How. The products are those of the trilinear form <dY, X W^T>: each is the derivative
+    of the form by one argument. forward takes (X, W) and gives Y, dx takes (dY, W) and gives dX, and dw takes
+    (dY, X) and gives dW. So the derivatives of each are the other two, which serve every order of
+    differentiation, in both modes."""
 
-    forward takes (X, W) and gives Y, dx takes (dY, W) and gives dX, and dw takes (dY, X) and gives dW. So the
-    derivatives of each product are the other two, and the same Function serves every order of
-    differentiation, in both modes. It saves only the operand that the gradient of the other operand needs.
-    """
+    def __init__(self, how: How) -> None:
+        self.how = how
 
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
-        ctx.how = how
-        need_a, need_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if need_b else None, b if need_a else None)
-        return _straight(a, b, bias, how)
+    def linear(self, a: Tensor, b: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        return _straight(a, b, bias, self.how)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b), (direction, strict, _, index) = ctx.saved_tensors, ctx.how
-        need_a, need_b, need_bias, _ = ctx.needs_input_grad
-        da = db = dbias = None
+    def _gradients(
+        self, node: Any, grad: Tensor, a: Any, b: Any, needs: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        direction, strict, _, index = self.how
+        need_a, need_b, need_bias, *_ = needs
+        da = db = None
         if direction == FORWARD:  # a = x, b = values
             da = product(DX, grad, b, strict, index) if need_a else None
             db = product(DW, grad, a, strict, index) if need_b else None
-            dbias = column_sums(grad) if need_bias else None
         elif direction == DX:  # a = dy, b = values, grad like x
             da = product(FORWARD, grad, b, strict, index) if need_a else None
             db = product(DW, a, grad, strict, index) if need_b else None
         else:  # a = dy, b = x, grad like values
             da = product(FORWARD, b, grad, strict, index) if need_a else None
             db = product(DX, a, grad, strict, index) if need_b else None
-        return da, db, dbias, None
+        return da, db, column_sums(grad) if need_bias else None
 
 
 class Transformable(Product):
-    """A Product that also supports forward mode and torch.func. It is a class of its own because Dynamo
-    traces no Function that has a jvp."""
+    """A Product of blocks that also supports forward mode and torch.func. It is a class of its own because
+    Dynamo traces no Function that has a jvp."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:  # type: ignore[override]
@@ -83,7 +77,8 @@ class Transformable(Product):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, How], output: Tensor) -> None:
-        a, b, _, ctx.how = inputs
+        a, b, _, how = inputs
+        ctx.weight, ctx.how = _Blocks(how), how
         need_a, need_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if need_b else None, b if need_a else None)
         ctx.save_for_forward(a, b)  # read as soon as there is an output, then released
@@ -129,43 +124,6 @@ class Transformable(Product):
         return y, out
 
 
-def column_sums(grad: Tensor) -> Tensor:
-    """Returns the gradient of the bias, differentiably. It avoids flatten, which the vmap behind
-    is_grads_batched does not know."""
-    return grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
-
-
-def transformed() -> bool:
-    """Returns whether torch.func, batched gradients or forward mode is active; the fast routes support none
-    of them."""
-    return functorch_active() or forward_ad._current_level >= 0
-
-
-def applied(function: type[torch.autograd.Function], *operands: Any) -> Any:
-    """Returns function.apply(*operands) of a Function with a ``setup_context``, for which torch binds the
-    arguments to forward's signature anew in each call: 50 to 100 us. Only a transform needs that."""
-    if torch.compiler.is_compiling() or functorch_active():
-        return function.apply(*operands)
-    return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(operands))  # type: ignore[misc]
-
-
-def gradient_batched(gradient: Tensor) -> bool:
-    """Returns whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it
-    knows only operators, and calls each of them once per gradient of the batch."""
-    return torch._C._dispatch_keys(gradient).has(_BATCHED)
-
-
-def differentiated(tensor: Tensor) -> bool:
-    """Returns whether a gradient or a tangent is followed through the tensor, at any level of the active
-    transforms."""
-    if tensor.requires_grad and torch.is_grad_enabled():
-        return True
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
-        return True
-    wrapped = functorch_active() and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return wrapped and differentiated(torch._C._functorch.get_unwrapped(tensor))
-
-
 def product(
     direction: int,
     a: Tensor,
@@ -183,7 +141,7 @@ def product(
     if torch.is_grad_enabled() and (
         a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        y: Tensor = Product.apply(a, b, bias, how)
+        y: Tensor = Product.apply(a, b, bias, _Blocks(how))
         return y
     return _straight(a, b, bias, how)
 

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import Error, translated
+from ..errors import Error
 from . import operators
 from .autograd import activate, require_residual
-from .operators import activation_code, call, row_of
+from .operators import PLAN_CHOOSES, activation_code, call, row_of, run
 from .plans import SCALED_DTYPES, dtype_name, ordinal
-from .products import column_sums, differentiated, gradient_batched, transformed
+from .transforms import differentiated, transformed
+from .verbs import Weight, multiply
 
 #: What ``prune`` may be called: which two elements of a group stay.
 METHODS = ("magnitude", "transposable_greedy", "transposable_exact")
@@ -126,13 +127,14 @@ def linear(
     """
     if differentiated(values):
         raise not_trainable("linear")
+    weight = Semi24Weight(positions, cols, row_of(kernel), metadata, strict)
     followed = (
         differentiated(x)
         or (bias is not None and differentiated(bias))
         or (residual is not None and differentiated(residual))
     )
     if not followed or torch._C._get_tracing_state() is not None:  # torch.jit.trace records no Functions
-        return _run(x, values, positions, cols, bias, activation, residual, kernel, metadata, strict)
+        return weight.linear(x, values, bias, activation, residual)
     if transformed():  # by the dense weight, of whose product torch has every derivative
         if strict:
             got, remedy = "the dense weight, whose product has every derivative", "leave strict out"
@@ -141,8 +143,8 @@ def linear(
         return by_dense if residual is None else by_dense + residual
     # The gradient needs the activation's input, which a fused product does not leave behind.
     fused = activation is None
-    addend = residual if fused else None
-    y: Tensor = _Product.apply(x, bias, addend, (values, positions, cols, kernel, metadata, strict))
+    addend = (residual,) if fused and residual is not None else ()
+    y = multiply(x, values, bias, weight, *addend)
     if fused:
         return y
     y = activate(y, activation)
@@ -178,7 +180,7 @@ def scaled_linear(
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
     operands = x, values, positions, cols, metadata, x_scale, w_scale, out_dtype
     how = bias, activation_code("scaled_linear", activation), row_of(kernel), strict, use_fast_accum
-    y: Tensor = _called(operators.semi24_scaled_linear, *operands, *how)
+    y: Tensor = run(operators.semi24_scaled_linear, *operands, *how)
     return y
 
 
@@ -186,12 +188,10 @@ def dx(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "", strict: bool = False
 ) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows], differentiable in dy."""
-    if not (
-        differentiated(dy) or transformed() or gradient_batched(dy)
-    ):  # as in every ordinary backward pass
-        return _straight_dx(dy, values, positions, cols, kernel, strict)
-    y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel, strict)
-    return y
+    weight = Semi24Weight(positions, cols, strict=strict)
+    if not differentiated(dy):  # as in every ordinary backward pass
+        return _dx(dy, values, weight, row_of(kernel))
+    return multiply(dy, values, None, _Again(row_of(kernel), weight))
 
 
 def plan(
@@ -250,75 +250,49 @@ def not_trainable(op: str) -> Error:
     return Error(op, "2:4 values without a gradient: they are packed for inference", "one asked for", remedy)
 
 
-class _Product(torch.autograd.Function):
-    """X W^T + bias + residual for frozen values. ``how`` is all that has no gradient, in one argument because
-    autograd pays for each; it has no setup_context because torch then binds arguments anew in each call, for
-    50 us. So no transform may reach it."""
+class Semi24Weight(Weight):
+    """Where the values of a 2:4 weight lie, to Product; see ``linear`` for the names."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, how: tuple[Any, ...]
-    ) -> Tensor:
-        values, positions, ctx.cols, kernel, metadata, ctx.strict = how
-        ctx.save_for_backward(values, positions)
-        return _run(x, values, positions, ctx.cols, bias, None, residual, kernel, metadata, ctx.strict)
+    def __init__(
+        self, positions: Tensor, cols: int, row: int = PLAN_CHOOSES, metadata: Tensor | None = None,
+        strict: bool = False,
+    ) -> None:  # fmt: skip
+        self.positions, self.cols, self.row = positions, cols, row
+        self.metadata, self.strict = metadata, strict
+        self._watched = (positions,)
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        needs_x, needs_bias, needs_residual, _ = ctx.needs_input_grad
-        values, positions = ctx.saved_tensors
-        gradient = dx(dy, values, positions, ctx.cols, "", ctx.strict) if needs_x else None
-        bias = column_sums(dy) if needs_bias else None
-        return gradient, bias, dy if needs_residual else None, None
+    def linear(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        y: Tensor = run(
+            operators.semi24_linear, x, values, self.positions, self.cols, self.metadata, bias,
+            activation_code("linear", activation), residual, self.row, self.strict,
+        )  # fmt: skip
+        return y
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return dx(dy, values, self.positions, self.cols, "", self.strict)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        raise not_trainable("linear_dw")
 
 
-class _Transposed(torch.autograd.Function):
+class _Again(Weight):
     """dY W for frozen values; its derivative by dY is the product with W^T again."""
 
-    @staticmethod
-    def forward(
-        dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
-    ) -> Tensor:
-        return _straight_dx(dy, values, positions, cols, kernel, strict)
+    def __init__(self, row: int, weight: Semi24Weight) -> None:
+        self.row, self.weight = row, weight
+        self._watched = weight._watched
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, values, positions, ctx.cols, _, ctx.strict = inputs
-        ctx.save_for_backward(values, positions)
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        return _dx(x, values, self.weight, self.row)
 
-    @staticmethod
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        values, positions = ctx.saved_tensors
-        again = linear(dz, values, positions, ctx.cols, strict=ctx.strict)
-        return again, None, None, None, None, None
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        weight = self.weight
+        return linear(dy, values, weight.positions, weight.cols, strict=weight.strict)
 
 
-def _run(
-    x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str | None,
-    residual: Tensor | None, kernel: str, metadata: Tensor | None, strict: bool,
-) -> Tensor:  # fmt: skip
-    try:
-        y: Tensor = operators.semi24_linear(
-            x, values, positions, cols, metadata, bias, activation_code("linear", activation), residual,
-            row_of(kernel), strict,
-        )  # fmt: skip
-    except RuntimeError as error:
-        raise translated(error) from None
-    return y
-
-
-def _straight_dx(
-    dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str, strict: bool
-) -> Tensor:
-    try:
-        result: Tensor = operators.semi24_dx(dy, values, positions, cols, row_of(kernel), strict)
-    except RuntimeError as error:
-        raise translated(error) from None
-    return result
-
-
-def _called(operator: Any, *arguments: Any) -> Any:
-    try:
-        return operator(*arguments)
-    except RuntimeError as error:
-        raise translated(error) from None
+def _dx(dy: Tensor, values: Tensor, weight: Semi24Weight, row: int) -> Tensor:
+    gradient: Tensor = run(operators.semi24_dx, dy, values, weight.positions, weight.cols, row, weight.strict)
+    return gradient

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..ops.verbs import Map, mapped
 from .grid import block_sums
 from .scores import Learned
 from .select import Select, TopK, require_numbers
@@ -83,17 +84,18 @@ class Gate(nn.Module, ABC):
         return None
 
 
-class _Through(torch.autograd.Function):
-    """Forward: the hard mask. Backward: the gradient of the mask, which is the sum of G * W over the block,
-    goes to the scores as it is."""
+class _Through(Map):
+    """There: the hard mask. Back: the gradient of the mask, which is the sum of G * W over the block, goes to
+    the scores as it is."""
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        return mask.to(scores.dtype)
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    def there(self, scores: Tensor) -> Tensor:
+        return self.mask.to(scores.dtype)
+
+    def back(self, gradient: Tensor) -> Tensor:
+        return gradient
 
 
 class ScoreGate(Gate):
@@ -117,7 +119,7 @@ class ScoreGate(Gate):
             mask = self.select.there(compared, self.numbers[0])
         else:
             (mask,) = self.select([compared], [self.budget])
-        gates: Tensor = _Through.apply(self.scores, mask)
+        gates: Tensor = mapped(self.scores, _Through(mask))
         return gates
 
     def penalty(self) -> Tensor | None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..errors import Error
-from ..ops.products import transformed
 from ..ops.registry import Implementation, Output, Registry, parameters
+from ..ops.transforms import transformed
 from . import leaves, lists, parts, structural
 from .sparse_tensor import SparseTensor, bind, densified, format_of, is_sparse, registry_of
 from .structural import written

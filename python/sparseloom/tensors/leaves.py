@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops.verbs import mapped
 from .base import same_index
 from .sparse_tensor import FromDense, SparseTensor, is_sparse
 
@@ -23,7 +24,7 @@ class _InFormat:
             if same_index(gradient.layout_index, self.index):  # type: ignore[attr-defined]
                 return None
             gradient = gradient.to_dense()
-        return FromDense.apply(gradient, self.index, self.registry)
+        return mapped(gradient, FromDense(self.index, self.registry))
 
 
 def keep_format(made: Any) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor
 from .. import layouts
 from ..errors import Error
 from ..layouts import Dense, Layout
-from ..ops.products import transformed
 from ..ops.registry import Registry, current
+from ..ops.transforms import transformed
+from ..ops.verbs import Map, mapped
 from .base import OP, as_matrix, checked, fits, require_registry, same_index
 
 
@@ -83,7 +84,7 @@ class SparseTensor(Tensor):
         _require_outside("the stored values")
         shape = checked(index, stored, shape, registry)
         index.require_consistent(OP, stored.detach())
-        return Made.apply(stored, index, shape, registry)
+        return mapped(stored, Made(index, shape, registry))
 
     @classmethod
     def from_dense(
@@ -106,7 +107,7 @@ class SparseTensor(Tensor):
         if not fits(index, dense.shape):
             got = f"a layout of [{index.rows}, {index.cols}]"
             raise Error(OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
-        return FromDense.apply(dense, index, registry)
+        return mapped(dense, FromDense(index, registry))
 
     @property
     def layout_index(self) -> Layout:
@@ -121,7 +122,7 @@ class SparseTensor(Tensor):
     def to_dense(self, *arguments: Any, **named: Any) -> Tensor:
         """Returns the dense tensor; its gradient comes back in this format."""
         _require_outside("to_dense()")
-        dense: Tensor = Densified.apply(self)
+        dense: Tensor = mapped(self, Densified(self))
         return dense.to_dense(*arguments, **named) if arguments or named else dense
 
     @property
@@ -238,48 +239,46 @@ def densified(tensor: SparseTensor) -> Tensor:
     return tensor.layout_index.to_dense(tensor.stored).reshape(tensor.shape)
 
 
-class Made(torch.autograd.Function):
+class Made(Map):
     """The SparseTensor of a layout's values."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, stored: Tensor, index: Layout, shape: tuple[int, ...], registry: Registry | None
-    ) -> Any:
-        ctx.index = index
-        return SparseTensor(index, stored, shape, registry)
+    def __init__(self, index: Layout, shape: Sequence[int], registry: Registry | None) -> None:
+        self.index, self.shape, self.registry = index, shape, registry
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return packed(gradient, ctx.index), None, None, None
+    def there(self, stored: Tensor) -> SparseTensor:
+        return SparseTensor(self.index, stored, self.shape, self.registry)
+
+    def back(self, gradient: Tensor) -> Tensor:
+        return packed(gradient, self.index)
 
 
-class FromDense(torch.autograd.Function):
+class FromDense(Map):
     """The SparseTensor of what a layout stores of a dense tensor."""
 
-    @staticmethod
-    def forward(ctx: Any, dense: Tensor, index: Layout, registry: Registry | None) -> Any:
-        ctx.index = index
-        stored = index.pack(dense.detach().reshape(index.rows, index.cols))
+    def __init__(self, index: Layout, registry: Registry | None) -> None:
+        self.index, self.registry = index, registry
+
+    def there(self, dense: Tensor) -> SparseTensor:
+        stored = self.index.pack(dense.detach().reshape(self.index.rows, self.index.cols))
         stored = stored.clone() if stored.data_ptr() == dense.data_ptr() else stored
-        return SparseTensor(index, stored, dense.shape, registry)
+        return SparseTensor(self.index, stored, dense.shape, self.registry)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape), None, None
+    def back(self, gradient: Tensor) -> Tensor:
+        return self.index.to_dense(packed(gradient, self.index)).reshape(gradient.shape)
 
 
-class Densified(torch.autograd.Function):
+class Densified(Map):
     """The dense tensor of a SparseTensor, whose gradient has its format."""
 
-    @staticmethod
-    def forward(ctx: Any, tensor: SparseTensor) -> Tensor:
-        ctx.index, ctx.shape, ctx.registry = tensor.layout_index, tensor.shape, tensor.registry
+    def __init__(self, tensor: SparseTensor) -> None:
+        self.index, self.shape, self.registry = tensor.layout_index, tensor.shape, tensor.registry
+
+    def there(self, tensor: SparseTensor) -> Tensor:  # type: ignore[override]
         dense = densified(tensor)
         return dense.clone() if dense is tensor.stored else dense
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return SparseTensor(ctx.index, packed(gradient, ctx.index), ctx.shape, ctx.registry)
+    def back(self, gradient: Tensor) -> SparseTensor:
+        return SparseTensor(self.index, packed(gradient, self.index), self.shape, self.registry)
 
 
 def packed(tensor: Tensor, index: Layout) -> Tensor:

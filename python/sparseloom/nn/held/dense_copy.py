@@ -25,7 +25,8 @@ from ... import ops
 from ...errors import Error
 from ...ops.devices import require_one_device
 from ...ops.operators import tf32_of
-from ...ops.products import column_sums, gradient_batched, transformed
+from ...ops.transforms import gradient_batched, transformed
+from ...ops.verbs import Weight, multiply
 
 if TYPE_CHECKING:
     from .with_copy import WithCopy
@@ -194,7 +195,7 @@ def product(
         if not copied and not (x.requires_grad and _is_faster(layer, x, "dx")):
             return None
         deep = x.dim() > 4  # more than the layer's own products take
-        y = _Product.apply(x.flatten(0, -2) if deep else x, bias, values, layer, copied)
+        y = multiply(x.flatten(0, -2) if deep else x, values, bias, _Frozen(layer, copied))
         y = y.reshape(*x.shape[:-1], layer.out_features) if deep else y
     y = ops.activate(y, layer.activation)
     if residual is None:
@@ -203,38 +204,36 @@ def product(
     return y + residual
 
 
-class _Product(torch.autograd.Function):
-    """x W^T + bias of values that need no gradient, and its dX: each with the copy or with what is stored, as
-    the copy is when that product runs."""
+class _Frozen(Weight):
+    """Values that need no gradient: each product with the copy or with what is stored, as the copy is when
+    that product runs."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, bias: Tensor | None, values: Tensor, layer: WithCopy, copied: bool
-    ) -> Tensor:
-        ctx.layer, ctx.kept, (forward, ctx.stored) = layer, layer._copy, layer._stored()
+    def __init__(self, layer: WithCopy, copied: bool) -> None:
+        self.layer, self.kept, self.copied = layer, layer._copy, copied
+        self.forward, self.stored = layer._stored()
         # Not the copy: a write to the values or to their places before the backward pass is an error then, as
         # it is without one.
-        ctx.save_for_backward(values, *layer._copied_index())
-        return F.linear(x, ctx.kept.weight(layer, values), bias) if copied else forward(x, values, bias)
+        self._watched = layer._copied_index()
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        values, layer = ctx.saved_tensors[0], ctx.layer
-        need_x, need_bias, *_ = ctx.needs_input_grad
-        dx = None
-        if need_x and _serves_dx(layer, ctx.kept, dy):
-            dx = dy @ ctx.kept.weight(layer, values)
-        elif need_x:
-            dx = ctx.stored(dy, values, None)
-        return dx, column_sums(dy) if need_bias else None, None, None, None
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        if self.copied:
+            assert self.kept is not None
+            return F.linear(x, self.kept.weight(self.layer, values), bias)
+        return self.forward(x, values, bias)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        if _serves_dx(self.layer, self.kept, dy):
+            assert self.kept is not None
+            return dy @ self.kept.weight(self.layer, values)
+        return self.stored(dy, values, None)
 
 
-def _serves_dx(layer: WithCopy, kept: DenseCopy, dy: Tensor) -> bool:
+def _serves_dx(layer: WithCopy, kept: DenseCopy | None, dy: Tensor) -> bool:
     """Returns whether a backward pass multiplies with the copy. One that is differentiated again or batched
     does not; nor does one whose layer has begun another copy, which is not of the values that were saved."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _eager(dy) or gradient_batched(dy):
         return False
-    if layer._copy is not kept or layer._no_copy() or not kept.serves(layer):
+    if kept is None or layer._copy is not kept or layer._no_copy() or not kept.serves(layer):
         return False
     return layer.dense_copy != "auto" or _is_faster(layer, dy, "dx")
 

@@ -14,7 +14,7 @@ from ...errors import Error
 from ...layouts import Layout
 from ...layouts.csr import Csr
 from ...ops.devices import require_one_device
-from ...ops.products import transformed
+from ...ops.transforms import transformed
 from ...pattern import Block, Pattern, block_shape
 from ...sparsify.grid import expanded
 from .. import arguments

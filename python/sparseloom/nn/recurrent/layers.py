@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import Error
 from ...ops.devices import at_hand
-from ...ops.products import transformed
 from ...ops.recurrent.sequences import sequence
 from ...ops.recurrent.walk import Walk, Weight
+from ...ops.transforms import transformed
 from ...pattern import Block
 from ..arguments import generator_of, recorded_by_fx
 from ..held.onnx import NotForOnnx

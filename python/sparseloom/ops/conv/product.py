@@ -22,7 +22,7 @@ from ..index import Index
 from ..once import differentiable_once
 from ..operators import ACTIVATIONS, PLAN_CHOOSES, call
 from ..plans import has_kernels_for
-from ..products import transformed
+from ..transforms import transformed
 from .plans import rounds_to_tf32, rows_are_faster
 
 _TORCHS: Any = (F.conv1d, F.conv2d, F.conv3d)

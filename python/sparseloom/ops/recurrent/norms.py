@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import operators
 from ..once import differentiable_once
-from .steps import Rows, runs
+from .steps import Rows, Token, runs
 from .walk import state_dtype
 
 #: Rows of partial sums of the parameters' gradients (kUnitNormParts in unit_norm.h).
@@ -48,9 +48,10 @@ class Norm:
         side: int = 0,
     ) -> None:
         own, other = (each.detach().to(dtype).contiguous() for each in (weight, bias))
-        self._kept, self._next = _Kept(own, other, eps, steps, relu, side), 0
+        dtypes = weight.dtype, bias.dtype
+        self._kept, self._next = _Kept(own, other, dtypes, eps, steps, relu, side), 0
         needed = torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)
-        self._token = _Gradient.apply(weight, bias, self._kept) if needed else None
+        self._token = Token.apply("SmallWorldLSTM", self._kept, weight, bias) if needed else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,9 +76,13 @@ class _Kept:
     """The operands of all steps, and what their backward passes leave for the last one. It does not know the
     token, for the reason that steps._Kept gives."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float, steps: int, relu: bool, side: int) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, dtypes: tuple[torch.dtype, torch.dtype], eps: float, steps: int,
+        relu: bool, side: int,
+    ) -> None:  # fmt: skip
         self.weight, self.bias, self.eps, self.relu, self.side = weight, bias, eps, relu, side
-        self.results, self.gradients, self._steps = Rows(steps), Rows(steps), steps
+        self.results, self.rows, self._steps = Rows(steps), Rows(steps), steps
+        self._dtypes = dtypes  # those of the gradients
         self._sums: Tensor | None = None
 
     def run(
@@ -94,29 +99,15 @@ class _Kept:
             self._sums = self.weight.new_zeros((_PARTS, 2, *self.weight.shape), dtype=wide)
         return self._sums
 
-    def gradient(self) -> Tensor | None:
-        """Returns the gradients [2, groups, units] of the steps that have run backward, and forgets them."""
+    def gradients(self) -> tuple[Tensor | None, Tensor | None]:
+        """Returns the gradients [groups, units] of weight and bias by the steps that have run backward, and
+        forgets them."""
         found, self._sums = self._sums, None
-        self.gradients = Rows(self._steps)
-        return None if found is None else found.sum(0)
-
-
-class _Gradient(torch.autograd.Function):
-    """Gives the steps a token to depend on: autograd calls backward when all of them have run."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor, norm: _Kept) -> Tensor:
-        ctx.norm, ctx.dtypes = norm, (weight.dtype, bias.dtype)
-        ctx.set_materialize_grads(False)
-        return weight.new_empty(())
-
-    @staticmethod
-    @differentiable_once("SmallWorldLSTM")
-    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        found = ctx.norm.gradient()
+        self.rows = Rows(self._steps)
         if found is None:
-            return None, None, None
-        return *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True)), None
+            return None, None
+        of_weight, of_bias = found.sum(0)
+        return of_weight.to(self._dtypes[0]), of_bias.to(self._dtypes[1])
 
 
 class _Norm(torch.autograd.Function):
@@ -143,7 +134,7 @@ class _Norm(torch.autograd.Function):
         need_token = need_token and runs(ctx, 1 if extra is None else 2)
         norm = ctx.norm
         # without the token nobody tells where this backward pass ends, and a second one would write there
-        dz = norm.gradients.at(ctx.step, z) if need_token else torch.empty_like(z)
+        dz = norm.rows.at(ctx.step, z) if need_token else torch.empty_like(z)
         dextra = torch.empty_like(extra) if need_extra else None
         operators.unit_norm_backward(
             dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, norm.side, statistics, dz, dextra,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..devices import on_one_device, require_one_device
 from ..once import differentiable_once
-from ..products import transformed
+from ..transforms import transformed
 from . import transformed as _recurrent_transformed
 from . import walk as _recurrent
 from .walk import Walk, Weight, state_dtype

@@ -3,14 +3,16 @@ all steps, and the LSTM's pointwise half."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import operators
-from ..once import differentiable_once
-from ..products import transformed
+from .. import operators, verbs
+from ..once import differentiable_once, once
+from ..transforms import transformed
+from ..verbs import multiply
 from . import transformed as _recurrent_transformed
 from .walk import Weight
 
@@ -68,33 +70,49 @@ class Products:
     def __init__(self, weight: Weight) -> None:
         self._kept = _Kept(weight)
         needed = torch.is_grad_enabled() and weight.values.requires_grad
-        self._token = _Gradient.apply(weight.values, self._kept) if needed else None
+        self._token = Token.apply("SmallWorldLSTM", self._kept, weight.values) if needed else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x W^T, for x [rows, in]; differentiable once."""
         weight = self._kept.weight
         if torch.is_grad_enabled() and (self._token is not None or x.requires_grad):
-            y: Tensor = _Product.apply(x, self._token, weight.values.detach(), self._kept)
-            return y
+            return multiply(x, self._token, None, self._kept)
         return weight.product(x)
 
 
-class _Kept:
-    """What the backward passes of the steps leave for the last one. It does not know the token, whose history
-    leads here: the graph of a sequence then goes when its last user does, without Python's garbage collector,
-    and a CUDA graph captured after it meets no node of another stream."""
+class _Kept(verbs.Weight):
+    """The weight of a sequence's products, with a token in the place of its values, or None. It has what the
+    backward passes of the steps leave for the last one. It does not know the token, whose history leads here:
+    the graph of a sequence then goes when its last user does, without Python's garbage collector, and a CUDA
+    graph captured after it meets no node of another stream."""
+
+    _op, _once = "SmallWorldLSTM", True
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
+        self._watched = (weight.values.detach(),)  # looked at for writes since the forward pass alone
         self.rows: list[tuple[Tensor, Tensor]] = []  # (dy, x) of the steps that have run backward
 
-    def gradient(self) -> Tensor | None:
+    def linear(self, x: Tensor, token: Tensor | None, bias: Tensor | None, *fused: Any) -> Tensor:
+        return self.weight.product(x)
+
+    def _gradients(
+        self, node: Any, dy: Tensor, x: Tensor | None, token: Tensor | None, needs: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        need_x, need_token, *_ = needs
+        dy = dy.contiguous()
+        if need_token and runs(node, 1):
+            assert x is not None
+            self.rows.append((dy, x))
+        return self.weight.dx(dy) if need_x else None, None, None
+
+    def gradients(self) -> tuple[Tensor | None]:
         """Returns dW of the steps that have run backward, and forgets them."""
         if not self.rows:
-            return None
+            return (None,)
         dy, x = (_joined(rows) for rows in zip(*self.rows, strict=True))
         self.rows.clear()
-        return self.weight.dw(dy, x)
+        return (self.weight.dw(dy, x),)
 
 
 def runs(ctx: Any, tensor: int) -> bool:
@@ -103,37 +121,19 @@ def runs(ctx: Any, tensor: int) -> bool:
     return bool(torch._C._will_engine_execute_node(ctx.next_functions[tensor][0]))
 
 
-class _Gradient(torch.autograd.Function):
-    """Gives the steps' products a token to depend on: autograd calls backward when all of them have run."""
+class Token(torch.autograd.Function):
+    """Gives the steps a token to depend on: autograd calls backward when all of them have run, and ``kept``
+    then has the gradients of the tensors."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, kept: _Kept) -> Tensor:
-        ctx.kept = kept
+    def forward(ctx: Any, op: str, kept: Any, *tensors: Tensor) -> Tensor:
+        ctx.op, ctx.kept = op, kept
         ctx.set_materialize_grads(False)
-        return values.new_empty(())
+        return tensors[0].new_empty(())
 
     @staticmethod
-    @differentiable_once("SmallWorldLSTM")
-    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
-        return ctx.kept.gradient(), None
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor | None, values: Tensor, kept: _Kept) -> Tensor:
-        ctx.kept = kept
-        ctx.save_for_backward(x if token is not None else None, values)
-        return kept.weight.product(x)
-
-    @staticmethod
-    @differentiable_once("SmallWorldLSTM")
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, _ = ctx.saved_tensors  # the values are looked at for writes since the forward pass alone
-        need_x, need_token, *_ = ctx.needs_input_grad
-        dy = dy.contiguous()
-        if need_token and runs(ctx, 1):
-            ctx.kept.rows.append((dy, x))
-        return ctx.kept.weight.dx(dy) if need_x else None, None, None, None
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, None, *once(ctx.op, lambda *_: ctx.kept.gradients(), ctx)
 
 
 class _Cell(torch.autograd.Function):

@@ -1,0 +1,166 @@
+"""Product: every x W^T of the package with its gradients, by three verbs of the weight; Mapped: every copy
+from one form of a tensor to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .once import once
+from .transforms import functorch_active
+
+
+class Weight:
+    """What Product multiplies with. A kind of weight says what its three products are; the operands are its
+    ``values`` and matrices of one row a token, or pixels where the weight is a convolution's.
+
+    The gradients of one verb are the other two. Where these are differentiable themselves, so is the
+    gradient; else ``_once`` is True, and ``_op`` names the weight in the Error for a second derivative.
+    """
+
+    _op: str = "linear"
+    _once: ClassVar[bool] = False
+    #: What else a backward pass reads: a write to it since the forward pass is an error.
+    _watched: Sequence[Tensor] = ()
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        """Returns x W^T + bias. ``fused``: an activation and a residual, of weights whose products take
+        them."""
+        raise NotImplementedError
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        """Returns dY W."""
+        raise NotImplementedError
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        """Returns dY^T X in the shape of ``values``."""
+        raise NotImplementedError
+
+    def _gradients(
+        self, node: Any, dy: Tensor, x: Tensor | None, values: Tensor | None, needs: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Returns dX, dW and the gradient of the bias, each where ``needs`` says so, for the backward pass
+        of ``node``. A weight with an operator for all three overrides it."""
+        need_x, need_values, need_bias = needs[:3]
+        dx = self.dx(dy, values) if need_x else None  # type: ignore[arg-type]
+        dvalues = self.dw(dy, x) if need_values else None  # type: ignore[arg-type]
+        return dx, dvalues, column_sums(dy) if need_bias else None
+
+
+class OfDx(Weight):
+    """The product dY W of a weight, as a function of dY: that is x here."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.weight = weight
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        return self.weight.dx(x, values)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return self.weight.linear(dy, values, None)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return self.weight.dw(x, dy)
+
+
+class OfDw(Weight):
+    """The product dY^T X at the places of a weight, as a function of dY, which is x here, and of X, which is
+    ``values``."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.weight = weight
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        return self.weight.dw(x, values)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return self.weight.linear(values, dy, None)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return self.weight.dx(x, dy)
+
+
+class Product(torch.autograd.Function):
+    """x W^T + bias + residual. It has no setup_context, with which torch binds the arguments anew in each
+    call, for 50 us; so no transform of torch.func may reach it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, weight: Weight,
+        residual: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        ctx.weight = weight
+        need_x, need_values, *_ = ctx.needs_input_grad
+        # Each is kept only where the other's gradient needs it: frozen values cost no copy of x.
+        ctx.save_for_backward(x if need_values else None, values if need_x else None, *weight._watched)
+        if residual is None:
+            return weight.linear(x, values, bias)
+        return weight.linear(x, values, bias, None, residual)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        weight = ctx.weight
+        if weight._once:
+            return once(weight._op, _gradients, ctx, dy)
+        return _gradients(ctx, dy)
+
+
+def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, values, *_ = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    found = ctx.weight._gradients(ctx, dy, x, values, needs)
+    return (*found, None) if len(needs) == 4 else (*found, None, dy if needs[4] else None)
+
+
+#: Product.apply for calls that nothing traces and no transform surrounds; see autograd.eagerly.
+_eagerly = super(torch.autograd.Function, Product).apply
+
+
+def multiply(
+    x: Tensor, values: Tensor | None, bias: Tensor | None, weight: Weight, *residual: Tensor
+) -> Tensor:
+    """Returns Product.apply of these, by the shortest way there is."""
+    run = Product.apply if torch.compiler.is_compiling() or functorch_active() else _eagerly
+    y: Tensor = run(x, values, bias, weight, *residual)
+    return y
+
+
+def column_sums(grad: Tensor) -> Tensor:
+    """Returns the gradient of the bias, differentiably. It avoids flatten, which the vmap behind
+    is_grads_batched does not know."""
+    return grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
+
+
+class Map:
+    """A linear map of one tensor, and its transpose: a copy to another form and the copy back."""
+
+    def there(self, tensor: Tensor) -> Any:
+        raise NotImplementedError
+
+    def back(self, gradient: Tensor) -> Any:
+        raise NotImplementedError
+
+
+class Mapped(torch.autograd.Function):
+    """What a map makes of a tensor; the gradient goes through its transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, way: Map) -> Any:
+        ctx.way = way
+        return way.there(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.way.back(gradient), None
+
+
+_mapped_eagerly = super(torch.autograd.Function, Mapped).apply
+
+
+def mapped(tensor: Tensor, way: Map) -> Any:
+    """Returns Mapped.apply of these, by the shortest way there is."""
+    run = Mapped.apply if torch.compiler.is_compiling() or functorch_active() else _mapped_eagerly
+    return run(tensor, way)
