@@ -11,8 +11,8 @@ from torch import Tensor
 from .._checks import share
 from ..errors import Error
 from ..ops import csr as _csr
-from ..ops.transforms import differentiated
-from ..ops.verbs import OfDw, OfDx, multiply
+from ..ops.transforms import differentiated, transformed
+from ..ops.verbs import OfDw, OfDx, column_sums, multiply
 from . import products
 from .layout import REPACK, Layout
 from .torchs import SPARSE, elements_of, is_sparse_matrix
@@ -156,7 +156,30 @@ class Entries(Layout):
     ) -> Tensor:  # fmt: skip
         if any(each is not None and differentiated(each) for each in (x, values, bias, residual)):
             return products.linear(x, values, bias, self, activation, residual)
+        return self._forward(x, values, bias, activation, residual)
+
+    def _forward(
+        self, x: Tensor, values: Any, bias: Tensor | None,
+        activation: str | None = None, residual: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         return _csr.linear(x, values, *self.csr(), bias, self.strict, activation, residual)
+
+    def _gradients(
+        self, node: Any, dy: Tensor, x: Tensor | None, values: Tensor | None, needs: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        if torch.is_grad_enabled() or transformed() or type(self).linear is not Entries.linear:
+            return super()._gradients(node, dy, x, values, needs)
+        need_x, need_values, need_bias, *_ = needs
+        crow, col = self.csr()
+        dx = dvalues = None
+        if need_x:
+            assert values is not None
+            by_column = self.by_column() if dy.is_cuda else None
+            dx = _csr.dx(dy, values, crow, col, self.cols, by_column, self.strict)
+        if need_values:
+            assert x is not None
+            dvalues = _csr.dw(dy, x, crow, col, self.strict)
+        return dx, dvalues, column_sums(dy) if need_bias else None
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):

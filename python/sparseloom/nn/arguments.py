@@ -83,6 +83,18 @@ def require_tensor(x: Any) -> Tensor:
     return x
 
 
+def prologue(
+    x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Returns the operands of a product in the dtype of autocast, where it is on; fp64 stays, as in torch."""
+    kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
+        return x, values, bias, residual
+    dtype = torch.get_autocast_dtype(kind)
+    bias = None if bias is None else bias.to(dtype)
+    return x.to(dtype), values.to(dtype), bias, None if residual is None else residual.to(dtype)
+
+
 def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
     """Returns what torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node
     that calls the module, as for torch.nn's own leaf modules. Returns None without a proxy. Raises Error when

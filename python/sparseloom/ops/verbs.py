@@ -39,6 +39,10 @@ class Weight:
         """Returns dY^T X in the shape of ``values``."""
         raise NotImplementedError
 
+    def _forward(self, x: Tensor, values: Any, bias: Tensor | None, *fused: Any) -> Tensor:
+        """Returns what ``linear`` does, where no gradient is followed: Product sees to it."""
+        return self.linear(x, values, bias, *fused)
+
     def _gradients(
         self, node: Any, dy: Tensor, x: Tensor | None, values: Tensor | None, needs: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -97,8 +101,8 @@ class Product(torch.autograd.Function):
         # Each is kept only where the other's gradient needs it: frozen values cost no copy of x.
         ctx.save_for_backward(x if need_values else None, values if need_x else None, *weight._watched)
         if residual is None:
-            return weight.linear(x, values, bias)
-        return weight.linear(x, values, bias, None, residual)
+            return weight._forward(x, values, bias)
+        return weight._forward(x, values, bias, None, residual)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ... import ops
 from ...errors import Error
 from ...pattern import Pattern
+from .. import arguments
 from .sharded import local
 
 if TYPE_CHECKING:
@@ -152,10 +153,7 @@ def product(layer: BlockSparseLinear, x: Tensor, residual: Tensor | None) -> Ten
         whole_bias = activation = None
     values = held(layer, layer.values)
     bias = None if whole_bias is None else local(whole_bias)[: layer.out_features]
-    kind = x.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
-        x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+    x, values, bias, _ = arguments.prologue(x, values, bias)
     if x.dim() == 0 or x.shape[-1] != layer.in_features or x.dtype != values.dtype:
         expected = f"x [..., {layer.in_features}] of {values.dtype}, this rank's part"
         raise Error("linear", expected, f"{list(x.shape)} of {x.dtype}", "see the input_layouts of its style")

@@ -87,13 +87,14 @@ class SparseLinear(WithLayout):
             and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
         ):
             return node  # type: ignore[no-any-return]
-        values: Tensor = self.values
-        bias: Tensor | None = self.bias
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
-            x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
-            residual = None if residual is None else residual.to(dtype)
+        parameters = self._parameters  # nn.Module's own __getattr__ takes as long as a check of all operands
+        values: Any
+        bias: Tensor | None
+        try:
+            values, bias = parameters["values"], parameters["bias"]
+        except KeyError:  # one of them is computed: parametrized, weight-normed or pruned
+            values, bias = self.values, self.bias
+        x, values, bias, residual = arguments.prologue(x, values, bias, residual)
         if (
             x.dim() == 0
             or x.shape[-1] != self.in_features

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..._checks import whole
 from ...errors import Error
 from ...layouts import Layout
+from ...ops.transforms import transformed
 from .. import arguments
 from ..held import moments, padding
 from ..held.parametrized import Parametrizable, require_own_values, values_are_computed
@@ -41,6 +42,8 @@ class WithLayout(Parametrizable):
     strict: bool = False
     #: The buffers that are made from the index and not saved.
     derived: tuple[str, ...] = ()
+    #: The layout that was asked for last, with the buffers that it is of and their versions.
+    _last: tuple[Layout, list[tuple[str, Tensor, int]]] | None = None
     _template: Layout
     _parts: tuple[str, ...]
     _derived_of: list[tuple[int, int]]  # the index that was derived from, and its versions
@@ -62,8 +65,25 @@ class WithLayout(Parametrizable):
     @property
     def layout(self) -> Layout:
         """The layout with the module's own index, wherever that is now, and with its ``strict``."""
+        if torch.compiler.is_compiling():
+            made = self._layout()
+            made.strict = self.strict
+            return made
+        if self._last is not None:
+            made, parts = self._last
+            buffers = self._buffers
+            for name, part, version in parts:
+                if buffers[name] is not part or part._version != version:
+                    break
+            else:
+                made.strict = self.strict
+                return made
         made = self._layout()
         made.strict = self.strict
+        index = made.tensors()
+        own = not transformed() and all(type(each) is Tensor for each in index.values())
+        if own and not any(each.is_inference() for each in index.values()):
+            self._last = made, [(name, each, each._version) for name, each in index.items()]
         return made
 
     def _layout(self) -> Layout:
@@ -89,6 +109,7 @@ class WithLayout(Parametrizable):
         self._derive()
 
     def _derive(self) -> None:
+        self._last = None
         if not self._template.derived_names:
             return
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
@@ -101,6 +122,9 @@ class WithLayout(Parametrizable):
         super()._apply(arguments.exact(fn), recurse)
         self.refresh_()
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)

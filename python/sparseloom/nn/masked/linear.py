@@ -183,10 +183,7 @@ class MaskedLinear(WithOptions):
     def _cast(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns the operands in the dtype of autocast, if it is on. Raises Error when x does not fit."""
         bias: Tensor | None = self.bias
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
-            x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        x, weight, bias, _ = arguments.prologue(x, weight, bias)
         fits = x.dim() > 0 and x.shape[-1] == self.in_features
         if not fits or x.dtype != weight.dtype or x.device != weight.device:
             expected = f"x [..., {self.in_features}] of {weight.dtype} on {weight.device}"

@@ -105,12 +105,9 @@ class Semi24Linear(WithCopy, Ordered):
             values, bias = parameters["values"], parameters["bias"]
         except KeyError:  # one of them is computed: parametrized, weight-normed or pruned
             values, bias = self.values, self.bias
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
-            x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
-            residual = None if residual is None else residual.to(dtype)
-        shape = arguments.require_tensor(x).shape
+        arguments.require_tensor(x)
+        x, values, bias, residual = arguments.prologue(x, values, bias, residual)
+        shape = x.shape
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             arguments.refuse(self, x, values)
         if self._dense_copy and (y := copies.product(self, x, values, bias, residual)) is not None:
@@ -118,7 +115,7 @@ class Semi24Linear(WithCopy, Ordered):
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
-        metadata = None if kind != "cuda" else self._metadata(positions)
+        metadata = self._metadata(positions) if x.is_cuda else None
         y = semi24.linear(
             x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata,
             strict=self.strict,
