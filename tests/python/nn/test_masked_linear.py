@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sparseloom import Error, Pattern
 from sparseloom import sparsify as S
 from sparseloom.nn import BlockSparseLinear, MaskedLinear
-from sparseloom.nn.masked.linear import product as masked_product
+from sparseloom.nn.masked import product as masked_product
 from sparseloom.sparsify.gates import Gate
 from sparseloom.sparsify.grid import block_sums, expanded
 
