@@ -1,4 +1,5 @@
-"""Makes docs/support.md from the case list and from the records of the checks on GPUs.
+"""Makes docs/support.md from the case list, from trying each kind of layer (support_kinds.py), and from the
+records of the checks on GPUs.
 
 What is advertised is thus what is checked.
 
@@ -12,6 +13,7 @@ from collections import defaultdict
 from typing import Any
 
 from generated import ROOT, table, update
+from support_kinds import KIND_HEAD, kind_rows
 
 from sparseloom import ops
 from sparseloom.testing.cases import DEVICES, Case, cases
@@ -87,6 +89,7 @@ def main() -> int:
     gpu_head = ["GPU", "C++ tests", "Python tests", *steps[2:], "commit", "date"]
     parts = {
         "support": table(head, support_rows(all_cases)),
+        "kinds": table(KIND_HEAD, kind_rows()),
         "edges": table(["kind of case", "cases"], edge_rows(all_cases)),
         "gpus": table(gpu_head, gpu_rows(checks, steps)),
     }

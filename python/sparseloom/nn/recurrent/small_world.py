@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -273,6 +274,15 @@ class SmallWorldLSTM(WithOptions):
                 _OP, f"h and c of {list(shape)}", repr(state)[:80], "pass the state of the call before"
             )
         return state[0], state[1].to(wide)
+
+    def to_dense(self) -> SmallWorldLSTM:
+        """Returns the same cell with dense matrices: the same values in their places and zero elsewhere
+        (copied)."""
+        dense = copy.deepcopy(self)
+        dense.steps = nn.ModuleList(each.to_dense() if in_blocks(each) else each for each in dense.steps)
+        if in_blocks(dense.gates):
+            dense.gates = dense.gates.to_dense()
+        return dense.train(self.training)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, inputs={self.inputs}, outputs={self.outputs}"
