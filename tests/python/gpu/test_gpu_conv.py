@@ -8,7 +8,7 @@ import pytest
 import torch
 from conv_twins import OPTIONS, made, require_equal_to_dense, require_every_call, require_rows_alone
 
-from sparseloom.nn import BlockSparseConv2d
+from sparseloom.nn import BlockSparseConv2d, BlockSparseConvTranspose2d
 from sparseloom.ops.conv import product
 
 pytestmark = pytest.mark.gpu
@@ -85,23 +85,28 @@ def test_the_rows_alone_are_compiled_captured_and_strict() -> None:
     require_rows_alone(layer, torch.randn(2, 64, 8, 8, device="cuda", dtype=torch.bfloat16))
 
 
-@pytest.mark.parametrize("channels", [32, 96, 160])
-@pytest.mark.parametrize("last", [False, True])
-def test_dw_of_fp32_without_tf32_is_exact_for_five_by_five_taps(channels: int, last: bool) -> None:
+@pytest.mark.parametrize("channels", [32, 96, 128, 160])
+@pytest.mark.parametrize("kind", [BlockSparseConv2d, BlockSparseConvTranspose2d])
+def test_dw_of_fp32_without_tf32_is_exact_for_five_by_five_taps(channels: int, kind: Any) -> None:
     torch.manual_seed(0)
     allowed, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        layer = BlockSparseConv2d(channels, channels, 5, padding=2, density=0.5, block=16).cuda()
+        layer = kind(channels, channels, 5, padding=2, density=0.5, block=16).cuda()
         x = torch.randn(8, channels, 28, 28, device="cuda")
-        x = x.contiguous(memory_format=torch.channels_last) if last else x
-        dy = torch.randn(8, channels, 28, 28, device="cuda")
-        layer(x).backward(dy)
-        weight = layer.to_dense().weight.detach().double().requires_grad_()
-        torch.nn.functional.conv2d(x.double(), weight, padding=2).backward(dy.double())
-        exact = weight.grad
-        assert exact is not None
+        twin = layer.to_dense().double()
+        y, exact = layer(x), twin(x.double())
+        assert y.shape == exact.shape and (y - exact).abs().max() / exact.abs().max() < 2e-5
+        dy = torch.randn_like(exact)
+        y.backward(dy.float())
+        exact.backward(dy.float().double())
+        gradient, stays = twin.weight.grad, twin.weight != 0
         layer.values.data.copy_(layer.values.grad)
-        error = (layer.to_dense().weight.double() - exact * (layer.to_dense().weight != 0)).abs().max()
-        assert error / exact.abs().max() < 2e-5
+        error = (layer.to_dense().weight - gradient * stays).abs().max()
+        assert error / gradient.abs().max() < 2e-5
+        with torch.no_grad():
+            again = product.torchs_dvalues(
+                dy.float().movedim(1, -1), x.movedim(1, -1), layer.index, layer._window
+            ) if kind is BlockSparseConv2d else layer.values.grad  # fmt: skip
+        assert (again - layer.values.grad).abs().max() / gradient.abs().max() < 2e-5
     finally:
         torch.backends.cudnn.allow_tf32 = allowed

@@ -14,6 +14,7 @@ from sparseloom import Error, InLayout, sparsify_
 from sparseloom.layouts import Csr
 from sparseloom.nn import SparseLinear
 from sparseloom.ops import csr
+from sparseloom.ops.operators import row_of
 
 pytestmark = pytest.mark.gpu
 DIRECTIONS = ("forward", "dx", "dw")
@@ -105,7 +106,7 @@ def test_nan_stays_where_it_is_stored():
         x = normal(tokens, 70).cuda()
         x[0, 5] = NAN
         for kernel in ("sm80_gather", "sm80_slabs"):
-            y = OPERATORS.csr_linear(x, values, *layout.csr(), None, kernel)
+            y = OPERATORS.csr_linear(x, values, *layout.csr(), None, 0, None, row_of(kernel))
             assert torch.equal(y[0].isnan(), weight[:, 5] != 0) and not y[1:].isnan().any()
 
 
@@ -116,7 +117,7 @@ def test_operands_on_views_and_without_the_column_index():
     x = wide[:, 3:43]
     want = x @ products.weight.t()
     for kernel in ("sm80_gather", "sm80_slabs", "dense_on_device"):
-        got = OPERATORS.csr_linear(x, values, *layout.csr(), None, kernel)
+        got = OPERATORS.csr_linear(x, values, *layout.csr(), None, 0, None, row_of(kernel))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     with pytest.raises(Error, match="by_column on a CUDA device"):
         csr.dx(products.dy, values, *layout.csr(), 40)
@@ -127,7 +128,7 @@ def test_opcheck():
     index, values, columns = products.layout.csr(), products.values, products.layout.by_column()
     for op, arguments in (
         (OPERATORS.csr_linear.default, (products.x, values, *index, products.bias)),
-        (OPERATORS.csr_dx.default, (products.dy, values, *index, 7, "", False, columns)),
+        (OPERATORS.csr_dx.default, (products.dy, values, *index, columns, 7)),
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op

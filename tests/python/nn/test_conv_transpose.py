@@ -14,7 +14,7 @@ from conv_twins import TRANSPOSED_OPTIONS, made_transposed, require_equal_to_den
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, densify_, load, save, sparsify_
-from sparseloom.nn import BlockSparseConvTranspose2d
+from sparseloom.nn import BlockSparseConv2d, BlockSparseConvTranspose2d
 from sparseloom.ops import operators
 from sparseloom.ops.conv import product
 from sparseloom.ops.index import make_index
@@ -217,3 +217,25 @@ def test_initial_values_are_those_of_the_dense_class_for_the_stored_outputs() ->
     layer = BlockSparseConvTranspose2d(64, 64, 3, density=0.25, block=8)
     bound = (64 * 0.25 * 9) ** -0.5
     assert 0.95 * bound < float(layer.values.detach().abs().max()) <= bound
+
+
+@pytest.mark.parametrize("kind", [BlockSparseConv2d, BlockSparseConvTranspose2d])
+@pytest.mark.parametrize("how", [{}, {"stride": 2}, {"dilation": 2, "padding": 0}])
+def test_five_by_five_taps_within_seven_by_seven_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, how: dict[str, Any]
+) -> None:
+    """What fp32 without TF32 does on a GPU, whose dW of 5 x 5 taps loses digits."""
+    torch.manual_seed(0)
+    layer = kind(12, 20, 5, density=0.5, block=8, dtype=torch.float64, **{"padding": 2, **how})
+    x = torch.randn(2, 12, 14, 11, dtype=torch.float64, requires_grad=True)
+    found: list[list[torch.Tensor]] = []
+    for loses in (False, True):
+        monkeypatch.setattr(product, "dw_loses_digits", lambda operand, kernel, loses=loses: loses)
+        y = layer(x)
+        dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+        found.append([y, *torch.autograd.grad(y, [x, layer.values, layer.bias], dy)])
+        if kind is BlockSparseConv2d:
+            pixels = dy.movedim(1, -1), x.detach().movedim(1, -1)
+            found[-1].append(product.torchs_dvalues(*pixels, layer.index, layer._window))
+    for narrow, wide in zip(*found, strict=True):
+        torch.testing.assert_close(wide, narrow)

@@ -80,6 +80,8 @@ def by_weight(
 ) -> Tensor:
     """Returns torch's transposed convolution of x [images, cols, *space] with a dense W [rows, cols,
     *kernel]."""
+    if weight.requires_grad and product.dw_loses_digits(weight, window.kernel):
+        weight, window = F.pad(weight, (1, 1, 1, 1)), product.in_seven_by_seven(window)
     _, stride, padding, dilation = window
     torchs: Any = _TORCHS[len(window.kernel) - 1]
     y: Tensor = torchs(x, weight.transpose(0, 1), bias, stride, padding, output_padding, 1, dilation)
