@@ -45,15 +45,12 @@ def test_the_tables_show_gains_losses_peers_and_failures() -> None:
     written = {"suite": "gpu", "gpu": GPU, "records": shown}
     peers = gpu_tables.peers_table(written)
     assert "6.90x |" in peers and "0.86x **slower** |" in peers and "1.20x" in peers
-    page = gpu_tables.page(written, "caption.")
-    assert (
-        "16x16" not in peers
-        and "| 77 |" not in peers
-        and "9.0 us" in page
-        and "failed: a / b" in page
-        and "0.1 lognormal" in page
-    )
-    assert even(page) and even(peers)
+    assert "16x16" not in peers and "| 77 |" not in peers
+    page, whole = (gpu_tables.page(written, "caption.", whole=each) for each in (False, True))
+    assert "9.0 us" in page and "9.0 us" in whole
+    assert "16x16: 0.1 failed: a | b" in page and "64x64: 0.5 0.86x" in page  # every loss
+    assert "failed: a / b" in whole and "0.1 lognormal" in whole
+    assert even(page) and even(whole) and even(peers)
     assert gpu_tables.peers_table(written | {"records": [failing]}) == ""
     assert len(table.row(shown[0])) == len(table.row(failing)) == len(table.HEAD)
 
