@@ -93,8 +93,8 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
                                   scalar_type_of(m.dtype));
 }
 
-// bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next 32nd column: oneDNN on
-// AMX (torch 2.13) multiplies what lies there by zero, and a NaN behind one row (in the padding of a wider
+// bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next 32nd column: oneDNN
+// on AMX (torch 2.13) multiplies what lies there by zero, and a NaN behind one row (in the padding of a wider
 // matrix, or in the next token) makes that row NaN.
 Tensor with_zeros_behind(const ConstMatrixView& m) {
   constexpr std::int64_t kTileColumns = 32;  // bf16 in one row of a tile
