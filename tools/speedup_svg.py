@@ -35,10 +35,10 @@ def bounds(panels: list[Panel]) -> tuple[float, float, float, float]:
 def text(
     x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "#555"
 ) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" '
-        f'text-anchor="{anchor}" fill="{colour}">{html.escape(content)}</text>'
-    )
+    """Writes one label; what the root element says already is left out."""
+    told = {"font-size": (size, 12), "text-anchor": (anchor, "middle"), "fill": (colour, "#555")}
+    more = "".join(f' {name}="{value}"' for name, (value, default) in told.items() if value != default)
+    return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{html.escape(content)}</text>'
 
 
 def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, float]) -> list[str]:
@@ -76,7 +76,8 @@ def speedup_svg(panels: list[Panel], title: str, note: str) -> str:
     height = TOP + HEIGHT + 70
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} '
-        f'{height}" width="{width}" font-family="sans-serif">',
+        f'{height}" width="{width}" font-family="sans-serif" font-size="12" '
+        'text-anchor="middle" fill="#555">',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
         text(width / 2, 22, title, 15, colour="#222"),
     ]
