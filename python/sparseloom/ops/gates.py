@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import operators
 from .autograd import in_rows
+from .index import MOVING, Index
 from .once import differentiable_once
 from .operators import PLAN_CHOOSES, tf32_of
-
-if TYPE_CHECKING:
-    from . import Index
-
-_MOVING = -2  # the value of ops.MOVING
 
 
 def _of_some(digest: int) -> int:
     """Returns the digest of a list of some of an index's blocks: Facts::digest in plan.h."""
-    return -1 - digest if digest > 1 else _MOVING
+    return -1 - digest if digest > 1 else MOVING
 
 
 class Gated(torch.autograd.Function):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .operators import call
-from .products import SEGMENT
 
 #: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
 #: plans depend on shape and number of blocks alone.
@@ -17,6 +16,8 @@ UNKNOWN = -1
 #: The digest of an index with room for ``blocks``, of which the first crow[-1] are stored: update_topology
 #: rewrites it in place, and the host does not even know their number.
 MOVING = -2
+#: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
+SEGMENT = 16
 
 
 class Index(NamedTuple):

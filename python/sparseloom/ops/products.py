@@ -4,7 +4,7 @@ under vmap. Every transform is made of them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +13,12 @@ from torch._compile import _disable_dynamo
 
 from ..errors import Error
 from . import operators
+from .index import MOVING, SEGMENT, UNKNOWN, Index
 from .operators import PLAN_CHOOSES, tf32_of
 from .transforms import transformed
 from .verbs import Product, Weight, column_sums
 
-if TYPE_CHECKING:
-    from . import Index
-
 FORWARD, DX, DW = range(3)
-#: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
-SEGMENT = 16
-# The values of ops.UNKNOWN, whose plans depend on shape and number of blocks alone, and of ops.MOVING.
-_UNKNOWN, _MOVING = -1, -2
 
 
 class How(NamedTuple):
@@ -98,7 +92,7 @@ class Transformable(Product):
         """Computes the whole batch as one product: one with more tokens where the weight is shared, otherwise
         one whose weights lie along the diagonal of a large weight."""
         (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
-        if index.digest == _MOVING and (direction == DW or of_b is not None):
+        if index.digest == MOVING and (direction == DW or of_b is not None):
             remedy = "call fix_topology_() first, or sum the gradients of the batch"
             raise Error("vmap", "weights without free slots", "a layer with a capacity", remedy)
         shared = bias if of_bias is None else None
@@ -206,4 +200,4 @@ def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
     )
     lists = [F.pad(each, (0, -len(each) % SEGMENT)) for each in (crow, col, ccol, row)]
     sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
-    return index._replace(packed=torch.cat([*lists, slot]), blocks=count * blocks, digest=_UNKNOWN, **sizes)
+    return index._replace(packed=torch.cat([*lists, slot]), blocks=count * blocks, digest=UNKNOWN, **sizes)

@@ -18,7 +18,7 @@ from ... import ops
 from ... import pattern as patterns
 from ..._checks import as_optimizers, share
 from ...errors import Error
-from ...ops.products import SEGMENT
+from ...ops.index import SEGMENT
 from ...pattern import Pattern
 from . import moments, state, topology
 

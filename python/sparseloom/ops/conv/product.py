@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import grad
 
-from ...errors import Error, translated
+from ...errors import Error
 from .. import operators
 from ..autograd import activate, require_residual, require_residual_of
 from ..index import Index
@@ -204,7 +204,7 @@ def _forward(
     activation: str | None = None, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = bias, ACTIVATIONS[activation], residual
-    return _called(
+    return operators.run(
         operators.conv, x, values, index.packed, index.rows, *window, *epilogue, *_any_row(x, index)
     )
 
@@ -213,14 +213,14 @@ def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: W
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         how = index.packed, index.cols, *three, *window, *NO_EPILOGUE, *_any_row(dy, index)
-        return _called(operators.conv_dx, dy, values, *how)
+        return operators.run(operators.conv_dx, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 
 
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dw", x, x.shape[1:-1], window, index):
         how = index.packed, index.blocks, index.bm, index.bn
-        return _called(operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
+        return operators.run(operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
     return torchs_dvalues(dy, x, index, window)
 
 
@@ -306,14 +306,6 @@ def _any_row(operand: Tensor, index: Index) -> tuple[int, bool, int]:
     """Returns the operators' last arguments: the plan chooses the row, whether it may round to TF32, and what
     plans may know of the pattern."""
     return PLAN_CHOOSES, operand.is_cuda and rounds_to_tf32(operand.dtype), index.digest
-
-
-def _called(operator: Any, *arguments: Any) -> Tensor:
-    try:
-        result: Tensor = operator(*arguments)
-    except RuntimeError as error:
-        raise translated(error) from None
-    return result
 
 
 def dense(values: Tensor, index: Index, kernel: Sequence[int]) -> Tensor:

@@ -18,10 +18,9 @@ from torch import Tensor
 from ...errors import Error
 from .. import operators
 from ..autograd import require_residual_of
-from ..index import UNKNOWN, Index
+from ..index import SEGMENT, UNKNOWN, Index
 from ..once import differentiable_once
 from ..operators import ACTIVATIONS
-from ..products import SEGMENT
 from . import product
 from .product import Window
 
@@ -111,7 +110,7 @@ def _by_dx(
     three = (*(1,) * (3 - len(extents)), *extents)
     epilogue = bias, ACTIVATIONS[activation], residual
     numbers = index.cols, *three, *window, *epilogue, *product._any_row(x, index)
-    return product._called(operators.conv_dx, x, values, index.packed, *numbers)
+    return operators.run(operators.conv_dx, x, values, index.packed, *numbers)
 
 
 class _Transposed(torch.autograd.Function):
