@@ -1,4 +1,4 @@
-// The operators plan, info, activation_names, kernel_runs and spin_registers: what would run and why, what
+// The operators plan, version, info, activation_names, kernel_runs and spin_registers: what would run and why, what
 // this build and machine have, what ran, and what rate the CPU reaches.
 #include "explain.h"
 
@@ -13,6 +13,7 @@
 #include "ops/row_number.h"
 #include "ops/spin.h"
 #include "sparseloom/ops.h"
+#include "sparseloom/version.h"
 
 namespace sparseloom::binding {
 
@@ -102,6 +103,8 @@ std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t ro
   return plan_text(problem);
 }
 
+std::string version() { return SPARSELOOM_VERSION; }
+
 std::string info() { return info_json(); }
 
 std::string activation_names() {
@@ -129,6 +132,7 @@ std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
+  m.impl("version", TORCH_BOX(&sparseloom::binding::version));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
   m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));
   m.impl("row_number", TORCH_BOX(&sparseloom::binding::row_number));

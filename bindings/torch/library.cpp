@@ -264,8 +264,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Throws for a name that no row has.
   m.def("row_number(str name) -> int");
   m.def("info() -> str");
-  // The torch names of the activations, in the order of their codes, separated by spaces. Python asks for
-  // them at import, so they are no part of info, which may measure rates.
+  // Python asks for these two at import, so they are no part of info, which may measure rates. Names: torch's
+  // of the activations, in the order of their codes, separated by spaces.
+  m.def("version() -> str");
   m.def("activation_names() -> str");
   // JSON: the CPU kernels that ran and how often, by their own counts.
   m.def("kernel_runs() -> str");

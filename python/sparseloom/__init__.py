@@ -71,7 +71,7 @@ _LATER = {"SparseTensor": "tensors", "SparsityBuilder": "builder", "sparsified_o
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # there is one version number, compiled into the C++ core
-        return info()["version"]
+        return ops.operators.call("version")
     if name in _LATER:
         return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

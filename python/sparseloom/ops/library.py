@@ -3,9 +3,11 @@ when that fails."""
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import torch
+import torch.compiler.config
 
 LIBRARY = Path(__file__).resolve().parents[1] / "libsparseloom_torch.so"
 CORE = LIBRARY.with_name("libsparseloom.so")  # where LIBRARY's run path has the loader look
@@ -36,3 +38,17 @@ def load() -> None:
             # torch says which file; its cause, the loader's own words, says why.
             f"sparseloom's operators do not load with torch {torch.__version__}: {error.__cause__ or error}"
         ) from error
+
+
+def tag_compiled_code() -> None:
+    """Makes torch keep the code that it compiles on disk by our version and schemas too.
+
+    Inductor writes the schema's defaults into that code, and keys it by a graph that leaves out every argument
+    equal to its default (torch 2.13; findings/inductor-cache-keeps-old-defaults.sh): after an upgrade it would
+    call the operators as the old version wanted. A tag of the user's stays in front of ours."""
+    names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("sparseloom::"))
+    schemas = [str(schema) for name in names for schema in torch._C._jit_get_schemas_for_operator(name)]
+    version = torch.ops.sparseloom.version.default()
+    tag = f"sparseloom-{zlib.crc32(''.join([version, *schemas]).encode()):08x}"
+    config = torch.compiler.config
+    config.cache_key_tag = " ".join(filter(None, (config.cache_key_tag, tag)))

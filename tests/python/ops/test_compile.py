@@ -1,5 +1,6 @@
 """torch.compile, export and opcheck: the operators are ordinary ones to torch's compilers."""
 
+import os
 import subprocess
 import sys
 
@@ -305,3 +306,25 @@ def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing
         assert calls.count("= torch.ops.") == calls.count(f"= torch.ops.sparseloom.bsr_{name}.default(") == 1
         # no kernel of inductor's own, so no clone
         assert "cpp_fused" not in calls and "empty_strided" not in calls
+
+
+def test_code_on_disk_is_keyed_by_the_schemas_beside_the_users_tag():
+    """CI ran code that an older schema's default was written into (findings/inductor-cache-keeps-old-defaults.sh)."""
+    program = """if True:
+        import torch, sparseloom
+        from sparseloom.ops.library import tag_compiled_code
+
+        def tag():
+            torch.compiler.config.cache_key_tag = ""
+            tag_compiled_code()
+            return torch.compiler.config.cache_key_tag
+
+        whole = torch.compiler.config.cache_key_tag
+        assert whole == f"mine {tag()}" and tag() == tag(), whole
+        before = tag()
+        torch.library.define("sparseloom::one_more", "(Tensor x) -> Tensor")
+        assert tag() != before
+    """
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "TORCH_COMPILE_CACHE_KEY_TAG": "mine"}
+    )
