@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 #include "sparseloom/generic/half.h"
 
 // clang-format off

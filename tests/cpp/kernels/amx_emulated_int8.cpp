@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/amx_emulated.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 #include "sparseloom/generic/half.h"
 
 // clang-format off

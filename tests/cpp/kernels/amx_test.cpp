@@ -16,9 +16,9 @@
 
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
-#include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/case.h"
 #include "kernels/scaled_case.h"
+#include "kernels/shared/cpu/tile.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/half.h"
 

@@ -5,9 +5,9 @@
 #include "kernels/bsr_conv/cuda/rows.h"
 #include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -5,8 +5,8 @@
 
 #include <span>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/csr_linear/rows.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
 
 namespace sparseloom::kernels {

@@ -7,8 +7,8 @@
 
 #include <span>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/semi24_linear/product.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_scaled.h"

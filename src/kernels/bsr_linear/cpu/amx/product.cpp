@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 
 // clang-format off
 #include "kernels/bsr_linear/cpu/amx/begin.h"

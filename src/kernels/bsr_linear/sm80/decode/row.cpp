@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
 #include "kernels/bsr_linear/sm80/decode/row_parts.h"
 #include "kernels/bsr_linear/sm80/decode/schedule.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/dw_small/cut.h"
 #include "kernels/bsr_linear/sm80/dw_small/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -1,8 +1,8 @@
 // The row of sm80_ffma for f8e4m3.
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/forward_f8/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/row_parts.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/dw_mma/entry.h"
 #include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
 #include "kernels/bsr_linear/sm80/forward_mma/entry.h"
 #include "kernels/bsr_linear/sm80/forward_mma/schedule.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/dds_shape.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/row_parts.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -1,7 +1,7 @@
 // What the rows of sm80_ffma for f32 and for f8e4m3 share.
 #pragma once
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -9,8 +9,8 @@
 #include "kernels/bsr_linear/sm90/decode_rows/narrow.cuh"
 #include "kernels/bsr_linear/sm90/decode_rows/wide.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/launch.cuh"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::decode90::rows {
 

@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
 #include "kernels/bsr_linear/sm90/decode_common/limits.h"
 #include "kernels/bsr_linear/sm90/decode_rows/entry.h"
 #include "kernels/bsr_linear/sm90/decode_rows/schedule.h"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

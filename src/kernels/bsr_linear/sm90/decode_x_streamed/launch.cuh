@@ -7,8 +7,8 @@
 #include "kernels/bsr_linear/sm90/decode_common/element.cuh"
 #include "kernels/bsr_linear/sm90/decode_common/host.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/kernel.cuh"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::decode90::x_streamed {
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/dw_wgmma/deal.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/operands/tensor_map.h"
 #include "kernels/shared/ptx/convert.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"

@@ -12,7 +12,7 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
-#include "kernels/bsr_linear/sm90/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose_tokens.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma_sdd {

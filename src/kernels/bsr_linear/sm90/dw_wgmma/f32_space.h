@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
-#include "kernels/bsr_linear/sm90/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose_tokens.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 

@@ -9,8 +9,8 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/host.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/kernel.cuh"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {

@@ -1,8 +1,8 @@
 // Predicted time of dW by wgmma, for the rows that it serves.
 #pragma once
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/deal.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {

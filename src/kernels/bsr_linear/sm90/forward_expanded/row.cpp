@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/forward_expanded/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

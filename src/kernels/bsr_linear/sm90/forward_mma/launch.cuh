@@ -8,8 +8,8 @@
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_mma/kernel.cuh"
 #include "kernels/bsr_linear/sm90/forward_mma/operands.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::mma_dds {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::mma_dds {
 

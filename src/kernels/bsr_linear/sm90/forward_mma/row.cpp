@@ -3,12 +3,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_mma/ring.h"
 #include "kernels/bsr_linear/sm90/forward_mma/row_parts.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

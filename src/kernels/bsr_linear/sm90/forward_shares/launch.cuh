@@ -9,8 +9,8 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/host.h"
 #include "kernels/bsr_linear/sm90/forward_shares/entry.h"
 #include "kernels/bsr_linear/sm90/forward_shares/kernel.cuh"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::shares {
 

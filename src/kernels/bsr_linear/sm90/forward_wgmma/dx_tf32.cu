@@ -3,7 +3,7 @@
 // that matrix follows. Reading and writing the values was measured to be a small part of the product.
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
-#include "kernels/bsr_linear/sm90/operands/transpose_blocks.h"
+#include "kernels/shared/operands/transpose_blocks.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 

@@ -11,8 +11,8 @@
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/kernel.cuh"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {

@@ -1,7 +1,7 @@
 // Predicted time of forward and dX by wgmma, in microseconds; `narrow` is which tiles.
 #pragma once
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {

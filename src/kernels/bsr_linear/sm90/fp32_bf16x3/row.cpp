@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/predict.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

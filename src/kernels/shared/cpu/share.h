@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/shared/cpu/cell.h"
 #include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {

@@ -1,5 +1,5 @@
 // The words of refusals that the rows of several methods share.
-#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/shared/cost/refusals.h"
 
 #include <algorithm>
 

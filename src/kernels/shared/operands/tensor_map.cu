@@ -1,8 +1,8 @@
 // Makes tensor maps through the driver's cuTensorMapEncodeTiled.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_linear/sm90/operands/driver_function.h"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/operands/driver_function.h"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

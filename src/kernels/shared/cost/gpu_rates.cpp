@@ -1,5 +1,5 @@
 // Reads, measures and keeps the rates of a GPU.
-#include "kernels/bsr_linear/cuda/rates.h"
+#include "kernels/shared/cost/gpu_rates.h"
 
 #include <array>
 #include <cmath>

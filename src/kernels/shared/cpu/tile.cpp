@@ -2,14 +2,14 @@
 // with AVX2.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/tile.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/shared/cpu/cell.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::kernels::cpu {

@@ -1,24 +1,24 @@
 // Writes finished tiles with AVX2, in squares of eight.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/tile.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx2/begin.h"
+#include "kernels/shared/cpu/avx2/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx2/vector.h"
-#include "kernels/bsr_linear/cpu/generic/activation-inl.h"
-#include "kernels/bsr_linear/cpu/generic/tile-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/activation-inl.h"
+#include "kernels/shared/cpu/tile-inl.h"
 // clang-format on
 
 template <class T>
@@ -29,7 +29,7 @@ void write_run_as(const float* tile, const float* partial, std::int64_t n, T* ou
   }
 }
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx2/end.h"
+#include "kernels/shared/cpu/avx2/end.h"
 
 namespace sparseloom::kernels::cpu {
 const TileWriter kAvx2Tile = {avx2::kLanes, avx2::write};

@@ -1,10 +1,10 @@
 // The terms that the rows' predictions share.
-#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/rates.h"
+#include "kernels/shared/cost/gpu_rates.h"
 #include "plan/evenness.h"
 
 namespace sparseloom::kernels::cuda {

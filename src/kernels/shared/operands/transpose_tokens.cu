@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/bsr_linear/sm90/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose_tokens.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

@@ -1,13 +1,13 @@
 // Predicted time of the dense row, on the CPU and on CUDA.
-#include "kernels/bsr_linear/dense/predict.h"
+#include "kernels/generic/predict_dense.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/bsr_linear/cpu/cost.h"
-#include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/verb.h"
 #include "kernels/generic/dense_on_device.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels::dense {
 namespace {

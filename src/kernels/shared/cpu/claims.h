@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/share.h"
 
 namespace sparseloom::kernels::cpu {
 
