@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cpu/cost.h"
-#include "kernels/bsr_linear/verb.h"
 #include "kernels/generic/dense_on_device.h"
 #include "kernels/shared/cost/cost_terms.h"
 

@@ -20,6 +20,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/amx/tile_int8-inl.h"
 }  // namespace
 #include "kernels/bsr_linear/cpu/amx/end.h"
+#include "kernels/shared/cost/cost_terms.h"
 // clang-format on
 
 namespace sparseloom::testing {

@@ -5,6 +5,7 @@
 #include "kernels/bsr_linear/cpu/avx2/ops.h"
 #include "kernels/bsr_linear/cpu/avx512/ops.h"
 #include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
 
 namespace sparseloom::kernels {

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "kernels/shared/cpu/cell.h"
 #include "runtime/huge_pages.h"
 

@@ -8,6 +8,7 @@
 #include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
 #include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -6,6 +6,7 @@
 #include "kernels/runs.h"
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "layout/bsr.h"
 
 namespace sparseloom::kernels {

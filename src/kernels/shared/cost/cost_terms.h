@@ -5,7 +5,19 @@
 #include "plan/machine.h"
 #include "sparseloom/plan.h"
 
-namespace sparseloom::kernels::cuda {
+namespace sparseloom::kernels {
+
+/// The forward product of the same shape, for refusals and predictions that do not depend on what alone a
+/// ScaledProblem has.
+inline Problem forward_of(const ScaledProblem& problem) { return {problem}; }
+
+namespace cpu {
+
+/// The part of a call that no kernel's arithmetic takes, through torch.
+inline constexpr double kCallUs = 4;
+
+}  // namespace cpu
+namespace cuda {
 
 // The launch, the first byte and the last. It is the same for every kernel, so it only keeps tiny problems
 // from looking free.
@@ -76,4 +88,5 @@ using FlopsBySide = double[5];
 double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, double scale,
                 int widest, double out_size = 0);
 
-}  // namespace sparseloom::kernels::cuda
+}  // namespace cuda
+}  // namespace sparseloom::kernels

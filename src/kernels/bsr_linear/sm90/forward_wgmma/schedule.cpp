@@ -4,6 +4,7 @@
 
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
 #include "kernels/bsr_linear/verb.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 namespace {
