@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/bsr_linear/sm90/dw_wgmma/cut.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/cut.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 namespace {

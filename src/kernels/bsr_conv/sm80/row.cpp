@@ -8,7 +8,7 @@
 #include "kernels/bsr_conv/sm80/forward_mma/entry.h"
 #include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
 #include "kernels/bsr_conv/walk.h"
-#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
+#include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
 #include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA

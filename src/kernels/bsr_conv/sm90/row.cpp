@@ -5,8 +5,8 @@
 #include "kernels/bsr_conv/cuda/rows.h"
 #include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
-#include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
 #include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA

@@ -8,7 +8,7 @@
 
 #include "kernels/bsr_conv/cuda/rows.h"
 #include "kernels/bsr_conv/sm80/dw_mma/entry.h"
-#include "kernels/bsr_linear/sm80/dw_mma/cut.h"
+#include "kernels/bsr_linear/sm80/mma/dw/cut.h"
 #include "kernels/cuda/conv_case.h"
 #include "runtime/cuda.h"
 #include "sparseloom/executor.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
+#include "kernels/bsr_linear/sm90/decode_lines/x_streamed/entry.h"
 #include "kernels/cuda/device_call.h"
 #include "runtime/cuda.h"
 

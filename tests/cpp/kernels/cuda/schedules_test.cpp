@@ -6,10 +6,10 @@
 #include <string>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
-#include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
-#include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm80/ffma/dw_cut.h"
+#include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
+#include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
 #include "kernels/bsr_linear/verb.h"
 #include "sparseloom/executor.h"
 

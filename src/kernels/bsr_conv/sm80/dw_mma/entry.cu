@@ -4,7 +4,7 @@
 
 #include "kernels/bsr_conv/sm80/dw_mma/entry.h"
 #include "kernels/bsr_conv/sm80/dw_mma/instances.h"
-#include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
+#include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
 
 namespace sparseloom::kernels::cuda {
 

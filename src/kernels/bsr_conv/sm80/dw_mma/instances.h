@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/bsr_conv/walk.h"
-#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
+#include "kernels/bsr_linear/sm80/mma/dw/instances.h"
 
 namespace sparseloom::kernels::cuda::conv_sdd {
 

@@ -14,7 +14,7 @@
 
 #include "kernels/bsr_conv/cuda/pixel.cuh"
 #include "kernels/bsr_conv/sm80/dw_mma/instances.h"
-#include "kernels/bsr_linear/sm80/dw_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/dw/kernel.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
 namespace sparseloom::kernels::cuda::conv_sdd {

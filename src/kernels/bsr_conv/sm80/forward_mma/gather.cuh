@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm80/forward_mma/params.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/dds_gather.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/gather.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
 namespace sparseloom::kernels::cuda::conv_dds {

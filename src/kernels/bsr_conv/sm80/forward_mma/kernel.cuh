@@ -25,7 +25,7 @@
 
 #include "kernels/bsr_conv/sm80/forward_mma/gather.cuh"
 #include "kernels/bsr_conv/sm80/forward_mma/params.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/kernel.cuh"
 
 namespace sparseloom::kernels::cuda::conv_dds {
 

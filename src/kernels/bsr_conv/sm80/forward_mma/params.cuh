@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/cuda/pixel.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/dds_epilogue.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/epilogue.cuh"
 
 namespace sparseloom::kernels::cuda::conv_dds {
 

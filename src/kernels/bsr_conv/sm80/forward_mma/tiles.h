@@ -3,7 +3,7 @@
 // table of pixels lies beside the ring.
 #pragma once
 
-#include "kernels/bsr_linear/sm80/forward_mma/tiles.h"
+#include "kernels/bsr_linear/sm80/mma/forward/tiles.h"
 
 namespace sparseloom::kernels::cuda::conv_dds {
 

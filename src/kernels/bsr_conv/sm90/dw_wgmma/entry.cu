@@ -3,7 +3,7 @@
 
 #include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/deal.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/deal.h"
 
 namespace sparseloom::kernels::cuda {
 

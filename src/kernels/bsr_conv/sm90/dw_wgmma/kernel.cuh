@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/dw_wgmma/produce.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/consume.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/consume.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {

@@ -7,7 +7,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_conv/sm90/dw_wgmma/kernel.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/host.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/host.h"
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/schedule.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/schedule.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/dw_wgmma/params.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/produce.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/produce.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 

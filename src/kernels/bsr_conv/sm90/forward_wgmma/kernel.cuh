@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/produce.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/consume.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/consume.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 

@@ -8,7 +8,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/kernel.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/launch.cuh"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/tile.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/tile.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/params.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/union.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/walk.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/union.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/dw/kernel.cuh"
 #include "kernels/shared/epilogue/block_norms.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 #include "kernels/shared/ptx/mma.cuh"

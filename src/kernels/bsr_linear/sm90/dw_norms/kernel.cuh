@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/dw_wgmma/element.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/element.cuh"
 #include "kernels/shared/epilogue/block_norms.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"

@@ -1,0 +1,96 @@
+// The row of sm80_mma: forward and dX by forward_mma, dW by dw_mma.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm80/mma/dw/entry.h"
+#include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm80/mma/forward/entry.h"
+#include "kernels/bsr_linear/sm80/mma/forward/schedule.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/log names (2026-11-25);
+// forward, then dX.
+struct Fit {
+  double start_us, tile_us;
+  double l2;                 // 1e12 bytes per second of the tokens' gathers
+  double flops;              // 1e12 per second; TF32 half
+  double chain, chain_side;  // ns of a position of the longest block row, and for each output of a tile
+  double ragged;             // what copies of single elements add
+  double streams;            // share of DRAM bytes not overlapped by the products
+};
+constexpr Fit kForward{3.5, 0.73, 6.67, 313, 8.57, 0.029, 1.53, 1.1},
+    kDx{3.28, 1.49, 7.13, 313, 9.29, 0.021, 1.85, 1.05};
+
+// A thread block takes a tile of a block row and of 64 tokens, or 128 to 256 if that fills the GPU.
+double dds_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double wide = w.side == 32 || w.side == 64 ? 256 : 128,
+               places = (w.side <= 16 ? 3.0 : 2.0) * device.multiprocessors;
+  const double tokens = std::ceil(w.m / wide) * w.block_rows >= places ? wide : 64;
+  const double tiles = std::ceil(w.m / tokens) * w.block_rows, slower = w.ragged ? 1 + fit.ragged : 1;
+  const double gathered = tiles * w.mean * w.size * tokens;
+  const double flops = 2 * tiles * tokens * w.side * w.mean * (p.dtype == DType::f32 ? 2 : 1);
+  const double chain = w.longest * (fit.chain + fit.chain_side * w.side);
+  return fit.start_us + fit.tile_us * tiles / places + fit.streams * stream_us(p, device) +
+         slower * (chain_us(chain, device) +
+                   std::max(rate_us(gathered, fit.l2, device), rate_us(flops, fit.flops, device)));
+}
+
+// dW. Fitted to the sweeps of the H100: the start, more of it where a block has a side of 64 or more, an
+// item's way through its tokens, in ns for each, beside what all items read from L2 and multiply (1e12 per
+// second), and the stores of the blocks.
+constexpr double kSddStartUs = 4.8, kSddLargeUs = 1.95, kSddTokenNs = 11.7, kSddPiecesUs = 4.04,
+                 kSddL2 = 6.66, kSddFlops = 610, kSddRagged = 10, kSddStores = 2.74;
+
+double sdd_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
+  const double slower = w.ragged ? 1 + kSddRagged : 1;
+  const double chain = slower * kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  const double flops = useful_flops(p, w.m) * (p.dtype == DType::f32 ? 2 : 1);
+  return kSddStartUs + (std::max(p.block.rows, p.block.cols) >= 64 ? kSddLargeUs : 0) +
+         (cut.pieces > 1 ? kSddPiecesUs : 0) + chain_us(chain, device) +
+         std::max(slower * rate_us(cut.read_bytes, kSddL2, device), rate_us(flops, kSddFlops, device)) +
+         kSddStores * us(memory_seconds(bytes_of(p).stored, device));
+}
+
+double predict_us(const Problem& p, const Machine& machine) {
+  const Device device(machine);
+  if (p.blocks == 0) return kLaunchUs;
+  return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
+}
+
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refuse_unasked_tf32(p)) return why;
+  const bool dw = p.direction == Direction::dw;
+  const Schedule schedule =
+      dw ? sm80_mma_sdd_schedule(p, machine.cuda.multiprocessors) : dds::schedule_of(p, machine);
+  out.add({schedule, predict_us(p, machine), dw ? sdd::partial_bytes(p, schedule) : 0});
+  return {};
+}
+
+int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+  return args.direction == Direction::dw ? sm80_mma_sdd(args, schedule) : sm80_mma_dds(args, schedule);
+}
+
+}  // namespace
+
+Kernel sm80_mma_row() {
+  Kernel row = cuda_row("sm80_mma", propose, launch);
+  row.traits.follows_index = true;
+  return row;
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif
