@@ -49,23 +49,23 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
     if (p.accumulate ? false : !p.out_aligned)
       return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
     const int multiprocessors = machine.cuda.multiprocessors;
-    const wgmma_sdd::Size size = wgmma_sdd::size_of_problem(product, wgmma_sdd::kStep16, multiprocessors);
-    wgmma_sdd::Way way;
-    way.deal = wgmma_sdd::deal(size, kNarrow);
+    const wgmma::dw::Size size = wgmma::dw::size_of_problem(product, wgmma::dw::kStep16, multiprocessors);
+    wgmma::dw::Way way;
+    way.deal = wgmma::dw::deal(size, kNarrow);
     if (way.deal.most_blocks == 0) return "has items of half the size, which hold no block";
     const double memory = us(memory_seconds(
         std::max(0.0, bytes_of(product).tokens - repeated_bytes(p)) + bytes_of(product).stored, device));
-    out.add({wgmma_sdd::schedule_of(product, wgmma_sdd::kStep16, way),
+    out.add({wgmma::dw::schedule_of(product, wgmma::dw::kStep16, way),
              kDwStartUs + kDwLonger * std::max(us(way.deal.clocks / device.clock_hz), memory),
-             wgmma_sdd::workspace_bytes(size, way)});
+             wgmma::dw::workspace_bytes(size, way)});
     return {};
   }
-  const wgmma_dds::TileShape& tile = kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
-  if (const Refusal why = wgmma_dds::refuse_tiles(product, tile)) return why;
-  Schedule schedule = wgmma_dds::schedule_of(product, machine, tile);
+  const wgmma::forward::TileShape& tile = kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile;
+  if (const Refusal why = wgmma::forward::refuse_tiles(product, tile)) return why;
+  Schedule schedule = wgmma::forward::schedule_of(product, machine, tile);
   schedule.tile_k = 64;  // K tiles of half a line measured in products only
   schedule.groups = {0};
-  const double us_of_product = wgmma_dds::predict_us(product, machine, kNarrow),
+  const double us_of_product = wgmma::forward::predict_us(product, machine, kNarrow),
                repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));
   const double written = static_cast<double>(p.m) * static_cast<double>((dx ? p.cols : p.rows) * 2),
                pass = passes ? kLaunchUs + us(memory_seconds((p.residual ? 3 : 2) * written, device)) : 0;

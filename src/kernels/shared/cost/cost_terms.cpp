@@ -119,13 +119,13 @@ double stream_us(const Problem& p, const Device& device) {
   return us(memory_seconds(bytes.stored + bytes.tokens, device));
 }
 
-double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, double scale, int widest,
+double tiled_us(const Problem& p, const Device& device, const FlopsBySide& rates, double scale, int widest,
                 double out_size) {
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
   const double m = static_cast<double>(p.m);
   const int row_bytes = gathered * static_cast<int>(size_of(p.dtype));
-  const double rate = dds[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
+  const double rate = rates[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
   const Bytes bytes = bytes_of(p, out_size);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
   // Small batches leave multiprocessors with one tile or none, and nothing hides the latency of that tile.

@@ -85,7 +85,7 @@ using FlopsBySide = double[5];
 
 /// Microseconds of the sm_80 tile kernels of forward and dX. widest: the most outputs of a tile in small
 /// batches. out_size: as bytes_of has it.
-double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, double scale,
+double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& rates, double scale,
                 int widest, double out_size = 0);
 
 }  // namespace cuda

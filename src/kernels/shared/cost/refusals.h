@@ -18,6 +18,6 @@ Refusal refuse_too_many_tiles(std::int64_t m, std::int64_t outputs, int tile_tok
 /// For kernels that read f32 operands as TF32.
 Refusal refuse_unasked_tf32(const Problem& problem);
 /// For the Hopper kernels for forward and dX of 16-bit types.
-Refusal refuse_16_bit_dds(const Problem& problem, const plan::Machine& machine);
+Refusal refuse_16_bit_forward(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda

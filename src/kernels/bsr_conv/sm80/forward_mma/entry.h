@@ -12,9 +12,9 @@ namespace sparseloom::kernels::cuda {
 /// any number of pixels below 2^31, any stride, padding, dilation, block and alignment. In dx, too, it adds
 /// the bias, applies the activation and adds the residual. schedule: tile_n is the block's side along the
 /// outputs.
-int sm80_conv_dds(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
+int sm80_conv_forward(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
-namespace conv_dds {
+namespace conv_forward {
 
 int conv_forward_bf16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 int conv_forward_f16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
@@ -23,6 +23,6 @@ int conv_dx_bf16(const MatmulArgs& args, const conv::Shape& shape, const Schedul
 int conv_dx_f16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 int conv_dx_tf32(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
-}  // namespace conv_dds
+}  // namespace conv_forward
 
 }  // namespace sparseloom::kernels::cuda

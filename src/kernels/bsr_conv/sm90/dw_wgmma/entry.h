@@ -8,7 +8,7 @@
 namespace sparseloom::kernels::cuda {
 
 /// dW of bf16 and f16 on Hopper, for square blocks of 32, 64 and 128, at least one block and one pixel,
-/// aligned operands, and what wgmma_conv_possible(shape, false) says. Operands as sm80_conv_sdd has them.
+/// aligned operands, and what wgmma_conv_possible(shape, false) says. Operands as sm80_conv_dw has them.
 /// schedule and workspace: those of bsr_linear's dw_wgmma for the product with a block for each block and
 /// tap.
 int sm90_wgmma_conv_dw(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;

@@ -12,7 +12,7 @@ namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 
 /// Of the base, x is an im2col map. To the kernel a block under a tap is a block: block b is stored block b /
 /// taps, and block row r has blocks crow[r] taps .. crow[r + 1] taps - 1.
-struct Params : wgmma_sdd::Params {
+struct Params : wgmma::dw::Params {
   wgmma_conv::PixelWalk walk;
 };
 

@@ -12,8 +12,8 @@ namespace sparseloom::kernels::cuda {
 bool wgmma_conv_possible(const conv::Shape& shape, bool dx) noexcept;
 
 /// Forward and dX of bf16 and f16 on Hopper, for square blocks of 32, 64 and 128, at least one block, aligned
-/// operands, and what wgmma_conv_possible says. Operands as sm80_conv_dds has them. In dX it adds the bias,
-/// but knows no activation; it adds no residual. schedule: that of bsr_linear's sm90_wgmma.
+/// operands, and what wgmma_conv_possible says. Operands as sm80_conv_forward has them. In dX it adds the
+/// bias, but knows no activation; it adds no residual. schedule: that of bsr_linear's sm90_wgmma.
 int sm90_wgmma_conv(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
 namespace wgmma_conv {

@@ -8,7 +8,7 @@ namespace sparseloom::kernels::cuda::wgmma_conv {
 
 /// Of the base, x is an im2col map, and values has the blocks of all taps: tap t of block b is block b taps +
 /// t there.
-struct Params : wgmma_dds::Params {
+struct Params : wgmma::forward::Params {
   PixelWalk walk;
 };
 

@@ -9,22 +9,22 @@
 
 namespace sparseloom::kernels::cuda {
 
-int sm80_ffma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept {
+int sm80_ffma_dw(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
-  if (!sdd::names_instance(schedule, ffma::sdd_rows(index.block.rows), ffma::kSddColumns, ffma::kSddTokens))
+  if (!dw_pieces::names_instance(schedule, ffma::dw_rows(index.block.rows), ffma::kDwColumns,
+                                 ffma::kDwTokens))
     return cudaErrorInvalidValue;
-  const sdd::Pieces cut = sdd::pieces_of(args, schedule);
+  const dw_pieces::Pieces cut = dw_pieces::pieces_of(args, schedule);
   if (cut.pieces == 0) return cudaErrorInvalidValue;
-  const ffma::SddParams params{sdd::params_of(args, cut), index.block.rows};
+  const ffma::DwParams params{dw_pieces::params_of(args, cut), index.block.rows};
   // Different thread blocks keep the parts of a block row. Some items are empty.
   const std::int64_t parts = index.block.rows / schedule.tile_m;
-  const std::int64_t items = mma_sdd_items(index.blocks, params.block_rows, cut.log2_group) * parts;
+  const std::int64_t items = mma_dw_items(index.blocks, params.block_rows, cut.log2_group) * parts;
   if (items > std::numeric_limits<std::int32_t>::max()) return cudaErrorInvalidConfiguration;
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(cut.pieces));
-  const cudaError_t status =
-      ffma::ffma_sdd(params, grid, args.device, static_cast<cudaStream_t>(args.stream));
-  return sdd::sum_up(status, params, cut.pieces, args);
+  const cudaError_t status = ffma::ffma_dw(params, grid, args.device, static_cast<cudaStream_t>(args.stream));
+  return dw_pieces::sum_up(status, params, cut.pieces, args);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -28,7 +28,7 @@ namespace sparseloom::kernels::cuda::ffma {
 
 /// kWarpsM x 2 warps of kLanesM x (32 / kLanesM) lanes; each warp has 64 columns.
 template <int kWarpsM, int kLanesM_, int kRowsPerThread_, int kBlocksPerSm_>
-struct SddConfig {
+struct DwConfig {
   static constexpr int kWarpsN = 2, kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kLanesM = kLanesM_, kLanesN = 32 / kLanesM_;
   static constexpr int kRowsPerThread = kRowsPerThread_, kColumnsPerThread = 64 / kLanesN;
@@ -43,25 +43,25 @@ struct SddConfig {
   static constexpr int kStages = 3;
   static constexpr int kDyFloats = kTokens * kRows, kStageFloats = kDyFloats + kTokens * kColumns;
   static constexpr int kSharedBytes = kStages * kStageFloats * static_cast<int>(sizeof(float));
-  static_assert(kColumns == kSddColumns, "the launcher counts items of this width");
+  static_assert(kColumns == kDwColumns, "the launcher counts items of this width");
   static_assert(kRowsPerThread % kChunk == 0, "a thread reads four neighbouring rows at once");
 };
 
-using Sdd64 = SddConfig<2, 4, 8, 3>;  // 64 x 128, 128 threads
-using Sdd32 = SddConfig<1, 4, 8, 6>;  // 32 x 128, 64 threads
-using Sdd16 = SddConfig<1, 2, 8, 8>;  // 16 x 128
-using Sdd8 = SddConfig<1, 2, 4, 8>;   //  8 x 128
+using Dw64 = DwConfig<2, 4, 8, 3>;  // 64 x 128, 128 threads
+using Dw32 = DwConfig<1, 4, 8, 6>;  // 32 x 128, 64 threads
+using Dw16 = DwConfig<1, 2, 8, 8>;  // 16 x 128
+using Dw8 = DwConfig<1, 2, 4, 8>;   //  8 x 128
 
 /// What a thread block works on.
-struct SddWork {
-  mma_sdd::Item item;
+struct DwWork {
+  mma::dw::Item item;
   int part;                             // of the block row: rows part * kRows .. of each block
   std::int64_t first_token, end_token;  // equal for a piece past the end
 };
 
 /// A thread's copies of one operand: a fixed chunk of columns, of every kPassRows-th token of a step.
 template <class C, int kWidth>
-struct SddColumn {
+struct DwColumn {
   static constexpr int kRowChunks = kWidth / kChunk;
   static constexpr int kPassRows = C::kThreads / kRowChunks;
   static constexpr int kPasses = C::kTokens > kPassRows ? C::kTokens / kPassRows : 1;
@@ -73,8 +73,8 @@ struct SddColumn {
   static __device__ __forceinline__ int token() { return threadIdx.x / kRowChunks; }
 
   /// `first`: column of the matrix where this thread's chunk begins; nothing is read at or after `columns`.
-  __device__ __forceinline__ SddColumn(const void* matrix, std::int64_t stride, std::int64_t first,
-                                       std::int64_t columns, std::int64_t first_token)
+  __device__ __forceinline__ DwColumn(const void* matrix, std::int64_t stride, std::int64_t first,
+                                      std::int64_t columns, std::int64_t first_token)
       : source(static_cast<const float*>(matrix) + (first_token + token()) * stride + first),
         floats(chunk_floats(first, columns)) {}
 
@@ -92,11 +92,11 @@ struct SddColumn {
 };
 
 template <class C>
-using SddSums = float[C::kRowsPerThread][C::kColumnsPerThread];
+using DwSums = float[C::kRowsPerThread][C::kColumnsPerThread];
 
 /// sums += the products of one step, for the first kGroups groups of the thread's columns.
 template <class C, int kGroups>
-__device__ __forceinline__ void multiply_tokens(SddSums<C>& sums, const float* dy, const float* x) {
+__device__ __forceinline__ void multiply_tokens(DwSums<C>& sums, const float* dy, const float* x) {
 #pragma unroll 4
   for (int t = 0; t < C::kTokens; ++t) {
     float rows[C::kRowsPerThread], columns[kGroups * kChunk];
@@ -117,9 +117,9 @@ __device__ __forceinline__ void multiply_tokens(SddSums<C>& sums, const float* d
 /// Position of the thread's sums in the item: rows first_row + g 4 kLanesM + (0 .. 3), columns first_column +
 /// g 4 kLanesN + (0 .. 3).
 template <class C>
-struct SddPlace {
+struct DwPlace {
   int warp_column, first_row, first_column;
-  __device__ __forceinline__ SddPlace() {
+  __device__ __forceinline__ DwPlace() {
     static_assert(C::kLanesM < C::kLanesN, "columns are the wide side of every configuration");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     warp_column = warp % C::kWarpsN * C::kWarpColumns;
@@ -132,8 +132,8 @@ struct SddPlace {
 /// place in it. Padding is written as zero, or gets zero added: what was summed there is zero times X, which
 /// is NaN where X is infinite.
 template <class C>
-__device__ __forceinline__ void store_item(const SddParams& p, const SddWork& work, const SddSums<C>& sums,
-                                           const SddPlace<C>& place) {
+__device__ __forceinline__ void store_item(const DwParams& p, const DwWork& work, const DwSums<C>& sums,
+                                           const DwPlace<C>& place) {
   float* out = p.partial ? p.partial + blockIdx.y * p.elements : static_cast<float*>(p.out);
   const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;  // blocks are whole chunks
   const bool adds = p.accumulate && p.partial == nullptr;
@@ -168,10 +168,10 @@ __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& wo
 
 /// Work item and piece of this thread block; item.blocks is 0 if there is nothing to do.
 template <class C>
-__device__ __forceinline__ SddWork sdd_work(const SddParams& p) {
+__device__ __forceinline__ DwWork dw_work(const DwParams& p) {
   const int parts = p.bm / C::kRows;
-  SddWork work;
-  work.item = mma_sdd::find_item(p, blockIdx.x / parts, threadIdx.x % 32);
+  DwWork work;
+  work.item = mma::dw::find_item(p, blockIdx.x / parts, threadIdx.x % 32);
   work.part = blockIdx.x % parts;
   work.first_token = min(p.m, blockIdx.y * p.piece_tokens);
   work.end_token = min(p.m, work.first_token + p.piece_tokens);
@@ -180,12 +180,12 @@ __device__ __forceinline__ SddWork sdd_work(const SddParams& p) {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
-    ffma_sdd_kernel(const __grid_constant__ SddParams p) {
+    ffma_dw_kernel(const __grid_constant__ DwParams p) {
   extern __shared__ __align__(16) float ring[];
-  const SddWork work = sdd_work<C>(p);
+  const DwWork work = dw_work<C>(p);
   if (work.item.blocks == 0) return;
-  using DyColumn = SddColumn<C, C::kRows>;
-  using XColumn = SddColumn<C, C::kColumns>;
+  using DyColumn = DwColumn<C, C::kRows>;
+  using XColumn = DwColumn<C, C::kColumns>;
   const int x_column = XColumn::column(), x_block = x_column >> p.log2_bn;
   // Columns behind the item's last block read nothing and are not stored.
   const std::int64_t x_first = x_block < work.item.blocks
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const std::int64_t dy_first = work.item.row * p.bm + work.part * C::kRows + DyColumn::column();
   DyColumn dy(p.dy, p.dy_stride, dy_first, p.rows, work.first_token);
   XColumn x(p.x, p.x_stride, x_first, p.cols, work.first_token);
-  const SddPlace<C> place;
-  SddSums<C> sums = {};
+  const DwPlace<C> place;
+  DwSums<C> sums = {};
 
   const std::uint32_t shared = ptx::shared_address(ring);
   const int steps = static_cast<int>((work.end_token - work.first_token + C::kTokens - 1) / C::kTokens);

@@ -10,11 +10,11 @@ namespace sparseloom::kernels::cuda::ffma {
 
 /// The parameters of the tensor-core kernel, and the height of a block, which that kernel has as a template
 /// argument.
-struct SddParams : MmaSddParams {
+struct DwParams : MmaDwParams {
   int bm;
 };
 
 /// grid.x: work items x parts of a block row, parts varying faster; grid.y: pieces of the tokens.
-cudaError_t ffma_sdd(const SddParams& params, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t ffma_dw(const DwParams& params, dim3 grid, int device, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::ffma

@@ -1,4 +1,4 @@
-// The entries of fp32_ffma. cuda/rows.h has the contract of entries.
+// The entries of ffma. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include "kernels/args.h"
@@ -6,7 +6,7 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX, and dW, in fp32 by FFMA, which does not round the operands.
-int sm80_ffma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
-int sm80_ffma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm80_ffma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm80_ffma_dw(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

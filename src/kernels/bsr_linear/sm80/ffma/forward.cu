@@ -9,14 +9,14 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-using ffma::DdsExtent;
-using ffma::DdsParams;
-using ffma::DdsShape;
+using ffma::ForwardExtent;
+using ffma::ForwardParams;
+using ffma::ForwardShape;
 
 /// Finds the instance with the schedule's tile. Its outputs lie in one block row.
-bool find_shape(const Schedule& schedule, int block_row_side, DdsShape& found) {
-  for (const DdsShape shape : ffma::kDdsShapes) {
-    const DdsExtent tile = ffma::extent(shape);
+bool find_shape(const Schedule& schedule, int block_row_side, ForwardShape& found) {
+  for (const ForwardShape shape : ffma::kForwardShapes) {
+    const ForwardExtent tile = ffma::extent(shape);
     if (schedule.tile_m != tile.tokens || schedule.tile_n != tile.outputs) continue;
     found = shape;
     return tile.outputs <= block_row_side;
@@ -32,10 +32,10 @@ int log2_of(int side) { return std::countr_zero(static_cast<unsigned>(side)); }
 
 }  // namespace
 
-int sm80_ffma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
+int sm80_ffma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   const bool forward = args.direction == Direction::forward;
-  DdsParams params;
+  ForwardParams params;
   params.a = static_cast<const float*>(args.a);
   params.a_stride = args.a_stride;
   params.values = static_cast<const float*>(args.values);
@@ -60,17 +60,17 @@ int sm80_ffma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.activation = args.activation;
   if (args.m == 0 || params.width == 0) return cudaSuccess;
 
-  DdsShape shape{};
+  ForwardShape shape{};
   if (!find_shape(schedule, params.block_row_side, shape)) return cudaErrorInvalidValue;
   const int outputs = ffma::extent(shape).outputs;
-  const std::int64_t grid = ffma::dds_tiles(shape, args.m, params.width);
+  const std::int64_t grid = ffma::forward_tiles(shape, args.m, params.width);
   // Positions of a reduction are counted in 32 bits and thread blocks in 31. No matrix that fits on a GPU
   // reaches these limits.
   if (grid > std::numeric_limits<std::int32_t>::max() ||
       params.depth > std::numeric_limits<std::int32_t>::max() - 256)
     return cudaErrorInvalidConfiguration;
   params.output_tiles = static_cast<std::uint32_t>((params.width + outputs - 1) / outputs);
-  const auto launch = forward ? ffma::ffma_dds_forward : ffma::ffma_dds_dx;
+  const auto launch = forward ? ffma::ffma_forward : ffma::ffma_dx;
   return launch(params, shape, static_cast<unsigned>(grid), args.device,
                 static_cast<cudaStream_t>(args.stream));
 }

@@ -31,11 +31,11 @@
 namespace sparseloom::kernels::cuda::ffma {
 
 template <class C>
-using DdsSums = float[C::kTokensPerThread][C::kOutputsPerThread];
+using ForwardSums = float[C::kTokensPerThread][C::kOutputsPerThread];
 
 /// sums += a W^T over four positions, W read as four positions of each output.
 template <class C>
-__device__ __forceinline__ void multiply_rows(DdsSums<C>& sums, const float* a, const float* w) {
+__device__ __forceinline__ void multiply_rows(ForwardSums<C>& sums, const float* a, const float* w) {
   float4 outputs[C::kOutputsPerThread];
 #pragma unroll
   for (int j = 0; j < C::kOutputsPerThread; ++j)
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_rows(DdsSums<C>& sums, const float* a, 
 
 /// The same with W read as four outputs of each position.
 template <class C>
-__device__ __forceinline__ void multiply_columns(DdsSums<C>& sums, const float* a, const float* w) {
+__device__ __forceinline__ void multiply_columns(ForwardSums<C>& sums, const float* a, const float* w) {
   float outputs[kChunk][C::kOutputsPerThread];
 #pragma unroll
   for (int k = 0; k < kChunk; ++k)
@@ -81,9 +81,9 @@ __device__ __forceinline__ void multiply_columns(DdsSums<C>& sums, const float* 
 /// Position of the thread's sums in the tile: tokens first_token + i kLanesM, outputs first_output + h 4
 /// kLanesN + (0 .. 3).
 template <class C>
-struct DdsPlace {
+struct ForwardPlace {
   int lane_token, lane_output, first_token, first_output;
-  __device__ __forceinline__ DdsPlace() {
+  __device__ __forceinline__ ForwardPlace() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     static_assert(C::kLanesM > C::kLanesN, "tokens are the wide side of every configuration");
     using L = Lanes<C::kLanesN>;
@@ -96,8 +96,8 @@ struct DdsPlace {
 
 /// sums += the product of one step, of which `chunks` chunks of four positions exist.
 template <class C, Direction kDirection>
-__device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* stage, const DdsPlace<C>& place,
-                                              int chunks) {
+__device__ __forceinline__ void multiply_step(ForwardSums<C>& sums, const float* stage,
+                                              const ForwardPlace<C>& place, int chunks) {
   const float* a = stage + place.first_token * C::kDepth;
   const float* w =
       stage + C::kAFloats + place.first_output * (kDirection == Direction::forward ? C::kDepth : 1);
@@ -117,8 +117,9 @@ __device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* sta
 /// out <- act(sums + bias) + residual, through shared memory. Rows are then written whole, and the activation
 /// is compiled once rather than once per sum.
 template <class C>
-__device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& tile, const DdsSums<C>& sums,
-                                           const DdsPlace<C>& place, float* staging) {
+__device__ __forceinline__ void store_tile(const ForwardParams& p, const ForwardTile& tile,
+                                           const ForwardSums<C>& sums, const ForwardPlace<C>& place,
+                                           float* staging) {
 #pragma unroll
   for (int i = 0; i < C::kTokensPerThread; ++i)
 #pragma unroll
@@ -155,14 +156,14 @@ __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& ti
 
 template <class C, Direction kDirection>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
-    ffma_dds_kernel(const __grid_constant__ DdsParams p) {
+    ffma_forward_kernel(const __grid_constant__ ForwardParams p) {
   extern __shared__ __align__(16) float ring[];
-  const DdsTile tile = dds_tile<C>(p);
-  const DdsPlace<C> place;
+  const ForwardTile tile = forward_tile<C>(p);
+  const ForwardPlace<C> place;
   const int steps = (tile.positions + C::kDepth - 1) / C::kDepth;
   const bool has_tokens = tile.first_token + place.first_token - place.lane_token < p.m;  // uniform in a warp
-  DdsLoader<C, kDirection> loader(p, tile, ptx::shared_address(ring));
-  DdsSums<C> sums = {};
+  ForwardLoader<C, kDirection> loader(p, tile, ptx::shared_address(ring));
+  ForwardSums<C> sums = {};
 
   // Prologue: fill all stages but one.
   for (int step = 0; step < C::kStages - 1; ++step) {
@@ -185,29 +186,33 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   store_tile<C>(p, tile, sums, place, ring);
 }
 
-template <class C, Direction kDirection, DdsShape kShape>
-cudaError_t launch_dds_config(const DdsParams& params, unsigned grid, int device,
-                              cudaStream_t stream) noexcept {
+template <class C, Direction kDirection, ForwardShape kShape>
+cudaError_t launch_forward_config(const ForwardParams& params, unsigned grid, int device,
+                                  cudaStream_t stream) noexcept {
   static_assert(C::kTokens == extent(kShape).tokens && C::kOutputs == extent(kShape).outputs,
                 "the launcher cut for this tile");
-  return launch_kernel<&ffma_dds_kernel<C, kDirection>, C::kThreads, C::kSharedBytes>(params, grid, device,
-                                                                                      stream);
+  return launch_kernel<&ffma_forward_kernel<C, kDirection>, C::kThreads, C::kSharedBytes>(params, grid,
+                                                                                          device, stream);
 }
 
 template <Direction kDirection>
-cudaError_t launch_dds(const DdsParams& params, DdsShape shape, unsigned grid, int device,
-                       cudaStream_t stream) noexcept {
+cudaError_t launch_forward(const ForwardParams& params, ForwardShape shape, unsigned grid, int device,
+                           cudaStream_t stream) noexcept {
   switch (shape) {
-    case DdsShape::t128x64:
-      return launch_dds_config<Dds64, kDirection, DdsShape::t128x64>(params, grid, device, stream);
-    case DdsShape::t256x32:
-      return launch_dds_config<Dds32, kDirection, DdsShape::t256x32>(params, grid, device, stream);
-    case DdsShape::t256x16:
-      return launch_dds_config<Dds16, kDirection, DdsShape::t256x16>(params, grid, device, stream);
-    case DdsShape::t256x8:
-      return launch_dds_config<Dds8, kDirection, DdsShape::t256x8>(params, grid, device, stream);
-    case DdsShape::t64x32:
-      return launch_dds_config<Dds32Short, kDirection, DdsShape::t64x32>(params, grid, device, stream);
+    case ForwardShape::t128x64:
+      return launch_forward_config<Forward64, kDirection, ForwardShape::t128x64>(params, grid, device,
+                                                                                 stream);
+    case ForwardShape::t256x32:
+      return launch_forward_config<Forward32, kDirection, ForwardShape::t256x32>(params, grid, device,
+                                                                                 stream);
+    case ForwardShape::t256x16:
+      return launch_forward_config<Forward16, kDirection, ForwardShape::t256x16>(params, grid, device,
+                                                                                 stream);
+    case ForwardShape::t256x8:
+      return launch_forward_config<Forward8, kDirection, ForwardShape::t256x8>(params, grid, device, stream);
+    case ForwardShape::t64x32:
+      return launch_forward_config<Forward32Short, kDirection, ForwardShape::t64x32>(params, grid, device,
+                                                                                     stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -13,7 +13,7 @@
 namespace sparseloom::kernels::cuda::ffma {
 
 /// Parameters of the kernels. forward: a = X; dx: a = dY, and "block row" means block column.
-struct DdsParams {
+struct ForwardParams {
   const float* a;
   std::int64_t a_stride;
   const float* values;
@@ -35,9 +35,9 @@ struct DdsParams {
 };
 
 /// grid: number of thread blocks, of one tile each; outputs vary faster than tokens.
-cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device,
-                             cudaStream_t stream) noexcept;
-cudaError_t ffma_dds_dx(const DdsParams& params, DdsShape shape, unsigned grid, int device,
-                        cudaStream_t stream) noexcept;
+cudaError_t ffma_forward(const ForwardParams& params, ForwardShape shape, unsigned grid, int device,
+                         cudaStream_t stream) noexcept;
+cudaError_t ffma_dx(const ForwardParams& params, ForwardShape shape, unsigned grid, int device,
+                    cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::ffma

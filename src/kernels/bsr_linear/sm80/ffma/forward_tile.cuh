@@ -1,4 +1,4 @@
-// Tiles of the fp32 forward and dX kernels (dds.cuh) and their copies from global to shared memory.
+// Tiles of the fp32 forward and dX kernels (forward.cuh) and their copies from global to shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ namespace sparseloom::kernels::cuda::ffma {
 /// kOutputsPerThread sums.
 template <int kWarpsM, int kWarpsN, int kLanesM_, int kTokensPerThread_, int kOutputsPerThread_,
           int kBlocksPerSm_>
-struct DdsConfig {
+struct ForwardConfig {
   static constexpr int kThreads = 128;
   static constexpr int kLanesM = kLanesM_, kLanesN = 32 / kLanesM_;
   static constexpr int kTokensPerThread = kTokensPerThread_, kOutputsPerThread = kOutputsPerThread_;
@@ -45,14 +45,14 @@ struct DdsConfig {
 
 // Tiles are tall in tokens, since a block's side limits the other direction: a thread needs 8 x 8 sums to
 // keep shared memory below FFMA. Three thread blocks of 72 KB fill an SM.
-using Dds64 = DdsConfig<2, 2, 8, 8, 8, 3>;       // 128 x 64
-using Dds32 = DdsConfig<4, 1, 8, 8, 8, 3>;       // 256 x 32
-using Dds16 = DdsConfig<4, 1, 8, 8, 4, 3>;       // 256 x 16
-using Dds8 = DdsConfig<4, 1, 16, 4, 4, 3>;       // 256 x 8
-using Dds32Short = DdsConfig<2, 2, 8, 4, 4, 6>;  //  64 x 32, for calls with too few tall tiles
+using Forward64 = ForwardConfig<2, 2, 8, 8, 8, 3>;       // 128 x 64
+using Forward32 = ForwardConfig<4, 1, 8, 8, 8, 3>;       // 256 x 32
+using Forward16 = ForwardConfig<4, 1, 8, 8, 4, 3>;       // 256 x 16
+using Forward8 = ForwardConfig<4, 1, 16, 4, 4, 3>;       // 256 x 8
+using Forward32Short = ForwardConfig<2, 2, 8, 4, 4, 6>;  //  64 x 32, for calls with too few tall tiles
 
 /// What a thread block works on.
-struct DdsTile {
+struct ForwardTile {
   std::int64_t first_token, first_output;
   int in_block_row;  // first_output inside its block row
   int begin;         // first block of the block row
@@ -60,9 +60,9 @@ struct DdsTile {
 };
 
 template <class C>
-__device__ __forceinline__ DdsTile dds_tile(const DdsParams& p) {
+__device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p) {
   // Outputs vary fastest: the tiles in flight share a few strips of tokens of a, which stay in L2.
-  DdsTile tile;
+  ForwardTile tile;
   tile.first_token = std::int64_t{blockIdx.x / p.output_tiles} * C::kTokens;
   tile.first_output = std::int64_t{blockIdx.x % p.output_tiles} * C::kOutputs;
   const std::int64_t block_row = tile.first_output >> p.block_row_shift;
@@ -75,10 +75,10 @@ __device__ __forceinline__ DdsTile dds_tile(const DdsParams& p) {
 /// Copies of one thread. Its chunk and its rows are the same in every step, so only the block that it reads
 /// from has to be looked up. This happens one step ahead, since the copies wait for the answer.
 template <class C, Direction kDirection>
-class DdsLoader {
+class ForwardLoader {
  public:
-  __device__ __forceinline__ DdsLoader(const DdsParams& params, const DdsTile& work,
-                                       std::uint32_t shared_ring)
+  __device__ __forceinline__ ForwardLoader(const ForwardParams& params, const ForwardTile& work,
+                                           std::uint32_t shared_ring)
       : p(params),
         tile(work),
         ring(shared_ring),
@@ -153,8 +153,8 @@ class DdsLoader {
         position < tile.positions ? kChunk : 0, 8, p.values_aligned, p.values);
   }
 
-  const DdsParams& p;
-  const DdsTile& tile;
+  const ForwardParams& p;
+  const ForwardTile& tile;
   std::uint32_t ring;
   int chunk, row, rows_left;
   const float* a_row;

@@ -1,4 +1,4 @@
-// The row of sm80_ffma for f32. forward_f8 has that for f8e4m3.
+// The row of sm80_ffma for f32. f8/row.cpp has that for f8e4m3.
 #include <algorithm>
 #include <cmath>
 
@@ -23,7 +23,7 @@ Refusal refusal(const Problem& p) {
   return {};
 }
 
-ffma::SddCut cut_of_product(const Problem& p, int multiprocessors) {
+ffma::DwCut cut_of_product(const Problem& p, int multiprocessors) {
   return ffma::cut_tokens(p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.block, p.blocks,
                           multiprocessors);
 }
@@ -37,7 +37,7 @@ struct Fit {
 };
 constexpr Fit kForward{2.79, 11.2, 56.5, 31.9, 1.39, 0.24}, kDx{3.76, 14.4, 48, 27.9, 0.54, 0.62};
 
-double dds_us(const Problem& p, const Device& device) {
+double forward_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
   const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
   const double side = std::min(w.side, 64.0), tiles = std::ceil(w.m / 64) * std::ceil(w.out / side);
@@ -48,27 +48,27 @@ double dds_us(const Problem& p, const Device& device) {
 }
 
 // dW: an item's way through its tokens, in ns for each, and the products of all items.
-constexpr double kSddStartUs = 4.1, kSddTokenNs = 50, kSddFlops = 43.3, kSddRagged = 0.54, kSddStores = 1.43,
-                 kSddItemUs = 0.19;
+constexpr double kDwStartUs = 4.1, kDwTokenNs = 50, kDwFlops = 43.3, kDwRagged = 0.54, kDwStores = 1.43,
+                 kDwItemUs = 0.19;
 
-double sdd_us(const Problem& p, const Device& device) {
+double dw_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
-  const ffma::SddCut cut = cut_of_product(p, device.multiprocessors);
+  const ffma::DwCut cut = cut_of_product(p, device.multiprocessors);
   const double blocks = static_cast<double>(p.blocks);
   const double items =
-      std::min(blocks, blocks * w.gathered / ffma::kSddColumns + std::min(w.block_rows, blocks) / 2) *
+      std::min(blocks, blocks * w.gathered / ffma::kDwColumns + std::min(w.block_rows, blocks) / 2) *
       cut.parts;
-  const double chain = kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
-  const double flops = 2 * w.m * items * ffma::kSddColumns * ffma::sdd_rows(p.block.rows);
-  return kSddStartUs + kSddStores * us(memory_seconds(bytes_of(p).stored, device)) +
-         kSddItemUs * items / device.multiprocessors +
-         (w.ragged ? 1 + kSddRagged : 1) * (chain_us(chain, device) + rate_us(flops, kSddFlops, device));
+  const double chain = kDwTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  const double flops = 2 * w.m * items * ffma::kDwColumns * ffma::dw_rows(p.block.rows);
+  return kDwStartUs + kDwStores * us(memory_seconds(bytes_of(p).stored, device)) +
+         kDwItemUs * items / device.multiprocessors +
+         (w.ragged ? 1 + kDwRagged : 1) * (chain_us(chain, device) + rate_us(flops, kDwFlops, device));
 }
 
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   if (p.blocks == 0) return kLaunchUs;
-  return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
+  return p.direction == Direction::dw ? dw_us(p, device) : forward_us(p, device);
 }
 
 /// What the fp32 kernels run: the tile, and split-K of dW. Empty if no block of dW is stored.
@@ -76,12 +76,12 @@ Schedule schedule_of(const Problem& p, int multiprocessors) {
   Schedule schedule;
   if (p.direction != Direction::dw) {
     const bool dx = p.direction == Direction::dx;
-    const ffma::DdsExtent tile = ffma::extent(
-        ffma::choose_dds(dx ? p.block.cols : p.block.rows, p.m, dx ? p.cols : p.rows, multiprocessors));
+    const ffma::ForwardExtent tile = ffma::extent(
+        ffma::choose_forward(dx ? p.block.cols : p.block.rows, p.m, dx ? p.cols : p.rows, multiprocessors));
     schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
   } else if (p.blocks > 0) {
-    schedule.tile_m = ffma::sdd_rows(p.block.rows), schedule.tile_n = ffma::kSddColumns;
-    schedule.tile_k = ffma::kSddTokens;
+    schedule.tile_m = ffma::dw_rows(p.block.rows), schedule.tile_n = ffma::kDwColumns;
+    schedule.tile_k = ffma::kDwTokens;
     schedule.split_k = cut_of_product(p, multiprocessors).pieces;
   }
   return schedule;
@@ -90,12 +90,12 @@ Schedule schedule_of(const Problem& p, int multiprocessors) {
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p)) return why;
   const Schedule schedule = schedule_of(p, machine.cuda.multiprocessors);
-  out.add({schedule, predict_us(p, machine), sdd::partial_bytes(p, schedule)});
+  out.add({schedule, predict_us(p, machine), dw_pieces::partial_bytes(p, schedule)});
   return {};
 }
 
 int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-  return args.direction == Direction::dw ? sm80_ffma_sdd(args, schedule) : sm80_ffma_dds(args, schedule);
+  return args.direction == Direction::dw ? sm80_ffma_dw(args, schedule) : sm80_ffma_forward(args, schedule);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace sparseloom::kernels::cuda {
 
-// Useful flops per clock and multiprocessor, fitted as those of sm80_mma (../forward_mma/row.cpp).
+// Useful flops per clock and multiprocessor, fitted as those of sm80_mma (../mma/forward/row.cpp).
 inline constexpr FlopsBySide kFfma = {60, 130, 165, kFfmaFlops, kFfmaFlops};
 
 }  // namespace sparseloom::kernels::cuda

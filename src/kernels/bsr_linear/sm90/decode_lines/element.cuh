@@ -6,7 +6,7 @@
 #include "kernels/shared/ptx/convert.cuh"
 #include "kernels/shared/ptx/mma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode_lines {
 
 struct Bf16 {
   static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
@@ -30,4 +30,4 @@ struct F16 {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode_lines

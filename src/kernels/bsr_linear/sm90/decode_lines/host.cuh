@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/sm90/decode_lines/limits.h"
 #include "kernels/bsr_linear/sm90/decode_lines/params.cuh"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode_lines {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -51,4 +51,4 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   return true;
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode_lines

@@ -7,7 +7,7 @@
 
 #include "sparseloom/layout.h"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode_lines {
 
 inline constexpr int kSide = 16;  // of square blocks, for which other instances serve than for wider ones
 inline constexpr int kBlockBytes = kSide * kSide * 2;
@@ -21,4 +21,4 @@ constexpr bool counts_fit(std::int64_t rows, std::int64_t cols, BlockShape block
          blocks * block.rows <= kMost;
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode_lines

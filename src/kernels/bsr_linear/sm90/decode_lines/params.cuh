@@ -10,7 +10,7 @@
 
 #include "sparseloom/activation.h"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode_lines {
 
 inline constexpr int kStrip = 32;  // outputs of a strip: two mma of 16
 
@@ -35,4 +35,4 @@ struct Params {
   bool out_fours = false;  // whether four outputs may be stored at once
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode_lines

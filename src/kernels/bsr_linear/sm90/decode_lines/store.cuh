@@ -9,7 +9,7 @@
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 
-namespace sparseloom::kernels::cuda::decode90 {
+namespace sparseloom::kernels::cuda::decode_lines {
 
 /// Where the sums of outputs 4 four .. 4 four + 3 of a token lie in a slot of 16 outputs, counted in float4.
 /// The XOR puts the lanes of one mma result into different banks.
@@ -62,4 +62,4 @@ __device__ __forceinline__ void store_four(const Params& params, const float4& s
     if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90
+}  // namespace sparseloom::kernels::cuda::decode_lines

@@ -30,7 +30,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_norms {
 
-constexpr int kRows = 128, kColumns = 256, kTokens = wgmma_sdd::kStep16.tokens, kStages = 4, kStripTiles = 16;
+constexpr int kRows = 128, kColumns = 256, kTokens = wgmma::dw::kStep16.tokens, kStages = 4, kStripTiles = 16;
 constexpr int kBoxColumns = 64, kBoxBytes = kBoxColumns * kTokens * 2;
 constexpr int kDyBoxes = kRows / kBoxColumns, kXBoxes = kColumns / kBoxColumns;
 constexpr int kStageBytes = (kDyBoxes + kXBoxes) * kBoxBytes;

@@ -1,4 +1,4 @@
-// The warpgroups of forward_expanded that multiply: M of the wgmma are 64 outputs and N are the tile's
+// The warpgroups of sm90_expanded that multiply: M of the wgmma are 64 outputs and N are the tile's
 // tokens.
 #pragma once
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ void multiply(Sums<C>& sums, std::uint32_t x, std::ui
     for (int group = 0; group < C::kOwnGroups; ++group) {
       if ((record & (1u << (group * 8 + slice))) == 0) continue;
       // The fence is behind the branch, and each wgmma is a group of its own, for the reasons that
-      // forward_wgmma/swap_ab.cuh and consume.cuh give.
+      // wgmma/forward/swap_ab.cuh and consume.cuh give.
       ptx::wgmma_fence();
       C::Element::template mma_swap_ab<C::kDx>(
           sums[group], kDescriptorW<C> | (w + (slice * kSliceBytes + group * kGroupBytes) / 16),

@@ -1,4 +1,4 @@
-// How forward_expanded divides the work of a token tile among thread blocks. The tiles of outputs follow each
+// How sm90_expanded divides the work of a token tile among thread blocks. The tiles of outputs follow each
 // other, and each is cut at K tiles:
 //
 //   lines      |x w x w x w x w x w|x w w w x w w w x w w|x x x x x w|..    x: of X, w: of W; 128 bytes each

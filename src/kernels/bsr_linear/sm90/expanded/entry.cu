@@ -1,4 +1,4 @@
-// sm90_expanded: selects the instance of forward_expanded/kernel.cuh for the dtype and the direction.
+// sm90_expanded: selects the instance of kernel.cuh for the dtype and the direction.
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_linear/sm90/expanded/entry.h"

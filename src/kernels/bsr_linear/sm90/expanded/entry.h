@@ -1,4 +1,4 @@
-// The entry of forward_expanded, its tiles as the row and the launch see them, and the instances of
+// The entry of sm90_expanded, its tiles as the row and the launch see them, and the instances of
 // kernel.cuh, one per translation unit so that they compile in parallel. cuda/rows.h has the contract of
 // entries.
 #pragma once

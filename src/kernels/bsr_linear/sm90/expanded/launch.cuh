@@ -1,4 +1,4 @@
-// Host side of forward_expanded: fills the parameters and launches the instance that the schedule names.
+// Host side of sm90_expanded: fills the parameters and launches the instance that the schedule names.
 #pragma once
 
 #include <bit>
@@ -11,8 +11,8 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
-using wgmma_dds::Bf16;
-using wgmma_dds::F16;
+using wgmma::forward::Bf16;
+using wgmma::forward::F16;
 
 inline bool whole_possible(const void* pointer, std::int64_t stride) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
@@ -53,7 +53,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.out = args.out;
   params.pre = kDx ? nullptr : args.pre;
   params.partials = reinterpret_cast<float4*>(args.workspace);
-  params.nonce = wgmma_sdd::next_nonce();
+  params.nonce = wgmma::dw::next_nonce();
   params.out_stride = args.out_stride;
   params.pre_stride = args.pre_stride;
   params.residual_stride = args.residual_stride;

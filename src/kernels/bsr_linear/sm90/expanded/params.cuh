@@ -1,4 +1,4 @@
-// What the kernel of forward_expanded gets, and its compile-time side. For dX, "block row" means block column
+// What the kernel of sm90_expanded gets, and its compile-time side. For dX, "block row" means block column
 // in all files of this folder, and "x" means dY.
 #pragma once
 

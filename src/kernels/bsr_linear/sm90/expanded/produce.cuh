@@ -1,4 +1,4 @@
-// The warps of forward_expanded that fill the ring. Each has a group of 64 outputs, of which it expands the
+// The warps of sm90_expanded that fill the ring. Each has a group of 64 outputs, of which it expands the
 // blocks in the K tile; the first also starts the copies of X.
 //
 //   cells   the places for blocks of a group in a K tile: for blocks of 16, 4 block rows x 4 columns

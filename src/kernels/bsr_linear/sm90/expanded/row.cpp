@@ -23,7 +23,7 @@ std::int64_t outputs_of(const Problem& p) { return p.direction == Direction::dx 
 std::int64_t depth_of(const Problem& p) { return p.direction == Direction::dx ? p.rows : p.cols; }
 
 Refusal refusal(const Problem& p, const Machine& machine) {
-  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.m == 0) return "takes at least one token";

@@ -4,7 +4,7 @@
 // has, at its own beginning; the first adds in the order of the shares, so that the bits are the same in
 // every run. A warp adds what the same warp of the other thread blocks left, so flags are one for each warp.
 // The workspace may hold anything when the kernel starts: a flag counts as set when it holds the launch's
-// nonce, which dw_wgmma/parts.cuh explains. A share waits only for thread blocks of lower numbers
+// nonce, which wgmma/dw/parts.cuh explains. A share waits only for thread blocks of lower numbers
 // (kernel.cuh), which the GPU starts before, so that the wait ends however few are resident.
 #pragma once
 

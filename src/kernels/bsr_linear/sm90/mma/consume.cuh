@@ -1,4 +1,4 @@
-// The consumers of mma_dds: 16 warps, each of which multiplies two block rows of the tile by all its tokens.
+// The consumers of sm90_mma: 16 warps, each of which multiplies two block rows of the tile by all its tokens.
 // An mma.sync takes 16 x 16 values and eight tokens, so a block is one operand, and a warp skips what its
 // block rows do not store. (wgmma was rejected: it needs 64 rows of one operand, of which a block of 16 fills
 // a quarter, or else X in registers and one of 16 branches for every block.)
@@ -15,7 +15,7 @@
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// Loads the values of one block as operand A: 16 outputs x 16 positions of the reduction. `slot` is the
 /// address that this lane gives to ldmatrix.
@@ -115,4 +115,4 @@ __device__ __forceinline__ void consume(const Params& params, SharedFront<T>& fr
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

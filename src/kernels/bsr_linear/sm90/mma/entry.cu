@@ -1,4 +1,4 @@
-// Entry points sm90_mma_dds and sm90_mma_merged: they pick the instance of kernel.cuh by dtype and
+// Entry points sm90_mma_forward and sm90_mma_merged: they pick the instance of kernel.cuh by dtype and
 // direction.
 #include <cuda_runtime.h>
 
@@ -11,15 +11,15 @@ namespace {
 int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const bool dx = args.direction == Direction::dx;
   if (args.dtype == DType::bf16)
-    return dx ? mma_dds::dx_bf16(args, schedule) : mma_dds::forward_bf16(args, schedule);
-  return dx ? mma_dds::dx_f16(args, schedule) : mma_dds::forward_f16(args, schedule);
+    return dx ? sm90_mma::dx_bf16(args, schedule) : sm90_mma::forward_bf16(args, schedule);
+  return dx ? sm90_mma::dx_f16(args, schedule) : sm90_mma::forward_f16(args, schedule);
 }
 
 bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && size_of(args.dtype) == 2; }
 
 }  // namespace
 
-int sm90_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
+int sm90_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
   return launch(args, schedule);
 }

@@ -1,4 +1,4 @@
-// The entries of forward_mma, its tile, and the instances of kernel.cuh, each with a translation unit of its
+// The entries of sm90_mma, its tile, and the instances of kernel.cuh, each with a translation unit of its
 // own so that they compile in parallel. cuda/rows.h has the contract of entries.
 #pragma once
 
@@ -11,14 +11,14 @@ namespace sparseloom::kernels::cuda {
 /// rows), for which a table takes 24 KB of shared memory. Operands are
 /// aligned.
 inline constexpr int kMmaAlong = 1024;
-int sm90_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm90_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The same for blocks of 8 on one side or both and 16 on the other. It first merges them into units of 16 x
 /// 16 with zeros in between (merged/merge_blocks.h). The workspace holds the units and may be as large as the
 /// whole W.
 int sm90_mma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-namespace mma_dds {
+namespace sm90_mma {
 
 inline constexpr int kSide = 16;  // side of a block
 inline constexpr int kTileTokens = 64, kTileBlockRows = 32, kTileOutputs = kTileBlockRows * kSide;
@@ -29,6 +29,6 @@ int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-}  // namespace mma_dds
+}  // namespace sm90_mma
 
 }  // namespace sparseloom::kernels::cuda

@@ -26,10 +26,10 @@
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1) mma_dds_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, 1) sm90_mma_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& front = *reinterpret_cast<SharedFront<T>*>(shared_bytes);
   std::byte* const ring = shared_bytes + kFrontBytes<T>;
@@ -58,4 +58,4 @@ __global__ void __launch_bounds__(T::kThreads, 1) mma_dds_kernel(const __grid_co
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

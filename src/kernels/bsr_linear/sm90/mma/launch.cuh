@@ -1,4 +1,4 @@
-// The host side of mma_dds: it encodes the tensor maps, lays out the ring that the schedule names, and
+// The host side of sm90_mma: it encodes the tensor maps, lays out the ring that the schedule names, and
 // launches the kernel.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 template <class Direction, class Element>
 int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
@@ -68,7 +68,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
       (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
     return cudaErrorInvalidValue;
   }
-  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kSharedBytes, args.device);
+  if (const cudaError_t status = allow_shared_memory<sm90_mma_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
   const unsigned grid = std::min(params.tiles, static_cast<unsigned>(schedule.grid));
@@ -77,7 +77,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
                         .shared_bytes = kSharedBytes,
                         .stream = static_cast<cudaStream_t>(args.stream),
                         .early = params.tiles <= grid},
-                       mma_dds_kernel<T>, params);
+                       sm90_mma_kernel<T>, params);
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

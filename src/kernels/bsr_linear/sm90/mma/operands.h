@@ -1,4 +1,4 @@
-// Describes the matrices of mma_dds to TMA.
+// Describes the matrices of sm90_mma to TMA.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include "kernels/args.h"
 #include "kernels/shared/operands/tensor_map.h"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// x is [m, reduction], the others are [m, outputs]; all are 16-bit.
 struct Operands {
@@ -27,4 +27,4 @@ struct Operands {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,4 +1,4 @@
-// The producers of mma_dds: four warps, each of which fills every fourth stage. They follow a table of the
+// The producers of sm90_mma: four warps, each of which fills every fourth stage. They follow a table of the
 // stored blocks (table.cuh), which they write together.
 #pragma once
 
@@ -15,7 +15,7 @@
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// Finds the blocks of the lane's block row in a tile's stages. Calls must ask for ascending stages.
 template <class T>
@@ -159,4 +159,4 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,4 +1,4 @@
-// Shared memory of a thread block of forward_mma, as the row divides it: the front, then a ring of stages, of
+// Shared memory of a thread block of sm90_mma, as the row divides it: the front, then a ring of stages, of
 // which each holds X of a K tile and slots for blocks, then the table (tile.cuh explains the words).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "kernels/bsr_linear/sm90/mma/entry.h"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 inline constexpr int kProducers = 4, kConsumers = 16, kPlaces = kKTile / kSide;
 inline constexpr int kXBytes = kTileTokens * kKTile * 2, kSlotBytes = kSide * kSide * 2;
@@ -44,4 +44,4 @@ inline Ring ring_of(double density, int k_tiles) {
   return ring;
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -13,7 +13,7 @@
 #ifdef SPARSELOOM_HAVE_CUDA
 
 namespace sparseloom::kernels::cuda {
-namespace mma_dds {
+namespace sm90_mma {
 namespace {
 
 // Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25); forward, then dX.
@@ -50,7 +50,7 @@ double stages_of_k_tile(const Work& w) {
 }  // namespace
 
 Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
-  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (p.block != BlockShape{16, 16})
     return {"needs blocks of 16x16, the block is {}x{}", p.block.rows, p.block.cols};
   const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
@@ -96,14 +96,14 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   return schedule;
 }
 
-}  // namespace mma_dds
+}  // namespace sm90_mma
 
 namespace {
 
 Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear>& out) {
-  if (const Refusal why = mma_dds::refusal_of_shape(p, machine)) return why;
+  if (const Refusal why = sm90_mma::refusal_of_shape(p, machine)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  out.add({mma_dds::schedule_of(p, machine), mma_dds::predict_us(p, machine), 0});
+  out.add({sm90_mma::schedule_of(p, machine), sm90_mma::predict_us(p, machine), 0});
   return {};
 }
 
@@ -112,7 +112,7 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear
 Kernel sm90_mma_row() {
   Kernel row =
       cuda_row("sm90_mma", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-        return sm90_mma_dds(args, schedule);
+        return sm90_mma_forward(args, schedule);
       });
   row.traits.needs_aligned = all_aligned;
   row.traits.follows_index = true;

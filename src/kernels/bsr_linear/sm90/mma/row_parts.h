@@ -5,7 +5,7 @@
 #include "sparseloom/plan.h"
 #include "sparseloom/refusal.h"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// What the kernel refuses of a problem, whatever the number of blocks.
 Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
@@ -13,4 +13,4 @@ Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
 double predict_us(const Problem& problem, const plan::Machine& machine);
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,4 +1,4 @@
-// The epilogue of mma_dds: out = round(act(sums + bias) + residual). The sums of 16 outputs x 8 tokens are
+// The epilogue of sm90_mma: out = round(act(sums + bias) + residual). The sums of 16 outputs x 8 tokens are
 // transposed by stmatrix on their way to shared memory, from where TMA stores boxes, so that padding needs no
 // test.
 #pragma once
@@ -15,7 +15,7 @@
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// The sums of a warp, as mma.sync leaves them: a lane has outputs lane / 4 and lane / 4 + 8 of each block
 /// row, at tokens 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
@@ -122,4 +122,4 @@ __device__ __forceinline__ void store(const Params& params, const Place& place, 
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

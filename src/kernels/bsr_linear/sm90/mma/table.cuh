@@ -11,7 +11,7 @@
 #include "kernels/shared/ptx/ld_global.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 constexpr unsigned kWarp = 0xffffffff;
 
@@ -182,4 +182,4 @@ class Table {
   std::int32_t first_ = 0, next_first_ = 0, begin_ = 0, end_ = 0;
 };
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

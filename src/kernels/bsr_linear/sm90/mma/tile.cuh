@@ -1,4 +1,4 @@
-// The compile-time side of mma_dds: the shape of a tile, and where its bytes lie in shared memory.
+// The compile-time side of sm90_mma: the shape of a tile, and where its bytes lie in shared memory.
 //
 //   block row   A block row of W (forward) or a block column of W (dx): 16 outputs.
 //   K tile      64 consecutive positions of the reduction, four blocks wide: 128 bytes of a token, which TMA
@@ -31,9 +31,9 @@
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "sparseloom/activation.h"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
-using dds::Bf16, dds::F16;
+using mma::forward::Bf16, mma::forward::F16;
 
 // Tags of the direction. In Forward, a "block row" is a block row of W, and the reduction runs along the in
 // features; in Dx, it is a block column of W, and the reduction runs along the out features.
@@ -52,14 +52,14 @@ struct Tile {
   using Element = Element_;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr int kTokens = kTileTokens, kBlockRows = kTileBlockRows, kOutputs = kTileOutputs;
-  static constexpr int kConsumers = mma_dds::kConsumers, kWarpBlockRows = kBlockRows / kConsumers,
-                       kProducers = mma_dds::kProducers;
+  static constexpr int kConsumers = sm90_mma::kConsumers, kWarpBlockRows = kBlockRows / kConsumers,
+                       kProducers = sm90_mma::kProducers;
   static constexpr int kThreads = (kConsumers + kProducers) * 32;
   static constexpr int kProducerRegisters = 64, kConsumerRegisters = 104;
 
-  static constexpr int kKTile = mma_dds::kKTile, kPlaces = mma_dds::kPlaces;
-  static constexpr int kXBytes = mma_dds::kXBytes, kSlotBytes = mma_dds::kSlotBytes;
-  static constexpr int kMostStages = mma_dds::kMostStages, kMostSlots = mma_dds::kMostSlots;
+  static constexpr int kKTile = sm90_mma::kKTile, kPlaces = sm90_mma::kPlaces;
+  static constexpr int kXBytes = sm90_mma::kXBytes, kSlotBytes = sm90_mma::kSlotBytes;
+  static constexpr int kMostStages = sm90_mma::kMostStages, kMostSlots = sm90_mma::kMostSlots;
   // Bit fields of a consumer warp's stage descriptor: the bytes of its two block rows joined (kStored),
   // whether this is the tile's last stage (kLast), and the offset in bytes of the warp's first slot (kSlots).
   // From bit kNextShift on, it holds kStored and kLast of the tile's next stage, so that the warp need not
@@ -122,4 +122,4 @@ struct Params {
   ptx::L2Policy x_policy, out_policy;
 };
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,4 +1,4 @@
-// Iterators of mma_dds: over the tiles of a thread block, and over the stages of the ring.
+// Iterators of sm90_mma: over the tiles of a thread block, and over the stages of the ring.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 
-namespace sparseloom::kernels::cuda::mma_dds {
+namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// Walks the tiles of a thread block: thread block i takes tiles i, i + gridDim.x, and so on. Tiles are
 /// numbered with groups of block rows fastest, M tiles slowest. If the grid is a multiple of the groups, a
@@ -79,4 +79,4 @@ class Turn {
   unsigned parity_ = 0;
 };
 
-}  // namespace sparseloom::kernels::cuda::mma_dds
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,4 +1,4 @@
-// The compile-time side of forward_shares/kernel.cuh: the tile of a thread block, its warps and its ring.
+// The compile-time side of kernel.cuh: the tile of a thread block, its warps and its ring.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace sparseloom::kernels::cuda::shares {
 
-using dds::Bf16;
-using dds::F16;
-using dds::Swizzle;
+using mma::forward::Bf16;
+using mma::forward::F16;
+using mma::forward::Swizzle;
 
 // The warps of a thread block: those that multiply, the one that copies, and the one that sets the flag.
 inline constexpr int kConsumers = 8, kProducer = kConsumers, kPublisher = kConsumers + 1,

@@ -1,4 +1,4 @@
-// How forward_shares divides the stored blocks. Strips of at most 64 outputs, or 128 (size_of says when), are
+// How sm90_shares divides the stored blocks. Strips of at most 64 outputs, or 128 (size_of says when), are
 // cut into pieces: of a block's outputs in the strip, at most 64 elements of the reduction.
 //
 //   units of cost   |e p p p p p p|e p|e|e p p p p p p p p|..    e: a strip's end, p: a piece; one unit each

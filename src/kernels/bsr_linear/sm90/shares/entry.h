@@ -1,4 +1,4 @@
-// The entry of forward_shares, its cut as the row and the launch see it, and the instances of kernel.cuh, one
+// The entry of sm90_shares, its cut as the row and the launch see it, and the instances of kernel.cuh, one
 // per translation unit so that they compile in parallel. cuda/rows.h has the contract of entries.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Host side of forward_shares: fills the parameters, chooses the instance that the schedule names and
+// Host side of sm90_shares: fills the parameters, chooses the instance that the schedule names and
 // launches both kernels.
 #pragma once
 
@@ -94,7 +94,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.k_side_log2 = log2(k_side);
   params.strips_log2 = log2(side / schedule.tile_n);
   params.pieces_log2 = std::max(params.k_side_log2 - 6, 0);
-  params.nonce = wgmma_sdd::next_nonce();
+  params.nonce = wgmma::dw::next_nonce();
   params.activation = kDx ? Activation::none : args.activation;
   params.store_pairs = aligned(args.out, args.out_stride, 4);
   params.store_pre_pairs = aligned(args.pre, args.pre_stride, 4);

@@ -1,4 +1,4 @@
-// What both kernels of forward_shares get, and the words they share. For dX, "block row" means block column
+// What both kernels of sm90_shares get, and the words they share. For dX, "block row" means block column
 // in all files of this folder.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The warp of forward_shares that copies: TMA brings a box of X and one of W for each piece.
+// The warp of sm90_shares that copies: TMA brings a box of X and one of W for each piece.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/shares/stream.cuh"

@@ -35,7 +35,7 @@ shares::Size size_of_product(const Problem& p, const Machine& machine) {
 }
 
 Refusal refusal(const Problem& p, const Machine& machine) {
-  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.m == 0) return "takes at least one token";
   if (p.m > shares::kMostTokens)

@@ -5,7 +5,7 @@
 // run. A warp of its own sets the flag that they are there, since it waits a microsecond until all
 // multiprocessors see them, and the warp that copies waits for the flags of others while the last stages are
 // multiplied. The workspace may hold anything when the kernel starts: a flag counts as set when it holds the
-// launch's nonce, which dw_wgmma/parts.cuh explains. A share waits only for thread blocks of lower numbers
+// launch's nonce, which wgmma/dw/parts.cuh explains. A share waits only for thread blocks of lower numbers
 // (kernel.cuh), which the GPU starts before, so that the wait ends however few are resident.
 //
 // A fragment is 16 tokens x 8 outputs. A lane holds two neighbouring outputs of the tokens lane / 4 and

@@ -1,4 +1,4 @@
-// The order in which a thread block of forward_shares reads its share: strip by strip, each cut into chunks
+// The order in which a thread block of sm90_shares reads its share: strip by strip, each cut into chunks
 // of kChunk elements of the reduction. A chunk never crosses a strip's end.
 #pragma once
 

@@ -57,7 +57,7 @@ struct Bf16 {
 };
 
 template <class Out>
-__global__ void __launch_bounds__(kThreads) f8_dds(const Params p) {
+__global__ void __launch_bounds__(kThreads) ffma_f8_kernel(const Params p) {
   __shared__ float x[kTokens][kDepth + 1], w[kOutputs][kDepth + 1];
   const int output = threadIdx.x % kOutputs, first = threadIdx.x / kOutputs * kPerThread;
   for (std::int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) f8_dds(const Params p) {
 
 }  // namespace
 
-int sm80_f8_dds(const MatmulArgs& args) noexcept {
+int sm80_ffma_f8(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   if (args.direction != Direction::forward || args.dtype != DType::f8e4m3) return cudaErrorInvalidValue;
   if (args.m == 0 || index.rows == 0) return cudaSuccess;
@@ -127,9 +127,9 @@ int sm80_f8_dds(const MatmulArgs& args) noexcept {
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(p.tiles, std::int64_t{1} << 30));
   const auto stream = static_cast<cudaStream_t>(args.stream);
   if (args.out_dtype == DType::bf16) {
-    f8_dds<Bf16><<<grid, kThreads, 0, stream>>>(p);
+    ffma_f8_kernel<Bf16><<<grid, kThreads, 0, stream>>>(p);
   } else {
-    f8_dds<F32><<<grid, kThreads, 0, stream>>>(p);
+    ffma_f8_kernel<F32><<<grid, kThreads, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }

@@ -1,4 +1,4 @@
-// The entry of forward_f8. cuda/rows.h has the contract of entries.
+// The entry of ffma/f8. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include "kernels/args.h"
@@ -6,6 +6,6 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward of f8e4m3 by FFMA. Takes any m >= 1, block and alignment.
-int sm80_f8_dds(const MatmulArgs& args) noexcept;
+int sm80_ffma_f8(const MatmulArgs& args) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -20,7 +20,7 @@ Refusal propose(const ScaledProblem& p, const plan::Machine& machine, Proposals<
   return {};
 }
 
-int launch(const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_f8_dds(args); }
+int launch(const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_ffma_f8(args); }
 
 }  // namespace
 

@@ -14,13 +14,13 @@ namespace sparseloom::kernels::cuda {
 /// Columns of X that a thread block gathers for its block row; a multiple of every bn. 128 rows x 256 columns
 /// would need 256 accumulators in each of 128 threads. With twice the threads, only one thread block would
 /// fit on a multiprocessor, and nothing would cover its barriers.
-constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
+constexpr int mma_dw_columns(int bm) { return bm == 128 ? 128 : 256; }
 
 /// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm below the 99
 /// KB of an sm_86.
-constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
+constexpr int mma_dw_tokens(int element_bytes) { return 64 / element_bytes; }
 
-namespace mma_sdd {
+namespace mma::dw {
 
 // What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 multiprocessors of an
 // H200, and the shared-memory reads of two thread blocks leave about half of this; L2 delivers 5.5 TB/s for
@@ -57,8 +57,8 @@ struct Cut {
 /// and if the gain exceeds the cost of the partial sums.
 inline Cut cut_tokens(const Size& size, int multiprocessors) {
   const int log2_group =
-      std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));
-  const int chunk = mma_sdd_tokens(size.element_bytes);
+      std::countr_zero(static_cast<unsigned>(mma_dw_columns(size.block.rows) / size.block.cols));
+  const int chunk = mma_dw_tokens(size.element_bytes);
   const std::int64_t chunks =
       std::max<std::int64_t>(1, (size.m + chunk - 1) / chunk);  // no tokens: one piece, which writes zeros
   const double m = static_cast<double>(size.m), blocks = static_cast<double>(size.blocks),
@@ -97,5 +97,5 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
           slower(best), read};
 }
 
-}  // namespace mma_sdd
+}  // namespace mma::dw
 }  // namespace sparseloom::kernels::cuda

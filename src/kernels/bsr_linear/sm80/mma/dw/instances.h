@@ -13,7 +13,7 @@ namespace sparseloom::kernels::cuda {
 
 /// Parameters of the kernel. One thread block computes one work item, i.e. up to `group` consecutive blocks
 /// of one block row, over one piece of the tokens.
-struct MmaSddParams {
+struct MmaDwParams {
   const void* dy;  // [m, rows]
   const void* x;   // [m, cols]
   std::int64_t dy_stride, x_stride;
@@ -33,18 +33,18 @@ struct MmaSddParams {
 /// Number of item ids, computed from the number of blocks alone. Called with crow[r] and r, it is also the
 /// first id of block row r. Ids behind a block row's last item are empty. With a group of 1, there is one id
 /// per block.
-__host__ __device__ constexpr std::int64_t mma_sdd_items(std::int64_t blocks, std::int64_t block_rows,
-                                                         int log2_group) {
+__host__ __device__ constexpr std::int64_t mma_dw_items(std::int64_t blocks, std::int64_t block_rows,
+                                                        int log2_group) {
   return (blocks >> log2_group) + (log2_group == 0 ? 0 : block_rows);
 }
 
 /// grid.x: items, grid.y: pieces of the tokens.
-cudaError_t mma_sdd_bf16(const MmaSddParams& params, int bm, dim3 grid, int device,
-                         cudaStream_t stream) noexcept;
-cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device,
+cudaError_t mma_dw_bf16(const MmaDwParams& params, int bm, dim3 grid, int device,
                         cudaStream_t stream) noexcept;
-cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device,
-                         cudaStream_t stream) noexcept;
+cudaError_t mma_dw_f16(const MmaDwParams& params, int bm, dim3 grid, int device,
+                       cudaStream_t stream) noexcept;
+cudaError_t mma_dw_tf32(const MmaDwParams& params, int bm, dim3 grid, int device,
+                        cudaStream_t stream) noexcept;
 
 /// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once to the dtype. With `accumulate`,
 /// out is fp32 and out[e] += that sum. `partial` is aligned to 16 bytes; `elements` is a multiple of 4.

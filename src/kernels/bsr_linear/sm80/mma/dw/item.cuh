@@ -6,7 +6,7 @@
 
 #include "kernels/bsr_linear/sm80/mma/dw/instances.h"
 
-namespace sparseloom::kernels::cuda::mma_sdd {
+namespace sparseloom::kernels::cuda::mma::dw {
 
 struct Item {
   std::int64_t row;    // block row
@@ -16,10 +16,10 @@ struct Item {
 
 // What the functions below ask of their Params beside its members. A convolution has overloads of its own,
 // whose blocks are those of W under one tap each (bsr_conv/sm80/dw_mma).
-__device__ __forceinline__ std::int64_t list_begin(const MmaSddParams& params, std::int64_t row) {
+__device__ __forceinline__ std::int64_t list_begin(const MmaDwParams& params, std::int64_t row) {
   return params.crow[row];
 }
-__device__ __forceinline__ std::int32_t block_column(const MmaSddParams& params, std::int64_t block) {
+__device__ __forceinline__ std::int32_t block_column(const MmaDwParams& params, std::int64_t block) {
   return params.col[block];
 }
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ std::int32_t block_column(const MmaSddParams& params,
 /// block row has at least ceil(length / group) ids whatever its length, and at most two too many.
 template <class Params>
 __device__ __forceinline__ std::int64_t first_id(const Params& params, std::int64_t row) {
-  return mma_sdd_items(list_begin(params, row), row, params.log2_group);
+  return mma_dw_items(list_begin(params, row), row, params.log2_group);
 }
 
 /// The block row with first_id(row) <= id < first_id(row + 1). The whole warp searches, 32 probes at a time:
@@ -58,4 +58,4 @@ __device__ __forceinline__ Item find_item(const Params& params, std::int64_t id,
   return {row, first + begin, static_cast<int>(end - begin)};
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_sdd
+}  // namespace sparseloom::kernels::cuda::mma::dw

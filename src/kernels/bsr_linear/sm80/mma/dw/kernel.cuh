@@ -25,15 +25,15 @@
 #include "kernels/bsr_linear/sm80/mma/dw/tile.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
-namespace sparseloom::kernels::cuda::mma_sdd {
+namespace sparseloom::kernels::cuda::mma::dw {
 
 template <class DataType, int kBm>
 struct Config {
   using Type = DataType;
   using Word = typename Type::Word;
   static constexpr int kRows = kBm;
-  static constexpr int kColumns = mma_sdd_columns(kBm);
-  static constexpr int kTokens = mma_sdd_tokens(sizeof(Word));
+  static constexpr int kColumns = mma_dw_columns(kBm);
+  static constexpr int kTokens = mma_dw_tokens(sizeof(Word));
   static constexpr int kStep = 32 / sizeof(Word);  // the MMA's K
   static constexpr int kSteps = kTokens / kStep;
   // Three stages in flight are 48 KB per thread block, which is what one multiprocessor needs to draw all
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_blocks(const Params& params, const Item& i
 
 template <class Config>
 __global__ void __launch_bounds__(kThreads, Config::kResident)
-    mma_sdd_kernel(const __grid_constant__ MmaSddParams params) {
+    mma_dw_kernel(const __grid_constant__ MmaDwParams params) {
   extern __shared__ __align__(128) std::byte shared[];
   using Word = typename Config::Word;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -195,4 +195,4 @@ __global__ void __launch_bounds__(kThreads, Config::kResident)
   store_blocks<Config>(params, item, sums, lane, warp_column, warp_row);
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_sdd
+}  // namespace sparseloom::kernels::cuda::mma::dw

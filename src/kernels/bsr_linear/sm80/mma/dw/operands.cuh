@@ -12,7 +12,7 @@
 #include "kernels/shared/ptx/ldmatrix.cuh"
 #include "kernels/shared/ptx/mma.cuh"
 
-namespace sparseloom::kernels::cuda::mma_sdd {
+namespace sparseloom::kernels::cuda::mma::dw {
 
 struct Bf16 {
   using Word = std::uint16_t;
@@ -144,4 +144,4 @@ struct LaneReads<Config, 4> {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::mma_sdd
+}  // namespace sparseloom::kernels::cuda::mma::dw

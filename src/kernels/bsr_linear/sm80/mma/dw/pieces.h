@@ -9,7 +9,7 @@
 #include "kernels/args.h"
 #include "kernels/bsr_linear/sm80/mma/dw/instances.h"
 
-namespace sparseloom::kernels::cuda::sdd {
+namespace sparseloom::kernels::cuda::dw_pieces {
 
 /// What a schedule says of a product: the blocks of a work item, and the pieces of the tokens.
 struct Pieces {
@@ -40,10 +40,10 @@ inline bool in_chunks(const void* matrix, std::int64_t row_bytes) {
 }
 
 /// Parameters that both kernels take.
-inline MmaSddParams params_of(const MatmulArgs& args, const Pieces& cut) {
+inline MmaDwParams params_of(const MatmulArgs& args, const Pieces& cut) {
   const IndexView& index = args.index;
   const auto element_bytes = static_cast<std::int64_t>(size_of(args.dtype));
-  MmaSddParams params;
+  MmaDwParams params;
   params.dy = args.a;
   params.x = args.b;
   params.dy_stride = args.a_stride;
@@ -67,11 +67,10 @@ inline MmaSddParams params_of(const MatmulArgs& args, const Pieces& cut) {
 }
 
 /// Called after a launch that returned `status`: adds up the pieces, if there are several.
-inline cudaError_t sum_up(cudaError_t status, const MmaSddParams& params, int pieces,
-                          const MatmulArgs& args) {
+inline cudaError_t sum_up(cudaError_t status, const MmaDwParams& params, int pieces, const MatmulArgs& args) {
   if (status != cudaSuccess || pieces == 1) return status;
   const auto stream = static_cast<cudaStream_t>(args.stream);
   return sum_pieces(params.partial, params.elements, pieces, args.dtype, args.accumulate, args.out, stream);
 }
 
-}  // namespace sparseloom::kernels::cuda::sdd
+}  // namespace sparseloom::kernels::cuda::dw_pieces

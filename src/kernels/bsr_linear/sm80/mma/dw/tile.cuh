@@ -7,7 +7,7 @@
 
 #include "kernels/shared/ptx/cp_async.cuh"
 
-namespace sparseloom::kernels::cuda::mma_sdd {
+namespace sparseloom::kernels::cuda::mma::dw {
 
 // Four warps: two or three thread blocks fit on a multiprocessor, so that one multiplies while another waits
 // at its barrier.
@@ -119,4 +119,4 @@ __device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& sourc
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::mma_sdd
+}  // namespace sparseloom::kernels::cuda::mma::dw

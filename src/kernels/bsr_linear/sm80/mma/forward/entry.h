@@ -1,4 +1,4 @@
-// The entry of forward_mma, and the instances of kernel.cuh, one per translation unit so that they compile in
+// The entry of mma/forward, and the instances of kernel.cuh, one per translation unit so that they compile in
 // parallel. cuda/rows.h has the contract of entries.
 #pragma once
 
@@ -8,9 +8,9 @@ namespace sparseloom::kernels::cuda {
 
 /// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Takes any m >= 1, block and alignment,
 /// and a schedule of schedule.h for them.
-int sm80_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm80_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-namespace dds {
+namespace mma::forward {
 
 int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
@@ -19,6 +19,6 @@ int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-}  // namespace dds
+}  // namespace mma::forward
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,4 +1,4 @@
-// Epilogue of mma_dds: out = round(act(sums + bias) + residual). The fp32 sums go through shared memory.
+// Epilogue of mma::forward: out = round(act(sums + bias) + residual). The fp32 sums go through shared memory.
 // Stores then follow the rows of out rather than the MMA fragments (whose lanes hold 2 neighbours each), and
 // one copy of the activation code serves all sums. Each warp works on its own, 16 tokens at a time, in the
 // ring stage that was multiplied last; the other stages already receive the next block row.
@@ -13,7 +13,7 @@
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/cluster.cuh"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 template <class T>
 using Sums = float[T::kFragmentsM][T::kFragmentsN][4];
@@ -157,4 +157,4 @@ __device__ __forceinline__ void store_block_row_of_team(const Params& params, co
   ptx::cluster_sync();  // no thread block may exit while another reads its shared memory
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,4 +1,4 @@
-// Copies one chunk of the stream (dds_stream.cuh) from global to shared memory. Position p of a block row
+// Copies one chunk of the stream (stream.cuh) from global to shared memory. Position p of a block row
 // lies in its block j at offset o:
 //
 //   A[token][p]   a[token][along[j] * side + o]         a 16-byte copy never leaves a block, since side >= 8
@@ -17,7 +17,7 @@
 #include "kernels/bsr_linear/sm80/mma/forward/stream.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 /// Layout of dx's B [kChunk][kBlockRow] in shared memory.
 template <class T>
@@ -179,4 +179,4 @@ __device__ __forceinline__ void fetch_chunk(const Params& params, const Place& p
   if (threadIdx.x == 0) shared.ends_block_row[stage] = cursor.chunk + 1 == cursor.end_chunk;
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,6 +1,6 @@
 // Forward and dx with a block-sparse W on tensor cores, fp32 sums:
 //   forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W
-// For dx, "block row" means block column in all dds files.
+// For dx, "block row" means block column in all files of this folder.
 //
 // A thread block computes tiles of kTokens tokens x one block row. The stored blocks of the block row, side
 // by side, are the reduction of a dense product, so the mainloop never asks which blocks are present:
@@ -29,7 +29,7 @@
 #include "kernels/bsr_linear/sm80/mma/forward/gather.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 template <class T>
 struct Fragments {
@@ -155,7 +155,7 @@ struct Team {};
 
 template <class Direction, class T, class Crew>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-    mma_dds_kernel(const __grid_constant__ Params params) {
+    mma_forward_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   constexpr bool kTeam = std::is_same_v<Crew, Team>;
@@ -215,4 +215,4 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   ptx::cp_async_wait<0>();
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,4 +1,4 @@
-// Host side of mma_dds: looks up the instance that a schedule names, and launches it.
+// Host side of mma::forward: looks up the instance that a schedule names, and launches it.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 #include "kernels/bsr_linear/sm80/mma/forward/kernel.cuh"
 #include "kernels/bsr_linear/sm80/mma/forward/tiles.cuh"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -20,7 +20,7 @@ inline bool aligned(const void* pointer, std::int64_t row_bytes, unsigned alignm
 template <class Direction, class T, class Crew>
 int launch_tile(Params params, const Schedule& schedule, const MatmulArgs& args) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
-  const auto kernel = mma_dds_kernel<Direction, T, Crew>;
+  const auto kernel = mma_forward_kernel<Direction, T, Crew>;
   static std::atomic<std::uint64_t> prepared{
       0};  // one bit per device; beyond 63 every launch sets the attributes again
   const std::uint64_t bit = args.device >= 0 && args.device < 64 ? std::uint64_t{1} << args.device : 0;
@@ -115,4 +115,4 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   return launch_named<Direction, Element>(params, schedule, args);
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

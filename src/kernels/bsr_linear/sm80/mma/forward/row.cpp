@@ -1,4 +1,4 @@
-// The row of sm80_mma: forward and dX by forward_mma, dW by dw_mma.
+// The row of sm80_mma: forward and dX by mma/forward, dW by mma/dw.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +31,7 @@ constexpr Fit kForward{3.5, 0.73, 6.67, 313, 8.57, 0.029, 1.53, 1.1},
     kDx{3.28, 1.49, 7.13, 313, 9.29, 0.021, 1.85, 1.05};
 
 // A thread block takes a tile of a block row and of 64 tokens, or 128 to 256 if that fills the GPU.
-double dds_us(const Problem& p, const Device& device) {
+double forward_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
   const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
   const double wide = w.side == 32 || w.side == 64 ? 256 : 128,
@@ -49,38 +49,38 @@ double dds_us(const Problem& p, const Device& device) {
 // dW. Fitted to the sweeps of the H100: the start, more of it where a block has a side of 64 or more, an
 // item's way through its tokens, in ns for each, beside what all items read from L2 and multiply (1e12 per
 // second), and the stores of the blocks.
-constexpr double kSddStartUs = 4.8, kSddLargeUs = 1.95, kSddTokenNs = 11.7, kSddPiecesUs = 4.04,
-                 kSddL2 = 6.66, kSddFlops = 610, kSddRagged = 10, kSddStores = 2.74;
+constexpr double kDwStartUs = 4.8, kDwLargeUs = 1.95, kDwTokenNs = 11.7, kDwPiecesUs = 4.04, kDwL2 = 6.66,
+                 kDwFlops = 610, kDwRagged = 10, kDwStores = 2.74;
 
-double sdd_us(const Problem& p, const Device& device) {
+double dw_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
-  const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
-  const double slower = w.ragged ? 1 + kSddRagged : 1;
-  const double chain = slower * kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  const mma::dw::Cut cut = mma::dw::cut_tokens(mma::dw::size_of_product(p), device.multiprocessors);
+  const double slower = w.ragged ? 1 + kDwRagged : 1;
+  const double chain = slower * kDwTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
   const double flops = useful_flops(p, w.m) * (p.dtype == DType::f32 ? 2 : 1);
-  return kSddStartUs + (std::max(p.block.rows, p.block.cols) >= 64 ? kSddLargeUs : 0) +
-         (cut.pieces > 1 ? kSddPiecesUs : 0) + chain_us(chain, device) +
-         std::max(slower * rate_us(cut.read_bytes, kSddL2, device), rate_us(flops, kSddFlops, device)) +
-         kSddStores * us(memory_seconds(bytes_of(p).stored, device));
+  return kDwStartUs + (std::max(p.block.rows, p.block.cols) >= 64 ? kDwLargeUs : 0) +
+         (cut.pieces > 1 ? kDwPiecesUs : 0) + chain_us(chain, device) +
+         std::max(slower * rate_us(cut.read_bytes, kDwL2, device), rate_us(flops, kDwFlops, device)) +
+         kDwStores * us(memory_seconds(bytes_of(p).stored, device));
 }
 
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   if (p.blocks == 0) return kLaunchUs;
-  return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
+  return p.direction == Direction::dw ? dw_us(p, device) : forward_us(p, device);
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
   const bool dw = p.direction == Direction::dw;
   const Schedule schedule =
-      dw ? sm80_mma_sdd_schedule(p, machine.cuda.multiprocessors) : dds::schedule_of(p, machine);
-  out.add({schedule, predict_us(p, machine), dw ? sdd::partial_bytes(p, schedule) : 0});
+      dw ? sm80_mma_dw_schedule(p, machine.cuda.multiprocessors) : mma::forward::schedule_of(p, machine);
+  out.add({schedule, predict_us(p, machine), dw ? dw_pieces::partial_bytes(p, schedule) : 0});
   return {};
 }
 
 int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-  return args.direction == Direction::dw ? sm80_mma_sdd(args, schedule) : sm80_mma_dds(args, schedule);
+  return args.direction == Direction::dw ? sm80_mma_dw(args, schedule) : sm80_mma_forward(args, schedule);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Chooses the tile of forward_mma, and the block rows of a thread block or the thread blocks of a block row.
+// Chooses the tile of mma/forward, and the block rows of a thread block or the thread blocks of a block row.
 #include "kernels/bsr_linear/sm80/mma/forward/schedule.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "core/check.h"
 #include "kernels/bsr_linear/sm80/mma/forward/tiles.h"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 namespace {
 
 using core::ceil_div;
@@ -84,4 +84,4 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   return best;
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,4 +1,4 @@
-// The order in which a thread block of mma_dds reads: the stored blocks of its first block row, cut into
+// The order in which a thread block of mma::forward reads: the stored blocks of its first block row, cut into
 // chunks of T::kChunk elements, then those of the next block row. For dx, "block row" means block column.
 //
 //   position p of a block row    block j = p / side of its list, offset o = p % side; side: a block's extent
@@ -17,7 +17,7 @@
 #include "sparseloom/activation.h"
 #include "sparseloom/direction.h"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 // Tags for the direction. Forward: the reduction runs along in features. Dx: "block rows" are block columns,
 // and the reduction runs along out features.
@@ -127,4 +127,4 @@ __device__ __forceinline__ Position position(const Params& params, int chunk, in
           (static_cast<int>(start) & inside) + (within & inside)};
 }
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

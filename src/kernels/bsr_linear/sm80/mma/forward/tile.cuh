@@ -1,5 +1,5 @@
-// Compile-time side of mma_dds: element types, the shape of a thread block's tile, and its layout in shared
-// memory.
+// Compile-time side of mma::forward: element types, the shape of a thread block's tile, and its layout in
+// shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 #include "kernels/shared/ptx/convert.cuh"
 #include "kernels/shared/ptx/mma.cuh"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 // Element types: the type of the bits, an MMA over 32 bytes of k, and the conversions to and from fp32.
 struct Bf16 {
@@ -114,4 +114,4 @@ struct SharedStorage {
   int ends_block_row[T::kStages];                       // the chunk in the stage is the last of its block row
 };
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -4,7 +4,7 @@
 #include "kernels/bsr_linear/sm80/mma/forward/tile.cuh"
 #include "kernels/bsr_linear/sm80/mma/forward/tiles.h"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 /// The tile kTiles[kIndex] of an element type.
 template <class Element, int kIndex>
@@ -12,4 +12,4 @@ using TileAt =
     Tile<Element, kTiles[kIndex].block_row, kTiles[kIndex].tokens, kTiles[kIndex].chunk_bytes,
          kTiles[kIndex].warps_m, kTiles[kIndex].warps_n, kTiles[kIndex].stages, kTiles[kIndex].blocks_per_sm>;
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,4 +1,4 @@
-// The tiles that forward_mma is compiled for, as numbers: schedule.cpp chooses one of them, and dds_tiles.cuh
+// The tiles that mma/forward is compiled for, as numbers: schedule.cpp chooses one of them, and tiles.cuh
 // makes the kernel's types of them.
 //
 // They are bound by the bandwidth from L2 to the multiprocessors, which does not depend on the rows' length
@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda::mma::forward {
 
 /// tokens x block_row outputs, computed by warps_m x warps_n warps, with chunk_bytes of the reduction in each
 /// of the ring's stages.
@@ -44,4 +44,4 @@ inline constexpr int kTileCount = sizeof kTiles / sizeof *kTiles;
 constexpr bool has_teams(const TileShape& tile) { return tile.block_row >= 64 && tile.tokens == 256; }
 inline constexpr int kMostParts = 4;  // thread blocks of a team
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace sparseloom::kernels::cuda::mma::forward

@@ -1,4 +1,4 @@
-// Constants and parameters of decode_rows (kernel.cuh).
+// Constants and parameters of rows/kernel.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/sm90/decode_lines/rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_lines/store.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Where the values and columns of a strip would lie if all block rows were alike. The kernel prefetches that
 /// into L2 before it may read the index.
@@ -75,8 +75,8 @@ struct NarrowConfig {
   static constexpr int kWarpBytes = 8 * kTokenTiles * kRows * 4;  // its partial sums
   static constexpr int kStages = 0;
   static __device__ __forceinline__ int slot_four(int token, int four) {
-    return decode90::slot_four(token, four);
+    return decode_lines::slot_four(token, four);
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

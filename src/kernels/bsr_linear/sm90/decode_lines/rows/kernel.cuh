@@ -28,7 +28,7 @@
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// A strip (number `in_row` of block row `row`): its first block and how many blocks it has.
 struct Strip {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void finish(const Params& params, const char* slots, 
 /// the strip; it works alone until its sums are in its slot.
 template <class C, template <class> class Walk>
 __global__ void __launch_bounds__(32 * C::kWarps, 1)
-    decode_row_kernel(const __grid_constant__ Params params, const Guess guess) {
+    decode_lines_rows_kernel(const __grid_constant__ Params params, const Guess guess) {
   extern __shared__ __align__(1024) uint4 dynamic_shared[];
   char* shared = reinterpret_cast<char*>(dynamic_shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -113,4 +113,4 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   finish<C>(params, slots, bias, row, warps);
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

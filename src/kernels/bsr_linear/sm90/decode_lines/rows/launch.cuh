@@ -12,7 +12,7 @@
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/operands/tensor_map.h"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Prefetches 9 MB of W over all strips, but at most 24 KB of one, in one request of each warp. 8 KB of a
 /// strip were measured slower at densities up to .2.
@@ -32,7 +32,7 @@ Guess guess_of(const Params& params, std::int64_t strips, int warps) {
 
 template <class C, template <class> class Walk>
 int launch_instance(const Params& params, const Schedule& schedule, const MatmulArgs& args) noexcept {
-  constexpr auto kKernel = &decode_row_kernel<C, Walk>;
+  constexpr auto kKernel = &decode_lines_rows_kernel<C, Walk>;
   constexpr int kWarpBytes = C::kWarpBytes + 8 * C::kStages;
   const int at_once = schedule.tiles_at_once, warps = schedule.warps;
   // Tokens beyond the tile would be left out.
@@ -96,4 +96,4 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
                                        : cudaErrorInvalidValue;
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

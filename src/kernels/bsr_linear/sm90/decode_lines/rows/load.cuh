@@ -8,7 +8,7 @@
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Starts the copy of a stage: part `part`, of kStageColumns columns, of the kBlockRow rows from `row` on in
 /// the matrix [blocks * bm, bn]. One thread calls it.
@@ -57,4 +57,4 @@ class TokenReader {
   std::uint32_t rows_[C::kTokenTiles];  // byte offsets of the lane's tokens
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

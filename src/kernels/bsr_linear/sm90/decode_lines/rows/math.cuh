@@ -11,7 +11,7 @@
 #include "kernels/bsr_linear/sm90/decode_lines/rows/config.cuh"
 #include "kernels/shared/ptx/ld_shared.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Sums [tile][token tile][0..3]. Lane 4 g + q holds the outputs line_row(tile, g) (elements 0 and 1) and
 /// line_row(tile, g + 8) (elements 2 and 3), of the tokens 2 q and 2 q + 1 of the tile's 8.
@@ -49,4 +49,4 @@ __device__ __forceinline__ void multiply(Sums<C>& sums, const Tokens<C>& x, std:
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

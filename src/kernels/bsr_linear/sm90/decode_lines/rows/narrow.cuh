@@ -2,13 +2,13 @@
 //
 // With 32 tokens, L2's rate of requests is the limit, not W: the tokens of a block are 32 requests of 32
 // bytes each, and L2 answers some 145 requests per nanosecond on an H200. So this kernel takes products of
-// few blocks; those of more blocks go to decode_x_streamed/kernel.cuh.
+// few blocks; those of more blocks go to x_streamed/kernel.cuh.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode_lines/rows/kernel.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// A warp's walk over its blocks, every warps-th of the block row. k is distributed as in math.cuh,
 /// four to a lane: lane 4 g + q holds eight bytes of the rows g and g + 8 of a block, and of token g of
@@ -112,4 +112,4 @@ class NarrowWalk {
   std::uint32_t x_[C::kTokenTiles];             // byte offsets of the lane's tokens
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

@@ -1,4 +1,4 @@
-// The row of sm90_decode_lines: decode_rows, and decode_x_streamed for many blocks of 16 x 16.
+// The row of sm90_decode_lines: the method rows, and x_streamed for many blocks of 16 x 16.
 #include <algorithm>
 #include <cstdint>
 
@@ -29,7 +29,7 @@ constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, 
 constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kStream = 0.88, kNarrowStripBytes = 60e9,
                  kRequests = 150e9;
 
-// The same with X streamed (../decode_x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
+// The same with X streamed (../x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
 // 16384.
 constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPerClock = 48;
 
@@ -45,7 +45,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
     return {"takes at most {} tokens with such blocks, the call has {}", most, p.m};
   if (p.m == 0) return "takes at least one token";
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (!decode90::counts_fit(p.rows, p.cols, p.block, p.blocks))
+  if (!decode_lines::counts_fit(p.rows, p.cols, p.block, p.blocks))
     return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
   if (p.facts.uneven_rows)
     return "gives each block row warps of its own, and some have more than 1.5 times the mean number of "
@@ -61,8 +61,8 @@ double predict_us(const Problem& p, const Machine& machine) {
   const double block_rows = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
   const double x_us = kXUs * static_cast<double>(p.m * p.cols) * 2;
   const std::int64_t pairs = device.multiprocessors / 2;
-  if (p.block.rows == 16 && decode90::x_streamed::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
-    const double moved = decode90::x_streamed::moved_bytes(p.rows, p.cols, p.blocks, pairs) /
+  if (p.block.rows == 16 && decode_lines::x_streamed::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
+    const double moved = decode_lines::x_streamed::moved_bytes(p.rows, p.cols, p.blocks, pairs) /
                          (kXStreamedBytesPerClock * device.clocks());
     return kXStreamedUs + x_us + us(std::max(stored / (kXStreamedStream * device.memory_bytes), moved));
   }
@@ -80,7 +80,7 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p, machine)) return why;
-  out.add({decode90::rows::schedule_of(p, machine), predict_us(p, machine), 0});
+  out.add({decode_lines::rows::schedule_of(p, machine), predict_us(p, machine), 0});
   return {};
 }
 

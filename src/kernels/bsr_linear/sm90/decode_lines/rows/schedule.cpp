@@ -1,4 +1,4 @@
-// Chooses between decode_rows and decode_x_streamed, and divides the warps of a multiprocessor.
+// Chooses between the methods rows and x_streamed, and divides the warps of a multiprocessor.
 #include "kernels/bsr_linear/sm90/decode_lines/rows/schedule.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "kernels/bsr_linear/sm90/decode_lines/rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_lines/x_streamed/entry.h"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 namespace {
 
 using core::ceil_div;
@@ -62,4 +62,4 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   return schedule;
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

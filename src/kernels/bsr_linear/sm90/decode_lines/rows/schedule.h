@@ -5,10 +5,10 @@
 #include "sparseloom/plan.h"
 #include "sparseloom/schedule.h"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// The method, decode_rows or decode_x_streamed, the tile, and how many block rows or strips of them a thread
+/// The method, rows or x_streamed, the tile, and how many block rows or strips of them a thread
 /// block takes at once, with how many warps each. For a problem that the row does not refuse.
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

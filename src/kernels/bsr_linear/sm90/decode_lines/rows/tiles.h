@@ -1,7 +1,8 @@
-// The warps of decode_rows' instances and the registers of their threads, by tiles of 8 tokens: 1, 2, 4 or 8.
+// The warps of the instances of rows/kernel.cuh and the registers of their threads, by tiles of 8 tokens: 1,
+// 2, 4 or 8.
 #pragma once
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Warps that a multiprocessor has room for: a lane has 128 registers with 16 warps, 168 with 12 and 255
 /// with 8. narrow: blocks of 16 x 16.
@@ -20,4 +21,4 @@ constexpr int registers_of(bool narrow, bool wide, int token_tiles) {
   return narrow ? kNarrow[tile] : wide ? kWide[tile] : kColumns32[tile];
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

@@ -6,7 +6,7 @@
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::rows {
+namespace sparseloom::kernels::cuda::decode_lines::rows {
 
 /// Stores a warp's sums to a slot, from which they are added to those of other warps.
 template <class C>
@@ -129,4 +129,4 @@ class WideWalk {
   const int lane_, warp_, warps_, parts_log2_;
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::rows
+}  // namespace sparseloom::kernels::cuda::decode_lines::rows

@@ -7,7 +7,7 @@
 
 #include "kernels/bsr_linear/sm90/decode_lines/x_streamed/entry.h"
 
-namespace sparseloom::kernels::cuda::decode90::x_streamed {
+namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
 inline constexpr int kBox = 64;  // columns of X in 128 bytes, a row of a box
 
@@ -61,4 +61,4 @@ struct SharedStorage {
   int chunks;           // the largest of these numbers
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::x_streamed
+}  // namespace sparseloom::kernels::cuda::decode_lines::x_streamed

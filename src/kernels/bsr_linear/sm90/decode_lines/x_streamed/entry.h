@@ -1,5 +1,5 @@
 // When sm90_decode_lines streams X through shared memory (kernel.cuh). The schedule and the cost model of
-// ../decode_rows both ask.
+// ../rows both ask.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 #include "kernels/bsr_linear/sm90/decode_lines/limits.h"
 
-namespace sparseloom::kernels::cuda::decode90::x_streamed {
+namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
-inline constexpr int kLeastTokens = 17;  // fewer tokens need few requests to L2 (decode_rows/narrow.cuh)
+inline constexpr int kLeastTokens = 17;  // fewer tokens need few requests to L2 (rows/narrow.cuh)
 inline constexpr int kTokens = 32;
 inline constexpr int kMostStrips = 16;  // of a cluster, whose two thread blocks halve their blocks
 // The two instances: up to kFewWarps consumer warps with W in stages of more blocks, up to kMostStrips with
@@ -42,4 +42,4 @@ constexpr bool passes(std::int64_t m, std::int64_t rows, std::int64_t cols, std:
          static_cast<double>(blocks) * kRequests / kRequestsPerNs;
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::x_streamed
+}  // namespace sparseloom::kernels::cuda::decode_lines::x_streamed

@@ -9,7 +9,7 @@
 //                         ======> chunks of X         |       chunks of X <======   a ring of four chunks
 //                                                                                   of 512 columns
 //
-// Fetched block by block, X would be twice the bytes of W, in requests of 32 bytes (decode_rows/narrow.cuh).
+// Fetched block by block, X would be twice the bytes of W, in requests of 32 bytes (rows/narrow.cuh).
 // Here one thread block starts at the first block of every block row and the other at the last, which the row
 // pointers give, and each takes half of a block row's blocks. Each streams X up to the farthest column that
 // the halves of its block rows reach. Rejected: X kept in shared memory, cut into eight ranges, whose sums
@@ -28,7 +28,7 @@
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::x_streamed {
+namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
 /// Prefetches into L2 what a warp reads first if all block rows are alike. All lanes of a warp call it.
 template <class C>
@@ -133,7 +133,7 @@ __device__ __forceinline__ void finish(const Params& params, const Cut& cut, con
 /// has two thread blocks.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    decode_x_streamed_kernel(const __grid_constant__ Params params, const __grid_constant__ Cut cut) {
+    decode_lines_x_streamed_kernel(const __grid_constant__ Params params, const __grid_constant__ Cut cut) {
   extern __shared__ __align__(1024) uint4 dynamic_shared[];
   auto& shared = *reinterpret_cast<SharedStorage<C>*>(dynamic_shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
@@ -179,4 +179,4 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::x_streamed
+}  // namespace sparseloom::kernels::cuda::decode_lines::x_streamed

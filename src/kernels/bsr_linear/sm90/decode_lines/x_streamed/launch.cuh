@@ -10,7 +10,7 @@
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/operands/tensor_map.h"
 
-namespace sparseloom::kernels::cuda::decode90::x_streamed {
+namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
 template <class C>
 int launch_instance(const Params& params, const Schedule& schedule, const MatmulArgs& args,
@@ -20,7 +20,7 @@ int launch_instance(const Params& params, const Schedule& schedule, const Matmul
     return cudaErrorInvalidValue;
   constexpr std::size_t kBytes = sizeof(SharedStorage<C>);
   static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
-  if (const cudaError_t status = allow_shared_memory<decode_x_streamed_kernel<C>>(kBytes, args.device);
+  if (const cudaError_t status = allow_shared_memory<decode_lines_x_streamed_kernel<C>>(kBytes, args.device);
       status != cudaSuccess)
     return status;
   // With more than eight, the prefetches get in the way of X; measured slower.
@@ -32,7 +32,7 @@ int launch_instance(const Params& params, const Schedule& schedule, const Matmul
                         .stream = static_cast<cudaStream_t>(args.stream),
                         .early = true,
                         .cluster = 2},
-                       decode_x_streamed_kernel<C>, params, cut);
+                       decode_lines_x_streamed_kernel<C>, params, cut);
 }
 
 /// For blocks of 16 x 16.
@@ -56,4 +56,4 @@ int launch(const Params& params, const Schedule& schedule, const MatmulArgs& arg
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::decode90::x_streamed
+}  // namespace sparseloom::kernels::cuda::decode_lines::x_streamed

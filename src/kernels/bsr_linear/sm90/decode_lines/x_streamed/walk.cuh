@@ -11,7 +11,7 @@
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::decode90::x_streamed {
+namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
 /// Number of chunks of X that this thread block streams, at least one. It waits until the warps have said how
 /// many they need.
@@ -63,7 +63,7 @@ class XStreamed {
 
 /// Multiplies one block. w: shared address of this lane's words of row g of the block. x: shared address of
 /// this lane's words of token token_of(g) of a tile, at the block's columns. k is distributed as in
-/// ../decode_rows/math.cuh, four to a lane.
+/// ../rows/math.cuh, four to a lane.
 template <class C>
 __device__ __forceinline__ void multiply(float (&sums)[C::kTokenTiles][4], std::uint32_t w, std::uint32_t x) {
   std::uint32_t low[2], high[2];
@@ -198,4 +198,4 @@ class Walk {
   const std::uint32_t w_, w_full_;
 };
 
-}  // namespace sparseloom::kernels::cuda::decode90::x_streamed
+}  // namespace sparseloom::kernels::cuda::decode_lines::x_streamed

@@ -1,4 +1,4 @@
-// The consumers of wgmma_sdd: two warpgroups, each of which has every other strip of the work item. Their
+// The consumers of wgmma::dw: two warpgroups, each of which has every other strip of the work item. Their
 // strips stay the same from step to step.
 #pragma once
 
@@ -13,10 +13,10 @@
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 // Each strip is a commit group of its own: a commit behind the branch would become an empty wgmma
-// (forward_wgmma/consume.cuh).
+// (wgmma/forward/consume.cuh).
 
 /// sums += x^T dy of one step. `x` is this warpgroup's first strip; `x` and `dy` are shared addresses / 16.
 template <class T>
@@ -165,4 +165,4 @@ __device__ __forceinline__ void consume(const P& params, SharedStorage<T>& share
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

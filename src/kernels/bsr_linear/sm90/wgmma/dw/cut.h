@@ -1,4 +1,4 @@
-// Distributes the work items of sm90_wgmma_sdd over a grid of one thread block per multiprocessor, given only
+// Distributes the work items of sm90_wgmma_dw over a grid of one thread block per multiprocessor, given only
 // their number. It is plain C++: the kernel, its launcher, the cost model and the tests call the same
 // functions.
 //
@@ -27,7 +27,7 @@
 #define SPARSELOOM_HOST_DEVICE
 #endif
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 // The fewest steps of a piece. Shorter pieces would spend their time on filling the ring.
 constexpr std::int32_t kFewestSteps = 4;
@@ -168,4 +168,4 @@ class Agenda {
                end_ = 1;  // helpers: within the tails of all items laid end to end; others have one piece
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

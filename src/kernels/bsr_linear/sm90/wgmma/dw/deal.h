@@ -1,4 +1,4 @@
-// Host side: chooses how many blocks a work item of sm90_wgmma_sdd may hold, and predicts the product's time,
+// Host side: chooses how many blocks a work item of sm90_wgmma_dw may hold, and predicts the product's time,
 // for the row; and reads the choice back from a schedule. The row lengths are on the device, so all rows are
 // assumed to have the same length, give or take one block.
 #pragma once
@@ -11,7 +11,7 @@
 #include "sparseloom/layout.h"
 #include "sparseloom/schedule.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 constexpr int kStripColumns = 64;
 constexpr int kRingBytes = 216 * 1024;  // of shared memory for the stages
@@ -164,4 +164,4 @@ inline Size size_of_product(const StepShape& step, const BlockShape& block, std:
           std::max(1, multiprocessors)};
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

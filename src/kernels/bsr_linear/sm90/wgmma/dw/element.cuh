@@ -1,4 +1,4 @@
-// The element types of wgmma_sdd: a tag for each says how its operands lie in memory, and how they are
+// The element types of wgmma::dw: a tag for each says how its operands lie in memory, and how they are
 // multiplied and written. The reduction runs down the tokens of both X and dY.
 //
 //   Bf16, F16   Each token is a row, as the caller stores it (MN-major): wgmma transposes 16-bit operands
@@ -6,7 +6,7 @@
 //   Tf32        The tokens of a column are a row (K-major), the only layout in which wgmma takes wider types:
 //               transpose_tokens.h transposes the operands beforehand.
 //   Bf16x3       bf16x3: each token of fp32 is three rows, one for each plane of bf16. The planes of a step
-//               lie one below the other; fp32_bf16x3/tokens.h makes them.
+//               lie one below the other; wgmma/split_bf16x3/tokens.h makes them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// The layout in which each token is a row. A step has kPlanes x tokens rows, one plane below the other.
 template <int kPlanes_>
@@ -109,4 +109,4 @@ struct Bf16x3 : TokensAsRows<3> {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// The entry of dw_wgmma and dw_wgmma_regions. cuda/rows.h has the contract of entries.
+// The entry of wgmma/dw and wgmma/dw_regions. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include "kernels/args.h"
@@ -10,6 +10,6 @@ namespace sparseloom::kernels::cuda {
 /// 16 and 32, where mma.sync multiplies block rows of 16. Takes some blocks, m >= 1 and, of bf16 and f16,
 /// aligned operands. The workspace of either kernel holds partial sums if the tokens are cut, and for f32
 /// both operands, transposed. The rows choose schedule and workspace by row_parts.h.
-int sm90_wgmma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm90_wgmma_dw(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

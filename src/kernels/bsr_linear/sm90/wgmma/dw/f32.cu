@@ -1,7 +1,7 @@
 // dW of fp32 on wgmma: a pass prepares the operands in the workspace, then the product reads them there.
 //
-//   sm90_wgmma_sdd (TF32)   The pass transposes both operands (transpose_tokens.h).
-//   sm90_bf16x3_sdd         The pass converts both to planes of bf16 (fp32_bf16x3/tokens.h). After the
+//   sm90_wgmma_dw (TF32)   The pass transposes both operands (transpose_tokens.h).
+//   sm90_split_dw         The pass converts both to planes of bf16 (wgmma/split_bf16x3/tokens.h). After the
 //                           product, another pass adds the values that the planes cannot hold.
 //
 // Both passes read operands of any alignment, which TMA does not.
@@ -15,7 +15,7 @@
 #include "kernels/shared/operands/transpose_tokens.h"
 
 namespace sparseloom::kernels::cuda {
-namespace wgmma_sdd {
+namespace wgmma::dw {
 namespace {
 
 /// Allocates buffers from the workspace, one after the other.
@@ -84,13 +84,13 @@ int dw_transposed(const MatmulArgs& args, const Schedule& schedule) noexcept {
   return most_blocks > 0 ? transposed(args, most_blocks) : static_cast<int>(cudaErrorInvalidValue);
 }
 
-}  // namespace wgmma_sdd
+}  // namespace wgmma::dw
 
-int sm90_bf16x3_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept {
+int sm90_split_dw(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.direction != Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
   if (args.index.blocks == 0) return cudaErrorInvalidValue;
-  const int most_blocks = wgmma_sdd::most_blocks_of(schedule, wgmma_sdd::kStepBf16x3, args.index.block);
-  return most_blocks > 0 ? wgmma_sdd::bf16x3(args, most_blocks) : static_cast<int>(cudaErrorInvalidValue);
+  const int most_blocks = wgmma::dw::most_blocks_of(schedule, wgmma::dw::kStepBf16x3, args.index.block);
+  return most_blocks > 0 ? wgmma::dw::bf16x3(args, most_blocks) : static_cast<int>(cudaErrorInvalidValue);
 }
 
 }  // namespace sparseloom::kernels::cuda

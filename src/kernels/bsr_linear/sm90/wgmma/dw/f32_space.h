@@ -7,7 +7,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/tokens.h"
 #include "kernels/shared/operands/transpose_tokens.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 inline constexpr std::size_t kAligned = 128;  // alignment of each buffer in the workspace
 
@@ -36,4 +36,4 @@ struct Bf16x3Space {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// Helpers that the launchers of wgmma_sdd and wgmma_sdd_region share.
+// Helpers that the launchers of wgmma::dw and wgmma/dw_regions share.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 #include "kernels/args.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// Returns a number that no other launch of this process has, and that stale memory is very unlikely to hold:
 /// splitmix64 of a counter.
@@ -26,4 +26,4 @@ inline bool out_possible(const MatmulArgs& args) noexcept {
   return args.accumulate || args.dtype == DType::f32 || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -33,10 +33,10 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw/produce.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, 1) wgmma_dw_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {
@@ -58,4 +58,4 @@ __global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// The host side of wgmma_sdd: it picks the tile, encodes the tensor maps, and launches the kernel.
+// The host side of wgmma::dw: it picks the tile, encodes the tensor maps, and launches the kernel.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
@@ -21,14 +21,14 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   params.stage_bytes = T::stage_bytes(strips_of(params.most_blocks, args.index.block.cols));
   params.stages = std::min(T::kMostStages, kRingBytes / params.stage_bytes);
-  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device);
+  if (const cudaError_t status = allow_shared_memory<wgmma_dw_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
   if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
       !encode_tensor_map(params.x, operands.x, T::Element::box(T::kStep, T::kBoxColumns))) {
     return cudaErrorInvalidValue;
   }
-  wgmma_sdd_kernel<T>
+  wgmma_dw_kernel<T>
       <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(
           params);
   return cudaGetLastError();
@@ -90,4 +90,4 @@ int launch(const MatmulArgs& args, int most_blocks) noexcept {
   return launch<Element>(args, operands, args.workspace, most_blocks);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -17,7 +17,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw/cut.h"
 #include "kernels/shared/ptx/flag.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 template <class T>
 using Sums = float[T::kWarpgroupStrips][T::kStripSums];
@@ -112,4 +112,4 @@ __device__ __forceinline__ void add_parts(const P& params, const Slots& slots, i
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -6,7 +6,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 double predict_us(const Problem& p, const Device& device, const StepShape& step, bool narrow) {
   if (p.blocks == 0) return kLaunchUs;
@@ -34,4 +34,4 @@ double predict_us(const Problem& p, const Device& device, const StepShape& step,
   return kLaunchUs + found + preparing + copies * us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

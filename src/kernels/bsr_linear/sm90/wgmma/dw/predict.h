@@ -5,10 +5,10 @@
 #include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/plan.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// Microseconds: the time that is expected for the work items, or that of the memory
 /// traffic if it is longer.
 double predict_us(const Problem& problem, const Device& device, const StepShape& step, bool narrow);
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// The producers of wgmma_sdd: four warps that share the copies of a step. To find an item takes a few L2
+// The producers of wgmma::dw: four warps that share the copies of a step. To find an item takes a few L2
 // latencies, so they find the next one while the first copies of the current one are in flight; then the next
 // item's copies follow without a pause.
 #pragma once
@@ -13,7 +13,7 @@
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// A producer warp's position in the ring, which runs on from part to part.
 struct Ring {
@@ -132,4 +132,4 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   __syncwarp();
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -7,7 +7,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/dw/f32_space.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 Size size_of_problem(const Problem& p, const StepShape& step, int multiprocessors) {
   return size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m,
@@ -41,6 +41,6 @@ std::size_t workspace_of(const Problem& p, const StepShape& step, int multiproce
   return prepared + workspace_bytes(size_of_problem(p, step, multiprocessors), way);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw
 
 #endif

@@ -6,7 +6,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
 #include "sparseloom/plan.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// The size of a problem, some of whose blocks are stored.
 Size size_of_problem(const Problem& problem, const StepShape& step, int multiprocessors);
@@ -22,4 +22,4 @@ Schedule schedule_of(const Problem& problem, const StepShape& step, const Way& w
 /// fp32 (f32_space.h).
 std::size_t workspace_of(const Problem& problem, const StepShape& step, int multiprocessors, const Way& way);
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

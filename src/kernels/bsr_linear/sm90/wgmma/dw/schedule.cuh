@@ -13,7 +13,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/dw/tile.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 constexpr unsigned kWarp = 0xffffffff;
 
@@ -108,4 +108,4 @@ __device__ __forceinline__ Item find_item(const P& params, std::int32_t index, C
           __shfl_sync(kWarp, item.blocks, source)};
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

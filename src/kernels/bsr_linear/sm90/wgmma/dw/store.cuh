@@ -13,7 +13,7 @@
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// Sets sums to zero where the block reaches beyond the matrix: they are 0 times values of the other operand,
 /// which gives NaN for some. `columns` and `rows` exist from this lane's first sum on.
@@ -103,4 +103,4 @@ __device__ __forceinline__ void store_chunk(const P& params, const Record& recor
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// The compile-time side of wgmma_sdd: the shape of a work item, and where its bytes lie in shared memory.
+// The compile-time side of wgmma::dw: the shape of a work item, and where its bytes lie in shared memory.
 //
 //   item    Consecutive stored blocks of one block row, which a thread block sums at a time.
 //   step    64 tokens (32 of fp32), which are one stage of the ring: dY's block row, and the columns of X
@@ -21,7 +21,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw/element.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// kRows is the rows of a block. kBoxColumns is the columns of X that one copy brings: 32 for blocks of 32
 /// columns, else 64. With kAccumulate, out is fp32 and is added to; a branch at run time measured slower for
@@ -113,4 +113,4 @@ __device__ __forceinline__ std::int32_t block_column(const Params& params, std::
   return __ldg(params.col + block);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

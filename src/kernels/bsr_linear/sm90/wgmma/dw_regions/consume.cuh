@@ -1,4 +1,4 @@
-// The consumers of wgmma_sdd_region: two warpgroups, each of which has every other strip of the work item.
+// The consumers of wgmma/dw_regions: two warpgroups, each of which has every other strip of the work item.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// 32 tokens of this warp's 16 columns of X, transposed: operand A of two wgmmas.
 using PieceOfX = std::uint32_t[2][4];
@@ -233,4 +233,4 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

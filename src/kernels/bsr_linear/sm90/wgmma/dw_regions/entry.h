@@ -1,5 +1,5 @@
 // The host side of dW by regions, for narrow blocks (16, 32): the choice of a region's size, the prediction
-// of the product's time and its workspace, all for the row (../dw_wgmma/row_parts.h), and the regions that a
+// of the product's time and its workspace, all for the row (../dw/row_parts.h), and the regions that a
 // schedule names.
 //
 // By block rows, the kernel reads a row of X of 32 or 64 bytes for every token and block. TMA takes two
@@ -16,7 +16,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw/cut.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/deal.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 constexpr int kBoxSide = 64;  // columns of X or dY that one copy brings
 constexpr std::int64_t kMostCounts =
@@ -200,4 +200,4 @@ inline std::size_t workspace_bytes(const Size& size, const Way& way) {
   return part == 0 ? 0 : static_cast<std::size_t>(size.grid) * (part + 8 * 8);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

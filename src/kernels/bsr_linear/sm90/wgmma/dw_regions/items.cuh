@@ -1,4 +1,4 @@
-// Finds the strips of a work item of wgmma_sdd_region. The host knows only sizes, so every thread block
+// Finds the strips of a work item of wgmma/dw_regions. The host knows only sizes, so every thread block
 // counts the blocks of all regions once.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/tile.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// Block rows of a region; block_rows is the rows of one block.
 __device__ __forceinline__ std::int32_t region_rows(const RegionParams& params, int block_rows) {
@@ -222,4 +222,4 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

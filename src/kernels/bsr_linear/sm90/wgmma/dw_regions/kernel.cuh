@@ -21,7 +21,7 @@
 //
 // Regions form a fixed grid; they do not follow the pattern. The strips of each are counted on the device,
 // and a region with more than an item holds is divided among several items. Items are cut along their tokens
-// and added up as in dw_wgmma/kernel.cuh, so every run gives the same bits.
+// and added up as in wgmma/dw/kernel.cuh, so every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,7 +33,7 @@
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// The position of the set bit number `index`.
 __device__ __forceinline__ int place_of_bit(std::uint32_t bits, int index) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    wgmma_sdd_region_kernel(const __grid_constant__ RegionParams params) {
+    wgmma_dw_regions_kernel(const __grid_constant__ RegionParams params) {
   extern __shared__ __align__(1024) std::byte region_bytes[];
   auto& shared = *reinterpret_cast<RegionStorage<T>*>(region_bytes);
   if (threadIdx.x == 0) {
@@ -147,4 +147,4 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,4 +1,4 @@
-// The host side of wgmma_sdd_region: it encodes the tensor maps, passes the regions' sides, and launches the
+// The host side of wgmma/dw_regions: it encodes the tensor maps, passes the regions' sides, and launches the
 // kernel.
 #pragma once
 
@@ -13,16 +13,16 @@
 #include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 template <class T>
 int launch_region_tile(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(RegionStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
-  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_region_kernel<T>>(kSharedBytes, args.device);
+  if (const cudaError_t status = allow_shared_memory<wgmma_dw_regions_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
-  wgmma_sdd_region_kernel<T>
+  wgmma_dw_regions_kernel<T>
       <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(
           params);
   return cudaGetLastError();
@@ -69,4 +69,4 @@ int launch_region(const MatmulArgs& args, const Grid& regions) noexcept {
                          : launch_region_rows<Element, false>(params, args, size.grid);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

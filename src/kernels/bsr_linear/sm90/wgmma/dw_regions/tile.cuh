@@ -1,4 +1,4 @@
-// The compile-time side of wgmma_sdd_region: what a thread block holds, and where it lies in shared memory.
+// The compile-time side of wgmma/dw_regions: what a thread block holds, and where it lies in shared memory.
 //
 //   region   Some block rows by some block columns. All of its 64-wide boxes that stored blocks touch are
 //            read once.
@@ -23,7 +23,7 @@
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 
 struct RegionBf16 {
   template <int kSums>
@@ -134,4 +134,4 @@ struct RegionParams {
   std::uint64_t nonce;
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -20,7 +20,7 @@
 #include "kernels/shared/ptx/ldmatrix.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 // Each part is a wgmma group of its own, which is committed within the part's branch. A commit after the
 // branch, where the compiler sees no wgmma to mark, becomes an empty wgmma (HGMMA.64x8x16) that takes its
@@ -312,4 +312,4 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // shared memory must outlive TMA's reads
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

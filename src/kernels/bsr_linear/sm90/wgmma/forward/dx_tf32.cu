@@ -5,7 +5,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/forward/launch.cuh"
 #include "kernels/shared/operands/transpose_blocks.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
@@ -25,4 +25,4 @@ int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept {
   return status != cudaSuccess ? status : forward_tf32(forward, schedule);
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -1,6 +1,6 @@
-// What wgmma_dds multiplies and writes: one tag for each operand type. Whatever the type, one wgmma takes 32
-// bytes of a row along K, and a row of a K tile is 128 bytes, so that tiles, rings and descriptors differ
-// only in counts.
+// What wgmma::forward multiplies and writes: one tag for each operand type. Whatever the type, one wgmma
+// takes 32 bytes of a row along K, and a row of a K tile is 128 bytes, so that tiles, rings and descriptors
+// differ only in counts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"
 #include "sparseloom/dtype.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 // Types of out and bias.
 struct OutBf16 {
@@ -144,12 +144,12 @@ struct FastE4m3 : Plain8<Out_> {
 };
 
 /// bf16x3: fp32 operands are sums of three bf16 each, and six of the nine products are added
-/// (fp32_bf16x3/kernel.cuh). x is split on its way from shared memory to registers; the values are split
-/// before the product, into planes in the workspace.
+/// (wgmma/split_bf16x3/kernel.cuh). x is split on its way from shared memory to registers; the values are
+/// split before the product, into planes in the workspace.
 struct Bf16x3 {
   using Out = OutF32;
   static constexpr int kBytes = 4, kValueBytes = kBf16x3Tile.value_bytes;
   static constexpr bool kScaled = false, kPromoted = false, kNarrowKTiles = false, kBf16x3 = true;
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

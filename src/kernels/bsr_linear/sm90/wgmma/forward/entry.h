@@ -1,4 +1,4 @@
-// The entries of forward_wgmma, the instances of kernel.cuh, their tiles, and the walk over a product's
+// The entries of wgmma/forward, the instances of kernel.cuh, their tiles, and the walk over a product's
 // tiles. Each instance is a translation unit of its own, so that two cores can compile them side by side.
 // cuda/rows.h has the contract of entries.
 #pragma once
@@ -15,14 +15,14 @@ namespace sparseloom::kernels::cuda {
 /// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1.
 /// Operands are aligned, some block is stored, and f32 comes without a residual. The workspace serves dX of
 /// f32, which transposes the values. The rows choose the schedule by row_parts.h.
-int sm90_wgmma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm90_wgmma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The same for bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that side
 /// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. The
 /// workspace holds the units and may be as large as the whole W.
 int sm90_wgmma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-namespace wgmma_dds {
+namespace wgmma::forward {
 
 /// Bytes of the stored values and of the dense operand that they multiply, and the capacity of L2.
 struct WalkBytes {
@@ -91,5 +91,5 @@ int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-}  // namespace wgmma_dds
+}  // namespace wgmma::forward
 }  // namespace sparseloom::kernels::cuda

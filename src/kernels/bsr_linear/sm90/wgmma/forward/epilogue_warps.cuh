@@ -31,7 +31,7 @@
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// The consumer warps' side of the epilogue queue: begin(), write the unit's boxes, end().
 template <class T>
@@ -169,4 +169,4 @@ __device__ __forceinline__ void run_epilogue_warp(const Params& params, SharedSt
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

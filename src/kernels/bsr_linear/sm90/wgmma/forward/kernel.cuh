@@ -46,11 +46,11 @@
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-    wgmma_dds_kernel(const __grid_constant__ Params params) {
+    wgmma_forward_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   // Prologue: one thread prefetches the tensor maps and initialises the mbarriers.
@@ -95,4 +95,4 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

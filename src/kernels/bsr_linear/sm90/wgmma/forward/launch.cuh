@@ -1,5 +1,5 @@
-// Host side of wgmma_dds: it makes the tensor maps, finds the instance that the schedule names, and launches
-// it.
+// Host side of wgmma::forward: it makes the tensor maps, finds the instance that the schedule names, and
+// launches it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -101,7 +101,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   constexpr int kCarveout =
       T::kBlocksPerSm > 1 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;
   if (const cudaError_t status =
-          allow_shared_memory<wgmma_dds_kernel<T>>(kSharedBytes, args.device, kCarveout);
+          allow_shared_memory<wgmma_forward_kernel<T>>(kSharedBytes, args.device, kCarveout);
       status != cudaSuccess)
     return status;
   // What Tiles adds for each step of the grid.
@@ -119,7 +119,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
                         .shared_bytes = kSharedBytes,
                         .stream = static_cast<cudaStream_t>(args.stream),
                         .early = early},
-                       wgmma_dds_kernel<T>, params);
+                       wgmma_forward_kernel<T>, params);
 }
 
 /// Finds the instance with the schedule's tile and epilogue. Beside the schedule, an instance follows from
@@ -231,4 +231,4 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -6,7 +6,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 namespace {
 
 // 16-bit forward and dX, fitted to the sweeps of an H100 and an H200 whose seeds docs/log
@@ -137,4 +137,4 @@ double predict_32_and_8_bit_us(const Problem& p, const Device& device, bool narr
   return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -4,7 +4,7 @@
 #include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/plan.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// Of f16 and bf16. Blocks below 32 on a side are merged into units first.
 double predict_16_bit_us(const Problem& problem, const Device& device, bool narrow);
@@ -14,4 +14,4 @@ double predict_16_bit_us(const Problem& problem, const Device& device, bool narr
 double predict_32_and_8_bit_us(const Problem& problem, const Device& device, bool narrow, double out_size,
                                bool promotes);
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

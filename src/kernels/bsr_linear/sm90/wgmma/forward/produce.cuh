@@ -15,7 +15,7 @@
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// Issues the copies of a stage, which must be free. `steps` are the stage's K tiles; those after the last
 /// one of a tile are empty. A tile without any block is one stage whose descriptor has no part.
@@ -156,4 +156,4 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

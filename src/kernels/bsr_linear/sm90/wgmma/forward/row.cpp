@@ -1,5 +1,5 @@
-// The rows of sm90_wgmma and sm90_wgmma_narrow: forward and dX by forward_wgmma, dW by dw_wgmma and
-// dw_wgmma_regions; and those of 8-bit operands, forward by forward_wgmma.
+// The rows of sm90_wgmma and sm90_wgmma_narrow: forward and dX by wgmma/forward, dW by wgmma/dw and
+// wgmma/dw_regions; and those of 8-bit operands, forward by wgmma/forward.
 #include <algorithm>
 #include <cstdint>
 
@@ -19,12 +19,12 @@ namespace {
 
 using plan::Machine;
 
-const wgmma_sdd::StepShape& dw_step(const Problem& p) {
-  return p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
+const wgmma::dw::StepShape& dw_step(const Problem& p) {
+  return p.dtype == DType::f32 ? wgmma::dw::kStepTf32 : wgmma::dw::kStep16;
 }
 
-wgmma_sdd::Way dw_way(const Problem& p, const Machine& machine, bool narrow) {
-  return wgmma_sdd::way_of(p, dw_step(p), machine.cuda.multiprocessors, narrow);
+wgmma::dw::Way dw_way(const Problem& p, const Machine& machine, bool narrow) {
+  return wgmma::dw::way_of(p, dw_step(p), machine.cuda.multiprocessors, narrow);
 }
 
 Refusal refuse_small_blocks(const CommonProblem& p, int least) {
@@ -47,7 +47,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   }
   if (const Refusal why = refuse_small_blocks(p, 32)) return why;
   if (p.direction == Direction::dw) return {};
-  return wgmma_dds::refuse_tiles(p, narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  return wgmma::forward::refuse_tiles(p, narrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile);
 }
 
 Refusal refuse_narrow(const Problem& p, const Machine& machine) {
@@ -70,21 +70,22 @@ template <bool kNarrow>
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = kNarrow ? refuse_narrow(p, machine) : refusal_of_both(p, machine, false))
     return why;
-  const double predicted_us = wgmma_dds::predict_us(p, machine, kNarrow);
+  const double predicted_us = wgmma::forward::predict_us(p, machine, kNarrow);
   if (p.direction == Direction::dw) {
-    const wgmma_sdd::StepShape& step = dw_step(p);
-    const wgmma_sdd::Way way = dw_way(p, machine, kNarrow);
-    out.add({wgmma_sdd::schedule_of(p, step, way), predicted_us,
-             wgmma_sdd::workspace_of(p, step, machine.cuda.multiprocessors, way)});
+    const wgmma::dw::StepShape& step = dw_step(p);
+    const wgmma::dw::Way way = dw_way(p, machine, kNarrow);
+    out.add({wgmma::dw::schedule_of(p, step, way), predicted_us,
+             wgmma::dw::workspace_of(p, step, machine.cuda.multiprocessors, way)});
     return {};
   }
-  out.add({wgmma_dds::schedule_of(p, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile),
+  out.add({wgmma::forward::schedule_of(p, machine,
+                                       kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile),
            predicted_us, transposed_bytes(p)});
   return {};
 }
 
 int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-  return args.direction == Direction::dw ? sm90_wgmma_sdd(args, schedule) : sm90_wgmma_dds(args, schedule);
+  return args.direction == Direction::dw ? sm90_wgmma_dw(args, schedule) : sm90_wgmma_forward(args, schedule);
 }
 
 template <bool kNarrow>
@@ -102,17 +103,18 @@ Kernel row(const char* name) {
 
 template <bool kNarrow>
 Refusal propose_scaled(const ScaledProblem& p, const Machine& machine, Proposals<Scaled>& out) {
-  constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  constexpr wgmma::forward::TileShape kTile =
+      kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile;
   const Problem same = forward_of(p);
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
   if (const Refusal why = refuse_empty_or_huge(same)) return why;
   // Rows of 32 bytes move at a third of the copy engine's rate.
   if (const Refusal why = refuse_small_blocks(p, 64)) return why;
-  if (const Refusal why = wgmma_dds::refuse_tiles(same, kTile)) return why;
-  const double us = wgmma_dds::predict_32_and_8_bit_us(same, Device(machine), kNarrow,
-                                                       static_cast<double>(size_of(p.out)), !p.fast_accum);
-  out.add({wgmma_dds::scaled_schedule_of(p, machine, kTile), us, 0});
+  if (const Refusal why = wgmma::forward::refuse_tiles(same, kTile)) return why;
+  const double us = wgmma::forward::predict_32_and_8_bit_us(
+      same, Device(machine), kNarrow, static_cast<double>(size_of(p.out)), !p.fast_accum);
+  out.add({wgmma::forward::scaled_schedule_of(p, machine, kTile), us, 0});
   return {};
 }
 
@@ -125,7 +127,7 @@ ScaledKernel scaled_row_of(const char* name) {
 
 }  // namespace
 
-namespace wgmma_dds {
+namespace wgmma::forward {
 
 // With an order of block rows, outputs are counted in whole block rows.
 Refusal refuse_tiles(const Problem& p, const TileShape& tile) {
@@ -139,10 +141,10 @@ double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   if (p.direction != Direction::dw)
     return size_of(p.dtype) == 2 ? predict_16_bit_us(p, device, narrow)
                                  : predict_32_and_8_bit_us(p, device, narrow, 4.0, false);
-  return wgmma_sdd::predict_us(p, device, dw_step(p), narrow);
+  return wgmma::dw::predict_us(p, device, dw_step(p), narrow);
 }
 
-}  // namespace wgmma_dds
+}  // namespace wgmma::forward
 
 Kernel sm90_wgmma_row() { return row<false>("sm90_wgmma"); }
 Kernel sm90_wgmma_narrow_row() { return row<true>("sm90_wgmma_narrow"); }

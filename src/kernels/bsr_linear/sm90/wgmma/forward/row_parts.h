@@ -6,7 +6,7 @@
 #include "sparseloom/plan.h"
 #include "sparseloom/refusal.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// Blocks that W would store without zeros.
 inline std::int64_t cells_of(const Problem& p) {
@@ -32,4 +32,4 @@ Schedule schedule_of(const Problem& problem, const plan::Machine& machine, const
 Schedule scaled_schedule_of(const ScaledProblem& problem, const plan::Machine& machine,
                             const TileShape& tile);
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

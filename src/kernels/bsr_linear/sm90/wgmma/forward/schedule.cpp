@@ -6,7 +6,7 @@
 #include "kernels/bsr_linear/verb.h"
 #include "kernels/shared/cost/cost_terms.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 namespace {
 
 /// Of forward or dX with this tile: the block rows of a tile, the blocks in a K tile along the reduction, and
@@ -79,4 +79,4 @@ Schedule scaled_schedule_of(const ScaledProblem& p, const plan::Machine& machine
   return schedule;
 }
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -24,7 +24,7 @@
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// A thread's sums, as wgmma leaves them. With swap-AB the tokens are on N, in one or two halves.
 template <class T>
@@ -337,4 +337,4 @@ class WarpStore {
   Scales<T> scales_;
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -23,7 +23,7 @@
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// sums += parts x^T over the parts of the warpgroup's outputs that are present. x and parts are shared
 /// addresses / 16.
@@ -312,4 +312,4 @@ class SwapABStore {
   std::int32_t kept_column_, kept_token_;
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

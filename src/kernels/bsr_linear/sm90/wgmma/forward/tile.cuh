@@ -1,4 +1,4 @@
-// The compile-time side of wgmma_dds: the shape of a tile, and where its bytes are in shared memory.
+// The compile-time side of wgmma::forward: the shape of a tile, and where its bytes are in shared memory.
 // These terms are used:
 //
 //   block row   a block row of W in forward, a block column in dx. The positions of its blocks along the
@@ -37,7 +37,7 @@
 #include "plan/block_row_order.h"
 #include "sparseloom/activation.h"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 // Tags that say what an instance computes. In Forward, block rows are W's block rows and the reduction runs
 // along the in features. In Dx, block rows are W's block columns and the reduction runs along the out
@@ -218,7 +218,8 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t all_present(int part) {
     return (kAllParts & ~(kAllParts << 1)) << part;
   }
-  // kBf16x3: some elements of a block row's part are not in the planes, or none is (fp32_bf16x3/blocks.h).
+  // kBf16x3: some elements of a block row's part are not in the planes, or none is
+  // (wgmma/split_bf16x3/blocks.h).
   static constexpr int kSpecialBit = 3, kTinyBit = 4;
   static constexpr std::uint32_t kAnySpecial = (kAllParts & kAllParts >> 1) << kSpecialBit;
   static __device__ constexpr std::uint32_t special(int block_row) {
@@ -291,7 +292,7 @@ struct Params {
   int block_row_log2, side_log2;  // of the block's extents along outputs and reduction
   Activation activation;
   const std::byte* planes;   // kBf16x3: the values' parts, laid out as in the ring
-  const std::int32_t* kind;  // kBf16x3: [blocks], see fp32_bf16x3/blocks.h
+  const std::int32_t* kind;  // kBf16x3: [blocks], see wgmma/split_bf16x3/blocks.h
   const float* exact;        // kBf16x3: the fp32 values; block i is at slot[i] if slot is given
   // kBf16x3: strides in a block of `exact`, from output to output and along the reduction
   std::int32_t block_row_step, step;
@@ -304,4 +305,4 @@ struct Params {
   std::uint16_t order[plan::kMostOrderedBlockRows];
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

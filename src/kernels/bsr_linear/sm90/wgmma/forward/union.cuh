@@ -21,7 +21,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 constexpr unsigned kWarp = 0xffffffff;
 
@@ -245,4 +245,4 @@ class Union {
   bool more_, ended_;    // lists go on behind the window; the last step was given
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -7,7 +7,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/forward/tile.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// First token and first output of a tile; outputs are counted in the order of params.order.
 struct Place {
@@ -89,4 +89,4 @@ class Tiles {
   unsigned index_, turn_;  // their sum, modulo the groups, is group_
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -1,5 +1,5 @@
-// The rows that merge small blocks: sm90_wgmma_merged, whose units forward_wgmma multiplies, and
-// sm90_mma_merged, whose units forward_mma multiplies. Predictions assume as many units as blocks fall into
+// The rows that merge small blocks: sm90_wgmma_merged, whose units wgmma/forward multiplies, and
+// sm90_mma_merged, whose units ../../mma multiplies. Predictions assume as many units as blocks fall into
 // that lie at random or in a band.
 #include <algorithm>
 #include <cstddef>
@@ -50,11 +50,11 @@ Refusal refuse_merging(const Problem& p, std::int32_t least) {
 }
 
 Refusal refuse_for_wgmma(const Problem& p, const Machine& machine) {
-  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (std::min(p.block.rows, p.block.cols) >= Merging::kWgmmaLeast)
     return {"merges blocks with a side below 32, the block is {}x{}", p.block.rows, p.block.cols};
   if (const Refusal why = refuse_merging(p, Merging::kWgmmaLeast)) return why;
-  return wgmma_dds::refuse_tiles(merged(p, Merging::kWgmmaLeast), wgmma_dds::kWideTile);
+  return wgmma::forward::refuse_tiles(merged(p, Merging::kWgmmaLeast), wgmma::forward::kWideTile);
 }
 
 Refusal refuse_for_mma(const Problem& p, const Machine& machine) {
@@ -62,7 +62,7 @@ Refusal refuse_for_mma(const Problem& p, const Machine& machine) {
   if (least >= Merging::kMmaLeast || most > Merging::kMmaLeast)
     return {"merges blocks of 8 and 16, with an 8 on one side or both, the block is {}x{}", p.block.rows,
             p.block.cols};
-  if (const Refusal why = mma_dds::refusal_of_shape(merged(p, Merging::kMmaLeast), machine)) return why;
+  if (const Refusal why = sm90_mma::refusal_of_shape(merged(p, Merging::kMmaLeast), machine)) return why;
   return refuse_merging(p, Merging::kMmaLeast);
 }
 
@@ -74,7 +74,7 @@ double predict_merging_us(const Problem& blocks, const Problem& units, const Mac
 
 double predict_for_mma_us(const Problem& p, const Machine& machine) {
   const Problem units = merged(p, Merging::kMmaLeast);
-  return predict_merging_us(p, units, machine) + mma_dds::predict_us(units, machine);
+  return predict_merging_us(p, units, machine) + sm90_mma::predict_us(units, machine);
 }
 
 std::size_t workspace_bytes(const Problem& p, std::int32_t least) {
@@ -85,19 +85,20 @@ Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Li
   if (const Refusal why = refuse_for_wgmma(p, machine)) return why;
   // The workspace has room for all units, and the instance is chosen for as many if none is expected.
   Problem units = merged(p, Merging::kWgmmaLeast);
-  if (units.blocks == 0) units.blocks = wgmma_dds::cells_of(units);
-  Schedule schedule = wgmma_dds::schedule_of(units, machine, wgmma_dds::kWideTile);
+  if (units.blocks == 0) units.blocks = wgmma::forward::cells_of(units);
+  Schedule schedule = wgmma::forward::schedule_of(units, machine, wgmma::forward::kWideTile);
   const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
   const bool dx = p.direction == Direction::dx;
   schedule.groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
   schedule.groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
-  out.add({schedule, wgmma_dds::predict_us(p, machine, false), workspace_bytes(p, Merging::kWgmmaLeast)});
+  out.add(
+      {schedule, wgmma::forward::predict_us(p, machine, false), workspace_bytes(p, Merging::kWgmmaLeast)});
   return {};
 }
 
 Refusal propose_for_mma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_for_mma(p, machine)) return why;
-  out.add({mma_dds::schedule_of(merged(p, Merging::kMmaLeast), machine), predict_for_mma_us(p, machine),
+  out.add({sm90_mma::schedule_of(merged(p, Merging::kMmaLeast), machine), predict_for_mma_us(p, machine),
            workspace_bytes(p, Merging::kMmaLeast)});
   return {};
 }

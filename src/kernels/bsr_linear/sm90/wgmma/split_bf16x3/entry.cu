@@ -6,7 +6,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/entry.h"
 
 namespace sparseloom::kernels::cuda {
-namespace wgmma_dds {
+namespace wgmma::forward {
 namespace {
 
 int bf16x3(const MatmulArgs& args, const Schedule& schedule) noexcept {
@@ -32,12 +32,12 @@ int bf16x3(const MatmulArgs& args, const Schedule& schedule) noexcept {
 }
 
 }  // namespace
-}  // namespace wgmma_dds
+}  // namespace wgmma::forward
 
-int sm90_bf16x3_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
+int sm90_split_forward(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32 || args.residual != nullptr)
     return cudaErrorInvalidValue;
-  return wgmma_dds::bf16x3(args, schedule);
+  return wgmma::forward::bf16x3(args, schedule);
 }
 
 }  // namespace sparseloom::kernels::cuda

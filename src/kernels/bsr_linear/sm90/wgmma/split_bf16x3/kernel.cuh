@@ -26,7 +26,7 @@
 #include "kernels/shared/ptx/ld_shared.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
-namespace sparseloom::kernels::cuda::wgmma_dds {
+namespace sparseloom::kernels::cuda::wgmma::forward {
 
 /// Operand registers for a warp's 16 tokens x 32 k.
 struct Bf16x3X {
@@ -192,7 +192,7 @@ struct Bf16x3KTile {
   __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums,
                                                std::uint32_t from, std::uint32_t record,
                                                const std::int32_t (&origin)[T::kBlockRows]) {
-    wgmma_dds::add_specials<T>(params, place, sums, row_of(from), x, record, origin);
+    wgmma::forward::add_specials<T>(params, place, sums, row_of(from), x, record, origin);
   }
 
   /// To be called when the products have finished; the stage may have been given back.
@@ -213,4 +213,4 @@ struct Bf16x3KTile {
   }
 };
 
-}  // namespace sparseloom::kernels::cuda::wgmma_dds
+}  // namespace sparseloom::kernels::cuda::wgmma::forward

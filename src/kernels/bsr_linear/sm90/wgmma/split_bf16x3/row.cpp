@@ -23,7 +23,8 @@ namespace {
 using plan::Machine;
 
 template <bool kNarrow>
-constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowBf16x3Tile : wgmma_dds::kBf16x3Tile;
+constexpr wgmma::forward::TileShape kTile =
+    kNarrow ? wgmma::forward::kNarrowBf16x3Tile : wgmma::forward::kBf16x3Tile;
 
 template <bool kNarrow>
 Refusal refusal(const Problem& p, const Machine& machine) {
@@ -32,7 +33,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (std::min(p.block.rows, p.block.cols) < 32)
     return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (p.direction != Direction::dw) return wgmma_dds::refuse_tiles(p, kTile<kNarrow>);
+  if (p.direction != Direction::dw) return wgmma::forward::refuse_tiles(p, kTile<kNarrow>);
   if (kNarrow) return "does forward and dx only";
   if (p.m == 0) return "sums over tokens by TMA, and there are none";
   if (Bf16x3Tokens{p.rows, p.m}.rows() >= std::int64_t{1} << 31)  // TMA counts them so
@@ -61,9 +62,9 @@ double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   // dW adds a launch for what the bf16 parts cannot hold (tokens.h).
   if (p.direction == Direction::dw)
-    return kLaunchUs + wgmma_sdd::predict_us(p, device, wgmma_sdd::kStepBf16x3, false);
+    return kLaunchUs + wgmma::dw::predict_us(p, device, wgmma::dw::kStepBf16x3, false);
   const Fit& fit = kFits[kNarrow][p.direction == Direction::dx];
-  constexpr wgmma_dds::TileShape tile = kTile<kNarrow>;
+  constexpr wgmma::forward::TileShape tile = kTile<kNarrow>;
   const Work w = work_of(p);
   const double rows = std::max(1.0, tile.outputs / w.side), k_tiles = std::ceil(w.depth / 32);
   const double steps = touched(w, w.density, rows);
@@ -87,20 +88,20 @@ Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out
   if (const Refusal why = refusal<kNarrow>(p, machine)) return why;
   const double predicted_us = predict_us<kNarrow>(p, machine);
   if (p.direction == Direction::dw) {
-    const wgmma_sdd::StepShape& step = wgmma_sdd::kStepBf16x3;
+    const wgmma::dw::StepShape& step = wgmma::dw::kStepBf16x3;
     const int multiprocessors = machine.cuda.multiprocessors;
-    const wgmma_sdd::Way way = wgmma_sdd::way_of(p, step, multiprocessors, false);
-    out.add({wgmma_sdd::schedule_of(p, step, way), predicted_us,
-             wgmma_sdd::workspace_of(p, step, multiprocessors, way)});
+    const wgmma::dw::Way way = wgmma::dw::way_of(p, step, multiprocessors, false);
+    out.add({wgmma::dw::schedule_of(p, step, way), predicted_us,
+             wgmma::dw::workspace_of(p, step, multiprocessors, way)});
     return {};
   }
-  out.add(
-      {wgmma_dds::schedule_of(p, machine, kTile<kNarrow>), predicted_us, bf16x3_bytes(p.blocks, p.block)});
+  out.add({wgmma::forward::schedule_of(p, machine, kTile<kNarrow>), predicted_us,
+           bf16x3_bytes(p.blocks, p.block)});
   return {};
 }
 
 int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-  return args.direction == Direction::dw ? sm90_bf16x3_sdd(args, schedule) : sm90_bf16x3_dds(args, schedule);
+  return args.direction == Direction::dw ? sm90_split_dw(args, schedule) : sm90_split_forward(args, schedule);
 }
 
 template <bool kNarrow>

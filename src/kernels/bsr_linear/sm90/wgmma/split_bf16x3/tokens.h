@@ -1,4 +1,4 @@
-// Splits dW's fp32 operands into three planes of bf16, as wgmma_sdd reads them, and adds to the product what
+// Splits dW's fp32 operands into three planes of bf16, as wgmma::dw reads them, and adds to the product what
 // the planes cannot hold.
 //
 //   planes [tokens / 32][3][32][columns]  high, middle, low, each cut off towards zero (blocks.h says
