@@ -19,7 +19,7 @@ namespace {
 #include "kernels/amx_emulated_tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile_int8-inl.h"
 }  // namespace
-#include "kernels/bsr_linear/cpu/amx/end.h"
+#include "kernels/shared/cpu/end.h"
 #include "kernels/shared/cost/cost_terms.h"
 // clang-format on
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels/amx_emulated.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/case.h"
 #include "kernels/scaled_case.h"
 #include "kernels/shared/cpu/tile.h"

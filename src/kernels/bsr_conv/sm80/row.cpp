@@ -3,15 +3,15 @@
 #include <cmath>
 
 #include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
-#include "kernels/bsr_conv/sm80/forward_mma/entry.h"
-#include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_conv/walk.h"
 #include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
 #include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
@@ -138,5 +138,30 @@ int launch(const bsr_conv::Args& args, const Schedule& schedule, const Executor&
 ConvRow sm80_mma() { return {"sm80_conv", Placement::cuda, propose, launch}; }
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm80_conv_forward(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16:
+      return dx ? conv_forward::conv_dx_bf16(args, shape, schedule)
+                : conv_forward::conv_forward_bf16(args, shape, schedule);
+    case DType::f16:
+      return dx ? conv_forward::conv_dx_f16(args, shape, schedule)
+                : conv_forward::conv_forward_f16(args, shape, schedule);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked
+      return dx ? conv_forward::conv_dx_tf32(args, shape, schedule)
+                : conv_forward::conv_forward_tf32(args, shape, schedule);
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

@@ -2,21 +2,23 @@
 #include <algorithm>
 
 #include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
-#include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm90/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/deal.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
 #include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
+#include <cuda_runtime_api.h>
+
 namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
 
 // What bsr_linear's prediction of the product counts for reading a byte from memory, beside its other terms
-// (Fit::streams of forward_wgmma/predict.cpp): the product's X lies in memory once for each tap, the
-// convolution's once.
+// (Fit::streams of bsr_linear/sm90/wgmma/forward/predict.cpp): the product's X lies in memory once for each
+// tap, the convolution's once.
 constexpr double kStreams = 0.45;
 // What a convolution takes of bsr_linear's prediction of the product: less, since its tokens lie in L2. Of
 // wide tiles, then of narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x
@@ -88,5 +90,21 @@ ConvRow sm90_wgmma_narrow() {
 }
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm90_wgmma_conv_dw(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
+  if (args.direction != Direction::dw || args.index.blocks == 0 || !wgmma_conv_possible(shape, false))
+    return cudaErrorInvalidValue;
+  const int most_blocks = wgmma::dw::most_blocks_of(schedule, wgmma::dw::kStep16, args.index.block);
+  if (most_blocks == 0) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16: return wgmma_conv_dw::conv_wgmma_dw_bf16(args, shape, most_blocks);
+    case DType::f16: return wgmma_conv_dw::conv_wgmma_dw_f16(args, shape, most_blocks);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

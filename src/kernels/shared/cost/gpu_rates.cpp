@@ -6,7 +6,6 @@
 #include <mutex>
 #include <span>
 
-#include "kernels/shared/probes/cluster_counts.h"
 #include "runtime/cache_file.h"
 #include "runtime/rate_table.h"
 #include "sparseloom/version.h"

@@ -1,7 +1,6 @@
 // Makes tensor maps through the driver's cuTensorMapEncodeTiled.
 #include <cuda_runtime.h>
 
-#include "kernels/shared/operands/driver_function.h"
 #include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda {

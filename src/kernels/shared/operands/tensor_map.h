@@ -32,4 +32,7 @@ bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept;
 /// Returns false if the driver refuses, or is too old to know tensor maps.
 bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept;
 
+/// Null if the driver has no such function, or there is none.
+void* find_in_driver(const char* name) noexcept;
+
 }  // namespace sparseloom::kernels::cuda

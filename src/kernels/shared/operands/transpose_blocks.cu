@@ -1,7 +1,7 @@
 // Transposes fp32 blocks, a tile of 32 x 32 to a thread block.
 #include <cuda_runtime.h>
 
-#include "kernels/shared/operands/transpose_blocks.h"
+#include "kernels/shared/operands/transpose.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/shared/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

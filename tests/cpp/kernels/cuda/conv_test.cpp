@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_linear/sm80/mma/dw/cut.h"
 #include "kernels/cuda/conv_case.h"
 #include "runtime/cuda.h"

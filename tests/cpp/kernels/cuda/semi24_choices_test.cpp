@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/generic/predict_dense.h"
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 
 namespace sparseloom::testing {

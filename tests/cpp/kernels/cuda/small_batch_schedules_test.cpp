@@ -8,8 +8,8 @@
 
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
-#include "kernels/bsr_linear/sm80/mma/forward/entry.h"
-#include "kernels/bsr_linear/sm90/decode_lines/rows/entry.h"
+#include "kernels/bsr_linear/sm80/mma/entry.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 #include "kernels/bsr_linear/verb.h"
 #include "ops/rows.h"
 #include "sparseloom/error.h"

@@ -2,8 +2,8 @@
 // it.
 #include <cstdint>
 
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
 #include "kernels/bsr_conv/sm80/dw_mma/instances.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
 
 namespace sparseloom::kernels::cuda {

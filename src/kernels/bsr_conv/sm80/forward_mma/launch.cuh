@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_conv/sm80/forward_mma/kernel.cuh"
-#include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
 #include "kernels/bsr_linear/sm80/mma/forward/launch.cuh"
 #include "kernels/shared/early_launch.cuh"
 

@@ -20,7 +20,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/gradient-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 

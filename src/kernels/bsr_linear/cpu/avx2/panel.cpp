@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx2/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"
@@ -38,7 +38,7 @@ struct Product : FloatProduct {
 // Blocks of 8 columns fill an AVX2 vector, so half pieces do not occur.
 cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>(vectors); }
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx2_panel"};

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"
@@ -23,7 +23,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/decode_dx-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs decode_runs{"avx512_decode"};

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"
@@ -40,7 +40,7 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
   return half_pieces ? outer_of<HalfPieces>(vectors) : outer_of<WholePiece>(vectors);
 }
 }  // namespace
-#include "kernels/shared/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512_panel"};

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"
@@ -37,7 +37,7 @@ cpu::DecodeFunction choose_decode(DType, Direction, std::int64_t tokens) {
   return decode_forward_of<cpu::Bf16>(tokens);
 }
 }  // namespace
-#include "kernels/shared/cpu/avx512_bf16/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs decode_runs{"avx512bf16_decode"};

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"
@@ -104,7 +104,7 @@ struct Product {
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx512_vnni/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512vnni_panel"};

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
+#include "kernels/bsr_linear/sm80/dw_small/entry.h"
 #include "kernels/bsr_linear/sm80/mma/dw/tile.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"

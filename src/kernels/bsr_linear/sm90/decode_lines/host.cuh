@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm90/decode_lines/limits.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 #include "kernels/bsr_linear/sm90/decode_lines/params.cuh"
 
 namespace sparseloom::kernels::cuda::decode_lines {

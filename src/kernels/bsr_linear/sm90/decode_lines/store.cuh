@@ -7,7 +7,7 @@
 
 #include "kernels/bsr_linear/sm90/decode_lines/params.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::decode_lines {
 

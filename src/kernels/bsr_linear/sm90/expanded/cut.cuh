@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/expanded/params.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::expanded {
 

@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/sm90/expanded/cut.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/cp_async_zero.cuh"
+#include "kernels/shared/ptx/cp_async.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"

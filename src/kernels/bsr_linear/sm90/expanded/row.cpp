@@ -10,6 +10,8 @@
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
+#include <cuda_runtime_api.h>
+
 namespace sparseloom::kernels::cuda {
 namespace {
 
@@ -100,6 +102,20 @@ Kernel sm90_expanded_row() {
   row.traits.needs_aligned = inputs_aligned;
   row.traits.stores_pre = true;
   return row;
+}
+
+int sm90_expanded(const MatmulArgs& args, const Schedule& schedule) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16: return dx ? expanded::dx_bf16(args, schedule) : expanded::forward_bf16(args, schedule);
+    case DType::f16: return dx ? expanded::dx_f16(args, schedule) : expanded::forward_f16(args, schedule);
+    case DType::f32:
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda

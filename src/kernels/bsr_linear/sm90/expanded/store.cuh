@@ -11,7 +11,7 @@
 #include "kernels/bsr_linear/sm90/expanded/cut.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/flag.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::expanded {
 

@@ -14,8 +14,8 @@ inline constexpr int kMmaAlong = 1024;
 int sm90_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The same for blocks of 8 on one side or both and 16 on the other. It first merges them into units of 16 x
-/// 16 with zeros in between (merged/merge_blocks.h). The workspace holds the units and may be as large as the
-/// whole W.
+/// 16 with zeros in between (wgmma/merged/merge_blocks.h). The workspace holds the units and may be as large
+/// as the whole W.
 int sm90_mma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace sm90_mma {

@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/sm90/mma/walk.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/mma/tile.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
 namespace sparseloom::kernels::cuda::sm90_mma {

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/shares/params.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::shares {
 

@@ -9,6 +9,8 @@
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
+#include <cuda_runtime_api.h>
+
 namespace sparseloom::kernels::cuda {
 namespace {
 
@@ -87,6 +89,20 @@ Kernel sm90_shares_row() {
   row.traits.needs_aligned = inputs_aligned;
   row.traits.stores_pre = true;
   return row;
+}
+
+int sm90_shares(const MatmulArgs& args, const Schedule& schedule) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16: return dx ? shares::dx_bf16(args, schedule) : shares::forward_bf16(args, schedule);
+    case DType::f16: return dx ? shares::dx_f16(args, schedule) : shares::forward_f16(args, schedule);
+    case DType::f32:
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -25,7 +25,7 @@ namespace {
 #include "kernels/csr_linear/cpu/avx2/single-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs lanes_runs{"avx2_lanes"}, single_runs{"avx2_single"};

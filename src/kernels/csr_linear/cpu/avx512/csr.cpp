@@ -24,7 +24,7 @@ namespace {
 #include "kernels/csr_linear/cpu/generic/lanes-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs lanes_runs{"avx512_lanes"};

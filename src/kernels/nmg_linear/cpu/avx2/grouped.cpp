@@ -20,7 +20,7 @@ namespace {
 #include "kernels/shared/cpu/avx2/vector.h"
 #include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 // clang-format on
 
 namespace sparseloom::kernels::cpu {

@@ -29,7 +29,7 @@ namespace {
 #include "kernels/recurrent/cpu/rows-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 

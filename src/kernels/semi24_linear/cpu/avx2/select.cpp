@@ -255,7 +255,7 @@ void pack_select_x(const cpu::SelectJob& job, std::int64_t begin, std::int64_t e
   }
 }
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs select_runs{"avx2_select"};

@@ -40,7 +40,7 @@ struct Expand {
 };
 #include "kernels/semi24_linear/cpu/generic/expand-inl.h"
 }  // namespace
-#include "kernels/shared/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs expand_runs{"avx512_expand"};

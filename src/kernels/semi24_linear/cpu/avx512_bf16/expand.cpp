@@ -44,7 +44,7 @@ struct Expand {
 };
 #include "kernels/semi24_linear/cpu/generic/expand-inl.h"
 }  // namespace
-#include "kernels/semi24_linear/cpu/avx512_bf16/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs expand_runs{"avx512bf16_expand"};

@@ -29,7 +29,7 @@ void write_run_as(const float* tile, const float* partial, std::int64_t n, T* ou
   }
 }
 }  // namespace
-#include "kernels/shared/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 const TileWriter kAvx2Tile = {avx2::kLanes, avx2::write};

@@ -21,7 +21,7 @@ namespace {
 #include "kernels/shared/cpu/tile-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/shared/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 const TileWriter kAvx512Tile = {avx512::kLanes, avx512::write};

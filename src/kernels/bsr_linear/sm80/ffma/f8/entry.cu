@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/ffma/f8/entry.h"
+#include "kernels/bsr_linear/sm80/ffma/entry.h"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/convert.cuh"
 

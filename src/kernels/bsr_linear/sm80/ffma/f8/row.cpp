@@ -1,6 +1,6 @@
 // The row of sm80_ffma for f8e4m3.
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/ffma/f8/entry.h"
+#include "kernels/bsr_linear/sm80/ffma/entry.h"
 #include "kernels/bsr_linear/sm80/ffma/row_parts.h"
 #include "kernels/shared/cost/cost_terms.h"
 

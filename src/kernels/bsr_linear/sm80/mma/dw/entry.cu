@@ -2,9 +2,9 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm80/mma/dw/cut.h"
-#include "kernels/bsr_linear/sm80/mma/dw/entry.h"
 #include "kernels/bsr_linear/sm80/mma/dw/instances.h"
 #include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
+#include "kernels/bsr_linear/sm80/mma/entry.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -7,9 +7,16 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/sm80/mma/forward/kernel.cuh"
-#include "kernels/bsr_linear/sm80/mma/forward/tiles.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/tile.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/tiles.h"
 
 namespace sparseloom::kernels::cuda::mma::forward {
+
+/// The tile kTiles[kIndex] of an element type.
+template <class Element, int kIndex>
+using TileAt =
+    Tile<Element, kTiles[kIndex].block_row, kTiles[kIndex].tokens, kTiles[kIndex].chunk_bytes,
+         kTiles[kIndex].warps_m, kTiles[kIndex].warps_n, kTiles[kIndex].stages, kTiles[kIndex].blocks_per_sm>;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -3,14 +3,15 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/mma/dw/entry.h"
 #include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
-#include "kernels/bsr_linear/sm80/mma/forward/entry.h"
+#include "kernels/bsr_linear/sm80/mma/entry.h"
 #include "kernels/bsr_linear/sm80/mma/forward/schedule.h"
 #include "kernels/shared/cost/cost_terms.h"
 #include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -89,6 +90,24 @@ Kernel sm80_mma_row() {
   Kernel row = cuda_row("sm80_mma", propose, launch);
   row.traits.follows_index = true;
   return row;
+}
+
+int sm80_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16:
+      return dx ? mma::forward::dx_bf16(args, schedule) : mma::forward::forward_bf16(args, schedule);
+    case DType::f16:
+      return dx ? mma::forward::dx_f16(args, schedule) : mma::forward::forward_f16(args, schedule);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked: use sm80_ffma_forward
+      return dx ? mma::forward::dx_tf32(args, schedule) : mma::forward::forward_tf32(args, schedule);
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,4 +1,4 @@
-// The tiles that mma/forward is compiled for, as numbers: schedule.cpp chooses one of them, and tiles.cuh
+// The tiles that mma/forward is compiled for, as numbers: schedule.cpp chooses one of them, and launch.cuh
 // makes the kernel's types of them.
 //
 // They are bound by the bandwidth from L2 to the multiprocessors, which does not depend on the rows' length

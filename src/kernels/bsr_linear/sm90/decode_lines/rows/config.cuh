@@ -5,9 +5,8 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/decode_lines/limits.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 #include "kernels/bsr_linear/sm90/decode_lines/params.cuh"
-#include "kernels/bsr_linear/sm90/decode_lines/rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_lines/store.cuh"
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {

@@ -23,7 +23,7 @@
 #include "kernels/bsr_linear/sm90/decode_lines/store.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode_lines/rows/math.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"

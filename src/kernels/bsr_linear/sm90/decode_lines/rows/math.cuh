@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/decode_lines/rows/config.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 

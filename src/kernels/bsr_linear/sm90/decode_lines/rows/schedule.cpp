@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/sm90/decode_lines/limits.h"
-#include "kernels/bsr_linear/sm90/decode_lines/rows/tiles.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 #include "kernels/bsr_linear/sm90/decode_lines/x_streamed/entry.h"
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {

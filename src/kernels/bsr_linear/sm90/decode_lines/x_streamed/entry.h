@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/decode_lines/limits.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 
 namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 

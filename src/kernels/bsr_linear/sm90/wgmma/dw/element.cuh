@@ -4,7 +4,7 @@
 //   Bf16, F16   Each token is a row, as the caller stores it (MN-major): wgmma transposes 16-bit operands
 //               itself.
 //   Tf32        The tokens of a column are a row (K-major), the only layout in which wgmma takes wider types:
-//               transpose_tokens.h transposes the operands beforehand.
+//               operands/transpose.h transposes the operands beforehand.
 //   Bf16x3       bf16x3: each token of fp32 is three rows, one for each plane of bf16. The planes of a step
 //               lie one below the other; wgmma/split_bf16x3/tokens.h makes them.
 #pragma once

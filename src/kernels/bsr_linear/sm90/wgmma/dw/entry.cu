@@ -1,9 +1,9 @@
 // Entry points of sm90_wgmma_dw: they find the instance by the schedule's method and by dtype.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_linear/sm90/wgmma/dw/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/instances.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/entry.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // dW of fp32 on wgmma: a pass prepares the operands in the workspace, then the product reads them there.
 //
-//   sm90_wgmma_dw (TF32)   The pass transposes both operands (transpose_tokens.h).
+//   sm90_wgmma_dw (TF32)   The pass transposes both operands (operands/transpose.h).
 //   sm90_split_dw         The pass converts both to planes of bf16 (wgmma/split_bf16x3/tokens.h). After the
 //                           product, another pass adds the values that the planes cannot hold.
 //
@@ -10,9 +10,9 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/dw/f32_space.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/instances.h"
-#include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/tokens.h"
-#include "kernels/shared/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma::dw {

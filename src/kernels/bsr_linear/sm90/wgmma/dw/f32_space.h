@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/tokens.h"
-#include "kernels/shared/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose.h"
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 

@@ -21,7 +21,7 @@ struct Operands {
   TensorMapMatrix dy, x;
 };
 
-/// The fp32 products of prepared operands: transposed by transpose_tokens.h, or converted by
+/// The fp32 products of prepared operands: transposed by operands/transpose.h, or converted by
 /// wgmma/split_bf16x3/tokens.h. `workspace` is for the partial sums of cut items.
 int dw_tf32(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept;
 int dw_bf16x3(const MatmulArgs& args, const Operands& operands, std::byte* workspace,

@@ -1,9 +1,8 @@
 // Predicted time of dW by wgmma, by block rows and by regions.
-#include "kernels/bsr_linear/sm90/wgmma/dw/predict.h"
-
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
 
 namespace sparseloom::kernels::cuda::wgmma::dw {

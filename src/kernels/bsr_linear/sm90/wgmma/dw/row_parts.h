@@ -1,9 +1,12 @@
-// What the rows that compute dW by wgmma (sm90_wgmma, sm90_wgmma_narrow, sm90_split) choose.
+// What the rows that compute dW by wgmma (sm90_wgmma, sm90_wgmma_narrow, sm90_split) choose, and its
+// predicted time.
 #pragma once
 
 #include <cstddef>
 
+#include "kernels/bsr_linear/sm90/wgmma/dw/deal.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
@@ -21,5 +24,9 @@ Schedule schedule_of(const Problem& problem, const StepShape& step, const Way& w
 /// Bytes of workspace: the partial sums of cut items, and before them what a pass prepares of operands of
 /// fp32 (f32_space.h).
 std::size_t workspace_of(const Problem& problem, const StepShape& step, int multiprocessors, const Way& way);
+
+/// Microseconds: the time that is expected for the work items, or that of the memory
+/// traffic if it is longer.
+double predict_us(const Problem& problem, const Device& device, const StepShape& step, bool narrow);
 
 }  // namespace sparseloom::kernels::cuda::wgmma::dw

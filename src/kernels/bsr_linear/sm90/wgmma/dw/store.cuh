@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/wgmma/dw/tile.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 

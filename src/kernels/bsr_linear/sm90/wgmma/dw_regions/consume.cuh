@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/dw_regions/items.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"

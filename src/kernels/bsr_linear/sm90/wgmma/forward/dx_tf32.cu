@@ -3,7 +3,7 @@
 // that matrix follows. Reading and writing the values was measured to be a small part of the product.
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/launch.cuh"
-#include "kernels/shared/operands/transpose_blocks.h"
+#include "kernels/shared/operands/transpose.h"
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 

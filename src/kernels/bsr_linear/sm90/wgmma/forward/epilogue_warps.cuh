@@ -27,7 +27,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 

@@ -1,10 +1,9 @@
 // Predicted time of forward and dX by wgmma.
-#include "kernels/bsr_linear/sm90/wgmma/forward/predict.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 namespace {

@@ -4,10 +4,8 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm90/wgmma/dw/entry.h"
-#include "kernels/bsr_linear/sm90/wgmma/dw/predict.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
-#include "kernels/bsr_linear/sm90/wgmma/forward/predict.h"
+#include "kernels/bsr_linear/sm90/wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
 #include "kernels/shared/cost/cost_terms.h"
 #include "kernels/shared/cost/refusals.h"

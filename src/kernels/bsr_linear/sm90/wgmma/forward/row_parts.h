@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
 #include "sparseloom/plan.h"
 #include "sparseloom/refusal.h"
@@ -31,5 +32,13 @@ double predict_us(const Problem& problem, const plan::Machine& machine, bool nar
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
 Schedule scaled_schedule_of(const ScaledProblem& problem, const plan::Machine& machine,
                             const TileShape& tile);
+
+/// Of f16 and bf16. Blocks below 32 on a side are merged into units first.
+double predict_16_bit_us(const Problem& problem, const Device& device, bool narrow);
+
+/// Of f32 (TF32) and 8-bit operands. `out_size`: bytes of an output; `promotes`: 8-bit sums are added up in
+/// fp32.
+double predict_32_and_8_bit_us(const Problem& problem, const Device& device, bool narrow, double out_size,
+                               bool promotes);
 
 }  // namespace sparseloom::kernels::cuda::wgmma::forward

@@ -15,7 +15,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/forward/tile.cuh"
 #include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"

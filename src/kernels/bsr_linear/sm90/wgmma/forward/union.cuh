@@ -19,7 +19,7 @@
 
 #include "kernels/bsr_linear/sm90/wgmma/forward/tile.cuh"
 #include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 

@@ -1,9 +1,9 @@
 // Entry of the kernels sm90_split and sm90_split_narrow: it splits the values into planes and runs the
 // forward product over them. For dx, these are the planes of the transposed blocks.
+#include "kernels/bsr_linear/sm90/wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/launch.cuh"
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/blocks.h"
-#include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/entry.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma::forward {

@@ -22,8 +22,7 @@
 #include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/special.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma::forward {

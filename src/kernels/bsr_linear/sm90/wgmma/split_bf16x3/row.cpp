@@ -3,11 +3,10 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm90/wgmma/dw/predict.h"
 #include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/entry.h"
 #include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
-#include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/entry.h"
 #include "kernels/shared/cost/cost_terms.h"
 #include "kernels/shared/cost/refusals.h"
 

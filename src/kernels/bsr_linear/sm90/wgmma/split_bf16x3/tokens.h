@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/shared/operands/transpose_tokens.h"
+#include "kernels/shared/operands/transpose.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom::kernels::cuda {
