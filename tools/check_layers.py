@@ -87,6 +87,8 @@ EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how
 # candidates are chosen.
 CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
+# Inside kernels, what all families include knows none of them: its rooms, and those that they may include.
+KERNEL_TOOLS = {"shared": set(), "generic": {"shared"}}
 # One module calls the operators, and the others go through it. A room of the front may import itself and
 # the rooms of the lines above its own. Imports inside functions count; those for type checkers do not.
 # The benchmarks are a package of their own, which the front does not import and which imports what is public
@@ -136,7 +138,16 @@ def cpp_violations(root: Path) -> list[str]:
             target = room_of(match[1]) if match else None
             if match and target and (target not in CPP_ARROWS[room] | {room} or (room, match[1]) in CLOSED):
                 found.append(f"{name}:{number}: room {room} may not include {match[1]} (room {target})")
+            tools, inner = kernel_room(name), kernel_room(match[1]) if match else None
+            if tools in KERNEL_TOOLS and inner and inner not in KERNEL_TOOLS[tools] | {tools}:
+                found.append(f"{name}:{number}: kernels/{tools} may not include {match[1]}")
     return found
+
+
+def kernel_room(path: str) -> str | None:
+    """Returns the folder directly inside kernels that a file lies in, else None."""
+    parts = Path(path.removeprefix("src/")).parts
+    return parts[1] if parts[0] == "kernels" and len(parts) > 2 else None
 
 
 def python_violations(root: Path) -> list[str]:

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "cells.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/rows.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::bench {

@@ -5,8 +5,7 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/gradient.h"
-#include "kernels/shared/activation/activate.h"
-#include "kernels/shared/activation/activation_gradient.h"
+#include "kernels/shared/activation/activation.h"
 #include "ops/checks.h"
 #include "runtime/cuda.h"
 

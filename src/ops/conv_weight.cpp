@@ -4,7 +4,6 @@
 
 #include "core/check.h"
 #include "kernels/shared/bsr/pack.h"
-#include "kernels/shared/bsr/unpack.h"
 #include "ops/checks.h"
 #include "ops/valid_index.h"
 #include "runtime/cuda.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/bsr_linear/dense/predict.h"
+#include "kernels/generic/predict_dense.h"
 #include "ops/gemm_rate.h"
 #include "ops/machine.h"
 

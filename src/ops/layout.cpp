@@ -1,7 +1,6 @@
 // pack and unpack on the executor's device: the CPU's copies, or CUDA kernels.
 #include "core/check.h"
 #include "kernels/shared/bsr/pack.h"
-#include "kernels/shared/bsr/unpack.h"
 #include "ops/checks.h"
 #include "ops/valid_index.h"
 #include "runtime/cuda.h"

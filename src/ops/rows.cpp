@@ -8,16 +8,11 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "kernels/bsr_conv/cpu/rows.h"
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_conv/rows.h"
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/dense/dense.h"
-#include "kernels/bsr_linear/reference/reference.h"
-#include "kernels/csr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/csr_linear/rows.h"
 #include "kernels/nmg_linear/rows.h"
-#include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/rows.h"
 #include "ops/row_number.h"
 #include "plan/registry.h"

@@ -10,7 +10,7 @@
 #include "ops/semi24_rows.h"
 #include "sparseloom/semi24_ops.h"
 #ifdef SPARSELOOM_HAVE_CUDA
-#include "kernels/semi24_linear/sm80/copies/copies.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "runtime/cuda.h"
 #endif
 

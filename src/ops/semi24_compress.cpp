@@ -12,7 +12,7 @@
 #include "ops/semi24_rows.h"
 #include "sparseloom/semi24_ops.h"
 #ifdef SPARSELOOM_HAVE_CUDA
-#include "kernels/semi24_linear/sm80/pruning/pruning.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "runtime/cuda.h"
 #endif
 

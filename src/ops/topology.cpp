@@ -6,7 +6,6 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/shared/bsr/moving.h"
 #include "layout/tables.h"
 #include "ops/checks.h"
 #include "runtime/cuda.h"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/recurrent/cpu/norm.h"
-#include "kernels/recurrent/sm80/norm.h"
+#include "kernels/recurrent/cpu/cells.h"
+#include "kernels/recurrent/sm80/cells.h"
 #include "ops/checks.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"

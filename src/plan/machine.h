@@ -22,7 +22,7 @@ struct MachineRates {
   double gemm_flops = 0;
 };
 
-/// Rates of a whole GPU, per second, measured once per device (kernels/bsr_linear/cuda/rates.h); 0: not
+/// Rates of a whole GPU, per second, measured once per device (kernels/shared/cost/gpu_rates.h); 0: not
 /// measured.
 struct GpuRates {
   double memory_bytes = 0;  // bytes read, of data larger than L2

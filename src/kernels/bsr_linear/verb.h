@@ -24,10 +24,6 @@ struct OwnRow : Row<V> {
 using Kernel = OwnRow<Linear>;
 using ScaledKernel = OwnRow<Scaled>;
 
-/// The forward product of the same shape, for refusals and predictions that do not depend on what alone a
-/// ScaledProblem has.
-inline Problem forward_of(const ScaledProblem& problem) { return {problem}; }
-
 namespace bsr_linear {
 
 /// What a row says of a problem on its own side: why it refuses, or the fastest of its proposals.

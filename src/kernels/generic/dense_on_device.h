@@ -13,7 +13,7 @@
 #include <cstddef>
 
 #include "kernels/args.h"
-#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/activation/activation.h"
 #include "plan/machine.h"
 #include "sparseloom/generic/dense.h"
 #include "sparseloom/layout_concept.h"

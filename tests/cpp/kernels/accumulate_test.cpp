@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/bsr_linear/cpu/kernels.h"
-#include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/case.h"
 #include "runtime/cpu.h"
 

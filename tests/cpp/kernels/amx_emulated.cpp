@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 #include "sparseloom/generic/half.h"
 
 // clang-format off
@@ -20,7 +20,7 @@ namespace {
 #include "kernels/amx_emulated_tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile-inl.h"
 }  // namespace
-#include "kernels/bsr_linear/cpu/amx/end.h"
+#include "kernels/shared/cpu/end.h"
 // clang-format on
 
 namespace sparseloom::testing {

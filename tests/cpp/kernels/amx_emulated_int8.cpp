@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/amx_emulated.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 #include "sparseloom/generic/half.h"
 
 // clang-format off
@@ -19,7 +19,8 @@ namespace {
 #include "kernels/amx_emulated_tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile_int8-inl.h"
 }  // namespace
-#include "kernels/bsr_linear/cpu/amx/end.h"
+#include "kernels/shared/cpu/end.h"
+#include "kernels/shared/cost/cost_terms.h"
 // clang-format on
 
 namespace sparseloom::testing {

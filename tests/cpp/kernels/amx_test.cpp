@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "kernels/amx_emulated.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/case.h"
 #include "kernels/scaled_case.h"
+#include "kernels/shared/cpu/tile.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/half.h"
 

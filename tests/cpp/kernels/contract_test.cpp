@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/case.h"
 #include "runtime/cpu.h"
 

@@ -12,7 +12,7 @@
 
 #include "core/backwards.h"
 #include "core/rng.h"
-#include "kernels/bsr_conv/cpu/rows.h"
+#include "kernels/bsr_conv/rows.h"
 #include "kernels/matrix.h"
 #include "sparseloom/conv_ops.h"
 #include "sparseloom/error.h"

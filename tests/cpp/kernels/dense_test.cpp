@@ -1,10 +1,10 @@
 // The dense candidate's row for 8 bits: what it refuses, and that its prediction counts every pass. Its
 // launch is on a GPU's side.
-#include "kernels/bsr_linear/dense/dense.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "kernels/bsr_linear/rows.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/bsr_linear/sm90/dw_wgmma/cut.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/cut.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw_regions/entry.h"
 
-namespace sparseloom::kernels::cuda::wgmma_sdd {
+namespace sparseloom::kernels::cuda::wgmma::dw {
 namespace {
 
 struct Made {
@@ -122,4 +122,4 @@ TEST(DwWay, NarrowBlocksGoByRegionsWhereTheyFit) {
 }
 
 }  // namespace
-}  // namespace sparseloom::kernels::cuda::wgmma_sdd
+}  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,5 +1,7 @@
 // A GPU's rates are kept on disk as the CPU's are; what was measured on a GPU that others use is neither
 // taken nor kept.
+#include "kernels/shared/cost/gpu_rates.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/processes.h"
 #include "runtime/cache_file.h"
 

@@ -11,7 +11,7 @@
 #include <limits>
 #include <memory>
 
-#include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/bsr_linear/rows.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/bsr_linear/cpu/panel.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/case.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"

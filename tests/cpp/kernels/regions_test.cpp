@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/counting.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/case.h"
+#include "kernels/shared/cpu/claims.h"
 #include "layout/bsr.h"
 #include "sparseloom/generic/dense.h"
 

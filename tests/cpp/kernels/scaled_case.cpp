@@ -9,8 +9,7 @@
 
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
-#include "kernels/bsr_linear/cpu/kernels.h"
-#include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/bsr_linear/rows.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/float8.h"
 

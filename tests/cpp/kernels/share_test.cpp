@@ -1,5 +1,5 @@
 // How a call is cut: every unit to exactly one part, and skewed rows evenly.
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/share.h"
 
 #include <gtest/gtest.h>
 

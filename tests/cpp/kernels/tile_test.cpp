@@ -1,7 +1,7 @@
 // How finished outputs leave: the same bytes by AVX-512 as by AVX2, and past the caches as through them.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/tile.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/bsr_linear/cpu/cost.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "ops/machine.h"
 #include "runtime/cpu.h"
 #include "sparseloom/error.h"

@@ -14,22 +14,22 @@ from sparseloom.testing import Case, cases, sparse_product
 
 pytestmark = pytest.mark.gpu
 
-_WGMMA = ("wgmma_dds_kernel", "wgmma_sdd_kernel", "wgmma_sdd_region_kernel")
+_WGMMA = ("wgmma_forward_kernel", "wgmma_dw_kernel", "wgmma_dw_regions_kernel")
 #: The device functions that do a row's product. What a row runs beside it (it merges, splits, transposes or
 #: sums) is left out.
 FUNCTIONS = {
     "sm90_wgmma": _WGMMA,
     "sm90_wgmma_narrow": _WGMMA,
     "sm90_wgmma_merged": _WGMMA[:1],
-    "sm90_mma": ("cuda::mma_dds::mma_dds_kernel",),
-    "sm90_mma_merged": ("cuda::mma_dds::mma_dds_kernel",),
-    "sm80_mma": ("cuda::dds::mma_dds_kernel", "::mma_sdd_kernel"),  # not wgmma_sdd_kernel
-    "sm80_ffma": ("ffma_dds_kernel", "ffma_sdd_kernel", "f8_dds"),
+    "sm90_mma": ("sm90_mma_kernel",),
+    "sm90_mma_merged": ("sm90_mma_kernel",),
+    "sm80_mma": ("::mma_forward_kernel", "::mma_dw_kernel"),  # not wgmma_.._kernel
+    "sm80_ffma": ("ffma_forward_kernel", "ffma_dw_kernel", "ffma_f8_kernel"),
     "sm90_split": _WGMMA[:2],
     "sm90_split_narrow": _WGMMA[:2],
     "sm80_decode": ("decode::decode_kernel",),
     "sm80_decode_staged": ("decode_staged_kernel",),
-    "sm90_decode_lines": ("decode_row_kernel", "decode_x_streamed_kernel"),
+    "sm90_decode_lines": ("decode_lines_rows_kernel", "decode_lines_x_streamed_kernel"),
     "sm80_dw_small": ("dw_small_kernel",),
     "sm90_shares": ("shares_kernel",),
     "sm90_expanded": ("expanded_kernel",),

@@ -28,7 +28,7 @@ NAMES = {
     "stall:wait": "smsp__wait.ratio",
     "stall:selected": "s.ratio",
 }
-FUNCTION = "void sparseloom::kernels::cuda::(anonymous namespace)::dds_kernel<Tile<64>, (int)3>(Params)"
+FUNCTION = "void sparseloom::kernels::cuda::(anonymous namespace)::decode_kernel<Tile<64>, (int)3>(Params)"
 
 
 def log(*rows: tuple[str, ...]) -> str:
@@ -94,7 +94,7 @@ def test_each_cell_gets_its_longest_launch() -> None:
         ("5", FUNCTION, "10000", "30", "2.7e12", "n/a", "0.5", "2.5", "1"),
     ]
     a, b, d, c = gpu_profile.records_of(said, log(*rows), NAMES)
-    assert (a["us"], a["function"], a["launches"]) == (99.5, "dds_kernel", 2)
+    assert (a["us"], a["function"], a["launches"]) == (99.5, "decode_kernel", 2)
     assert a["metrics"] == {"tensor": 85.5, "l2_to_sm": 7.2, "dram": 20.0} and a["stalls"] == {
         "gmma": 9.25,
         "wait": 1.5,

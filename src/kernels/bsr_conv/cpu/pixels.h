@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/walk.h"
-#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/shared/cpu/cell.h"
 #include "sparseloom/matmul_args.h"
 
 namespace sparseloom::kernels::cpu {

@@ -1,10 +1,9 @@
 // The rows: what they refuse, their predicted time, their workspace and their launch.
-#include "kernels/bsr_conv/cpu/rows.h"
+#include "kernels/bsr_conv/rows.h"
 
 #include "kernels/bsr_conv/cpu/product.h"
-#include "kernels/bsr_linear/cpu/avx2/ops.h"
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
 
 namespace sparseloom::kernels {

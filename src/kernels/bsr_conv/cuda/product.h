@@ -2,7 +2,7 @@
 // stored block and tap, and the pixels under all taps laid side by side as X. The rows predict by it.
 #pragma once
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "sparseloom/bsr_conv.h"
 
 namespace sparseloom::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/bsr_conv/cuda/rows.h"
+#include "kernels/bsr_conv/rows.h"
 
 #include <algorithm>
 

@@ -3,15 +3,15 @@
 #include <cmath>
 
 #include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
-#include "kernels/bsr_conv/sm80/forward_mma/entry.h"
-#include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_conv/walk.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
-#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
+#include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
@@ -69,7 +69,8 @@ double most_taps(const ConvShape& shape) {
 
 // A tile's steps follow one another, however few tiles there are. The first round of tiles takes the steps of
 // the longest list of blocks, and those behind it what the multiprocessors sustain.
-double predict_us(const bsr_conv::Problem& p, const dds::TileShape& tile, const plan::Machine& machine) {
+double predict_us(const bsr_conv::Problem& p, const mma::forward::TileShape& tile,
+                  const plan::Machine& machine) {
   if (p.blocks == 0) return kLaunchUs;
   const Device device(machine);
   const bool dx = p.direction == Direction::dx;
@@ -94,10 +95,10 @@ double predict_dw_us(const bsr_conv::Problem& p, const Schedule& schedule, const
   const Device device(machine);
   const sparseloom::Problem product = product_of(p);
   const Common common(p, product, device, kDwFlops);
-  const mma_sdd::Cut cut =
-      mma_sdd::cut_tokens(mma_sdd::size_of_product(product), machine.cuda.multiprocessors);
+  const mma::dw::Cut cut =
+      mma::dw::cut_tokens(mma::dw::size_of_product(product), machine.cuda.multiprocessors);
   const double steps = std::ceil(static_cast<double>(cut.piece_tokens) / schedule.tile_k),
-               written = static_cast<double>(sdd::partial_bytes(product, schedule));
+               written = static_cast<double>(dw_pieces::partial_bytes(product, schedule));
   const double sums = cut.pieces == 1 ? 0 : kPartialSumsUs + us(memory_seconds(2 * written, device));
   return kDwStartUs +
          (p.aligned ? 1 : kDwByElements) * std::max(steps * of(kDwStepUs, p.block.rows), common.busy_us) +
@@ -111,14 +112,14 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   Schedule schedule;
   if (p.direction == Direction::dw) {
     const sparseloom::Problem product = product_of(p);
-    schedule = sm80_mma_sdd_schedule(product, machine.cuda.multiprocessors);
-    out.add({schedule, predict_dw_us(p, schedule, machine), sdd::partial_bytes(product, schedule)});
+    schedule = sm80_mma_dw_schedule(product, machine.cuda.multiprocessors);
+    out.add({schedule, predict_dw_us(p, schedule, machine), dw_pieces::partial_bytes(product, schedule)});
     return {};
   }
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
-  const dds::TileShape* const tile = conv_dds::tile_of(side);
+  const mma::forward::TileShape* const tile = conv_forward::tile_of(side);
   if (tile == nullptr) return {"has no tile for blocks of {}", side};
-  if (const auto needed = static_cast<std::size_t>(conv_dds::bytes_of_thread_block(*tile));
+  if (const auto needed = static_cast<std::size_t>(conv_forward::bytes_of_thread_block(*tile));
       machine.cuda.shared_bytes < needed)
     return {"needs {} bytes of shared memory, the device has {}", needed, machine.cuda.shared_bytes};
   schedule.tile_m = tile->tokens, schedule.tile_n = tile->block_row;
@@ -128,8 +129,8 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
 }
 
 int launch(const bsr_conv::Args& args, const Schedule& schedule, const Executor&) {
-  return args.product.direction == Direction::dw ? sm80_conv_sdd(args.product, args.shape, schedule)
-                                                 : sm80_conv_dds(args.product, args.shape, schedule);
+  return args.product.direction == Direction::dw ? sm80_conv_dw(args.product, args.shape, schedule)
+                                                 : sm80_conv_forward(args.product, args.shape, schedule);
 }
 
 }  // namespace
@@ -137,5 +138,30 @@ int launch(const bsr_conv::Args& args, const Schedule& schedule, const Executor&
 ConvRow sm80_mma() { return {"sm80_conv", Placement::cuda, propose, launch}; }
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm80_conv_forward(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16:
+      return dx ? conv_forward::conv_dx_bf16(args, shape, schedule)
+                : conv_forward::conv_forward_bf16(args, shape, schedule);
+    case DType::f16:
+      return dx ? conv_forward::conv_dx_f16(args, shape, schedule)
+                : conv_forward::conv_forward_f16(args, shape, schedule);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked
+      return dx ? conv_forward::conv_dx_tf32(args, shape, schedule)
+                : conv_forward::conv_forward_tf32(args, shape, schedule);
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

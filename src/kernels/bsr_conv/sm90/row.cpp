@@ -2,21 +2,23 @@
 #include <algorithm>
 
 #include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm90/dw_wgmma/entry.h"
-#include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
-#include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm90/entry.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/deal.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/forward/row_parts.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
 
 // What bsr_linear's prediction of the product counts for reading a byte from memory, beside its other terms
-// (Fit::streams of forward_wgmma/predict.cpp): the product's X lies in memory once for each tap, the
-// convolution's once.
+// (Fit::streams of bsr_linear/sm90/wgmma/forward/predict.cpp): the product's X lies in memory once for each
+// tap, the convolution's once.
 constexpr double kStreams = 0.45;
 // What a convolution takes of bsr_linear's prediction of the product: less, since its tokens lie in L2. Of
 // wide tiles, then of narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x
@@ -49,23 +51,23 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
     if (p.accumulate ? false : !p.out_aligned)
       return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
     const int multiprocessors = machine.cuda.multiprocessors;
-    const wgmma_sdd::Size size = wgmma_sdd::size_of_problem(product, wgmma_sdd::kStep16, multiprocessors);
-    wgmma_sdd::Way way;
-    way.deal = wgmma_sdd::deal(size, kNarrow);
+    const wgmma::dw::Size size = wgmma::dw::size_of_problem(product, wgmma::dw::kStep16, multiprocessors);
+    wgmma::dw::Way way;
+    way.deal = wgmma::dw::deal(size, kNarrow);
     if (way.deal.most_blocks == 0) return "has items of half the size, which hold no block";
     const double memory = us(memory_seconds(
         std::max(0.0, bytes_of(product).tokens - repeated_bytes(p)) + bytes_of(product).stored, device));
-    out.add({wgmma_sdd::schedule_of(product, wgmma_sdd::kStep16, way),
+    out.add({wgmma::dw::schedule_of(product, wgmma::dw::kStep16, way),
              kDwStartUs + kDwLonger * std::max(us(way.deal.clocks / device.clock_hz), memory),
-             wgmma_sdd::workspace_bytes(size, way)});
+             wgmma::dw::workspace_bytes(size, way)});
     return {};
   }
-  const wgmma_dds::TileShape& tile = kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
-  if (const Refusal why = wgmma_dds::refuse_tiles(product, tile)) return why;
-  Schedule schedule = wgmma_dds::schedule_of(product, machine, tile);
+  const wgmma::forward::TileShape& tile = kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile;
+  if (const Refusal why = wgmma::forward::refuse_tiles(product, tile)) return why;
+  Schedule schedule = wgmma::forward::schedule_of(product, machine, tile);
   schedule.tile_k = 64;  // K tiles of half a line measured in products only
   schedule.groups = {0};
-  const double us_of_product = wgmma_dds::predict_us(product, machine, kNarrow),
+  const double us_of_product = wgmma::forward::predict_us(product, machine, kNarrow),
                repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));
   const double written = static_cast<double>(p.m) * static_cast<double>((dx ? p.cols : p.rows) * 2),
                pass = passes ? kLaunchUs + us(memory_seconds((p.residual ? 3 : 2) * written, device)) : 0;
@@ -88,5 +90,21 @@ ConvRow sm90_wgmma_narrow() {
 }
 
 }  // namespace sparseloom::kernels::cuda::conv_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm90_wgmma_conv_dw(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
+  if (args.direction != Direction::dw || args.index.blocks == 0 || !wgmma_conv_possible(shape, false))
+    return cudaErrorInvalidValue;
+  const int most_blocks = wgmma::dw::most_blocks_of(schedule, wgmma::dw::kStep16, args.index.block);
+  if (most_blocks == 0) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16: return wgmma_conv_dw::conv_wgmma_dw_bf16(args, shape, most_blocks);
+    case DType::f16: return wgmma_conv_dw::conv_wgmma_dw_f16(args, shape, most_blocks);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

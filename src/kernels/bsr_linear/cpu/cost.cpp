@@ -5,8 +5,9 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cpu/cell.h"
 #include "runtime/huge_pages.h"
 
 namespace sparseloom::kernels::cpu {

@@ -49,9 +49,6 @@ struct DecodeCosts {
   double row, token_row;          // dx: per row of a block's strip; the same and token, for widening dY
 };
 
-/// The part of a call that no kernel's arithmetic takes, through torch.
-inline constexpr double kCallUs = 4;
-
 /// `peak`: flops per second that one core reaches with the kernel's own multiply instruction.
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs);

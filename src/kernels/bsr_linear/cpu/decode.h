@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/runs.h"
+#include "kernels/shared/cpu/cell.h"
 #include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {

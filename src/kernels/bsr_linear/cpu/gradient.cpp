@@ -6,8 +6,8 @@
 #include <new>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/claims.h"
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/generic/scalar.h"

@@ -1,5 +1,5 @@
 // What a backward pass does before its products on the CPU: dz = dy act'(saved) and the column sums of dz,
-// the gradient of the bias, in one parallel region. On CUDA: kernels/shared/activation/activation_gradient.h.
+// the gradient of the bias, in one parallel region. On CUDA: kernels/shared/activation/activation.h.
 #pragma once
 
 #include <cstddef>

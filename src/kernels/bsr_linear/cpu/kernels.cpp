@@ -1,13 +1,10 @@
 // The registry's rows for the CPU kernels: what each refuses, its predicted time, its workspace and its
 // launch. They choose nothing beforehand: their schedules are empty.
-#include "kernels/bsr_linear/cpu/kernels.h"
-
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/avx2/ops.h"
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
-#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
+#include "kernels/bsr_linear/rows.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/deferred_lines.h"
 #include "kernels/bsr_linear/cpu/spin_cells.h"
 #include "kernels/runs.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/claims.h"
 #include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {

@@ -9,10 +9,10 @@
 #include <new>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/panel.h"
-#include "kernels/bsr_linear/cpu/share.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
+#include "kernels/shared/cpu/tile.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/plan.h"
 

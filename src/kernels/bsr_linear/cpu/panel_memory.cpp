@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/claims.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {

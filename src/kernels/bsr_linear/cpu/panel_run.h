@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/panel.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/parallel.h"
 

@@ -6,10 +6,7 @@
 #include <memory>
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/avx2/ops.h"
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
-#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -1,5 +1,6 @@
-// The entries that compute block norms of dW without dW (sparseloom/gradient_norms.h). cuda/rows.h has the
-// contract of entries. They are no rows of the plan: ops/gradient_norms.cpp chooses between the two.
+// The entries that compute block norms of dW without dW (sparseloom/gradient_norms.h), and the instances of
+// sm80/dw_norms and sm90/dw_norms. rows.h has the contract of entries. They are no rows of the plan:
+// ops/gradient_norms.cpp chooses between the two.
 #pragma once
 
 #include <cstdint>
@@ -27,4 +28,18 @@ int sm90_gradient_norms(const GradientNorms& call) noexcept;
 /// f32, f16 and bf16, of any sizes and alignment.
 int sm80_gradient_norms(const GradientNorms& call) noexcept;
 
+// The instances of sm80/dw_norms and sm90/dw_norms, one for each dtype.
+namespace mma_norms {
+
+int norms_bf16(const GradientNorms& call) noexcept;
+int norms_f16(const GradientNorms& call) noexcept;
+int norms_f32(const GradientNorms& call) noexcept;
+
+}  // namespace mma_norms
+namespace wgmma_norms {
+
+int norms_bf16(const GradientNorms& call) noexcept;
+int norms_f16(const GradientNorms& call) noexcept;
+
+}  // namespace wgmma_norms
 }  // namespace sparseloom::kernels::cuda

@@ -1,11 +1,10 @@
 // The dense rows of BSR: the generic products over layout::Bsr, and BSR's copies on CUDA devices.
-#include "kernels/bsr_linear/dense/dense.h"
-
-#include "kernels/bsr_linear/dense/predict.h"
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/generic/dense_on_device.h"
+#include "kernels/generic/predict_dense.h"
 #include "kernels/runs.h"
 #include "kernels/shared/bsr/pack.h"
-#include "kernels/shared/bsr/unpack.h"
+#include "kernels/shared/cost/cost_terms.h"
 #include "layout/bsr.h"
 
 namespace sparseloom::kernels {

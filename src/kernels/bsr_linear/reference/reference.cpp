@@ -1,9 +1,9 @@
 // The reference rows of BSR: the generic products over layout::Bsr.
-#include "kernels/bsr_linear/reference/reference.h"
+#include "sparseloom/generic/reference.h"
 
+#include "kernels/bsr_linear/rows.h"
 #include "kernels/runs.h"
 #include "layout/bsr.h"
-#include "sparseloom/generic/reference.h"
 
 namespace sparseloom::kernels {
 namespace {

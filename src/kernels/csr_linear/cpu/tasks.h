@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cpu/claims.h"
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
 #include "sparseloom/csr.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/generic/parallel.h"

@@ -1,10 +1,10 @@
 // The row `dense_on_device`: it unpacks W, or gathers dW, and multiplies by the GEMM that the executor lends.
 #include <algorithm>
 
-#include "kernels/bsr_linear/dense/predict.h"
-#include "kernels/csr_linear/cuda/rows.h"
-#include "kernels/csr_linear/sm80/copies/copies.h"
+#include "kernels/csr_linear/rows.h"
+#include "kernels/csr_linear/sm80/entries.h"
 #include "kernels/generic/dense_on_device.h"
+#include "kernels/generic/predict_dense.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

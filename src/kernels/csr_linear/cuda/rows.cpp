@@ -1,4 +1,4 @@
-#include "kernels/csr_linear/cuda/rows.h"
+#include "kernels/csr_linear/rows.h"
 
 namespace sparseloom::kernels {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/claims.h"
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
 #include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {

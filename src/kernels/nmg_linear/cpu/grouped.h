@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/runs.h"
+#include "kernels/shared/cpu/cell.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/matmul_args.h"
 #include "sparseloom/nmg.h"

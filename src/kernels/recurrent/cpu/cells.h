@@ -1,9 +1,10 @@
-// The cells on the CPU: what an instruction set provides.
+// The cells on the CPU, as an instruction set provides them, and the norms between their steps.
 #pragma once
 
 #include <cstdint>
 
 #include "sparseloom/recurrent.h"
+#include "sparseloom/unit_norm.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -17,5 +18,11 @@ struct CellOps {
 };
 
 extern const CellOps kCellsScalar, kCellsAvx2;
+
+/// One row with all its groups.
+void unit_norm_row(const UnitNorm& norm, std::int64_t row);
+
+/// The rows part, part + kUnitNormParts, ..., which alone add to the part's sums.
+void unit_norm_gradient_part(const UnitNormGradient& norm, std::int64_t part);
 
 }  // namespace sparseloom::kernels::cpu

@@ -1,12 +1,11 @@
 // The norms between steps, row by row. Sums of a row run in eight lanes, which the compiler makes a vector
 // of.
-#include "kernels/recurrent/cpu/norm.h"
-
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <vector>
 
+#include "kernels/recurrent/cpu/cells.h"
 #include "sparseloom/generic/half.h"
 
 namespace sparseloom::kernels::cpu {

@@ -4,8 +4,8 @@
 //   second read finds it in L1. spread_kernel: columns of four units a thread, and a share of the rows for
 //   each blockIdx.y. The sums of weight and bias lie in registers over those rows, so that no atomics are
 //   needed, and their order is fixed.
+#include "kernels/recurrent/sm80/cells.h"
 #include "kernels/recurrent/sm80/lanes.cuh"
-#include "kernels/recurrent/sm80/norm.h"
 
 namespace sparseloom::kernels::cuda {
 namespace recurrent {

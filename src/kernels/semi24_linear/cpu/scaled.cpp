@@ -11,9 +11,9 @@
 #include <span>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/runs.h"
 #include "kernels/semi24_linear/rows.h"
+#include "kernels/shared/cpu/claims.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/generic/reference.h"
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/claims.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/claims.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/semi24.h"
 

@@ -1,9 +1,9 @@
 // The row `dense_on_device`: it unpacks W and multiplies by the GEMM that the executor lends. It has all
 // three directions, and is the only row of dW on a CUDA device.
-#include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/generic/dense_on_device.h"
-#include "kernels/semi24_linear/cuda/rows.h"
-#include "kernels/semi24_linear/sm80/copies/copies.h"
+#include "kernels/generic/predict_dense.h"
+#include "kernels/semi24_linear/rows.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

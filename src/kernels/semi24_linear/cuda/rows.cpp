@@ -1,4 +1,4 @@
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 
 namespace sparseloom::kernels {
 

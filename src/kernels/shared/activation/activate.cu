@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/activation/activation.h"
 #include "kernels/shared/activation/row.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 

@@ -1,8 +1,8 @@
 // Host side of activation_gradient.cuh: sizes the workspace, cuts the rows into pieces and launches.
 #include <algorithm>
 
+#include "kernels/shared/activation/activation.h"
 #include "kernels/shared/activation/activation_gradient.cuh"
-#include "kernels/shared/activation/activation_gradient.h"
 #include "kernels/shared/early_launch.cuh"
 
 namespace sparseloom::kernels::cuda {

@@ -19,7 +19,7 @@
 #include "kernels/shared/activation/row.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::activation_gradient {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/shared/bsr/choose.cuh"
-#include "kernels/shared/bsr/moving.h"
+#include "kernels/shared/bsr/topology.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// The blocks of a dense matrix on the device: the device version of sparseloom::pack.
+// The blocks of a dense matrix on the device, and back: the device versions of sparseloom::pack and unpack.
 #pragma once
 
 #include "sparseloom/layout.h"
@@ -13,5 +13,11 @@ int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, std::int
                   void* stream) noexcept;
 /// values += those blocks, of one tap. dense and values must be f32.
 int sm80_bsr_add(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
+
+/// dense [rows, taps, cols] <- values [blocks, taps, bm, bn] at their places, zero elsewhere. `taps`: 1, but
+/// for the weight of a convolution. `stream` is a cudaStream_t. Queues one launch and returns its
+/// cudaError_t.
+int sm80_bsr_unpack(const IndexView& index, std::int64_t taps, const void* values, const MatrixView& dense,
+                    void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,11 +1,13 @@
-// A change of topology on the device. The functions queue one launch each on `stream`, a cudaStream_t, and
-// return its cudaError_t.
+// A change of topology on the device, and topologies of any number of blocks up to a capacity
+// (sparseloom/topology.h). The functions queue their launches on `stream`, a cudaStream_t, and return its
+// cudaError_t.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "sparseloom/layout.h"
+#include "sparseloom/topology.h"
 
 namespace sparseloom::kernels::cuda {
 
@@ -23,5 +25,13 @@ int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, st
 /// workspace: as long as values.
 int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t blocks, std::int64_t block_bytes,
                      std::byte* workspace, void* stream) noexcept;
+
+/// sparseloom::choose_blocks, for grids of fewer than 2^28 cells.
+int sm80_choose_blocks(const BlockChoice& choice, std::uint8_t* mask, std::int32_t* flags,
+                       void* stream) noexcept;
+
+/// sparseloom::clear_free_blocks.
+int sm80_clear_free_blocks(void* blocks, std::int64_t block_bytes, const std::int32_t* crow_end,
+                           std::int64_t capacity, void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/shared/bsr/unpack.h"
+#include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/vector.cuh"
 
 namespace sparseloom::kernels::cuda {

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "kernels/shared/cost/gpu_rates.h"
 #include "kernels/shared/early_launch.cuh"
-#include "kernels/shared/probes/cluster_counts.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {

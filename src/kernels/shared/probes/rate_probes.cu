@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/rates.h"
+#include "kernels/shared/cost/gpu_rates.h"
 #include "kernels/shared/ptx/mma.cuh"
 
 namespace sparseloom::kernels::cuda {

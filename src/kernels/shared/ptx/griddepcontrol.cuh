@@ -6,7 +6,7 @@
 // nothing that another kernel may write, and it writes nothing; it may prefetch such data into L2, since all
 // stores meet there. After the wait it must not read such data through the read-only path (__ldg): its cache
 // lines may be older than the wait, and the compiler may move its loads ahead of the wait. It reads with
-// ptx/ld_global.cuh instead.
+// ptx/ld.cuh instead.
 #pragma once
 
 #include <cuda_runtime.h>

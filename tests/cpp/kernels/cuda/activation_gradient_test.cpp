@@ -1,7 +1,5 @@
 // The pass before a backward pass's products, against fp64: dz, its column sums, what it may write, and its
 // bits in every run.
-#include "kernels/shared/activation/activation_gradient.h"
-
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
+#include "kernels/shared/activation/activation.h"
 #include "sparseloom/generic/scalar.h"
 
 namespace sparseloom::testing {

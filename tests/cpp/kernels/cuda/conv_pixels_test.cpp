@@ -1,7 +1,7 @@
 // How im2col TMA is told to walk the pixels of a convolution; needs no GPU.
 #include <gtest/gtest.h>
 
-#include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_conv/sm90/entry.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.h"
 
 namespace sparseloom::testing {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/bsr_conv/cuda/rows.h"
+#include "kernels/bsr_conv/rows.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/bsr_conv/cuda/rows.h"
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
-#include "kernels/bsr_linear/sm80/dw_mma/cut.h"
+#include "kernels/bsr_conv/rows.h"
+#include "kernels/bsr_conv/sm80/entry.h"
+#include "kernels/bsr_linear/sm80/mma/dw/cut.h"
 #include "kernels/cuda/conv_case.h"
 #include "runtime/cuda.h"
 #include "sparseloom/executor.h"
@@ -82,13 +82,13 @@ int check(const ConvCase& c, bool special = false) {
 void check_pieces(const ConvCase& c, int pieces) {
   ConvCall call(c);
   Schedule schedule;
-  schedule.tile_m = c.block.rows, schedule.tile_n = cuda::mma_sdd_columns(c.block.rows);
-  schedule.tile_k = cuda::mma_sdd_tokens(static_cast<int>(size_of(c.dtype)));
+  schedule.tile_m = c.block.rows, schedule.tile_n = cuda::mma_dw_columns(c.block.rows);
+  schedule.tile_k = cuda::mma_dw_tokens(static_cast<int>(size_of(c.dtype)));
   schedule.split_k = pieces;
   const std::int64_t elements = call.args().index.blocks * c.shape.taps() * c.block.rows * c.block.cols;
   call.check(static_cast<std::size_t>(elements * pieces * 4),
              [&](const MatmulArgs& args, const ConvShape& shape) {
-               return cuda::sm80_conv_sdd(args, shape, schedule);
+               return cuda::sm80_conv_dw(args, shape, schedule);
              });
 }
 

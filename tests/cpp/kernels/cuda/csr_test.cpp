@@ -10,11 +10,8 @@
 #include <vector>
 
 #include "kernels/csr_case.h"
-#include "kernels/csr_linear/cuda/rows.h"
-#include "kernels/csr_linear/sm80/copies/copies.h"
-#include "kernels/csr_linear/sm80/gather/entry.h"
-#include "kernels/csr_linear/sm80/sampled/entry.h"
-#include "kernels/csr_linear/sm80/slabs/entry.h"
+#include "kernels/csr_linear/rows.h"
+#include "kernels/csr_linear/sm80/entries.h"
 #include "kernels/cuda/on_gpu.h"
 #include "runtime/cuda.h"
 

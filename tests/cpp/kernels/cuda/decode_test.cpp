@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
+#include "kernels/bsr_linear/sm90/decode_lines/x_streamed/entry.h"
 #include "kernels/cuda/device_call.h"
 #include "runtime/cuda.h"
 
@@ -43,8 +43,8 @@ TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer block
 /// Whether sm90_decode_lines lets X pass.
 bool passes(const Instance& instance) {
   const Problem problem = instance.cuda_problem(0);
-  return kernels::cuda::decode90::x_streamed::passes(problem.m, problem.rows, problem.cols, problem.blocks,
-                                                     runtime::cuda_device(0).multiprocessors / 2);
+  return kernels::cuda::decode_lines::x_streamed::passes(
+      problem.m, problem.rows, problem.cols, problem.blocks, runtime::cuda_device(0).multiprocessors / 2);
 }
 
 TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; block rows alike and not

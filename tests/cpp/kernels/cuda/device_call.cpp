@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/verb.h"
+#include "kernels/shared/cost/gpu_rates.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {

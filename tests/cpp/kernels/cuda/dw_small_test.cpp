@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
+#include "kernels/bsr_linear/sm80/dw_small/entry.h"
 #include "kernels/cuda/device_call.h"
 
 namespace sparseloom::testing {

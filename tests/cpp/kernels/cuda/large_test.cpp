@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/cuda/device_call.h"
+#include "kernels/shared/cost/gpu_rates.h"
 
 namespace sparseloom::testing {
 namespace {

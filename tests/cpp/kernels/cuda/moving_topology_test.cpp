@@ -13,7 +13,6 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/shared/bsr/moving.h"
 #include "kernels/shared/bsr/topology.h"
 #include "runtime/cuda.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/bsr_linear/verb.h"
 #include "kernels/cuda/measured_h200.h"
+#include "kernels/generic/predict_dense.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -1,9 +1,8 @@
 // The probes on a device: near what is expected of it, the same again, and nobody waits for them.
-#include "kernels/bsr_linear/cuda/rates.h"
-
 #include <cstdio>
 
 #include "kernels/cuda/device_call.h"
+#include "kernels/shared/cost/gpu_rates.h"
 
 namespace sparseloom::testing {
 namespace {

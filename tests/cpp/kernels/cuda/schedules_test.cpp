@@ -6,10 +6,10 @@
 #include <string>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
-#include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
-#include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm80/ffma/dw_cut.h"
+#include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
+#include "kernels/bsr_linear/sm80/mma/dw/row_parts.h"
+#include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
 #include "kernels/bsr_linear/verb.h"
 #include "sparseloom/executor.h"
 
@@ -184,8 +184,8 @@ TEST(CudaSchedules, PiecesOfTokensAreThoseOfTheCut) {
           if (p.blocks == 0) p.blocks = 1;
           MatmulArgs args;
           args.m = m, args.index.block = block;
-          const auto cut = cuda::mma_sdd::cut_tokens(cuda::mma_sdd::size_of_product(p), kMultiprocessors);
-          auto pieces = cuda::sdd::pieces_of(args, cuda::sm80_mma_sdd_schedule(p, kMultiprocessors));
+          const auto cut = cuda::mma::dw::cut_tokens(cuda::mma::dw::size_of_product(p), kMultiprocessors);
+          auto pieces = cuda::dw_pieces::pieces_of(args, cuda::sm80_mma_dw_schedule(p, kMultiprocessors));
           EXPECT_EQ(pieces.pieces, cut.pieces) << to_string(p);
           EXPECT_EQ(pieces.piece_tokens, cut.piece_tokens) << to_string(p);
           EXPECT_EQ(pieces.log2_group, cut.log2_group) << to_string(p);
@@ -193,7 +193,7 @@ TEST(CudaSchedules, PiecesOfTokensAreThoseOfTheCut) {
           const auto by_ffma = cuda::ffma::cut_tokens(m, (p.rows + block.rows - 1) / block.rows, block,
                                                       p.blocks, kMultiprocessors);
           const Schedule schedule = kernels::bsr_linear::ask(row_of("sm80_ffma"), p, kHopper).schedule;
-          pieces = cuda::sdd::pieces_of(args, schedule);
+          pieces = cuda::dw_pieces::pieces_of(args, schedule);
           EXPECT_EQ(pieces.pieces, by_ffma.pieces) << to_string(p);
           EXPECT_EQ(pieces.piece_tokens, by_ffma.piece_tokens) << to_string(p);
           EXPECT_EQ(pieces.log2_group, by_ffma.log2_group) << to_string(p);
@@ -202,7 +202,7 @@ TEST(CudaSchedules, PiecesOfTokensAreThoseOfTheCut) {
 }
 
 TEST(CudaSchedules, ItemsAndRegionsAreThoseOfTheWay) {
-  using namespace kernels::cuda::wgmma_sdd;
+  using namespace kernels::cuda::wgmma::dw;
   for (const BlockShape block : {BlockShape{16, 16}, {32, 16}, {16, 32}, {32, 32}, {64, 32}, {128, 128}})
     for (const double density : {0.01, 0.1, 0.3, 0.9})
       for (const std::int64_t side : {1000, 4096, 12000})

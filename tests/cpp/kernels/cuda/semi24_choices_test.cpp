@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "kernels/bsr_linear/dense/predict.h"
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/generic/predict_dense.h"
+#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 
 namespace sparseloom::testing {

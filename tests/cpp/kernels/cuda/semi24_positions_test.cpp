@@ -11,7 +11,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/on_gpu.h"
-#include "kernels/semi24_linear/sm80/fp32_ffma/entry.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/semi24_linear/sm90/dx_expanded/entry.h"
 #include "runtime/cuda.h"
 #include "sparseloom/generic/scalar.h"

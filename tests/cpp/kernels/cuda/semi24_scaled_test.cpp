@@ -11,7 +11,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/on_gpu.h"
-#include "kernels/semi24_linear/sm80/forward_dots/kernel.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/semi24_linear/sm90/decode/entry.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 #include "runtime/cuda.h"

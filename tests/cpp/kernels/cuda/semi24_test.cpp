@@ -12,8 +12,8 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/on_gpu.h"
-#include "kernels/semi24_linear/cuda/rows.h"
-#include "kernels/semi24_linear/sm80/copies/copies.h"
+#include "kernels/semi24_linear/rows.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/semi24_linear/sm80/forward_mma/entry.h"
 #include "kernels/semi24_linear/sm90/decode/entry.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"

@@ -8,8 +8,8 @@
 
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
-#include "kernels/bsr_linear/sm80/forward_mma/entry.h"
-#include "kernels/bsr_linear/sm90/decode_rows/entry.h"
+#include "kernels/bsr_linear/sm80/mma/entry.h"
+#include "kernels/bsr_linear/sm90/decode_lines/entry.h"
 #include "kernels/bsr_linear/verb.h"
 #include "ops/rows.h"
 #include "sparseloom/error.h"
@@ -126,7 +126,7 @@ TEST(SmallBatchSchedules, AScheduleThatNamesNoInstanceIsRefused) {
     if (i == 3) s.tile_k = 32;
     if (i == 4) s.tiles_in_turn = 0;
     if (i == 5) s.cluster = 2;  // teams have wider tiles
-    EXPECT_EQ(kernels::cuda::sm80_mma_dds(args, s), kInvalid) << i;
+    EXPECT_EQ(kernels::cuda::sm80_mma_forward(args, s), kInvalid) << i;
   }
   Schedule s;
   s.tile_m = 8, s.tile_n = 32, s.tile_k = 32, s.warps = 4;  // fewer tokens than the call has

@@ -34,7 +34,7 @@ TEST_P(CudaSmall, RaggedAndMisaligned) {
 TEST_P(CudaSmall, DeepAndEmpty) {
   Case c = base();
   // dw by wgmma cuts many tokens into parts, 600 of fp32 and 800 of 16 bits, whose flags it reads in a
-  // workspace of any content (dw_wgmma/parts.cuh): filled, or initcheck would report them.
+  // workspace of any content (wgmma/dw/parts.cuh): filled, or initcheck would report them.
   const bool cut = c.direction == Direction::dw && c.dtype == DType::f32;
   c.m = 300, c.rows = 40, c.cols = 150, c.block = {16, 32}, c.density = 0.4;
   check_on_device(c, Memory::exact);
@@ -48,7 +48,7 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   }
 }
 
-// With an activation behind it, which warps of their own apply (forward_wgmma/epilogue_warps.cuh), and a
+// With an activation behind it, which warps of their own apply (wgmma/forward/epilogue_warps.cuh), and a
 // residual's own epilogue.
 TEST_P(CudaSmall, PreActivation) {
   Case c = base();

@@ -1,7 +1,5 @@
 // pack, its sum, unpack and activate on the device against their twins on the host: bit for bit, for every
 // element size, edge and alignment.
-#include "kernels/shared/bsr/unpack.h"
-
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +12,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/activation/activation.h"
 #include "kernels/shared/bsr/pack.h"
 #include "sparseloom/conv_ops.h"
 #include "sparseloom/layout.h"

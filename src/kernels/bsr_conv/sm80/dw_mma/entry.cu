@@ -2,32 +2,32 @@
 // it.
 #include <cstdint>
 
-#include "kernels/bsr_conv/sm80/dw_mma/entry.h"
 #include "kernels/bsr_conv/sm80/dw_mma/instances.h"
-#include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
+#include "kernels/bsr_conv/sm80/entry.h"
+#include "kernels/bsr_linear/sm80/mma/dw/pieces.h"
 
 namespace sparseloom::kernels::cuda {
 
-int sm80_conv_sdd(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
+int sm80_conv_dw(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
-  if (!sdd::names_instance(schedule, index.block.rows, mma_sdd_columns(index.block.rows),
-                           mma_sdd_tokens(static_cast<int>(size_of(args.dtype)))))
+  if (!dw_pieces::names_instance(schedule, index.block.rows, mma_dw_columns(index.block.rows),
+                                 mma_dw_tokens(static_cast<int>(size_of(args.dtype)))))
     return cudaErrorInvalidValue;
-  const sdd::Pieces cut = sdd::pieces_of(args, schedule);
+  const dw_pieces::Pieces cut = dw_pieces::pieces_of(args, schedule);
   if (cut.pieces == 0) return cudaErrorInvalidValue;
-  conv_sdd::Params params{sdd::params_of(args, cut), {}, static_cast<unsigned>(shape.taps()), false};
+  conv_dw::Params params{dw_pieces::params_of(args, cut), {}, static_cast<unsigned>(shape.taps()), false};
   params.few_taps = params.x_chunks && conv::few_taps(shape) && args.b_stride < std::int64_t{1} << 31;
   for (int i = 0; i < 3; ++i) params.axis[i] = shape.axis[i];
   params.elements *= shape.taps();
-  const std::int64_t items = mma_sdd_items(index.blocks * shape.taps(), params.block_rows, cut.log2_group);
+  const std::int64_t items = mma_dw_items(index.blocks * shape.taps(), params.block_rows, cut.log2_group);
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(cut.pieces));
-  const auto launch = args.dtype == DType::bf16  ? conv_sdd::conv_sdd_bf16
-                      : args.dtype == DType::f16 ? conv_sdd::conv_sdd_f16
-                                                 : conv_sdd::conv_sdd_tf32;
+  const auto launch = args.dtype == DType::bf16  ? conv_dw::conv_dw_bf16
+                      : args.dtype == DType::f16 ? conv_dw::conv_dw_f16
+                                                 : conv_dw::conv_dw_tf32;
   const cudaError_t status =
       launch(params, schedule.tile_m, grid, args.device, static_cast<cudaStream_t>(args.stream));
-  return sdd::sum_up(status, params, cut.pieces, args);
+  return dw_pieces::sum_up(status, params, cut.pieces, args);
 }
 
 }  // namespace sparseloom::kernels::cuda

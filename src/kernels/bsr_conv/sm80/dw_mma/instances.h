@@ -1,15 +1,15 @@
-// Interface between the launcher of conv_sdd and its instances.
+// Interface between the launcher of conv_dw and its instances.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include "kernels/bsr_conv/walk.h"
-#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
+#include "kernels/bsr_linear/sm80/mma/dw/instances.h"
 
-namespace sparseloom::kernels::cuda::conv_sdd {
+namespace sparseloom::kernels::cuda::conv_dw {
 
 /// Of the base, m counts the pixels of dy; elements are blocks * taps * bm * bn.
-struct Params : MmaSddParams {
+struct Params : MmaDwParams {
   conv::Axis axis[3];  // the outermost first
   unsigned taps;
   bool few_taps;  // as conv::few_taps, of an x that is copied in chunks, and lies less than 2^31 elements
@@ -17,8 +17,8 @@ struct Params : MmaSddParams {
 };
 
 /// grid.x: items, grid.y: pieces of the pixels.
-cudaError_t conv_sdd_bf16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
-cudaError_t conv_sdd_f16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
-cudaError_t conv_sdd_tf32(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t conv_dw_bf16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t conv_dw_f16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t conv_dw_tf32(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
 
-}  // namespace sparseloom::kernels::cuda::conv_sdd
+}  // namespace sparseloom::kernels::cuda::conv_dw

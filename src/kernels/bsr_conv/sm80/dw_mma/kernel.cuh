@@ -1,7 +1,7 @@
 // dW of a convolution on tensor cores: out[i][t][r, c] = sum over pixels p of dy of dy[p, row(i) * bm + r] *
 // x[under(p, t), col[i] * bn + c] for every stored block i and tap t.
 //
-// To the kernel of bsr_linear/sm80/dw_mma, whose parts this one uses, a block under a tap is a block, and
+// To the kernel of bsr_linear/sm80/mma/dw, whose parts this one uses, a block under a tap is a block, and
 // pixels are tokens. The taps of a block follow each other, and so share a work item: it reads dy's rows
 // once, and x's once for each tap, from L2.
 //
@@ -14,10 +14,10 @@
 
 #include "kernels/bsr_conv/cuda/pixel.cuh"
 #include "kernels/bsr_conv/sm80/dw_mma/instances.h"
-#include "kernels/bsr_linear/sm80/dw_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/dw/kernel.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
-namespace sparseloom::kernels::cuda::conv_sdd {
+namespace sparseloom::kernels::cuda::conv_dw {
 
 __device__ __forceinline__ std::int64_t list_begin(const Params& params, std::int64_t row) {
   return std::int64_t{params.crow[row]} * params.taps;
@@ -31,12 +31,12 @@ template <class Config>
 class Gather {
   using Tile = typename Config::TileX;
   using Word = typename Config::Word;
-  static constexpr int kPassTokens = mma_sdd::kThreads / Tile::kChunks,
+  static constexpr int kPassTokens = mma::dw::kThreads / Tile::kChunks,
                        kPasses = Config::kTokens / kPassTokens;
-  static_assert(mma_sdd::kThreads % Tile::kChunks == 0 && Config::kTokens % kPassTokens == 0);
+  static_assert(mma::dw::kThreads % Tile::kChunks == 0 && Config::kTokens % kPassTokens == 0);
 
  public:
-  __device__ __forceinline__ Gather(const Params& params, const mma_sdd::Item& item, const Walk (&walk)[3])
+  __device__ __forceinline__ Gather(const Params& params, const mma::dw::Item& item, const Walk (&walk)[3])
       : walk_(walk),
         from_(static_cast<const Word*>(params.x)),
         stride_(params.x_stride),
@@ -85,7 +85,7 @@ class Gather {
       for (int pass = 0; pass < kPasses; ++pass) {
         const int token = first + pass * kPassTokens;
         const std::int32_t number = moved(pixels[token], tap_.adds, walk_);
-        *reinterpret_cast<uint4*>(tile + Tile::offset(token, chunk)) = mma_sdd::read_elements<Word>(
+        *reinterpret_cast<uint4*>(tile + Tile::offset(token, chunk)) = mma::dw::read_elements<Word>(
             reinterpret_cast<const std::byte*>(from_ + (number < 0 ? 0 : number * stride_ + column_)),
             number < 0 ? 0 : bytes_);
       }
@@ -102,8 +102,8 @@ class Gather {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
-    conv_sdd_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(mma::dw::kThreads, Config::kResident)
+    conv_dw_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ Pixel pixels[2][Config::kTokens];
   __shared__ Under under[2][Config::kTokens];
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_column = warp % Config::kWarpColumns, warp_row = warp / Config::kWarpColumns;
 
-  const mma_sdd::Item item = mma_sdd::find_item(params, blockIdx.x, lane);
+  const mma::dw::Item item = mma::dw::find_item(params, blockIdx.x, lane);
   if (item.blocks == 0) return;
   if (threadIdx.x < 3) walk[threadIdx.x] = conv::walk_forward(params.axis[threadIdx.x]);
   __syncthreads();
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
   const int last_valid = static_cast<int>(tokens - std::int64_t{chunks - 1} * Config::kTokens);
 
   const Gather<Config> gather(params, item, walk);
-  using SourceY = mma_sdd::TileSource<Word, typename Config::TileY, Config::kTokens>;
+  using SourceY = mma::dw::TileSource<Word, typename Config::TileY, Config::kTokens>;
   const std::int64_t dy_column =
       item.row * Config::kRows + SourceY::chunk_of_thread() * Config::TileY::kPerChunk;
   SourceY source_y(params.dy, params.dy_stride, first_token, params.rows, dy_column, true, params.dy_chunks);
@@ -145,16 +145,16 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
     if (chunk < chunks) {
       std::byte* stage = shared + slot_of_ring * Config::kStageBytes;
       gather.load(pixels[chunk % 2], under[chunk % 2], stage);
-      mma_sdd::load_tile(source_y, stage + Config::kTileXBytes,
+      mma::dw::load_tile(source_y, stage + Config::kTileXBytes,
                          chunk + 1 == chunks ? last_valid : Config::kTokens);
     }
     ptx::cp_async_commit();  // even an empty group: the wait below counts groups
   };
 
-  const mma_sdd::LaneReads<Config> reads(lane, warp_column, warp_row);
+  const mma::dw::LaneReads<Config> reads(lane, warp_column, warp_row);
   const int item_pieces = ((item.blocks << params.log2_bn) + 15) / 16;
   const int warp_pieces = (item_pieces - warp_column + Config::kWarpColumns - 1) / Config::kWarpColumns;
-  mma_sdd::Sums<Config> sums = {};
+  mma::dw::Sums<Config> sums = {};
   // Prologue: fill all stages but one. A step's pixels are written over once those of the next were read.
   for (int stage = 0; stage < Config::kStages - 1; ++stage) {
     if (finds) find(stage);
@@ -169,12 +169,12 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, Config::kResident)
     __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;
     // Multiply the stage, and issue the copies of a later one in between.
-    mma_sdd::mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
+    mma::dw::mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
                                [&] { load_stage(chunk + Config::kStages - 1, before); });
     if (finds) find(chunk + Config::kStages);
     now = now + 1 == Config::kStages ? 0 : now + 1;
   }
-  mma_sdd::store_blocks<Config>(params, item, sums, lane, warp_column, warp_row);
+  mma::dw::store_blocks<Config>(params, item, sums, lane, warp_column, warp_row);
 }
 
-}  // namespace sparseloom::kernels::cuda::conv_sdd
+}  // namespace sparseloom::kernels::cuda::conv_dw

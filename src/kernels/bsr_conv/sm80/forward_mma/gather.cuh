@@ -13,10 +13,10 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm80/forward_mma/params.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/dds_gather.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/gather.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
-namespace sparseloom::kernels::cuda::conv_dds {
+namespace sparseloom::kernels::cuda::conv_forward {
 
 /// The stream of a block row.
 template <class Direction, class T>
@@ -67,7 +67,7 @@ __device__ __forceinline__ void copy(std::uint32_t to, const Bits* from, int byt
   if (aligned) {
     ptx::cp_async_cg(to, from, bytes);
   } else {
-    dds::copy_elements(to, from, bytes);
+    mma::forward::copy_elements(to, from, bytes);
   }
 }
 
@@ -91,7 +91,7 @@ template <class T>
 __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorage<T>& shared,
                                         const Rows<T>& rows, const Piece (&pieces)[SharedStorage<T>::kPieces],
                                         std::uint32_t to) {
-  using Lines = dds::Swizzle<T::kChunkBytes>;
+  using Lines = mma::forward::Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
   const int row = threadIdx.x / Rows<T>::kChunks, c = threadIdx.x % Rows<T>::kChunks;
   const int inside =
@@ -134,7 +134,7 @@ __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorag
 template <class T>
 __device__ __forceinline__ void fetch_b(Forward, const Params& params,
                                         const Piece (&pieces)[SharedStorage<T>::kPieces], std::uint32_t to) {
-  using Lines = dds::Swizzle<T::kChunkBytes>;
+  using Lines = mma::forward::Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
   constexpr int kRowStep = T::kThreads / Lines::kChunks,
                 kCopies = T::kBlockRow < kRowStep ? 1 : T::kBlockRow / kRowStep;
@@ -163,7 +163,7 @@ __device__ __forceinline__ void fetch_b(Forward, const Params& params,
 template <class T>
 __device__ __forceinline__ void fetch_b(Dx, const Params& params,
                                         const Piece (&pieces)[SharedStorage<T>::kPieces], std::uint32_t to) {
-  using Lines = dds::DxRows<T>;
+  using Lines = mma::forward::DxRows<T>;
   using Bits = typename T::Bits;
   constexpr int kAll = T::kChunk * Lines::kChunks, kCopies = kAll < T::kThreads ? 1 : kAll / T::kThreads;
   constexpr int kRowStep = T::kThreads / Lines::kChunks;
@@ -189,4 +189,4 @@ __device__ __forceinline__ void fetch_b(Dx, const Params& params,
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::conv_dds
+}  // namespace sparseloom::kernels::cuda::conv_forward

@@ -25,33 +25,34 @@
 
 #include "kernels/bsr_conv/sm80/forward_mma/gather.cuh"
 #include "kernels/bsr_conv/sm80/forward_mma/params.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/kernel.cuh"
 
-namespace sparseloom::kernels::cuda::conv_dds {
+namespace sparseloom::kernels::cuda::conv_forward {
 
 /// Rounds and stores the tile's sums by way of the ring, which must be free.
 template <class T>
 __device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T>& shared, unsigned block_row,
-                                           const dds::Sums<T>& sums) {
+                                           const mma::forward::Sums<T>& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* const strip = reinterpret_cast<float*>(shared.ring[0]) + warp * 16 * T::kSumsStride;
-  const dds::Columns<T> columns(params, block_row);
+  const mma::forward::Columns<T> columns(params, block_row);
   // Rolled, so that the activations exist once; the inner loop selects registers by constant indices.
 #pragma unroll 1
   for (int turn = 0; turn < T::kFragmentsM; ++turn) {
 #pragma unroll
     for (int i = 0; i < T::kFragmentsM; ++i) {
-      if (i == turn) dds::spread<T>(strip, sums[i]);
+      if (i == turn) mma::forward::spread<T>(strip, sums[i]);
     }
     __syncwarp();
     const int first = warp / T::kWarpsN * T::kWarpTokens + turn * 16;
     if (columns.exist > 0) {
 #pragma unroll 2
-      for (int row = lane / dds::Columns<T>::kLanes; row < 16; row += dds::Columns<T>::kRows) {
+      for (int row = lane / mma::forward::Columns<T>::kLanes; row < 16;
+           row += mma::forward::Columns<T>::kRows) {
         const std::int64_t own = shared.own[first + row];
         if (own < 0) break;  // so are those behind it
         const float4 sum = *reinterpret_cast<const float4*>(strip + row * T::kSumsStride +
-                                                            lane % dds::Columns<T>::kLanes * 4);
+                                                            lane % mma::forward::Columns<T>::kLanes * 4);
         float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2],
                       sum.w + columns.bias[3]};
         epilogue::activate(params.activation, y);
@@ -63,7 +64,7 @@ __device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T
             if (e < columns.exist) y[e] += T::Element::to_f32(more[e]);
           }
         }
-        dds::store_four<T>(
+        mma::forward::store_four<T>(
             static_cast<typename T::Bits*>(params.out) + own * params.out_stride + columns.column, y,
             columns.exist, params.store_vectors);
       }
@@ -74,7 +75,7 @@ __device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T
 
 template <class Direction, class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-    conv_dds_kernel(const __grid_constant__ Params params) {
+    conv_forward_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   const unsigned block_row = blockIdx.x % params.block_rows, tile = blockIdx.x / params.block_rows;
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   }
   if (finds) shared.pieces[(T::kStages - 1) % 2][threadIdx.x] = find(T::kStages - 1);
 
-  dds::Sums<T> sums = {};
+  mma::forward::Sums<T> sums = {};
   int stage = 0;
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -111,9 +112,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     ptx::cp_async_wait<T::kStages - 2>();
     __syncthreads();
     const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
-    dds::Fragments<T> fragments[2];
-    dds::load_a<T>(fragments[0], a, 0);
-    dds::load_b<T>(Direction{}, fragments[0], b, 0);
+    mma::forward::Fragments<T> fragments[2];
+    mma::forward::load_a<T>(fragments[0], a, 0);
+    mma::forward::load_b<T>(Direction{}, fragments[0], b, 0);
     // Begin to find the pieces of a later chunk: the index arrives while this chunk is multiplied.
     Piece piece;
     if (finds) piece = find(chunk + T::kStages);
@@ -124,10 +125,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       if (step + 1 < T::kSteps) {
-        dds::load_a<T>(fragments[(step + 1) % 2], a, step + 1);
-        dds::load_b<T>(Direction{}, fragments[(step + 1) % 2], b, step + 1);
+        mma::forward::load_a<T>(fragments[(step + 1) % 2], a, step + 1);
+        mma::forward::load_b<T>(Direction{}, fragments[(step + 1) % 2], b, step + 1);
       }
-      dds::multiply<T>(sums, fragments[step % 2]);
+      mma::forward::multiply<T>(sums, fragments[step % 2]);
     }
     if (finds) shared.pieces[(chunk + T::kStages) % 2][threadIdx.x] = piece;
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
@@ -137,4 +138,4 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   store_tile<T>(params, shared, block_row, sums);
 }
 
-}  // namespace sparseloom::kernels::cuda::conv_dds
+}  // namespace sparseloom::kernels::cuda::conv_forward

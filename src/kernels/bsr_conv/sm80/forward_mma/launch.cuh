@@ -1,21 +1,21 @@
-// Host side of conv_dds: looks up the instance for the block's side, and launches it.
+// Host side of conv_forward: looks up the instance for the block's side, and launches it.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/bsr_conv/sm80/entry.h"
 #include "kernels/bsr_conv/sm80/forward_mma/kernel.cuh"
-#include "kernels/bsr_conv/sm80/forward_mma/tiles.h"
-#include "kernels/bsr_linear/sm80/forward_mma/launch.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/launch.cuh"
 #include "kernels/shared/early_launch.cuh"
 
-namespace sparseloom::kernels::cuda::conv_dds {
+namespace sparseloom::kernels::cuda::conv_forward {
 
 template <class Element, int kIndex>
-using TileAt = dds::Tile<Element, kTiles[kIndex].block_row, kTiles[kIndex].tokens, kTiles[kIndex].chunk_bytes,
-                         kTiles[kIndex].warps_m, kTiles[kIndex].warps_n, kTiles[kIndex].stages,
-                         kTiles[kIndex].blocks_per_sm>;
+using TileAt = mma::forward::Tile<Element, kTiles[kIndex].block_row, kTiles[kIndex].tokens,
+                                  kTiles[kIndex].chunk_bytes, kTiles[kIndex].warps_m, kTiles[kIndex].warps_n,
+                                  kTiles[kIndex].stages, kTiles[kIndex].blocks_per_sm>;
 
 /// The pixel count of the largest stride class; forward has one class, and dx's are about equal.
 template <class Direction>
@@ -31,15 +31,16 @@ int launch_tile(const Params& params, const MatmulArgs& args, const conv::Shape&
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= T::kStages * T::kStageBytes + kTableBytes, "the row's workspace bound holds");
   static_assert(kSharedBytes <= 163 * 1024, "exceeds the 163 KB of shared memory of sm_80");
-  if (const cudaError_t status = allow_shared_memory<conv_dds_kernel<Direction, T>>(
+  if (const cudaError_t status = allow_shared_memory<conv_forward_kernel<Direction, T>>(
           kSharedBytes, args.device, cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const std::int64_t tiles = dds::ceil_div(most_pixels<Direction>(shape), T::kTokens) * params.block_rows;
+  const std::int64_t tiles =
+      mma::forward::ceil_div(most_pixels<Direction>(shape), T::kTokens) * params.block_rows;
   const std::int64_t classes = kIsDx<Direction> ? shape.strides() : 1;
   if (tiles >= std::int64_t{1} << 31 || classes > 65535) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(classes));
-  conv_dds_kernel<Direction, T>
+  conv_forward_kernel<Direction, T>
       <<<grid, T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
   return cudaGetLastError();
 }
@@ -82,9 +83,9 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   const int side = dx ? index.block.rows : index.block.cols;
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = args.activation;
-  params.copy_a = dds::aligned(args.a, args.a_stride * kBytes, 16);
-  params.copy_b = dds::aligned(args.values, 0, 16);
-  params.store_vectors = dds::aligned(args.out, args.out_stride * kBytes, 4 * kBytes);
+  params.copy_a = mma::forward::aligned(args.a, args.a_stride * kBytes, 16);
+  params.copy_b = mma::forward::aligned(args.values, 0, 16);
+  params.store_vectors = mma::forward::aligned(args.out, args.out_stride * kBytes, 4 * kBytes);
   for (int i = 0; i < 3; ++i) params.axis[i] = shape.axis[i];
   params.images = shape.images;
   params.kernel_taps = static_cast<int>(shape.taps());
@@ -95,4 +96,4 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   return launch_named<Direction, Element>(params, args, shape, schedule);
 }
 
-}  // namespace sparseloom::kernels::cuda::conv_dds
+}  // namespace sparseloom::kernels::cuda::conv_forward

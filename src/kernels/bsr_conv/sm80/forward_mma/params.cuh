@@ -8,14 +8,14 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/cuda/pixel.cuh"
-#include "kernels/bsr_linear/sm80/forward_mma/dds_epilogue.cuh"
+#include "kernels/bsr_linear/sm80/mma/forward/epilogue.cuh"
 
-namespace sparseloom::kernels::cuda::conv_dds {
+namespace sparseloom::kernels::cuda::conv_forward {
 
-using dds::Dx, dds::Forward, dds::kIsDx;
+using mma::forward::Dx, mma::forward::Forward, mma::forward::kIsDx;
 
 /// Of the base, a is what is gathered: x [pixels, a_width], in dx dy. values is [blocks][taps][bm, bn].
-struct Params : dds::Params {
+struct Params : mma::forward::Params {
   Axis axis[3];  // the outermost first
   int images;
   int kernel_taps;
@@ -88,4 +88,4 @@ __device__ __forceinline__ bool find_pixels(const Params& params, SharedStorage<
   return true;
 }
 
-}  // namespace sparseloom::kernels::cuda::conv_dds
+}  // namespace sparseloom::kernels::cuda::conv_forward

@@ -1,6 +1,6 @@
 // The Hopper kernel of a convolution's dW[block][tap] = sum over pixels p of dY[p, rows of the block]^T
 // x[under (p, tap), columns of the block], at the stored blocks. It is the kernel of a product
-// (bsr_linear/sm90/dw_wgmma/kernel.cuh) whose blocks are the stored ones under each tap, with producers of
+// (bsr_linear/sm90/wgmma/dw/kernel.cuh) whose blocks are the stored ones under each tap, with producers of
 // its own. Taps of a block follow each other, so that most items are the taps of one or two blocks: they read
 // dY once, and of X mostly the same lines of L2.
 #pragma once
@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/dw_wgmma/produce.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/consume.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/consume.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
@@ -19,7 +19,7 @@ template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     wgmma_conv_dw_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<wgmma_sdd::SharedStorage<T>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<wgmma::dw::SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.dy);
     ptx::prefetch_tensor_map(&params.x);
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     produce<T>(params, shared);
   } else {
     ptx::claim_registers_to<T::kConsumerRegisters>();
-    wgmma_sdd::consume<T>(params, shared, warpgroup);
+    wgmma::dw::consume<T>(params, shared, warpgroup);
   }
 }
 

@@ -6,13 +6,13 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/schedule.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/schedule.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 
 /// Of the base, x is an im2col map. To the kernel a block under a tap is a block: block b is stored block b /
 /// taps, and block row r has blocks crow[r] taps .. crow[r + 1] taps - 1.
-struct Params : wgmma_sdd::Params {
+struct Params : wgmma::dw::Params {
   wgmma_conv::PixelWalk walk;
 };
 

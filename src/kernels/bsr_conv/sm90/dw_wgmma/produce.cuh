@@ -1,4 +1,4 @@
-// The producers of a convolution's dW: those of a product (bsr_linear/sm90/dw_wgmma/produce.cuh), but X's
+// The producers of a convolution's dW: those of a product (bsr_linear/sm90/wgmma/dw/produce.cuh), but X's
 // boxes hold the pixels that a step's pixels of dY meet under the tap of a block.
 #pragma once
 
@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/dw_wgmma/params.cuh"
-#include "kernels/bsr_linear/sm90/dw_wgmma/produce.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/produce.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 
-using wgmma_sdd::Agenda, wgmma_sdd::Ring;
+using wgmma::dw::Agenda, wgmma::dw::Ring;
 
 /// Where a box of X begins: its channel and its tap in one register, since a warp has up to seven boxes, and
 /// as many of the next part. A map has 8 bits for a tap along each of two axes, or 5 along each of three.
@@ -39,17 +39,17 @@ class BoxPlace {
 /// What a warp copies for each step of a part. Producer warp i % kProducers copies box i of X.
 template <class T>
 struct Copies {
-  wgmma_sdd::Item item;
-  wgmma_sdd::Part part;
+  wgmma::dw::Item item;
+  wgmma::dw::Part part;
   BoxPlace box[T::kOwnBoxes];  // this warp's boxes of X
 };
 
 /// Finds what to copy for the next part; false: there are no more. Takes a few L2 latencies.
 template <class T>
-__device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, wgmma_sdd::Cursor& cursor,
+__device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, wgmma::dw::Cursor& cursor,
                                             Copies<T>& copies) {
   if (!agenda.next(copies.part)) return false;
-  copies.item = wgmma_sdd::find_item(params, copies.part.item, cursor);
+  copies.item = wgmma::dw::find_item(params, copies.part.item, cursor);
   const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
 #pragma unroll
   for (int i = 0; i < T::kOwnBoxes; ++i) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
 template <class T, bool kFirst>
 __device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step,
                                              std::int32_t end, Ring& ring, const Agenda& agenda,
-                                             wgmma_sdd::Record* records) {
+                                             wgmma::dw::Record* records) {
   const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
   const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X, so they copy dY
   std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
@@ -84,8 +84,8 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
       const std::uint32_t full = ring.pipeline.full(ring.stage),
                           to = ring.stages + ring.stage * ring.stage_bytes;
       if (kFirst && step == 0 && warp == 0) {
-        const wgmma_sdd::Item& item = copies.item;
-        const wgmma_sdd::Part& part = copies.part;
+        const wgmma::dw::Item& item = copies.item;
+        const wgmma::dw::Part& part = copies.part;
         records[ring.stage] = {item.row, item.first, item.blocks, part.steps, part.slot, agenda.others(part)};
       }
       Pipeline::expect(full, bytes);
@@ -109,12 +109,12 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
 
 /// The loop of one of the four producer warps.
 template <class T>
-__device__ __forceinline__ void produce(const Params& params, wgmma_sdd::SharedStorage<T>& shared) {
+__device__ __forceinline__ void produce(const Params& params, wgmma::dw::SharedStorage<T>& shared) {
   Ring ring{{shared.full, shared.empty}, ptx::shared_address(shared.ring), params.stage_bytes, params.stages};
   const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
-  Agenda agenda(wgmma_sdd::cut_items(wgmma_sdd::count_items(params), grid, params.steps),
+  Agenda agenda(wgmma::dw::cut_items(wgmma::dw::count_items(params), grid, params.steps),
                 static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
-  wgmma_sdd::Cursor cursor;
+  wgmma::dw::Cursor cursor;
   Copies<T> copies;
   bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1

@@ -1,7 +1,7 @@
 // sm90_wgmma_conv: selects the instance of kernel.cuh for the dtype and the direction.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_conv/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_conv/sm90/entry.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.h"
 
 namespace sparseloom::kernels::cuda {

@@ -1,4 +1,4 @@
-// The Hopper kernel of a convolution: that of a product (bsr_linear/sm90/forward_wgmma/kernel.cuh), whose
+// The Hopper kernel of a convolution: that of a product (bsr_linear/sm90/wgmma/forward/kernel.cuh), whose
 // tiles, ring, consumers and stores it uses, with producers of its own. A tile's tokens are walked pixels, of
 // out in forward and of dx in dx; a stage has a K tile of channels under one tap.
 //
@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/produce.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/consume.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/consume.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     wgmma_conv_kernel(const __grid_constant__ Params params) {
   static_assert(!T::kAddsResidual && !T::kHasEpilogueWarps, "barriers that are not initialised here");
   extern __shared__ __align__(1024) std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<wgmma_dds::SharedStorage<T>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<wgmma::forward::SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.x);
     ptx::prefetch_tensor_map(&params.values);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     if (producer < T::kProducers) produce<T>(params, shared, producer);
   } else {
     if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();
-    wgmma_dds::consume<T>(params, shared, warpgroup);
+    wgmma::forward::consume<T>(params, shared, warpgroup);
   }
 }
 

@@ -8,13 +8,13 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_conv/sm90/forward_wgmma/kernel.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/launch.cuh"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 
-using wgmma_dds::Operands;
+using wgmma::forward::Operands;
 
 template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const PixelTensor& pixels, const Operands& operands,
@@ -23,9 +23,10 @@ int launch_tile(Params& params, const MatmulArgs& args, const PixelTensor& pixel
       schedule.swap_ab != T::kSwapAB)
     return cudaErrorInvalidValue;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  if (!wgmma_dds::prepare<T>(params, args, operands, schedule, device.l2_bytes)) return cudaErrorInvalidValue;
+  if (!wgmma::forward::prepare<T>(params, args, operands, schedule, device.l2_bytes))
+    return cudaErrorInvalidValue;
   if (!encode_pixel_map(params.x, pixels, T::kTokens, T::kKTile)) return cudaErrorInvalidValue;
-  constexpr int kSharedBytes = sizeof(wgmma_dds::SharedStorage<T>);
+  constexpr int kSharedBytes = sizeof(wgmma::forward::SharedStorage<T>);
   constexpr int kCarveout =
       T::kBlocksPerSm > 1 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;
   if (const cudaError_t status =
@@ -51,15 +52,14 @@ template <class Direction, class Element, int kSide>
 int launch_side(Params& params, const MatmulArgs& args, const PixelTensor& pixels, const Operands& operands,
                 const Schedule& schedule) noexcept {
   constexpr int kPart = kSide < 64 ? kSide : 64;  // of a K tile; in narrow tiles also the most of a slice
-  using Plain = wgmma_dds::Tile<Direction, Element, wgmma_dds::Wide, kSide, kPart>;
-  using Narrow = wgmma_dds::Tile<Direction, Element, wgmma_dds::Narrow, kPart, kPart>;
+  using Plain = wgmma::forward::Tile<Direction, Element, wgmma::forward::Wide, kSide, kPart>;
+  using Narrow = wgmma::forward::Tile<Direction, Element, wgmma::forward::Narrow, kPart, kPart>;
   if (schedule.tile_n == Narrow::kOutputs)
     return launch_tile<Narrow>(params, args, pixels, operands, schedule);
   if constexpr (Plain::kDeferredStore && !Plain::kIsDx) {
     if (schedule.stores_at_end)
-      return launch_tile<
-          wgmma_dds::Tile<wgmma_dds::ForwardActivated, Element, wgmma_dds::Wide, kSide, kPart>>(
-          params, args, pixels, operands, schedule);
+      return launch_tile<wgmma::forward::Tile<wgmma::forward::ForwardActivated, Element, wgmma::forward::Wide,
+                                              kSide, kPart>>(params, args, pixels, operands, schedule);
     if (params.activation != Activation::none) return cudaErrorInvalidValue;  // a deferred store has none
   }
   return launch_tile<Plain>(params, args, pixels, operands, schedule);
@@ -70,14 +70,14 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   constexpr bool dx = Direction::kIsDx;
   const IndexView& index = args.index;
   if (args.m == 0 || (dx ? index.cols : index.rows) == 0) return cudaSuccess;
-  Operands operands = wgmma_dds::operands_of<Direction, Element>(args);
+  Operands operands = wgmma::forward::operands_of<Direction, Element>(args);
   operands.values.height *= shape.taps();
   PixelTensor pixels = pixel_tensor(shape, dx);
   pixels.data = args.a;
   pixels.dtype = args.dtype;
   pixels.channels = dx ? index.rows : index.cols;
   pixels.stride_bytes = args.a_stride * Element::kBytes;
-  if (!wgmma_dds::possible(operands) || !pixel_map_possible(pixels)) return cudaErrorInvalidValue;
+  if (!wgmma::forward::possible(operands) || !pixel_map_possible(pixels)) return cudaErrorInvalidValue;
   if (index.block.rows != index.block.cols || args.residual != nullptr || args.pre != nullptr ||
       (dx && args.activation != Activation::none))
     return cudaErrorInvalidValue;

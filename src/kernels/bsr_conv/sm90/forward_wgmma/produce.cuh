@@ -9,15 +9,15 @@
 #include <cstdint>
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/params.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/union.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/walk.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/union.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/forward/walk.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 
-using wgmma_dds::Place, wgmma_dds::Step;
+using wgmma::forward::Place, wgmma::forward::Step;
 
 /// Issues the copies of a stage, which must be free, and publishes its descriptor and the next one's.
 template <class T>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step& s
   for (int block_row = 0; block_row < T::kBlockRows; ++block_row) {
 #pragma unroll
     for (int part = 0; part < T::kParts; ++part)
-      block[block_row][part] = __shfl_sync(wgmma_dds::kWarp, step.block, block_row * T::kGroup + part);
+      block[block_row][part] = __shfl_sync(wgmma::forward::kWarp, step.block, block_row * T::kGroup + part);
   }
   if (!ptx::elect_lane()) return;
   record[1] = next;
@@ -74,12 +74,12 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step& s
 
 /// The loop of one of the kProducers warps, which fills every kProducers-th stage.
 template <class T>
-__device__ __forceinline__ void produce(const Params& params, wgmma_dds::SharedStorage<T>& shared,
+__device__ __forceinline__ void produce(const Params& params, wgmma::forward::SharedStorage<T>& shared,
                                         int producer) {
   const std::uint32_t ring = ptx::shared_address(shared.ring);
   const Pipeline pipeline(shared.full, shared.empty);
-  wgmma_dds::Tiles tiles(params);
-  wgmma_dds::Union<T> k_tiles(params, tiles);
+  wgmma::forward::Tiles tiles(params);
+  wgmma::forward::Union<T> k_tiles(params, tiles);
   unsigned turn = 0;
   // The descriptor of a step's stage; the tile ends with the last tap of its last step.
   const auto record_of = [](const Step& step, bool last_tap) {

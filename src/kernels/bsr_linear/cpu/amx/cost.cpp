@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/amx/tile.h"
+#include "kernels/shared/cost/cost_terms.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {

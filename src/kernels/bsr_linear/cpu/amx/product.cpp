@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/intrinsics.h"
 
 // clang-format off
 #include "kernels/bsr_linear/cpu/amx/begin.h"
@@ -15,7 +15,7 @@ namespace {
 #include "kernels/bsr_linear/cpu/amx/tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile-inl.h"
 }  // namespace
-#include "kernels/bsr_linear/cpu/amx/end.h"
+#include "kernels/shared/cpu/end.h"
 // clang-format on
 
 namespace sparseloom::kernels::cpu {

@@ -7,8 +7,8 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/claims.h"
-#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
 #include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {

@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"  // whose panels and transposed blocks AMX multiplies
+#include "kernels/bsr_linear/cpu/ops.h"  // whose panels and transposed blocks AMX multiplies
 #include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {

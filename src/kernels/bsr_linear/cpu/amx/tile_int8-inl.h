@@ -10,10 +10,10 @@ template <int kSums, int kA, int kB>
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
-#include "kernels/bsr_linear/cpu/generic/activation-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/bsr_linear/cpu/avx512/pairs-inl.h"
 #include "kernels/bsr_linear/cpu/amx/rows-inl.h"
 #include "kernels/bsr_linear/cpu/amx/write_int8-inl.h"

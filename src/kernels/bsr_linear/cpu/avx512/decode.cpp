@@ -5,25 +5,25 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx512/begin.h"
+#include "kernels/shared/cpu/avx512/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/dot-inl.h"
 #include "kernels/bsr_linear/cpu/generic/decode_forward-inl.h"
 #include "kernels/bsr_linear/cpu/generic/decode_dx-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs decode_runs{"avx512_decode"};

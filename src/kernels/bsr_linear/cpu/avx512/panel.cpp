@@ -5,18 +5,18 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512/ops.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx512/begin.h"
+#include "kernels/shared/cpu/avx512/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
 #include "kernels/bsr_linear/cpu/generic/product-inl.h"
 // clang-format on
 
@@ -28,7 +28,7 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
 #include "kernels/bsr_linear/cpu/generic/pack_rows-inl.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
@@ -40,7 +40,7 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
   return half_pieces ? outer_of<HalfPieces>(vectors) : outer_of<WholePiece>(vectors);
 }
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx512/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512_panel"};

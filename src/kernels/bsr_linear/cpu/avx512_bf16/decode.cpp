@@ -7,19 +7,19 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx512_bf16/begin.h"
+#include "kernels/shared/cpu/avx512_bf16/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/dot-inl.h"
 // clang-format on
 
@@ -37,7 +37,7 @@ cpu::DecodeFunction choose_decode(DType, Direction, std::int64_t tokens) {
   return decode_forward_of<cpu::Bf16>(tokens);
 }
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx512_bf16/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs decode_runs{"avx512bf16_decode"};

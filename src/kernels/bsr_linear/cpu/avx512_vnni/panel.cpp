@@ -11,18 +11,18 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/stream.h"
-#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx512_vnni/begin.h"
+#include "kernels/shared/cpu/avx512_vnni/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
 // clang-format on
 
 constexpr int kDepthStep = 4;
@@ -99,12 +99,12 @@ struct Product {
 };
 // clang-format off
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx512_vnni/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512vnni_panel"};

@@ -1,8 +1,8 @@
 // What the parts of decode/kernel.cuh agree on: constants, and the layout of a chunk of k in shared memory.
 #pragma once
 
+#include "kernels/bsr_linear/sm80/decode/entry.h"
 #include "kernels/bsr_linear/sm80/decode/params.cuh"
-#include "kernels/bsr_linear/sm80/decode/tiles.h"
 
 namespace sparseloom::kernels::cuda::decode {
 

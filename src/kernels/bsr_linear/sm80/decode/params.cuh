@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::decode {

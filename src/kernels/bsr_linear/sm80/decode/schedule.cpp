@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/decode/tiles.h"
+#include "kernels/bsr_linear/sm80/decode/entry.h"
 
 namespace sparseloom::kernels::cuda::decode {
 namespace {

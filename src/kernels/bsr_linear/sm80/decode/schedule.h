@@ -1,8 +1,10 @@
-// What the row of sm80_decode chooses, as a function of the problem and the machine alone.
+// What the row of sm80_decode chooses, as a function of the problem and the machine alone, and what it shares
+// with that of sm80_decode_staged.
 #pragma once
 
 #include "plan/machine.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
 #include "sparseloom/schedule.h"
 
 namespace sparseloom::kernels::cuda::decode {
@@ -12,3 +14,9 @@ namespace sparseloom::kernels::cuda::decode {
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda::decode
+
+namespace sparseloom::kernels::cuda {
+
+Refusal refuse_decode(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::cuda

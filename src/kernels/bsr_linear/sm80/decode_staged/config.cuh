@@ -7,9 +7,8 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/params.cuh"
-#include "kernels/bsr_linear/sm80/decode_staged/tiling.h"
+#include "kernels/bsr_linear/sm80/decode_staged/entry.h"
 #include "kernels/shared/ptx/mma.cuh"
-#include "kernels/shared/ptx/mma_k8.cuh"
 
 namespace sparseloom::kernels::cuda::decode::staged {
 

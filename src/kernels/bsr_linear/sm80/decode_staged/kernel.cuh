@@ -26,7 +26,7 @@
 #include "kernels/bsr_linear/sm80/decode_staged/config.cuh"
 #include "kernels/bsr_linear/sm80/decode_staged/load.cuh"
 #include "kernels/shared/ptx/cluster.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::decode::staged {
 

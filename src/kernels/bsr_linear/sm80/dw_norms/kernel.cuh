@@ -1,4 +1,4 @@
-// The norms of all blocks of dW = dY^T X, which is never stored: the mainloop of ../dw_mma over tiles of 128
+// The norms of all blocks of dW = dY^T X, which is never stored: the mainloop of ../mma/dw over tiles of 128
 // columns of X x 128 columns of dY, with an epilogue that reduces the sums (shared/epilogue/block_norms.cuh).
 // A thread block has one tile and all tokens, since the norm of a sum is no sum of norms.
 #pragma once
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/kernel.cuh"
+#include "kernels/bsr_linear/sm80/mma/dw/kernel.cuh"
 #include "kernels/shared/epilogue/block_norms.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 #include "kernels/shared/ptx/mma.cuh"
@@ -48,7 +48,7 @@ struct Params {
 /// Reduces the sums of a tile and writes its norms. The cells take the place of the ring.
 template <BlockNorm kNorm, class Config>
 __device__ __forceinline__ void finish_tile(const Params& params, std::byte* shared,
-                                            const mma_sdd::Sums<Config>& sums, std::int64_t tile_row,
+                                            const mma::dw::Sums<Config>& sums, std::int64_t tile_row,
                                             std::int64_t tile_col) {
   constexpr int kAcross = 2 * Config::kPieces, kCount = Config::kSlices * kAcross;
   static_assert(kCount == 64, "a lane is left with two cells");
@@ -68,15 +68,15 @@ __device__ __forceinline__ void finish_tile(const Params& params, std::byte* sha
                                    [2 * Config::piece(warp_column, lane % Config::kPieces)]) =
       make_float2(own[0], own[1]);
   __syncthreads();
-  join_cells<kNorm, mma_sdd::kThreads>(cells, params.grid, tile_row * (kCells >> params.grid.row_shift),
+  join_cells<kNorm, mma::dw::kThreads>(cells, params.grid, tile_row * (kCells >> params.grid.row_shift),
                                        tile_col * (kCells >> params.grid.col_shift), threadIdx.x,
                                        [] { __syncthreads(); });
 }
 
 template <class Type>
-__global__ void __launch_bounds__(mma_sdd::kThreads, mma_sdd::Config<Type, kSide>::kResident)
+__global__ void __launch_bounds__(mma::dw::kThreads, mma::dw::Config<Type, kSide>::kResident)
     mma_norms_kernel(const __grid_constant__ Params params) {
-  using Config = mma_sdd::Config<Type, kSide>;
+  using Config = mma::dw::Config<Type, kSide>;
   using Word = typename Config::Word;
   static_assert(Config::kColumns == kSide);
   extern __shared__ __align__(128) std::byte shared[];
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, mma_sdd::Config<Type, kSide
   const int chunks = static_cast<int>((params.m + Config::kTokens - 1) / Config::kTokens);
   const int last_valid = static_cast<int>(params.m - std::int64_t{chunks - 1} * Config::kTokens);
 
-  using SourceX = mma_sdd::TileSource<Word, typename Config::TileX, Config::kTokens>;
-  using SourceY = mma_sdd::TileSource<Word, typename Config::TileY, Config::kTokens>;
+  using SourceX = mma::dw::TileSource<Word, typename Config::TileX, Config::kTokens>;
+  using SourceY = mma::dw::TileSource<Word, typename Config::TileY, Config::kTokens>;
   const auto column = [](std::int64_t tile, int chunk) {
     return tile * kSide + chunk * Config::TileX::kPerChunk;
   };
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, mma_sdd::Config<Type, kSide
   };
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const mma_sdd::LaneReads<Config> reads(lane, warp % Config::kWarpColumns, warp / Config::kWarpColumns);
-  mma_sdd::Sums<Config> sums = {};
+  const mma::dw::LaneReads<Config> reads(lane, warp % Config::kWarpColumns, warp / Config::kWarpColumns);
+  mma::dw::Sums<Config> sums = {};
   for (int stage = 0; stage < Config::kStages - 1; ++stage) load_stage(stage, stage);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(mma_sdd::kThreads, mma_sdd::Config<Type, kSide
     ptx::cp_async_wait<Config::kStages - 2>();
     __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;
-    mma_sdd::mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, Config::kPieces,
+    mma::dw::mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, Config::kPieces,
                                [&] { load_stage(chunk + Config::kStages - 1, before); });
     now = now + 1 == Config::kStages ? 0 : now + 1;
   }

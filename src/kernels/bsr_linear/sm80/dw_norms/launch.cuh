@@ -13,7 +13,7 @@ namespace sparseloom::kernels::cuda::mma_norms {
 
 template <class Type>
 int launch(const GradientNorms& call) noexcept {
-  constexpr int kSharedBytes = mma_sdd::Config<Type, kSide>::kSharedBytes;
+  constexpr int kSharedBytes = mma::dw::Config<Type, kSide>::kSharedBytes;
   constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(typename Type::Word));
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const auto cells_log2 = [](int side) { return std::countr_zero(static_cast<unsigned>(side / 8)); };
@@ -37,7 +37,7 @@ int launch(const GradientNorms& call) noexcept {
   if (const cudaError_t status = allow_shared_memory<mma_norms_kernel<Type>>(kSharedBytes, call.device);
       status != cudaSuccess)
     return status;
-  mma_norms_kernel<Type><<<static_cast<unsigned>(tiles), mma_sdd::kThreads, kSharedBytes,
+  mma_norms_kernel<Type><<<static_cast<unsigned>(tiles), mma::dw::kThreads, kSharedBytes,
                            static_cast<cudaStream_t>(call.stream)>>>(params);
   return cudaGetLastError();
 }

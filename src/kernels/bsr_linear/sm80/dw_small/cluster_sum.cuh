@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_linear/sm80/dw_small/cell.cuh"
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
+#include "kernels/bsr_linear/sm80/dw_small/entry.h"
 #include "kernels/shared/ptx/cluster.cuh"
 
 namespace sparseloom::kernels::cuda::dw_small {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm80/dw_small/params.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::dw_small {
 

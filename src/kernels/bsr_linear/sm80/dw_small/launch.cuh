@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
 #include "kernels/bsr_linear/sm80/dw_small/entry.h"
 #include "kernels/bsr_linear/sm80/dw_small/kernel.cuh"
 #include "kernels/shared/early_launch.cuh"

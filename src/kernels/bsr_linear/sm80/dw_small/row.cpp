@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
 #include "kernels/bsr_linear/sm80/dw_small/entry.h"
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/shared/cost/refusals.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -100,6 +101,18 @@ Kernel sm80_dw_small_row() {
                   [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
                     return sm80_dw_small(args, schedule);
                   });
+}
+
+int sm80_dw_small(const MatmulArgs& args, const Schedule& schedule) noexcept {
+  const int cluster = schedule.cluster;
+  const bool takes = args.direction == Direction::dw && schedule.tile_m > 0 && schedule.tile_n > 0 &&
+                     cluster >= 1 && cluster <= dw_small::kMostCluster && (cluster & (cluster - 1)) == 0 &&
+                     args.m >= 0 && args.m <= std::int64_t{cluster} * dw_small::kMostSlice;
+  if (!takes) return cudaErrorInvalidValue;
+  if (args.index.blocks == 0) return cudaSuccess;
+  if (args.dtype == DType::bf16) return dw_small::launch_bf16(args, schedule);
+  if (args.dtype == DType::f16) return dw_small::launch_f16(args, schedule);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/tile.cuh"
-#include "kernels/bsr_linear/sm80/dw_small/cut.h"
+#include "kernels/bsr_linear/sm80/dw_small/entry.h"
+#include "kernels/bsr_linear/sm80/mma/dw/tile.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 
@@ -16,7 +16,7 @@ constexpr int kThreads = 32 * kWarps;
 
 /// Rows of 16-byte chunks, one row per token, at most kThreads chunks wide. ldmatrix reads a chunk of eight
 /// tokens; its number is xored with the token's, so that they lie in different banks (SharedTile in
-/// dw_mma/tile.cuh, for a width that is known at run time).
+/// mma/dw/tile.cuh, for a width that is known at run time).
 struct Slab {
   std::byte* memory;
   int log2_chunks;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_chunks(const Slab& slab, const void* matrix
 #pragma unroll 1
     for (; token < tokens; token += step, source += source_step) {
       *reinterpret_cast<uint4*>(slab.memory + slab.offset(token, chunk)) =
-          mma_sdd::read_elements<std::uint16_t>(source, first + token < m ? bytes : 0);
+          mma::dw::read_elements<std::uint16_t>(source, first + token < m ? bytes : 0);
     }
   }
 }

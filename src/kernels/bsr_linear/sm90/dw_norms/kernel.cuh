@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/dw_wgmma/element.cuh"
+#include "kernels/bsr_linear/sm90/wgmma/dw/element.cuh"
 #include "kernels/shared/epilogue/block_norms.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
@@ -30,7 +30,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_norms {
 
-constexpr int kRows = 128, kColumns = 256, kTokens = wgmma_sdd::kStep16.tokens, kStages = 4, kStripTiles = 16;
+constexpr int kRows = 128, kColumns = 256, kTokens = wgmma::dw::kStep16.tokens, kStages = 4, kStripTiles = 16;
 constexpr int kBoxColumns = 64, kBoxBytes = kBoxColumns * kTokens * 2;
 constexpr int kDyBoxes = kRows / kBoxColumns, kXBoxes = kColumns / kBoxColumns;
 constexpr int kStageBytes = (kDyBoxes + kXBoxes) * kBoxBytes;

@@ -7,8 +7,8 @@
 
 #include "kernels/bsr_linear/cuda/gradient_norms.h"
 #include "kernels/bsr_linear/sm90/dw_norms/kernel.cuh"
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::wgmma_norms {

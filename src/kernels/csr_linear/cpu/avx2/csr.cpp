@@ -7,25 +7,25 @@
 #include <utility>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
-#include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/csr_linear/cpu/ops.h"
 #include "kernels/csr_linear/cpu/tasks.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx2/begin.h"
+#include "kernels/shared/cpu/avx2/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx2/vector.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/csr_linear/cpu/generic/lanes-inl.h"
 #include "kernels/csr_linear/cpu/avx2/single-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs lanes_runs{"avx2_lanes"}, single_runs{"avx2_single"};

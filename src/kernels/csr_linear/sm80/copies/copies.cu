@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/csr_linear/sm80/copies/copies.h"
+#include "kernels/csr_linear/sm80/entries.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

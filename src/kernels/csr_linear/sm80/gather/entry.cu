@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/csr_linear/sm80/gather/entry.h"
+#include "kernels/csr_linear/sm80/entries.h"
 #include "kernels/csr_linear/sm80/gather/kernel.cuh"
 #include "kernels/shared/early_launch.cuh"
 

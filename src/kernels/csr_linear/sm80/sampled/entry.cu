@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "kernels/csr_linear/sm80/sampled/entry.h"
+#include "kernels/csr_linear/sm80/entries.h"
 #include "kernels/csr_linear/sm80/sampled/kernel.cuh"
 
 namespace sparseloom::kernels::cuda {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <climits>
 
-#include "kernels/csr_linear/cuda/rows.h"
-#include "kernels/csr_linear/sm80/sampled/entry.h"
+#include "kernels/csr_linear/rows.h"
+#include "kernels/csr_linear/sm80/entries.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -1,7 +1,6 @@
 #include <climits>
 
-#include "kernels/csr_linear/sm80/copies/copies.h"
-#include "kernels/csr_linear/sm80/slabs/entry.h"
+#include "kernels/csr_linear/sm80/entries.h"
 #include "kernels/csr_linear/sm80/slabs/kernel.cuh"
 #include "kernels/shared/early_launch.cuh"
 

@@ -3,8 +3,8 @@
 #include <climits>
 #include <cmath>
 
-#include "kernels/csr_linear/cuda/rows.h"
-#include "kernels/csr_linear/sm80/slabs/entry.h"
+#include "kernels/csr_linear/rows.h"
+#include "kernels/csr_linear/sm80/entries.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -8,19 +8,19 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx2/begin.h"
+#include "kernels/shared/cpu/avx2/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
 #include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 // clang-format on
 
 namespace sparseloom::kernels::cpu {

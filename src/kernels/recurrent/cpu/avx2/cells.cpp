@@ -9,17 +9,17 @@
 #include <initializer_list>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
 #include "sparseloom/activation.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx2/begin.h"
+#include "kernels/shared/cpu/avx2/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/generic/activation-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/recurrent/cpu/avx2/lanes-inl.h"
 #define SPARSELOOM_CELL [[gnu::always_inline]] inline
 #include "kernels/recurrent/cell-inl.h"
@@ -29,7 +29,7 @@ namespace {
 #include "kernels/recurrent/cpu/rows-inl.h"
 // clang-format on
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 

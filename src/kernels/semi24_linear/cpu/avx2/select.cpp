@@ -7,18 +7,18 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
-#include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/semi24_linear/cpu/ops.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/bsr_linear/cpu/avx2/begin.h"
+#include "kernels/shared/cpu/avx2/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
 // clang-format on
 
 constexpr std::int64_t kChunk = cpu::kSelectGroups;  // groups of one step
@@ -255,7 +255,7 @@ void pack_select_x(const cpu::SelectJob& job, std::int64_t begin, std::int64_t e
   }
 }
 }  // namespace
-#include "kernels/bsr_linear/cpu/avx2/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs select_runs{"avx2_select"};

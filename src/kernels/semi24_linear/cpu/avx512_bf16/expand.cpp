@@ -7,20 +7,20 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/intrinsics.h"
-#include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "kernels/semi24_linear/cpu/tables.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
 #include "kernels/semi24_linear/cpu/avx512_bf16/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
-#include "kernels/bsr_linear/cpu/avx2/simd.h"
-#include "kernels/bsr_linear/cpu/avx512/vector.h"
-#include "kernels/bsr_linear/cpu/generic/chain-inl.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/masks-inl.h"
 // clang-format on
 
@@ -44,7 +44,7 @@ struct Expand {
 };
 #include "kernels/semi24_linear/cpu/generic/expand-inl.h"
 }  // namespace
-#include "kernels/semi24_linear/cpu/avx512_bf16/end.h"
+#include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs expand_runs{"avx512bf16_expand"};

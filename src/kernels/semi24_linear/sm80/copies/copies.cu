@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/semi24_linear/sm80/copies/copies.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/vector.cuh"
 

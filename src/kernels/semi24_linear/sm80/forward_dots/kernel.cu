@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/semi24_linear/sm80/forward_dots/kernel.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/convert.cuh"

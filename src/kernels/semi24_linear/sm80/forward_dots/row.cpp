@@ -1,6 +1,6 @@
 // The row of forward_dots.
-#include "kernels/semi24_linear/cuda/rows.h"
-#include "kernels/semi24_linear/sm80/forward_dots/kernel.h"
+#include "kernels/semi24_linear/rows.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -11,7 +11,7 @@
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/cp_async.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
 
 namespace sparseloom::kernels::cuda::semi24_mma {

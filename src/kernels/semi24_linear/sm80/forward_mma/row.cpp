@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/sm80/forward_mma/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
@@ -52,5 +54,23 @@ int launch(const Semi24Linear::Args& args, const Semi24Linear::Schedule& schedul
 Row<Semi24Linear> sm80_mma() { return {"sm80_mma", Placement::cuda, propose, launch}; }
 
 }  // namespace sparseloom::kernels::cuda::semi24_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm80_semi24_mma(const Semi24Product& product, int tile) noexcept {
+  using Entry = int (*)(const Semi24Product&) noexcept;
+  static constexpr Entry kBf16[semi24_mma::kTileCount] = {
+      semi24_mma::forward_bf16_128x64, semi24_mma::forward_bf16_64x32, semi24_mma::forward_bf16_32x16};
+  static constexpr Entry kF16[semi24_mma::kTileCount] = {
+      semi24_mma::forward_f16_128x64, semi24_mma::forward_f16_64x32, semi24_mma::forward_f16_32x16};
+  if (tile < 0 || tile >= semi24_mma::kTileCount) return cudaErrorInvalidValue;
+  switch (product.args.dtype) {
+    case DType::bf16: return kBf16[tile](product);
+    case DType::f16: return kF16[tile](product);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "kernels/semi24_linear/sm80/fp32_ffma/entry.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/vector.cuh"
 
 namespace sparseloom::kernels::cuda::semi24_ffma {

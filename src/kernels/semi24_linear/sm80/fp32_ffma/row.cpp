@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/semi24_linear/cuda/rows.h"
-#include "kernels/semi24_linear/sm80/fp32_ffma/entry.h"
+#include "kernels/semi24_linear/rows.h"
+#include "kernels/semi24_linear/sm80/entries.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/semi24_linear/sm80/entries.h"
 #include "kernels/semi24_linear/sm80/pruning/elements.cuh"
-#include "kernels/semi24_linear/sm80/pruning/pruning.h"
 #include "kernels/semi24_linear/sm80/pruning/tile_mask.cuh"
 #include "kernels/shared/early_launch.cuh"
 

@@ -15,7 +15,7 @@
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/cluster.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/cluster_rank.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {

@@ -18,7 +18,7 @@
 
 #include "kernels/semi24_linear/sm90/dx_expanded/tile.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 
 namespace sparseloom::kernels::cuda::semi24_dx {
 

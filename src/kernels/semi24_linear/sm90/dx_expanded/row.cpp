@@ -1,10 +1,12 @@
 // The row of dx_expanded.
 #include <algorithm>
 
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/sm90/dx_expanded/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+#include <cuda_runtime_api.h>
 
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
@@ -61,5 +63,20 @@ int launch(const Semi24Linear::Args& args, const Semi24Linear::Schedule& schedul
 Row<Semi24Linear> sm90_dx() { return {"sm90_dx", Placement::cuda, propose, launch, kCaveat}; }
 
 }  // namespace sparseloom::kernels::cuda::semi24_rows
+
+namespace sparseloom::kernels::cuda {
+
+int sm90_semi24_dx(const MatmulArgs& args, const Semi24View& w, int tile, int ranks) noexcept {
+  using namespace semi24_dx;
+  using Entry = int (*)(const MatmulArgs&, const Semi24View&, int) noexcept;
+  static constexpr Entry kBf16[kTileCount] = {dx_bf16_16, dx_bf16_64, dx_bf16_128};
+  static constexpr Entry kF16[kTileCount] = {dx_f16_16, dx_f16_64, dx_f16_128};
+  if (tile < 0 || tile >= kTileCount || args.direction != Direction::dx) return cudaErrorInvalidValue;
+  if (args.dtype == DType::bf16) return kBf16[tile](args, w, ranks);
+  if (args.dtype == DType::f16) return kF16[tile](args, w, ranks);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace sparseloom::kernels::cuda
 
 #endif

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/shared/ptx/convert.cuh"
-#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_sp.cuh"
 #include "sparseloom/dtype.h"
 

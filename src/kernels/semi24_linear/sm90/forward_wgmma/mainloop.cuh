@@ -8,7 +8,7 @@
 #include "kernels/semi24_linear/sm90/forward_wgmma/element.cuh"
 #include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
-#include "kernels/shared/ptx/ld_shared.cuh"
+#include "kernels/shared/ptx/ld.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"

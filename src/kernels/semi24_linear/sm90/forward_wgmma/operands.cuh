@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/semi24_linear/product.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
+#include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::semi24 {
 

@@ -1,7 +1,7 @@
 // The row of forward_wgmma.
 #include <algorithm>
 
-#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA

@@ -1,3 +1,0 @@
-// Closes the region and namespace that begin.h opens.
-}  // namespace sparseloom::kernels::amx
-#pragma GCC pop_options

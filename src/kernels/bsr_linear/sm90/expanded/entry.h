@@ -1,0 +1,66 @@
+// The entry of sm90_expanded, its tiles as the row and the launch see them, and the instances of
+// kernel.cuh, one per translation unit so that they compile in parallel. cuda/rows.h has the contract of
+// entries.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// Forward and dX of bf16 and f16, of at least one token, block sides of 8 to 64, X and values aligned to
+/// 16 bytes. The schedule's tile_m and split_k (the number of shares) are those of expanded::size_of.
+int sm90_expanded(const MatmulArgs& args, const Schedule& schedule) noexcept;
+
+namespace expanded {
+
+// A tile has kTileOutputs outputs and walks over K tiles of kKTile positions. Shared memory has room for the
+// masks of so many K tiles, and for the cut of so many tiles into so many shares.
+inline constexpr int kTileOutputs = 256, kKTile = 64, kMostKTiles = 512, kMostOutTiles = 512,
+                     kMostShares = 256;
+// Outputs of a group, whose blocks one warp expands.
+inline constexpr int kGroup = 64;
+
+/// How a product is tiled.
+struct Size {
+  int tokens;               // of a tile
+  int token_tiles, shares;  // the grid
+  int out_tiles, k_tiles;
+  std::size_t workspace;  // bytes
+};
+
+/// Tokens from token tile to token tile: tiles have nearly the same size.
+inline int tile_tokens(std::int64_t m, int token_tiles) {
+  return static_cast<int>(((m - 1) / token_tiles / 16 + 1) * 16);
+}
+
+/// m > 0. outputs, depth: the extents along the outputs and along the reduction.
+inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t depth, int multiprocessors) {
+  Size size{};
+  size.tokens = m <= 64 ? 64 : 128;
+  size.token_tiles = static_cast<int>((m + size.tokens - 1) / size.tokens);
+  size.out_tiles = static_cast<int>((outputs + kTileOutputs - 1) / kTileOutputs);
+  size.k_tiles = static_cast<int>((depth + kKTile - 1) / kKTile);
+  // A tile's first share adds up what the others leave, one after the other, and each takes it as long as
+  // some K tiles: more shares than this would take longer to add up than they save.
+  constexpr double kKTilesToAdd = 3;
+  const int most = std::max(1, static_cast<int>(size.out_tiles * std::sqrt(size.k_tiles / kKTilesToAdd)));
+  size.shares = std::clamp(multiprocessors / size.token_tiles, 1, std::min(most, kMostShares));
+  // A tile of sums and a flag for each warp that multiplies.
+  size.workspace = std::size_t{4} * size.token_tiles * size.shares *
+                   (size.tokens * kTileOutputs + 8 * sizeof(std::uint64_t) / 4);
+  return size;
+}
+
+int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+
+}  // namespace expanded
+
+}  // namespace sparseloom::kernels::cuda

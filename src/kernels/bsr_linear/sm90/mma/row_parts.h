@@ -1,0 +1,16 @@
+// What the row of sm90_mma shares with that of sm90_mma_merged.
+#pragma once
+
+#include "plan/machine.h"
+#include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
+
+namespace sparseloom::kernels::cuda::sm90_mma {
+
+/// What the kernel refuses of a problem, whatever the number of blocks.
+Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
+/// The ring and the grid, for a problem that the kernel does not refuse.
+Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
+double predict_us(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::cuda::sm90_mma

@@ -1,0 +1,76 @@
+// The order in which a thread block of sm90_shares reads its share: strip by strip, each cut into chunks
+// of kChunk elements of the reduction. A chunk never crosses a strip's end.
+#pragma once
+
+#include "kernels/bsr_linear/sm90/shares/config.cuh"
+
+namespace sparseloom::kernels::cuda::shares {
+
+/// The next chunk to copy.
+struct Cursor {
+  int block_row, strip;
+  std::int32_t first, end;            // the block row's list
+  int first_piece, piece, end_piece;  // of the strip, in this share
+  int left;                           // units of the share behind this strip
+  bool more = false;                  // there is such a chunk
+
+  __device__ __forceinline__ int pieces(const Params& params) const {
+    return (end - first) << params.pieces_log2;
+  }
+};
+
+/// Goes to unit `offset` of the cursor's strip.
+__device__ __forceinline__ void enter(const Params& params, Cursor& cursor, int offset) {
+  const int pieces = cursor.pieces(params), taken = min(cursor.left, pieces + 1 - offset);
+  cursor.left -= taken;
+  cursor.piece = cursor.first_piece = max(offset - 1, 0);
+  cursor.end_piece = max(offset + taken - 1, 0);
+  cursor.more = taken > 0 && (pieces == 0 || cursor.piece < cursor.end_piece);
+}
+
+__device__ __forceinline__ Cursor cursor_at(const Params& params, const Lists& lists, int block_row, int unit,
+                                            int units) {
+  Cursor cursor;
+  cursor.block_row = block_row;
+  cursor.first = lists.at(block_row);
+  cursor.end = lists.at(block_row + 1);
+  cursor.left = units;
+  int offset = unit - cost_before(params, block_row, cursor.first);
+  const int each = cursor.pieces(params) + 1;
+  cursor.strip = offset >= each;
+  offset -= cursor.strip * each;
+  enter(params, cursor, offset);
+  return cursor;
+}
+
+/// Steps over a chunk of `taken` pieces.
+__device__ __forceinline__ void advance(const Params& params, const Lists& lists, Cursor& cursor, int taken) {
+  cursor.piece += taken;
+  if (cursor.piece < cursor.end_piece) return;
+  cursor.more = false;
+  if (cursor.left == 0) return;
+  if (++cursor.strip == 1 << params.strips_log2) {
+    cursor.strip = 0;
+    ++cursor.block_row;
+    cursor.first = cursor.end;
+    cursor.end = lists.at(cursor.block_row + 1);
+  }
+  enter(params, cursor, 0);
+}
+
+/// The record of the chunk of `taken` pieces at the cursor.
+template <class C>
+__device__ __forceinline__ Record record_of(const Params& params, const Cut& cut, const Cursor& cursor,
+                                            int taken) {
+  Record record{kInside, taken * (C::kPiece / 16),
+                (cursor.block_row << params.side_log2) + cursor.strip * C::kStrip, 0};
+  if (cursor.piece + taken < cursor.end_piece) return record;
+  const int pieces = cursor.pieces(params);
+  record.end = cursor.first_piece > 0 ? kContinues : cursor.end_piece == pieces ? kComplete : kAdds;
+  if (record.end == kAdds)
+    record.last =
+        cut.owner(cost_before(params, cursor.block_row, cursor.first) + cursor.strip * (pieces + 1) + pieces);
+  return record;
+}
+
+}  // namespace sparseloom::kernels::cuda::shares

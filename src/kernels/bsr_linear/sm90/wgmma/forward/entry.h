@@ -1,0 +1,95 @@
+// The entries of wgmma/forward, the instances of kernel.cuh, their tiles, and the walk over a product's
+// tiles. Each instance is a translation unit of its own, so that two cores can compile them side by side.
+// cuda/rows.h has the contract of entries.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// Forward and dX by Hopper's wgmma and TMA (compute capability 9.0 only): bf16, f16 and f32 with args.tf32
+/// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1.
+/// Operands are aligned, some block is stored, and f32 comes without a residual. The workspace serves dX of
+/// f32, which transposes the values. The rows choose the schedule by row_parts.h.
+int sm90_wgmma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
+
+/// The same for bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that side
+/// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. The
+/// workspace holds the units and may be as large as the whole W.
+int sm90_wgmma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
+
+namespace wgmma::forward {
+
+/// Bytes of the stored values and of the dense operand that they multiply, and the capacity of L2.
+struct WalkBytes {
+  std::int64_t values = 0, dense = 0, l2 = 0;
+};
+
+/// How many groups of outputs make a chunk. All M tiles pass over one chunk before the next chunk begins;
+/// `places` tiles run at a time. All groups make one chunk if the values fit in half of L2 (the rest is for
+/// the M tiles under way and the outputs), or where reading the dense operand anew for every chunk costs more
+/// than reading the values anew for every round of `places` tiles. Otherwise a chunk is what a third of L2
+/// holds, which measured faster than halves and quarters of L2 (the log has the figures).
+inline unsigned chunk_of(unsigned m_tiles, unsigned groups, unsigned places, const WalkBytes& bytes) {
+  const std::int64_t l2 = std::max(bytes.l2, std::int64_t{16} << 20);
+  if (bytes.values <= l2 / 2) return groups;
+  const std::int64_t chunks = std::min<std::int64_t>((3 * bytes.values + l2 - 1) / l2, groups);
+  const std::int64_t rounds = (std::int64_t{m_tiles} * groups + places - 1) / places;
+  if ((chunks - 1) * bytes.dense >= (rounds - 1) * bytes.values) return groups;
+  return static_cast<unsigned>((groups + chunks - 1) / chunks);
+}
+
+/// How the thread blocks, one to an SM, walk over m_tiles x groups tiles (walk.cuh). Tiles are
+/// counted M tile by M tile, and M tile p begins with group p * stride. Thread block i takes tiles i, i +
+/// grid, and so on.
+struct Walk {
+  unsigned grid = 0, stride = 1;
+  /// With a single chunk, a thread block meets every step-th group and no other. With step 1 it meets all
+  /// groups, or close to all of them equally often.
+  unsigned step = 1;
+};
+
+/// The grid has no more thread blocks than the number of rounds needs: 128 for 1024 tiles on 132 SMs. Thread
+/// blocks of whole M tiles then stay in step, which measured faster, most of all in dx of few blocks (the log
+/// has the figures).
+inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessors) {
+  const unsigned tiles = m_tiles * groups, rounds = (tiles + multiprocessors - 1) / multiprocessors;
+  Walk walk;
+  walk.grid = (tiles + rounds - 1) / rounds;
+  walk.stride = std::max(1u, groups / m_tiles);
+  const unsigned step = walk.grid / groups * walk.stride;
+  if (walk.grid % groups == 0 && step > 0 && groups % step == 0) walk.step = step;
+  return walk;
+}
+
+struct TileShape {
+  int tokens, outputs;
+  int per_multiprocessor = 1;  // thread blocks that share an SM
+  int value_bytes = 0;         // bytes of a stored value as the kernel reads it; 0: as it is stored
+};
+/// Wide tiles run one thread block to an SM, narrow tiles, with a quarter of the outputs, two. Which size is
+/// faster depends on the number of tiles, so both are candidates of a plan.
+inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64, 2};
+// For bf16x3: a stored fp32 value is read as three bf16.
+inline constexpr TileShape kBf16x3Tile{128, 128, 1, 3 * 2}, kNarrowBf16x3Tile{128, 64, 1, 3 * 2};
+
+int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_plus_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;  // with a residual
+int forward_plus_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_f32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_fast_bf16(const MatmulArgs& args,
+                           const Schedule& schedule) noexcept;  // with args.fast_accum
+int forward_e4m3_fast_f32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+
+}  // namespace wgmma::forward
+}  // namespace sparseloom::kernels::cuda
