@@ -13,6 +13,9 @@ INSTALLED := $(VENV)/.sparseloom-installed
 BENCHMARKS := $(VENV)/.sparseloom-bench-installed
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# setup.sh leaves it to the first import to compile a module. Where the environment keeps Python from writing that down, as some
+# container images do, every process that imports torch would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 # The CUDA kernels are most of a build's time. The demo and the benchmark need them where a GPU could run them; the tests and
 # the wheel have them wherever nvcc is. The stamp says what the installed build is: one with CUDA kernels serves every goal,
@@ -115,6 +118,9 @@ aarch64-tests:
 	  echo "SKIPPED: needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt-get install g++-aarch64-linux-gnu qemu-user)"; \
 	fi
 
+# Each of the processes has a thread for every core: one that waits for the others must sleep, or it takes the core from those that
+# it waits for.
+python-tests: export OMP_WAIT_POLICY := passive
 python-tests: $(INSTALLED) $(BENCHMARKS)
 	@echo "== Python tests, against the installed wheel"
 	@$(BIN)/python tools/assert_cuda_build.py

@@ -1,9 +1,7 @@
 """Each of the ways in which torch lets float32 products be TF32 is read, and reading one never trips over
 another."""
 
-import subprocess
-import sys
-
+import forked
 import pytest
 
 WAYS = {
@@ -19,8 +17,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_way_of_allowing_tf32_is_read(way):
+def test_a_way_of_allowing_tf32_is_read(way, tmp_path):
     # A process of its own: torch forbids mixing its older and newer switches in one.
     program = f"import torch\nfrom sparseloom import ops\n{way}\nprint(ops.tf32_allowed())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(program, tmp_path)
     assert done.stdout.strip() == str(WAYS[way]), done.stderr

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -230,15 +231,13 @@ def test_a_claim_says_what_each_record_has_or_that_there_is_none(tmp_path: Path)
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= least
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run("\n".join(blocks), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(path.read_text(), tmp_path)
     assert done.returncode == 0, done.stderr
 
 

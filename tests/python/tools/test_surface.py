@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 import sparseloom
@@ -81,9 +82,8 @@ sparseloom.densify_(net)
         ("logging.getLogger('sparseloom').addHandler(logging.NullHandler())", False),
     ],
 )
-def test_what_became_sparse_is_printed_unless_the_program_says_otherwise(configure, said):
-    script = PATCH.format(configure=configure)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+def test_what_became_sparse_is_printed_unless_the_program_says_otherwise(configure, said, tmp_path):
+    done = forked.run(PATCH.format(configure=configure), tmp_path)
     assert done.returncode == 0 and not done.stdout, done.stderr
     for line in (
         "1 layer became block-sparse; 4,180 parameters became 2,132",
