@@ -191,9 +191,7 @@ Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std:
   return out;
 }
 
-}  // namespace
-
-std::string plan_bsr_conv(const PlanCall& call) {
+std::string plan(const PlanCall& call) {
   constexpr const char* op = "plan";
   constexpr std::size_t kOfTheIndex = 5, kListsOfAxes = 5;
   const std::size_t axes =
@@ -218,15 +216,18 @@ std::string plan_bsr_conv(const PlanCall& call) {
   problem.facts = Facts::of_digest(call.digest);
   problem.bias = call.bias && call.direction == Direction::forward;
   const Executor executor = call.executor();
-  const auto plan = plan_conv(problem, executor, call.row);
+  const auto chosen = plan_conv(problem, executor, call.row);
   const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);
   const auto if_known = [&](double us) {
     return dense.product_us > 0 ? std::optional<double>(us) : std::nullopt;
   };
-  return json_of(*plan, call.direction == Direction::dw ? std::nullopt : if_known(dense.product_us),
-                 plan->describe(), if_known(dense.product_us + dense.weight_us));
+  return json_of(*chosen, call.direction == Direction::dw ? std::nullopt : if_known(dense.product_us),
+                 chosen->describe(), if_known(dense.product_us + dense.weight_us));
 }
 
+const FamilyPlan kPlan("bsr_conv", plan, plan);
+
+}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {

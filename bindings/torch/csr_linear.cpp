@@ -143,19 +143,20 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   return out;
 }
 
-}  // namespace
-
-std::string plan_csr(const PlanCall& call) {
+std::string plan(const PlanCall& call) {
   call.require_sizes(3, "rows, cols, stored");
   CsrView w;
   w.rows = call.sizes[0], w.cols = call.sizes[1], w.stored = call.sizes[2];
   require_countable("plan", w.stored);
   CsrLinear::Problem problem = CsrLinear::describe(w, call.direction, call.dtype, call.m);
   call.describe(problem);
-  const auto plan = CsrLinear::plan(problem, call.executor(), call.row);
-  return json_of(*plan, {}, plan->describe());
+  const auto chosen = CsrLinear::plan(problem, call.executor(), call.row);
+  return json_of(*chosen, {}, chosen->describe());
 }
 
+const FamilyPlan kPlan("csr_linear", plan, plan);
+
+}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {

@@ -172,7 +172,9 @@ void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, con
   add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, index, blocks, row, strict, tf32, digest);
 }
 
-std::string plan_bsr(const PlanCall& call) {
+namespace {
+
+std::string plan(const PlanCall& call) {
   constexpr const char* op = "plan";
   call.require_sizes(5, "rows, cols, block_rows, block_cols, blocks");
   if (!call.index) core::fail(op, "an index beside the sizes of bsr_linear", "none", "pass the packed index");
@@ -184,8 +186,8 @@ std::string plan_bsr(const PlanCall& call) {
   const auto answer = [&](auto problem) {
     problem.aligned = problem.aligned && call.aligned;
     problem.out_aligned = problem.out_aligned && call.aligned;
-    const auto plan = make_plan(problem, index, executor, call.row);
-    return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
+    const auto chosen = make_plan(problem, index, executor, call.row);
+    return json_of(*chosen, ops::dense_copy_us(*chosen, executor), chosen->describe());
   };
   if (is_scaled(call.dtype)) {
     ScaledProblem problem = describe_scaled(index, call.dtype, call.out.value_or(DType::f32), call.m);
@@ -200,6 +202,9 @@ std::string plan_bsr(const PlanCall& call) {
   return answer(problem);
 }
 
+const FamilyPlan kPlan("bsr_linear", plan, plan);
+
+}  // namespace
 }  // namespace sparseloom::binding
 
 // One implementation serves both: the operands say where they lie. CUDA is registered in builds without CUDA

@@ -203,18 +203,19 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   return y;
 }
 
-}  // namespace
-
-std::string plan_nmg(const PlanCall& call) {
+std::string plan(const PlanCall& call) {
   call.require_sizes(5, "rows, cols, n, m, g");
   const auto& s = call.sizes;
   NmgLinear::Problem problem =
       NmgLinear::describe(nmg_view("plan", s[0], s[1], s[2], s[3], s[4]), call.direction, call.dtype, call.m);
   call.describe(problem);
-  const auto plan = NmgLinear::plan(problem, call.executor(), call.row);
-  return json_of(*plan, {}, plan->describe());
+  const auto chosen = NmgLinear::plan(problem, call.executor(), call.row);
+  return json_of(*chosen, {}, chosen->describe());
 }
 
+const FamilyPlan kPlan("nmg_linear", plan, plan);
+
+}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {

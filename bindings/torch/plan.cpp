@@ -1,6 +1,8 @@
 // The operator plan: which kernel a call would run, and why.
 #include "plan.h"
 
+#include <map>
+
 #include "core/check.h"
 #include "core/json.h"
 #include "executor.h"
@@ -28,23 +30,18 @@ DType dtype_named(const std::string& name) {
 }
 
 struct Family {
-  const char* name;
-  std::string (*plan)(const PlanCall&);
-  std::string (*plan_scaled)(const PlanCall&);  // of 8-bit operands
+  FamilyPlan::Answer plan, scaled;
 };
 
-constexpr Family kFamilies[] = {
-    {"bsr_linear", plan_bsr, plan_bsr},         {"semi24_linear", plan_semi24, plan_semi24_scaled},
-    {"csr_linear", plan_csr, plan_csr},         {"nmg_linear", plan_nmg, plan_nmg},
-    {"bsr_conv", plan_bsr_conv, plan_bsr_conv},
-};
+std::map<std::string, Family>& families() {
+  static std::map<std::string, Family> made;
+  return made;
+}
 
 const Family& family_named(const std::string& name) {
+  if (const auto found = families().find(name); found != families().end()) return found->second;
   std::string names;
-  for (const Family& family : kFamilies) {
-    if (name == family.name) return family;
-    names += (names.empty() ? "" : ", ") + std::string(family.name);
-  }
+  for (const auto& [family, _] : families()) names += (names.empty() ? "" : ", ") + family;
   core::fail("plan", "a family of " + names, "'" + name + "'", "pass one of them");
 }
 
@@ -75,10 +72,14 @@ std::string plan(std::string family, Numbers sizes, std::string direction, std::
   if (scaled && (residual || accumulate))
     core::fail("plan", std::string("neither residual nor accumulate beside ") + name_of(call.dtype),
                residual ? "residual" : "accumulate", "add it in a pass of your own");
-  return (scaled ? answers.plan_scaled : answers.plan)(call);
+  return (scaled ? answers.scaled : answers.plan)(call);
 }
 
 }  // namespace
+
+FamilyPlan::FamilyPlan(const char* family, Answer plan, Answer scaled) {
+  families()[family] = {plan, scaled};
+}
 
 Executor PlanCall::executor() const {
   const Executor torchs = torch_executor();

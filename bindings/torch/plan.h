@@ -63,12 +63,11 @@ struct PlanCall {
 std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
                     const std::optional<double>& dense_us = std::nullopt);
 
-/// The answer of each family, in the file of its operators.
-std::string plan_bsr(const PlanCall& call);
-std::string plan_semi24(const PlanCall& call);
-std::string plan_semi24_scaled(const PlanCall& call);
-std::string plan_csr(const PlanCall& call);
-std::string plan_nmg(const PlanCall& call);
-std::string plan_bsr_conv(const PlanCall& call);
+/// Has the operator plan answer for a family of products: each has one, at the end of its operators' file.
+struct FamilyPlan {
+  using Answer = std::string (*)(const PlanCall&);
+  /// `scaled` answers for 8-bit operands.
+  FamilyPlan(const char* family, Answer plan, Answer scaled);
+};
 
 }  // namespace sparseloom::binding

@@ -217,18 +217,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std
   return {values, positions, mask, turned_values, turned_positions};
 }
 
-}  // namespace
-
-std::string plan_semi24(const PlanCall& call) {
+std::string plan(const PlanCall& call) {
   call.require_sizes(2, "rows, cols");
   Semi24Linear::Problem problem =
       Semi24Linear::describe({call.sizes[0], call.sizes[1], nullptr}, call.direction, call.dtype, call.m);
   call.describe(problem);
   const Executor executor = call.executor();
-  const auto plan = Semi24Linear::plan(problem, executor, call.row);
-  return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
+  const auto chosen = Semi24Linear::plan(problem, executor, call.row);
+  return json_of(*chosen, ops::dense_copy_us(*chosen, executor), chosen->describe());
 }
 
+const FamilyPlan kPlan("semi24_linear", plan, plan_semi24_scaled);
+
+}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "convert.h"
+#include "plan.h"
 #include "sparseloom/semi24.h"
 
 namespace sparseloom::binding {
@@ -22,5 +24,8 @@ Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& posit
 
 /// The metadata of the positions for values of the weight's dtype, made if there is none; on CUDA only.
 Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device);
+
+/// What the operator plan answers of 8-bit operands.
+std::string plan_semi24_scaled(const PlanCall& call);
 
 }  // namespace sparseloom::binding

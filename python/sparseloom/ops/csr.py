@@ -6,14 +6,20 @@ dX also needs ``by_column``, what ``layouts.entries.columns_of`` returns of the 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import operators
+from . import flops, operators
+from .fakes import fake
 from .operators import PLAN_CHOOSES, activation_code, row_of, run
 from .plans import asked, dtype_name, ordinal
+
+_LINEAR = operators.overload("csr_linear")
+_DX = operators.overload("csr_dx")
+_DW = operators.overload("csr_dw")
 
 
 def linear(
@@ -23,7 +29,7 @@ def linear(
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
     products here. ``strict`` forbids the dense and reference kernels of each."""
     how = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
-    made: Tensor = run(operators.csr_linear, x, values, crow, col, *how)
+    made: Tensor = run(_LINEAR, x, values, crow, col, *how)
     return made
 
 
@@ -32,13 +38,13 @@ def dx(
     strict: bool = False,
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    made: Tensor = run(operators.csr_dx, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
+    made: Tensor = run(_DX, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
     return made
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    made: Tensor = run(operators.csr_dw, dy, x, crow, col, PLAN_CHOOSES, strict)
+    made: Tensor = run(_DW, dy, x, crow, col, PLAN_CHOOSES, strict)
     return made
 
 
@@ -60,3 +66,27 @@ def plan(
     return asked(
         "csr_linear", *what, (bias, activation_code("plan", activation), residual), row_of(kernel), strict
     )
+
+
+def _dw_flops(
+    dy: flops.Shape, x: flops.Shape, crow: flops.Shape, col: flops.Shape, *rest: Any, **named: Any
+) -> int:
+    return 2 * prod(col) * prod(dy[:-1])
+
+
+@fake("csr_linear", flops.of_values)
+def _csr_linear_fake(x: Tensor, values: Tensor, crow: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))
+
+
+@fake("csr_dx", flops.of_values)
+def _csr_dx_fake(
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, by_column: Tensor | None, cols: int,
+    *rest: Any, **named: Any,
+) -> Tensor:  # fmt: skip
+    return dy.new_empty((*dy.shape[:-1], cols))
+
+
+@fake("csr_dw", _dw_flops)
+def _csr_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return dy.new_empty(col.shape)

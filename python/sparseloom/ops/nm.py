@@ -12,9 +12,16 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from . import operators
+from . import flops, operators
+from .fakes import fake
 from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of, run
 from .plans import NO_EPILOGUE, asked, dtype_name
+
+_LINEAR = operators.overload("nmg_linear")
+_NM_PACK = operators.overload("nm_pack")
+_NM_UNPACK = operators.overload("nm_unpack")
+_NMG_PACK = operators.overload("nmg_pack")
+_NMG_UNPACK = operators.overload("nmg_unpack")
 
 
 def require_weight(op: str, weight: object) -> Tensor:
@@ -76,28 +83,28 @@ def linear(
     """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
     kernels."""
     how = bias, ACTIVATIONS[None], None, row_of(row), strict
-    made: Tensor = run(operators.nmg_linear, x, values, order, *sizes, *how)
+    made: Tensor = run(_LINEAR, x, values, order, *sizes, *how)
     return made
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
-    made: Tensor = run(operators.nm_pack, dense, positions, m)
+    made: Tensor = run(_NM_PACK, dense, positions, m)
     return made
 
 
 def nm_unpack(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
-    made: Tensor = run(operators.nm_unpack, values, positions, cols, m)
+    made: Tensor = run(_NM_UNPACK, values, positions, cols, m)
     return made
 
 
 def nmg_pack(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
-    made: Tensor = run(operators.nmg_pack, dense, order, n, m, g)
+    made: Tensor = run(_NMG_PACK, dense, order, n, m, g)
     return made
 
 
 def nmg_unpack(values: Tensor, order: Tensor, *sizes: int) -> Tensor:
     """Returns W; ``sizes``: rows, cols, n, m, g."""
-    made: Tensor = run(operators.nmg_unpack, values, order, *sizes)
+    made: Tensor = run(_NMG_UNPACK, values, order, *sizes)
     return made
 
 
@@ -108,3 +115,33 @@ def plan(
     dtype_text = dtype_name("plan", dtype)
     bare = bias, *NO_EPILOGUE[1:]
     return asked("nmg_linear", sizes, direction, dtype_text, m, -1, bare, PLAN_CHOOSES, strict)
+
+
+@fake("nm_positions")
+def _nm_positions_fake(mask: Tensor, n: int, m: int) -> Tensor:
+    return mask.new_empty((mask.shape[0], -(-mask.shape[1] // m), n), dtype=torch.uint8)
+
+
+@fake("nm_pack")
+def _nm_pack_fake(dense: Tensor, positions: Tensor, m: int) -> Tensor:
+    return dense.new_empty(positions.shape)
+
+
+@fake("nm_unpack")
+def _nm_unpack_fake(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
+    return values.new_empty((values.shape[0], cols))
+
+
+@fake("nmg_pack")
+def _nmg_pack_fake(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
+    return dense.new_empty((*order.shape, n))
+
+
+@fake("nmg_unpack")
+def _nmg_unpack_fake(values: Tensor, order: Tensor, rows: int, cols: int, *rest: Any) -> Tensor:
+    return values.new_empty((rows, cols))
+
+
+@fake("nmg_linear", flops.of_values)
+def _nmg_linear_fake(x: Tensor, values: Tensor, order: Tensor, rows: int, *rest: Any, **named: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], rows))

@@ -19,47 +19,30 @@ import torch
 from torch import Tensor
 
 from ..errors import Error, translated
-from . import flops, library
+from . import fakes as fakes
+from . import library
 
-library.load()
-from . import fakes as fakes  # noqa: E402 - the operators must exist
-
-flops.register(torch.ops.sparseloom)
 library.tag_compiled_code(torch.ops.sparseloom.version.default())
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 
 PLAN_CHOOSES = -1
 
-# Overloads are looked up once: the packet's own resolution costs about a microsecond per call.
-linear = torch.ops.sparseloom.bsr_linear.default
+
+def overload(name: str) -> Any:
+    """Returns an operator by its name. Modules look theirs up once: the packet's own resolution costs about a
+    microsecond per call."""
+    return getattr(torch.ops.sparseloom, name).default
+
+
+linear = overload("bsr_linear")
 linear_eagerly = linear._op  # what an overload's __call__ calls; Dynamo traces the overload alone
-linear_dx = torch.ops.sparseloom.bsr_linear_dx.default
-linear_dw = torch.ops.sparseloom.bsr_linear_dw.default
-linear_train = torch.ops.sparseloom.bsr_linear_train.default
-linear_backward = torch.ops.sparseloom.bsr_linear_backward.default
-gate_blocks = torch.ops.sparseloom.gate_blocks.default
-gate_gradients = torch.ops.sparseloom.gate_gradients.default
-lstm_cell_pointwise = torch.ops.sparseloom.lstm_cell_pointwise.default
-lstm_cell_pointwise_backward = torch.ops.sparseloom.lstm_cell_pointwise_backward.default
-gru_cell_pointwise = torch.ops.sparseloom.gru_cell_pointwise.default
-gru_cell_pointwise_backward = torch.ops.sparseloom.gru_cell_pointwise_backward.default
-unit_norm = torch.ops.sparseloom.unit_norm.default
-unit_norm_backward = torch.ops.sparseloom.unit_norm_backward.default
-semi24_linear = torch.ops.sparseloom.semi24_linear.default
-semi24_dx = torch.ops.sparseloom.semi24_dx.default
-csr_linear = torch.ops.sparseloom.csr_linear.default
-csr_dx = torch.ops.sparseloom.csr_dx.default
-csr_dw = torch.ops.sparseloom.csr_dw.default
-conv = torch.ops.sparseloom.bsr_conv.default
-conv_dx = torch.ops.sparseloom.bsr_conv_dx.default
-conv_dw = torch.ops.sparseloom.bsr_conv_dw.default
-nm_pack = torch.ops.sparseloom.nm_pack.default
-nm_unpack = torch.ops.sparseloom.nm_unpack.default
-nmg_pack = torch.ops.sparseloom.nmg_pack.default
-nmg_unpack = torch.ops.sparseloom.nmg_unpack.default
-nmg_linear = torch.ops.sparseloom.nmg_linear.default
-semi24_scaled_linear = torch.ops.sparseloom.semi24_scaled_linear.default
+linear_dx = overload("bsr_linear_dx")
+linear_dw = overload("bsr_linear_dw")
+linear_train = overload("bsr_linear_train")
+linear_backward = overload("bsr_linear_backward")
+gate_blocks = overload("gate_blocks")
+gate_gradients = overload("gate_gradients")
 
 
 def run(operator: Any, *arguments: Any) -> Any:
@@ -72,7 +55,7 @@ def run(operator: Any, *arguments: Any) -> Any:
 
 def call(name: str, *arguments: Any) -> Any:
     """Calls an operator by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
-    return run(getattr(torch.ops.sparseloom, name).default, *arguments)
+    return run(overload(name), *arguments)
 
 
 @cache

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import Error
-from . import operators
+from . import flops, operators
 from .autograd import activate, require_residual
+from .fakes import fake
 from .operators import PLAN_CHOOSES, activation_code, call, row_of, run
 from .plans import asked, dtype_name, ordinal, planned_dtype
 from .transforms import differentiated, transformed
@@ -26,6 +27,10 @@ from .verbs import Weight, multiply
 METHODS = ("magnitude", "transposable_greedy", "transposable_exact")
 #: The dtypes that a GPU prunes and packs.
 _COMPRESSED = (torch.float32, torch.float16, torch.bfloat16)
+
+_LINEAR = operators.overload("semi24_linear")
+_DX = operators.overload("semi24_dx")
+_SCALED_LINEAR = operators.overload("semi24_scaled_linear")
 
 
 def require_method(op: str, prune: object, more: str = "") -> None:
@@ -179,7 +184,7 @@ def scaled_linear(
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
     operands = x, values, positions, cols, metadata, x_scale, w_scale, out_dtype
     how = bias, activation_code("scaled_linear", activation), row_of(kernel), strict, use_fast_accum
-    y: Tensor = run(operators.semi24_scaled_linear, *operands, *how)
+    y: Tensor = run(_SCALED_LINEAR, *operands, *how)
     return y
 
 
@@ -258,7 +263,7 @@ class Semi24Weight(Weight):
         residual: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         y: Tensor = run(
-            operators.semi24_linear, x, values, self.positions, self.cols, self.metadata, bias,
+            _LINEAR, x, values, self.positions, self.cols, self.metadata, bias,
             activation_code("linear", activation), residual, self.row, self.strict,
         )  # fmt: skip
         return y
@@ -286,5 +291,64 @@ class _Again(Weight):
 
 
 def _dx(dy: Tensor, values: Tensor, weight: Semi24Weight, row: int) -> Tensor:
-    gradient: Tensor = run(operators.semi24_dx, dy, values, weight.positions, weight.cols, row, weight.strict)
+    gradient: Tensor = run(_DX, dy, values, weight.positions, weight.cols, row, weight.strict)
     return gradient
+
+
+@fake("semi24_linear", flops.of_values)
+def _semi24_linear_fake(x: Tensor, values: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], values.shape[0]))
+
+
+@fake("semi24_scaled_linear", flops.of_values)
+def _semi24_scaled_linear_fake(
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    cols: int,
+    metadata: Tensor | None,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    out_dtype: torch.dtype,
+    *rest: Any,
+    **named: Any,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], values.shape[0]), dtype=out_dtype)
+
+
+@fake("semi24_order")
+def _semi24_order_fake(positions: Tensor, cols: int, eight_bit: bool = False) -> Tensor:
+    width = 2 if eight_bit else 1
+    tiles = -(-positions.shape[0] // 64) * -(-cols // (128 * width))
+    return positions.new_empty(tiles * 1024 * width)
+
+
+@fake("semi24_dx", flops.of_values)
+def _semi24_dx_fake(
+    dy: Tensor, values: Tensor, positions: Tensor, cols: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))
+
+
+@fake("semi24_pack")
+def _semi24_pack_fake(dense: Tensor) -> tuple[Tensor, Tensor]:
+    rows, groups = dense.shape[0], -(-dense.shape[1] // 4)
+    return dense.new_empty((rows, 2 * groups)), dense.new_empty((rows, -(-groups // 2)), dtype=torch.uint8)
+
+
+@fake("semi24_unpack")
+def _semi24_unpack_fake(values: Tensor, positions: Tensor, cols: int) -> Tensor:
+    return values.new_empty((values.shape[0], cols))
+
+
+@fake("semi24_prune")
+def _semi24_prune_fake(w: Tensor, method: str) -> Tensor:
+    return w.new_empty(w.shape, dtype=torch.bool)
+
+
+@fake("semi24_compress")
+def _semi24_compress_fake(w: Tensor, method: str, transposed: bool = False) -> tuple[Tensor, ...]:
+    packed = _semi24_pack_fake(w)
+    mask = w.new_empty((w.shape[0], -(-w.shape[1] // 8)), dtype=torch.uint8)
+    turned = w.new_empty((w.shape[1], w.shape[0]) if transposed else (0, 0))
+    return *packed, mask, *_semi24_pack_fake(turned)

@@ -85,7 +85,7 @@ def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
     layer = made_transposed(dimensions, **how)
     rows = Rows(24, 20, (16, 8), layer.pattern.blocks)
     for name in ("conv", "conv_dx", "conv_dw"):
-        monkeypatch.setattr(operators, name, getattr(rows, name))
+        monkeypatch.setattr(product, name.upper(), getattr(rows, name))
     monkeypatch.setattr(product, "rows_are_faster", lambda *_: True)
     require_equal_to_dense(layer, torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
     assert rows.called == ["dx", "forward", "dw"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from unit_norm_twin import CASES, by_torch, operands
 
-from sparseloom.ops import operators
+from sparseloom.ops.recurrent import norms
 from sparseloom.ops.recurrent.norms import Norm, Reach
 from sparseloom.ops.recurrent.steps import Rows, _joined
 
@@ -104,8 +104,8 @@ def test_rows_of_all_steps_are_joined_without_a_copy():
 def test_refusals():
     z, one = torch.zeros(2, 8), torch.ones(1, 8)
     with pytest.raises(RuntimeError, match="statistics"):
-        operators.unit_norm(z, one, one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, torch.zeros(3))
+        norms._UNIT_NORM(z, one, one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, torch.zeros(3))
     with pytest.raises(RuntimeError, match="weight"):
-        operators.unit_norm(z, torch.ones(1, 9), one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, None)
+        norms._UNIT_NORM(z, torch.ones(1, 9), one, None, 1, 0, False, 1.0, False, 0, 1e-5, z, None)
     with pytest.raises(RuntimeError, match="group"):
-        operators.unit_norm(z, one, one, None, 1, 1, False, 1.0, False, 0, 1e-5, z, None)
+        norms._UNIT_NORM(z, one, one, None, 1, 1, False, 1.0, False, 0, 1e-5, z, None)

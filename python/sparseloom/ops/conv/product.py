@@ -23,7 +23,12 @@ from ..operators import ACTIVATIONS, PLAN_CHOOSES, call
 from ..plans import has_kernels_for
 from ..transforms import transformed
 from ..verbs import Weight, multiply
+from . import fakes as fakes
 from .plans import rounds_to_tf32, rows_are_faster
+
+CONV_DX = operators.overload("bsr_conv_dx")
+CONV_DW = operators.overload("bsr_conv_dw")
+CONV = operators.overload("bsr_conv")
 
 _TORCHS: Any = (F.conv1d, F.conv2d, F.conv3d)
 _INPUTS: Any = (grad.conv1d_input, grad.conv2d_input, grad.conv3d_input)
@@ -192,23 +197,21 @@ def _forward(
     activation: str | None = None, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     epilogue = bias, ACTIVATIONS[activation], residual
-    return operators.run(
-        operators.conv, x, values, index.packed, index.rows, *window, *epilogue, *_any_row(x, index)
-    )
+    return operators.run(CONV, x, values, index.packed, index.rows, *window, *epilogue, *_any_row(x, index))
 
 
 def _dx(dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         how = index.packed, index.cols, *three, *window, *NO_EPILOGUE, *_any_row(dy, index)
-        return operators.run(operators.conv_dx, dy, values, *how)
+        return operators.run(CONV_DX, dy, values, *how)
     return torchs_dx(dy, values, extents, index, window)
 
 
 def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
     if rows_are_faster("dw", x, x.shape[1:-1], window, index):
         how = index.packed, index.blocks, index.bm, index.bn
-        return operators.run(operators.conv_dw, dy, x, *how, *window, *_any_row(x, index))
+        return operators.run(CONV_DW, dy, x, *how, *window, *_any_row(x, index))
     return torchs_dvalues(dy, x, index, window)
 
 

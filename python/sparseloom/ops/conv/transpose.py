@@ -110,7 +110,7 @@ def _by_dx(
     three = (*(1,) * (3 - len(extents)), *extents)
     epilogue = bias, ACTIVATIONS[activation], residual
     numbers = index.cols, *three, *window, *epilogue, *product._any_row(x, index)
-    return operators.run(operators.conv_dx, x, values, index.packed, *numbers)
+    return operators.run(product.CONV_DX, x, values, index.packed, *numbers)
 
 
 class TransposedWeight(Weight):

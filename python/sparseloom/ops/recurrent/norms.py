@@ -10,11 +10,15 @@ from torch import Tensor
 
 from .. import operators
 from ..once import differentiable_once
+from . import fakes as fakes
 from .steps import Rows, Token, runs
 from .walk import state_dtype
 
 #: Rows of partial sums of the parameters' gradients (kUnitNormParts in unit_norm.h).
 _PARTS = 8
+
+_UNIT_NORM_BACKWARD = operators.overload("unit_norm_backward")
+_UNIT_NORM = operators.overload("unit_norm")
 
 
 class Reach(NamedTuple):
@@ -88,7 +92,7 @@ class _Kept:
     def run(
         self, z: Tensor, extra: Tensor | None, reach: Reach, y: Tensor, statistics: Tensor | None
     ) -> None:
-        operators.unit_norm(
+        _UNIT_NORM(
             z, self.weight, self.bias, extra, *reach, self.relu, self.side, self.eps, y, statistics
         )  # fmt: skip
 
@@ -136,7 +140,7 @@ class _Norm(torch.autograd.Function):
         # without the token nobody tells where this backward pass ends, and a second one would write there
         dz = norm.rows.at(ctx.step, z) if need_token else torch.empty_like(z)
         dextra = torch.empty_like(extra) if need_extra else None
-        operators.unit_norm_backward(
+        _UNIT_NORM_BACKWARD(
             dy.contiguous(), z, weight, bias, extra, *ctx.reach, norm.relu, norm.side, statistics, dz, dextra,
             torch.empty_like(statistics), norm.sums() if need_token else None,
         )  # fmt: skip

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import operators, verbs
+from .. import verbs
 from ..once import differentiable_once, once
 from ..transforms import transformed
 from ..verbs import multiply
 from . import transformed as _recurrent_transformed
-from .walk import Weight
+from .walk import LSTM_CELL, LSTM_CELL_BACKWARD, Weight
 
 
 def by_functions() -> bool:
@@ -143,7 +143,7 @@ class _Cell(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         gates, after = z if over else torch.empty_like(z), torch.empty_like(c)
         h = rows.at(step, z[:, : c.shape[1]])
-        operators.lstm_cell_pointwise(z, c, gates, after, h, side)
+        LSTM_CELL(z, c, gates, after, h, side)
         # gates that overwrite z are kept without their history, which leads here
         ctx.save_for_backward(gates.detach(), c, after)
         ctx.rows, ctx.side = rows, side
@@ -160,7 +160,7 @@ class _Cell(torch.autograd.Function):
         elif dc is not ctx.rows.kept:  # of the step behind this one, it is nobody else's
             dc = dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
-        operators.lstm_cell_pointwise_backward(gates, c, after, dh, None, dc, dz, ctx.side)
+        LSTM_CELL_BACKWARD(gates, c, after, dh, None, dc, dz, ctx.side)
         ctx.rows.kept = dc
         return dz, dc, None, None, None, None
 
@@ -182,5 +182,5 @@ def lstm_cell(
         found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)
         return found
     after, h = torch.empty_like(c), z.new_empty(c.shape)
-    operators.lstm_cell_pointwise(z, c, None, after, h, side)
+    LSTM_CELL(z, c, None, after, h, side)
     return h, after

@@ -12,6 +12,12 @@ from torch import Tensor
 
 from .. import operators
 from ..operators import PLAN_CHOOSES, tf32_of
+from . import fakes as fakes
+
+LSTM_CELL_BACKWARD = operators.overload("lstm_cell_pointwise_backward")
+LSTM_CELL = operators.overload("lstm_cell_pointwise")
+GRU_CELL_BACKWARD = operators.overload("gru_cell_pointwise_backward")
+GRU_CELL = operators.overload("gru_cell_pointwise")
 
 
 class Weight(NamedTuple):
@@ -156,7 +162,7 @@ def lstm_forward(
         z = weight.product(walk.before(h, place), bias, gx[begin:end])
         before, after = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
         step = None if gates is None else gates[begin:end]
-        operators.lstm_cell_pointwise(z, before, step, after, m[begin:end], weight.side)
+        LSTM_CELL(z, before, step, after, m[begin:end], weight.side)
         if projection is not None:
             walk.data(h)[begin:end] = projection.product(m[begin:end])
     found = [h, walk.final(h, places), walk.final(c, places) if save else c]
@@ -182,7 +188,7 @@ def lstm_backward(
         if projection is not None and totals is not None:
             totals[begin:end] = dh[:size] if first is None else first + dh[:size]
             first, second = projection.dx(totals[begin:end]), None
-        operators.lstm_cell_pointwise_backward(
+        LSTM_CELL_BACKWARD(
             gates[begin:end], walk.before(c, place), walk.data(c)[begin:end], first, second, dc[:size],
             dz[begin:end], weight.side,
         )  # fmt: skip
@@ -212,7 +218,7 @@ def gru_forward(
         begin, end, before = place.begin, place.end, walk.before(h, place)
         step = None if gates is None else gates[begin:end]
         g = weight.product(before, bias)
-        operators.gru_cell_pointwise(gx[begin:end], g, before, step, walk.data(h)[begin:end])
+        GRU_CELL(gx[begin:end], g, before, step, walk.data(h)[begin:end])
     found = [h, walk.final(h, places)]
     return found if gates is None else [*found, gates]
 
@@ -230,7 +236,7 @@ def gru_backward(
     by_product = torch.zeros_like(dh)
     for place in reversed(places):
         begin, end, size = place.begin, place.end, place.end - place.begin
-        operators.gru_cell_pointwise_backward(
+        GRU_CELL_BACKWARD(
             gates[begin:end], walk.before(h, place), None if dy is None else dy[begin:end], dh[:size],
             by_product[:size], dgx[begin:end], dg[begin:end], dh[:size],
         )  # fmt: skip

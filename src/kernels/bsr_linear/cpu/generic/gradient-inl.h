@@ -1,43 +1,5 @@
-// dz = dy act'(saved) on eight lanes: a function for each row of the table of activations, under the row's
-// name and _dz; and the passes over rows and sums. Included inside an instruction set's region, after
+// dz = dy act'(saved): the passes over rows and sums. Included inside an instruction set's region, after
 // activation-inl.h.
-
-// As torch's threshold_backward: a NaN in y lets dy through.
-[[gnu::always_inline]] inline Vec8 relu_dz(Vec8 dy, Vec8 y) {
-  return _mm256_andnot_ps(_mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_LE_OQ), dy);
-}
-
-[[gnu::always_inline]] inline Vec8 relu2_dz(Vec8 dy, Vec8 z) {
-  return _mm256_mul_ps(dy, _mm256_mul_ps(all8(2.0f), relu(z)));
-}
-
-// s (1 + u (1 - s)): the derivative of z s(z) for s the sigmoid of something whose derivative times z is u.
-[[gnu::always_inline]] inline Vec8 gated_dz(Vec8 dy, Vec8 s, Vec8 u) {
-  const Vec8 one = all8(1.0f);
-  return _mm256_mul_ps(dy, _mm256_mul_ps(s, _mm256_fmadd_ps(u, _mm256_sub_ps(one, s), one)));
-}
-
-inline Vec8 silu_dz(Vec8 dy, Vec8 z) {
-  return gated_dz(dy, gated(all8(1.0f), _mm256_sub_ps(_mm256_setzero_ps(), z)), z);
-}
-
-// s is the sigmoid of 2 sqrt(2 / pi) (z + 0.044715 z^3).
-inline Vec8 gelu_tanh_dz(Vec8 dy, Vec8 z) {
-  constexpr float k = 2 * 0.7978845608f, cubic = 0.044715f;
-  const Vec8 square = _mm256_mul_ps(z, z);
-  const Vec8 minus = _mm256_mul_ps(z, _mm256_fmadd_ps(square, all8(-k * cubic), all8(-k)));
-  const Vec8 u = _mm256_mul_ps(z, _mm256_fmadd_ps(square, all8(3 * k * cubic), all8(k)));
-  return gated_dz(dy, gated(all8(1.0f), minus), u);
-}
-
-// Phi(z) + z phi(z). Phi as in gelu_erf.
-inline Vec8 gelu_erf_dz(Vec8 dy, Vec8 z) {
-  const Vec8 density = exp8(_mm256_mul_ps(_mm256_mul_ps(z, z), all8(-0.5f)));
-  const Vec8 tail = _mm256_mul_ps(upper_tail(z), density);
-  const Vec8 phi = _mm256_blendv_ps(_mm256_sub_ps(all8(1.0f), tail), tail, z);
-  const Vec8 slope = _mm256_fmadd_ps(_mm256_mul_ps(z, density), all8(0.39894228f), phi);
-  return _mm256_mul_ps(dy, slope);
-}
 
 template <class T>
 [[gnu::always_inline]] inline Vec8 some8(const T* p, std::int64_t n) {
