@@ -1,0 +1,245 @@
+"""Forwards: what the forwards of a model's modules call, by torch.fx and by their source, and what of it
+holds in every call."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import itertools
+import random
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+#: The most ways to call a forward that are traced: each argument that may be None, True or False doubles
+#: them.
+_MOST = 32
+
+
+class Forwards:
+    """The forwards of a model's modules, each traced when it is asked for, in every mode."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._found: dict[nn.Module, list[fx.Graph] | str] = {}
+
+    def around(self, name: str) -> tuple[nn.Module, str] | None:
+        """Returns the innermost module around the one of that name that has a forward, which lists have not,
+        and the name seen from there."""
+        parts = name.split(".") if name else []
+        for count in reversed(range(len(parts))):
+            module = self.model.get_submodule(".".join(parts[:count]))
+            if type(module).forward is not nn.Module.forward:
+                return module, ".".join(parts[count:])
+        return None
+
+    def of(self, module: nn.Module) -> list[fx.Graph] | str:
+        """Returns the calls of a module's forward, one graph for each mode; or why there are none."""
+        if module not in self._found:
+            self._found[module] = _traced(module)
+        return self._found[module]
+
+    def unproven(self, within: str, names: Sequence[str]) -> str:
+        """Returns where the source of the module ``within``, or of those around it, could call one of its
+        parts otherwise than ``of`` found; "" where nothing does."""
+        owner = self.model.get_submodule(within)
+        if is_sequence(owner):
+            return self._not_whole(within)
+        kind = type(owner).__name__
+        if (read := _read(type(owner))) is None:
+            return f"the source of {kind} cannot be read"
+        for first, _, rest in (name.partition(".") for name in names):
+            if (places := (read.methods if rest else read.uses)[first]) > 1:
+                return f"{kind} uses {first} in {places} places"
+        last = {name.rpartition(".")[2] for name in names}
+        parts = within.split(".") if within else []
+        for count in range(len(parts)):
+            around = type(self.model.get_submodule(".".join(parts[:count])))
+            others = _read(around)
+            if others is not None and (found := last & others.inside):
+                return f"{around.__name__} calls {min(found)} of another module"
+        return ""
+
+    def _not_whole(self, name: str) -> str:
+        """Returns why an nn.Sequential of that name might be run in part; "" where it is always called as
+        one."""
+        if not name or (around := self.around(name)) is None:
+            return ""
+        owner, own = around
+        if is_sequence(owner):
+            return self._not_whole(name[: -len(own) - 1] if name != own else "")
+        graphs, read, kind = self.of(owner), _read(type(owner)), type(owner).__name__
+        first, _, rest = own.partition(".")
+        if read is None:
+            return f"the source of {kind} cannot be read"
+        if not rest and read.uses[first]:
+            whole = read.uses[first] == read.calls[first]
+            return "" if whole else f"{kind} takes {first} apart"
+        if isinstance(graphs, str):
+            return graphs
+        targets = [str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_module"]
+        if own not in targets or any(target.startswith(f"{own}.") for target in targets):
+            return f"{kind} does not call {own} as one"
+        return ""
+
+
+def is_sequence(module: nn.Module) -> bool:
+    """Returns whether a module calls its children one after the other, and does nothing else."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[Callable[[], bool]]:
+    """Puts a module's own attributes, buffers and the random generators back as they were. Gives what tells
+    afterwards whether the body changed them."""
+    changes = list[bool]()
+    held = {name: (value, _content(value)) for name, value in vars(module).items()}
+    buffers = [(each, each.detach().clone()) for each in module.buffers(recurse=False) if not each.is_meta]
+    drawn, drawn_by_python = torch.get_rng_state(), random.getstate()
+    try:
+        yield lambda: any(changes)
+    finally:
+        now = vars(module)
+        changes.append(not torch.equal(torch.get_rng_state(), drawn) or random.getstate() != drawn_by_python)
+        torch.set_rng_state(drawn)
+        random.setstate(drawn_by_python)
+        for name, (value, content) in held.items():
+            same = name in now and now[name] is value and _ids(value) == _ids(content)
+            changes.append(name != "training" and not same)
+            if content is not None and _ids(value) != _ids(content):
+                value.clear()
+                value.extend(content) if isinstance(value, list) else value.update(content)
+            now[name] = value
+        for name in now.keys() - held.keys():
+            changes.append(True)
+            del now[name]
+        with torch.no_grad():
+            for each, before in buffers:
+                if not torch.equal(each, before):
+                    changes.append(True)
+                    each.copy_(before)
+
+
+def _content(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, (dict, list, set)) else None
+
+
+def _ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [(id(key), id(each)) for key, each in value.items()]
+    return [id(each) for each in value] if isinstance(value, (list, set)) else None
+
+
+class _Tracer(fx.Tracer):
+    """Records the call of any child as one node, so that a forward alone is traced."""
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return True
+
+
+def _traced(module: nn.Module) -> list[fx.Graph] | str:
+    kind = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
+        return f"{kind} is compiled"
+    if "forward" in vars(module):
+        return f"the forward of {kind} was replaced"
+    graphs = list[fx.Graph]()
+    try:
+        ways = _ways(module)
+        if len(ways) > _MOST:
+            return f"the forward of {kind} can be called in {len(ways)} ways"
+        with untouched(module) as changed, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for training, way in itertools.product((True, False), ways):
+                module.training = training  # of this one alone: its children are not run
+                graphs.append(_Tracer().trace(module, way or None))
+    except Exception as error:  # a forward may raise anything for what stands for a tensor
+        return f"the forward of {kind} cannot be traced ({type(error).__name__})"
+    return f"the forward of {kind} changes its state, or draws random numbers" if changed() else graphs
+
+
+def _ways(module: nn.Module) -> list[dict[str, Any]]:
+    """Returns the arguments that decide what a forward does: those that are None, True or False where a call
+    leaves them out. Each is given in both ways; a tensor is what any other one stands for."""
+    fixed = list[list[tuple[str, Any]]]()
+    for name, each in inspect.signature(module.forward).parameters.items():
+        if each.default is None:
+            fixed.append([(name, None), ("", None)])
+        elif isinstance(each.default, bool):
+            fixed.append([(name, True), (name, False)])
+    return [{name: value for name, value in way if name} for way in itertools.product(*fixed)]
+
+
+@dataclass
+class _Source:
+    """How the methods of a class use the attributes of their object."""
+
+    uses: Counter[str] = field(default_factory=Counter)  # as values: not to look at a part of them
+    calls: Counter[str] = field(default_factory=Counter)  # of these, those that call them
+    methods: Counter[str] = field(default_factory=Counter)  # how many methods do
+    inside: set[str] = field(default_factory=set)  # attributes of anything else that are called
+
+
+@cache
+def _read(cls: type) -> _Source | None:
+    """Reads the methods of a class, those of torch's own bases and __init__ left out. Returns None where
+    there is no source."""
+    found = _Source()
+    for function in _functions(cls):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, TypeError, SyntaxError):
+            return None
+        _count(tree, function, found)
+    return found
+
+
+def _functions(cls: type[nn.Module]) -> Iterator[Any]:
+    """Yields the functions of a class and of its bases, but of overridden ones those alone that ``super`` can
+    call."""
+    hidden = {"__init__"}
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] in ("torch", "builtins", "typing", "abc"):
+            continue
+        for name, each in vars(base).items():
+            inner = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+            inner = inspect.unwrap(inner) if callable(inner) else inner
+            if inspect.isfunction(inner) and name not in hidden:
+                if "super" not in inner.__code__.co_names:
+                    hidden.add(name)
+                yield inner
+
+
+def _count(tree: ast.AST, function: Any, found: _Source) -> None:
+    own = next(iter(function.__code__.co_varnames), "")
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    looked_at = {id(node.value) for node in attributes if node.attr not in ("forward", "__call__")}
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    mine = set[str]()
+    for node in attributes:
+        of_self = isinstance(node.value, ast.Name) and node.value.id == own
+        if of_self and isinstance(node.ctx, ast.Load) and id(node) not in looked_at:
+            found.uses[node.attr] += 1
+            found.calls[node.attr] += id(node) in called
+            mine.add(node.attr)
+        elif (
+            not of_self and id(node) in called and not inspect.ismodule(function.__globals__.get(_root(node)))
+        ):
+            found.inside.add(node.attr)
+    found.methods.update(mine)
+
+
+def _root(node: ast.expr) -> str:
+    """Returns the name that an expression such as torch.nn.functional.relu begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
