@@ -23,6 +23,7 @@ from torch import fx, nn
 #: The most ways to call a forward that are traced: each argument that may be None, True or False doubles
 #: them.
 _MOST = 32
+_MORE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Forwards:
@@ -140,10 +141,57 @@ def _ids(value: Any) -> Any:
 
 
 class _Tracer(fx.Tracer):
-    """Records the call of any child as one node, so that a forward alone is traced."""
+    """Records the call of any child as one node, so that a forward alone is traced. ``way`` has the arguments
+    that are no tensors; where the forward asks what the tensors decide, ``answers`` tell, and once they are
+    used up: False."""
+
+    def __init__(self, way: dict[str, Any], answers: Sequence[bool]) -> None:
+        super().__init__()
+        self.way, self.answers = way, list(answers)
+        self._asked = 0
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """Returns what calls the forward by the names of its arguments. fx's own cannot take those behind a
+        decorator, and gives a Proxy for *args and **kwargs, which no call can hand on."""
+        given = {
+            name: self.way[name] if name in self.way else self.create_proxy("placeholder", name, (), {})
+            for name, each in inspect.signature(root_fn).parameters.items()
+            if each.kind not in _MORE
+        }
+        (first, *_) = given  # self
+        given[first] = self.root
+        return (lambda: root_fn(given.pop(first), **given)), []
+
+    def create_arg(self, a: Any) -> Any:
+        return a.__name__ if isinstance(a, type) else super().create_arg(a)
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return True
+
+    def to_bool(self, obj: Any) -> bool:
+        if self._asked == len(self.answers):
+            self.answers.append(False)
+        self._asked += 1
+        return self.answers[self._asked - 1]
+
+
+def _paths(module: nn.Module, way: dict[str, Any]) -> list[fx.Graph]:
+    """Returns one graph for each path that the numbers can choose. Raises what the forward does."""
+    graphs, left = list[fx.Graph](), [list[bool]()]
+    while left:
+        answers = left.pop()
+        tracer = _Tracer(way, answers)
+        try:
+            graphs.append(tracer.trace(module))
+        except AssertionError:  # so would the call, and nothing is computed on that path
+            if not tracer.answers:
+                raise
+        left += [[*tracer.answers[:i], True] for i in range(len(answers), len(tracer.answers))]
+        if len(graphs) + len(left) > _MOST:
+            raise RecursionError
+    return graphs
 
 
 def _traced(module: nn.Module) -> list[fx.Graph] | str:
@@ -161,7 +209,7 @@ def _traced(module: nn.Module) -> list[fx.Graph] | str:
             warnings.simplefilter("ignore")
             for training, way in itertools.product((True, False), ways):
                 module.training = training  # of this one alone: its children are not run
-                graphs.append(_Tracer().trace(module, way or None))
+                graphs += _paths(module, way)
     except Exception as error:  # a forward may raise anything for what stands for a tensor
         return f"the forward of {kind} cannot be traced ({type(error).__name__})"
     return f"the forward of {kind} changes its state, or draws random numbers" if changed() else graphs
@@ -172,11 +220,20 @@ def _ways(module: nn.Module) -> list[dict[str, Any]]:
     leaves them out. Each is given in both ways; a tensor is what any other one stands for."""
     fixed = list[list[tuple[str, Any]]]()
     for name, each in inspect.signature(module.forward).parameters.items():
+        if each.kind in _MORE and not _hands_on(inspect.unwrap(type(module).forward), name):
+            raise TypeError
         if each.default is None:
             fixed.append([(name, None), ("", None)])
         elif isinstance(each.default, bool):
             fixed.append([(name, True), (name, False)])
     return [{name: value for name, value in way if name} for way in itertools.product(*fixed)]
+
+
+def _hands_on(function: Any, name: str) -> bool:
+    """Returns whether a function does nothing with its *args or **kwargs but to hand them on."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    starred = {id(node.value) for node in nodes if isinstance(node, (ast.Starred, ast.keyword))}
+    return all(id(node) in starred for node in nodes if isinstance(node, ast.Name) and node.id == name)
 
 
 @dataclass
