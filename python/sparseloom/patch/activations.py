@@ -49,6 +49,8 @@ def activation_of(module: nn.Module) -> str:
             x = torch.tensor(_GRID, dtype=torch.float32, device="cpu")
             given = [_given(module, x, training) for training in (True, False)]
         return "" if changed() else next((name for name in ops.ACTIVATIONS if _is(name, x, given)), "") or ""
+    except MemoryError:
+        raise
     except Exception:  # whatever the module raises for a vector is no activation's
         return ""
 

@@ -210,6 +210,8 @@ def _traced(module: nn.Module) -> list[fx.Graph] | str:
             for training, way in itertools.product((True, False), ways):
                 module.training = training  # of this one alone: its children are not run
                 graphs += _paths(module, way)
+    except MemoryError:
+        raise
     except Exception as error:  # a forward may raise anything for what stands for a tensor
         return f"the forward of {kind} cannot be traced ({type(error).__name__})"
     return f"the forward of {kind} changes its state, or draws random numbers" if changed() else graphs
