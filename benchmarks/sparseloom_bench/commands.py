@@ -62,6 +62,11 @@ COMMANDS = {
         "csr",
         "CSR products beside dense ones and torch.sparse, on the CPU or a GPU",
     ),
+    "bench host": (
+        "sparseloom_bench.bench.host",
+        "host",
+        "what a call of each kind of layer costs the host, beside torch's",
+    ),
     "bench nmg": (
         "sparseloom_bench.bench.nmg",
         "nmg",

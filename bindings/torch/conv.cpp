@@ -7,16 +7,14 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "plan.h"
 #include "product_call.h"
 #include "sparseloom/conv_ops.h"
 
 namespace sparseloom::binding {
 namespace {
-
-using Numbers = std::vector<std::int64_t>;
 
 /// `extents`: those of x along the axes of space.
 ConvShape shape_of_call(const char* op, std::int64_t images, const Numbers& extents, const Numbers& kernel,
@@ -193,35 +191,45 @@ Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std:
   return out;
 }
 
-std::string plan(std::string direction, std::string dtype, std::int64_t images, Numbers extents,
-                 Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::int64_t blocks,
-                 std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t device,
-                 bool bias, std::int64_t row, bool tf32, std::int64_t digest) {
-  constexpr const char* op = "conv_plan";
-  const ConvShape shape = shape_of_call(op, images, extents, kernel, stride, padding, dilation);
-  const BlockShape block = block_of(op, rows, cols, bm, bn);
-  const IndexView index{rows, cols, block, blocks, nullptr, nullptr};
-  if (blocks < 0 || blocks > index.block_rows() * index.block_cols())
+}  // namespace
+
+std::string plan_bsr_conv(const PlanCall& call) {
+  constexpr const char* op = "plan";
+  constexpr std::size_t kOfTheIndex = 5, kListsOfAxes = 5;
+  const std::size_t axes =
+      call.sizes.size() > kOfTheIndex ? (call.sizes.size() - kOfTheIndex) / kListsOfAxes : 1;
+  call.require_sizes(kOfTheIndex + kListsOfAxes * axes,
+                     "rows, cols, block_rows, block_cols, blocks, and for each axis of space its extents, "
+                     "then kernel, stride, padding and dilation");
+  const auto of_axes = [&](std::size_t list) {
+    const auto begin = call.sizes.begin() + static_cast<std::ptrdiff_t>(kOfTheIndex + list * axes);
+    return Numbers(begin, begin + static_cast<std::ptrdiff_t>(axes));
+  };
+  const ConvShape shape =
+      shape_of_call(op, call.m, of_axes(0), of_axes(1), of_axes(2), of_axes(3), of_axes(4));
+  const std::int64_t rows = call.sizes[0], cols = call.sizes[1], blocks = call.sizes[4];
+  const IndexView index{rows,   cols,    block_of(op, rows, cols, call.sizes[2], call.sizes[3]),
+                        blocks, nullptr, nullptr};
+  if (blocks > index.block_rows() * index.block_cols())
     core::fail(op, "at most as many blocks as the grid has cells", std::to_string(blocks),
                "pass the number of stored blocks");
-  const Executor executor = planner(device);
-  bsr_conv::Problem problem = describe_conv(index, shape, dtype_named(dtype), direction_of(direction));
-  problem.tf32 = tf32;
-  problem.facts = Facts::of_digest(digest);
-  problem.bias = bias && problem.direction == Direction::forward;
-  const auto made = plan_conv(problem, executor, ops::row_name(op, row));
+  bsr_conv::Problem problem = describe_conv(index, shape, call.dtype, call.direction);
+  problem.tf32 = call.tf32;
+  problem.facts = Facts::of_digest(call.digest);
+  problem.bias = call.bias && call.direction == Direction::forward;
+  const Executor executor = call.executor();
+  const auto plan = plan_conv(problem, executor, call.row);
   const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);
-  const auto told = [](bool known, double us) { return known ? std::optional<double>(us) : std::nullopt; };
-  const bool known = dense.product_us > 0;
-  return json_of(*made, told(known && problem.direction != Direction::dw, dense.product_us), made->describe(),
-                 told(known, dense.product_us + dense.weight_us));
+  const auto if_known = [&](double us) {
+    return dense.product_us > 0 ? std::optional<double>(us) : std::nullopt;
+  };
+  return json_of(*plan, call.direction == Direction::dw ? std::nullopt : if_known(dense.product_us),
+                 plan->describe(), if_known(dense.product_us + dense.weight_us));
 }
 
-}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
-  m.impl("bsr_conv_plan", TORCH_BOX(&sparseloom::binding::plan));
   m.impl("conv_pack", TORCH_BOX(&sparseloom::binding::pack));
   m.impl("conv_unpack", TORCH_BOX(&sparseloom::binding::unpack));
 }

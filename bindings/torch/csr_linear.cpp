@@ -8,10 +8,10 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
 #include "ops/valid_index.h"
+#include "plan.h"
 #include "product_call.h"
 #include "sparseloom/csr_ops.h"
 
@@ -143,30 +143,21 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   return out;
 }
 
-std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std::string direction,
-                 std::string dtype, std::int64_t m, std::int64_t device, bool bias, std::int64_t activation,
-                 bool residual, std::int64_t row, bool strict) {
-  if (rows < 0 || cols < 0 || m < 0 || stored < 0)
-    core::fail("csr_plan", "sizes of 0 and more",
-               core::shape(rows, cols) + ", m = " + std::to_string(m) + " and " + std::to_string(stored) +
-                   " stored elements",
-               "pass the layer's sizes");
-  require_countable("csr_plan", stored);
+}  // namespace
+
+std::string plan_csr(const PlanCall& call) {
+  call.require_sizes(3, "rows, cols, stored");
   CsrView w;
-  w.rows = rows, w.cols = cols, w.stored = stored;
-  CsrLinear::Problem problem = CsrLinear::describe(w, direction_of(direction), dtype_named(dtype), m);
-  problem.bias = bias, problem.residual = residual, problem.strict = strict;
-  problem.activation = activation_of("csr_plan", activation);
-  const auto plan = CsrLinear::plan(problem, planner(device), ops::row_name("csr_plan", row));
+  w.rows = call.sizes[0], w.cols = call.sizes[1], w.stored = call.sizes[2];
+  require_countable("plan", w.stored);
+  CsrLinear::Problem problem = CsrLinear::describe(w, call.direction, call.dtype, call.m);
+  call.describe(problem);
+  const auto plan = CsrLinear::plan(problem, call.executor(), call.row);
   return json_of(*plan, {}, plan->describe());
 }
 
-}  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
-  m.impl("csr_plan", TORCH_BOX(&sparseloom::binding::plan));
-}
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   using namespace sparseloom::binding;
   m.impl("csr_linear", TORCH_BOX(&linear));

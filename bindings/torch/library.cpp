@@ -72,12 +72,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, int row=-1, bool strict=False) -> "
       "Tensor");
-  m.def(
-      "semi24_plan(int rows, int cols, str direction, str dtype, int m, int device=-1, bool bias=False, "
-      "int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
-  m.def(
-      "semi24_scaled_plan(int rows, int cols, str dtype, ScalarType out_dtype, int m, int device=-1, "
-      "bool bias=False, int activation=0, int row=-1, bool strict=False, bool use_fast_accum=False) -> str");
   m.def("semi24_pack(Tensor dense) -> (Tensor values, Tensor positions)");
   m.def("semi24_unpack(Tensor values, Tensor positions, int cols) -> Tensor");
   // Throws unless positions and values are a valid weight of `cols` columns.
@@ -108,9 +102,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor? by_column, SymInt cols, int row=-1, "
       "bool strict=False) -> Tensor");
   m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int row=-1, bool strict=False) -> Tensor");
-  m.def(
-      "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, int device=-1, "
-      "bool bias=False, int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
 
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
@@ -129,10 +120,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
       "int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, bool tf32=False, int "
       "digest=-1) -> Tensor");
-  m.def(
-      "bsr_conv_plan(str direction, str dtype, int images, int[] extents, int[] kernel, int[] stride, "
-      "int[] padding, int[] dilation, int blocks, int rows, int cols, int bm, int bn, int device=-1, "
-      "bool bias=False, int row=-1, bool tf32=False, int digest=-1) -> str");
   // Their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");
@@ -152,9 +139,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "nmg_linear(Tensor x, Tensor values, Tensor order, int rows, int cols, int n, int m, int g, "
       "Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
-  m.def(
-      "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, "
-      "bool bias=False, int activation=0, bool residual=False, int row=-1, bool strict=False) -> str");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
@@ -256,11 +240,15 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
+  // Which kernel a product would run, and why, as JSON. `family`: bsr_linear (with `index`), semi24_linear,
+  // csr_linear, nmg_linear or bsr_conv; `sizes`: its weight's, in the order that an Error names; `dtype`:
+  // "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images; `use_fast_accum`: of 8-bit products;
+  // `accumulate`: of a dW that is added; `aligned`: whether operands on CUDA start, and their rows lie, at
+  // multiples of 16 bytes.
   m.def(
-      "plan(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols, str direction, "
-      "str dtype, int m, int device=-1, bool bias=False, int activation=0, bool residual=False, int row=-1, "
-      "bool strict=False, bool tf32=False, int digest=-1, bool use_fast_accum=False, bool accumulate=False, "
-      "bool aligned=True) -> str");
+      "plan(str family, int[] sizes, str direction, str dtype, int m, int device=-1, bool bias=False, "
+      "int activation=0, bool residual=False, int row=-1, bool strict=False, bool tf32=False, int digest=-1, "
+      "bool use_fast_accum=False, bool accumulate=False, bool aligned=True, Tensor? index=None) -> str");
   // Throws for a name that no row has.
   m.def("row_number(str name) -> int");
   m.def("info() -> str");

@@ -9,7 +9,9 @@
 #include "executor.h"
 #include "operands.h"
 #include "ops/activation.h"
+#include "ops/dense_copy.h"
 #include "ops/row_number.h"
+#include "plan.h"
 #include "product_call.h"
 #include "sparseloom/ops.h"
 
@@ -168,6 +170,34 @@ void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, con
                    std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   const std::int64_t blocks = dvalues.dim() > 0 ? dvalues.size(0) : 0;
   add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, index, blocks, row, strict, tf32, digest);
+}
+
+std::string plan_bsr(const PlanCall& call) {
+  constexpr const char* op = "plan";
+  call.require_sizes(5, "rows, cols, block_rows, block_cols, blocks");
+  if (!call.index) core::fail(op, "an index beside the sizes of bsr_linear", "none", "pass the packed index");
+  const std::int64_t rows = call.sizes[0], cols = call.sizes[1];
+  const IndexView slots = packed_of(op, *call.index, call.sizes[4], rows, cols,
+                                    block_of(op, rows, cols, call.sizes[2], call.sizes[3]));
+  const IndexView index = stored_part(op, slots, call.digest, static_cast<int>(call.device));
+  const Executor executor = call.executor();
+  const auto answer = [&](auto problem) {
+    problem.aligned = problem.aligned && call.aligned;
+    problem.out_aligned = problem.out_aligned && call.aligned;
+    const auto plan = make_plan(problem, index, executor, call.row);
+    return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
+  };
+  if (is_scaled(call.dtype)) {
+    ScaledProblem problem = describe_scaled(index, call.dtype, call.out.value_or(DType::f32), call.m);
+    problem.facts = Facts::of_digest(call.digest);
+    call.describe_scaled(problem);
+    return answer(problem);
+  }
+  Problem problem =
+      problem_of(call.direction, call.dtype, call.m, index, call.digest, call.strict, call.tf32);
+  call.describe(problem);
+  problem.accumulate = call.accumulate;
+  return answer(problem);
 }
 
 }  // namespace sparseloom::binding

@@ -6,9 +6,9 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "plan.h"
 #include "product_call.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
@@ -203,20 +203,18 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   return y;
 }
 
-std::string plan_nmg(std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
-                     std::string direction, std::string dtype, std::int64_t tokens, bool bias,
-                     std::int64_t activation, bool residual, std::int64_t row, bool strict) {
-  if (tokens < 0)
-    core::fail("nmg_plan", "0 tokens and more", std::to_string(tokens), "pass the batch's tokens");
-  NmgLinear::Problem problem = NmgLinear::describe(nmg_view("nmg_plan", rows, cols, n, m, g),
-                                                   direction_of(direction), dtype_named(dtype), tokens);
-  problem.bias = bias, problem.residual = residual, problem.strict = strict;
-  problem.activation = activation_of("nmg_plan", activation);
-  const auto plan = NmgLinear::plan(problem, planner(-1), ops::row_name("nmg_plan", row));
+}  // namespace
+
+std::string plan_nmg(const PlanCall& call) {
+  call.require_sizes(5, "rows, cols, n, m, g");
+  const auto& s = call.sizes;
+  NmgLinear::Problem problem =
+      NmgLinear::describe(nmg_view("plan", s[0], s[1], s[2], s[3], s[4]), call.direction, call.dtype, call.m);
+  call.describe(problem);
+  const auto plan = NmgLinear::plan(problem, call.executor(), call.row);
   return json_of(*plan, {}, plan->describe());
 }
 
-}  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
@@ -230,7 +228,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("nmg_pack", TORCH_BOX(&pack_nmg));
   m.impl("nmg_unpack", TORCH_BOX(&unpack_nmg));
   m.impl("nmg_validate", TORCH_BOX(&validate_nmg));
-  m.impl("nmg_plan", TORCH_BOX(&plan_nmg));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("nmg_linear", TORCH_BOX(&sparseloom::binding::linear_nmg));

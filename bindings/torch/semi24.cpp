@@ -8,10 +8,10 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "explain.h"
 #include "operands.h"
 #include "ops/dense_copy.h"
 #include "ops/row_number.h"
+#include "plan.h"
 #include "product_call.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
@@ -189,21 +189,6 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   return out;
 }
 
-std::string plan(std::int64_t rows, std::int64_t cols, std::string direction, std::string dtype,
-                 std::int64_t m, std::int64_t device, bool bias, std::int64_t activation, bool residual,
-                 std::int64_t row, bool strict) {
-  if (rows < 0 || cols < 0 || m < 0)
-    core::fail("semi24_plan", "sizes of 0 and more",
-               core::shape(rows, cols) + " and m = " + std::to_string(m), "pass the layer's sizes");
-  Semi24Linear::Problem problem =
-      Semi24Linear::describe(Semi24View{rows, cols, nullptr}, direction_of(direction), dtype_named(dtype), m);
-  problem.bias = bias, problem.residual = residual, problem.strict = strict;
-  problem.activation = activation_of("semi24_plan", activation);
-  const Executor executor = planner(device);
-  const auto plan = Semi24Linear::plan(problem, executor, ops::row_name("semi24_plan", row));
-  return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std::string method,
                                                             bool transposed) {
   constexpr const char* op = "semi24_compress";
@@ -233,6 +218,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std
 }
 
 }  // namespace
+
+std::string plan_semi24(const PlanCall& call) {
+  call.require_sizes(2, "rows, cols");
+  Semi24Linear::Problem problem =
+      Semi24Linear::describe({call.sizes[0], call.sizes[1], nullptr}, call.direction, call.dtype, call.m);
+  call.describe(problem);
+  const Executor executor = call.executor();
+  const auto plan = Semi24Linear::plan(problem, executor, call.row);
+  return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
+}
+
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
@@ -243,7 +239,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("semi24_validate", TORCH_BOX(&validate));
   m.impl("semi24_prune", TORCH_BOX(&prune));
   m.impl("semi24_compress", TORCH_BOX(&compress));
-  m.impl("semi24_plan", TORCH_BOX(&plan));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("semi24_linear", TORCH_BOX(&sparseloom::binding::linear));

@@ -7,9 +7,9 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "explain.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "plan.h"
 #include "product_call.h"
 #include "scales.h"
 #include "semi24.h"
@@ -57,27 +57,19 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   return y;
 }
 
-std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, ScalarType out_dtype,
-                 std::int64_t m, std::int64_t device, bool bias, std::int64_t activation, std::int64_t row,
-                 bool strict, bool use_fast_accum) {
-  constexpr const char* op = "semi24_scaled_plan";
-  if (rows < 0 || cols < 0 || m < 0)
-    core::fail(op, "sizes of 0 and more", core::shape(rows, cols) + " and m = " + std::to_string(m),
-               "pass the layer's sizes");
-  Semi24ScaledProblem problem =
-      Semi24Scaled::describe(Semi24View{rows, cols, nullptr}, dtype_named(dtype), out_of(op, out_dtype), m);
-  problem.bias = bias, problem.strict = strict, problem.fast_accum = use_fast_accum;
-  problem.activation = activation_of(op, activation);
-  const auto plan = Semi24Scaled::plan(problem, planner(device), ops::row_name(op, row));
+}  // namespace
+
+std::string plan_semi24_scaled(const PlanCall& call) {
+  call.require_sizes(2, "rows, cols");
+  Semi24ScaledProblem problem = Semi24Scaled::describe({call.sizes[0], call.sizes[1], nullptr}, call.dtype,
+                                                       call.out.value_or(DType::f32), call.m);
+  call.describe_scaled(problem);
+  const auto plan = Semi24Scaled::plan(problem, call.executor(), call.row);
   return json_of(*plan, {}, plan->describe());
 }
 
-}  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
-  m.impl("semi24_scaled_plan", TORCH_BOX(&sparseloom::binding::plan));
-}
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("semi24_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
 }

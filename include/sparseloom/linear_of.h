@@ -58,6 +58,24 @@ SPARSELOOM_API void require_linear_call(const char* verb, const LinearProblem& p
                                         std::size_t workspace_bytes, const MatmulArgs& product,
                                         std::span<std::byte> workspace, const Executor& executor);
 
+/// How a run of every verb on a layout ends: checks the call, adds what the plan knows, and queues the
+/// kernel.
+template <class V, class View>
+void launch_linear(const PlanOf<V>& plan, MatmulArgs product, const View& view,
+                   std::span<std::byte> workspace, const Executor& executor) {
+  const LinearProblem& p = plan.problem;
+  require_linear_call(V::kName, p, plan.workspace_bytes, product, workspace, executor);
+  product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
+  product.m = p.m, product.workspace = workspace.data();
+  product.device = executor.device, product.stream = executor.stream;
+  Executor planned = executor;  // a workspace is as large as the planned threads need it
+  planned.num_threads = std::min(executor.num_threads, p.threads);
+  if (const int error = plan.launch({product, view}, planned); error != 0)
+    throw Error(V::kName, "the kernel " + plan.kernel_name + " to be queued",
+                "CUDA error " + std::to_string(error) + " on " + V::print(plan.problem),
+                "check that the problem says how the operands are aligned, and the errors of earlier calls");
+}
+
 /// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run
 /// on the CPU. On a CUDA device it needs rows that are added.
 template <Layout L>
@@ -157,18 +175,7 @@ struct LinearOf {
         throw Error(kName, "memory behind the index", "a null pointer", "pass its arrays");
     if (p.rows > 0 && ((product.bias != nullptr) != p.bias || (product.residual != nullptr) != p.residual))
       throw Error(kName, "bias and residual as planned: " + print(p), "others", "say both in the problem");
-    require_linear_call(kName, p, plan.workspace_bytes, product, workspace, executor);
-    product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
-    product.m = p.m, product.workspace = workspace.data();
-    product.device = executor.device, product.stream = executor.stream;
-    // A workspace is as large as the planned threads need it.
-    Executor planned = executor;
-    planned.num_threads = std::min(executor.num_threads, p.threads);
-    if (const int error = plan.launch({product, view}, planned); error != 0)
-      throw Error(
-          kName, "the kernel " + plan.kernel_name + " to be queued",
-          "CUDA error " + std::to_string(error) + " on " + print(p),
-          "check that the problem says how the operands are aligned, and the errors of earlier calls");
+    launch_linear<LinearOf>(plan, product, view, workspace, executor);
   }
 
  private:

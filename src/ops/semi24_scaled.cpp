@@ -68,17 +68,8 @@ void Semi24Scaled::run(const Plan& plan, MatmulArgs product, const Semi24View& v
     core::fail(kName, "scales of x and of the weight", "a null pointer", "pass one factor, or one for each");
   if (!Semi24::has_memory(view))
     core::fail(kName, "memory behind the index", "a null pointer", "pass its arrays");
-  require_linear_call(kName, p, plan.workspace_bytes, product, workspace, executor);
-  product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
   product.out_dtype = p.out, product.fast_accum = p.fast_accum;
-  product.m = p.m, product.workspace = workspace.data();
-  product.device = executor.device, product.stream = executor.stream;
-  Executor planned = executor;  // a workspace is as large as the planned threads need it
-  planned.num_threads = std::min(executor.num_threads, p.threads);
-  if (const int error = plan.launch({product, view}, planned); error != 0)
-    core::fail(kName, "the kernel " + plan.kernel_name + " to be queued",
-               "CUDA error " + std::to_string(error) + " on " + print(p),
-               "check that the problem says how the operands are aligned, and the errors of earlier calls");
+  launch_linear<Semi24Scaled>(plan, product, view, workspace, executor);
 }
 
 }  // namespace sparseloom

@@ -6,15 +6,14 @@ dX also needs ``by_column``, what ``layouts.entries.columns_of`` returns of the 
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import operators
-from .operators import PLAN_CHOOSES, activation_code, call, row_of, run
-from .plans import dtype_name, ordinal
+from .operators import PLAN_CHOOSES, activation_code, row_of, run
+from .plans import asked, dtype_name, ordinal
 
 
 def linear(
@@ -57,6 +56,7 @@ def plan(
     residual: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
-    what = *shape, stored, direction, dtype_name("plan", dtype), m, ordinal(device)
-    how = bias, activation_code("plan", activation), residual, row_of(kernel), strict
-    return dict(json.loads(call("csr_plan", *what, *how)))
+    what = (*shape, stored), direction, dtype_name("plan", dtype), m, ordinal(device)
+    return asked(
+        "csr_linear", *what, (bias, activation_code("plan", activation), residual), row_of(kernel), strict
+    )

@@ -40,15 +40,14 @@ def load() -> None:
         ) from error
 
 
-def tag_compiled_code() -> None:
-    """Makes torch keep the code that it compiles on disk by our version and schemas too.
+def tag_compiled_code(version: str) -> None:
+    """Makes torch key the code that it compiles and keeps on disk by our version and schemas too.
 
-    Inductor writes the schema's defaults into that code, and keys it by a graph that leaves out every argument
-    equal to its default (torch 2.13; findings/inductor-cache-keeps-old-defaults.sh): after an upgrade it would
-    call the operators as the old version wanted. A tag of the user's stays in front of ours."""
+    Inductor writes a schema's defaults into that code, and keys it by a graph without arguments that equal
+    one (torch 2.13; findings/inductor-cache-keeps-old-defaults.sh): after an upgrade it would call the
+    operators with the old version's defaults. A tag of the user's stays in front of ours."""
     names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("sparseloom::"))
     schemas = [str(schema) for name in names for schema in torch._C._jit_get_schemas_for_operator(name)]
-    version = torch.ops.sparseloom.version.default()
     tag = f"sparseloom-{zlib.crc32(''.join([version, *schemas]).encode()):08x}"
     config = torch.compiler.config
     config.cache_key_tag = " ".join(filter(None, (config.cache_key_tag, tag)))

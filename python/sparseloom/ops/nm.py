@@ -6,7 +6,6 @@ CPU; on other devices the layouts do the same with torch.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from ..errors import Error
 from . import operators
 from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of, run
-from .plans import dtype_name
+from .plans import NO_EPILOGUE, asked, dtype_name
 
 
 def require_weight(op: str, weight: object) -> Tensor:
@@ -106,5 +105,6 @@ def plan(
     sizes: tuple[int, ...], direction: str, dtype: torch.dtype, m: int, bias: bool, strict: bool = False
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens on the CPU; see ops.plan for its keys."""
-    how = bias, ACTIVATIONS[None], False, PLAN_CHOOSES, strict
-    return dict(json.loads(call("nmg_plan", *sizes, direction, dtype_name("plan", dtype), m, *how)))
+    dtype_text = dtype_name("plan", dtype)
+    bare = bias, *NO_EPILOGUE[1:]
+    return asked("nmg_linear", sizes, direction, dtype_text, m, -1, bare, PLAN_CHOOSES, strict)

@@ -25,7 +25,7 @@ library.load()
 from . import fakes as fakes  # noqa: E402 - the operators must exist
 
 flops.register(torch.ops.sparseloom)
-library.tag_compiled_code()
+library.tag_compiled_code(torch.ops.sparseloom.version.default())
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 

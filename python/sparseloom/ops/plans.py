@@ -4,6 +4,7 @@ dtypes and devices. Public as sparseloom.ops."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 #: The dtypes of 8-bit operands: forward only, with scales; see scaled_linear.
 SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
+#: A plan's bias, activation and residual of a bare product.
+NO_EPILOGUE = (False, 0, False)
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -56,25 +59,32 @@ def plan(
     m = whole("plan", "m", m)
     if unknown := unknown_activation("plan", activation, "choose one of them"):
         raise unknown
-    text = call(
-        "plan",
-        *(
-            index.packed,
-            index.blocks,
-            index.rows,
-            index.cols,
-            index.bm,
-            index.bn,
-            direction,
-            _planned_dtype(dtype, out_dtype),
-            m,
-        ),
-        *(ordinal(device), bias, ACTIVATIONS[activation], residual),
-        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), strict),
-        *(dtype is torch.float32 and tf32_allowed(), index.digest),
-        *(use_fast_accum, accumulate, aligned),
+    return asked(
+        "bsr_linear",
+        (index.rows, index.cols, index.bm, index.bn, index.blocks),
+        direction,
+        planned_dtype(dtype, out_dtype),
+        m,
+        ordinal(device),
+        (bias, ACTIVATIONS[activation], residual),
+        PLAN_CHOOSES if kernel is None else kernel_number(kernel),
+        strict,
+        dtype is torch.float32 and tf32_allowed(),
+        index.digest,
+        use_fast_accum,
+        accumulate,
+        aligned,
+        index.packed,
     )
-    return dict(json.loads(text))
+
+
+def asked(
+    family: str, sizes: Sequence[int], direction: str, dtype: str, m: int, device: int,
+    epilogue: tuple[bool, int, bool] = NO_EPILOGUE, row: int = PLAN_CHOOSES, *how: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the answer of the operator plan, whose arguments these are (bindings/torch/library.cpp). Raises
+    Error when no call has them, and when no candidate can run; that Error lists every refusal."""
+    return dict(json.loads(call("plan", family, sizes, direction, dtype, m, device, *epilogue, row, *how)))
 
 
 def copy_is_faster(plan: dict[str, Any]) -> bool:
@@ -84,7 +94,8 @@ def copy_is_faster(plan: dict[str, Any]) -> bool:
     return us is not None and us < plan["predicted_us"]
 
 
-def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
+def planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
+    """Returns what plans call operands of that dtype, of 8 bits with the dtype of their result."""
     if dtype not in SCALED_DTYPES:
         return dtype_name("plan", dtype)
     if out_dtype not in OUT_DTYPES:

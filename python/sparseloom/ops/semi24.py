@@ -8,7 +8,6 @@ bits for the first element and two above them for the second. groups = ceil(cols
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from ..errors import Error
 from . import operators
 from .autograd import activate, require_residual
 from .operators import PLAN_CHOOSES, activation_code, call, row_of, run
-from .plans import SCALED_DTYPES, dtype_name, ordinal
+from .plans import asked, dtype_name, ordinal, planned_dtype
 from .transforms import differentiated, transformed
 from .verbs import Weight, multiply
 
@@ -210,9 +209,10 @@ def plan(
     if direction not in ("forward", "dx"):
         remedy = "choose one of them: 2:4 values do not train"
         raise Error("plan", "a direction of forward, dx", repr(direction), remedy)
-    what = *shape, direction, dtype_name("plan", dtype), m, ordinal(device)
-    how = bias, activation_code("plan", activation), residual, row_of(kernel), strict
-    return dict(json.loads(call("semi24_plan", *what, *how)))
+    what = shape, direction, dtype_name("plan", dtype), m, ordinal(device)
+    return asked(
+        "semi24_linear", *what, (bias, activation_code("plan", activation), residual), row_of(kernel), strict
+    )
 
 
 def scaled_plan(
@@ -228,17 +228,9 @@ def scaled_plan(
     use_fast_accum: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of ``scaled_linear`` for m tokens and a weight of that shape; see ops.plan."""
-    how = (
-        m,
-        ordinal(device),
-        bias,
-        activation_code("plan", activation),
-        row_of(kernel),
-        strict,
-        use_fast_accum,
-    )
-    text = call("semi24_scaled_plan", *shape, SCALED_DTYPES[dtype], out_dtype, *how)
-    return dict(json.loads(text))
+    what = shape, "forward", planned_dtype(dtype, out_dtype), m, ordinal(device)
+    epilogue = bias, activation_code("plan", activation), False
+    return asked("semi24_linear", *what, epilogue, row_of(kernel), strict, False, -1, use_fast_accum)
 
 
 def not_trainable(op: str) -> Error:

@@ -25,6 +25,9 @@ class Weight:
     _once: ClassVar[bool] = False
     #: What else a backward pass reads: a write to it since the forward pass is an error.
     _watched: Sequence[Tensor] = ()
+    #: "relu" where ``linear`` shall fuse it, in products without a residual: its gradient reads the result.
+    #: That of any other activation reads the activation's input, which a fused product keeps from it.
+    _activation: str | None = None
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
         """Returns x W^T + bias. ``fused``: an activation and a residual, of weights whose products take
@@ -99,7 +102,12 @@ class Product(torch.autograd.Function):
         ctx.weight = weight
         need_x, need_values, *_ = ctx.needs_input_grad
         # Each is kept only where the other's gradient needs it: frozen values cost no copy of x.
-        ctx.save_for_backward(x if need_values else None, values if need_x else None, *weight._watched)
+        kept = x if need_values else None, values if need_x else None, *weight._watched
+        if weight._activation is not None:
+            y = weight._forward(x, values, bias, weight._activation)
+            ctx.save_for_backward(*kept, y)
+            return y
+        ctx.save_for_backward(*kept)
         if residual is None:
             return weight._forward(x, values, bias)
         return weight._forward(x, values, bias, None, residual)
@@ -113,9 +121,11 @@ class Product(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, *_ = ctx.saved_tensors
-    needs = ctx.needs_input_grad
-    found = ctx.weight._gradients(ctx, dy, x, values, needs)
+    x, values, *others = ctx.saved_tensors
+    needs, weight = ctx.needs_input_grad, ctx.weight
+    if weight._activation is not None:
+        dy = torch.ops.aten.threshold_backward(dy, others[-1], 0)
+    found = weight._gradients(ctx, dy, x, values, needs)
     return (*found, None) if len(needs) == 4 else (*found, None, dy if needs[4] else None)
 
 

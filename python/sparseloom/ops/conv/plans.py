@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from ...errors import Error
 from ..index import Index
-from ..operators import PLAN_CHOOSES, call, conv_tf32_allowed
-from ..plans import DTYPES
+from ..operators import PLAN_CHOOSES, conv_tf32_allowed
+from ..plans import DTYPES, NO_EPILOGUE, asked
 
 #: A compiled graph serves inputs of several sizes and asks no plan. It takes the rows up to this density: on
 #: most shapes torch's convolution becomes faster somewhat above it.
@@ -39,11 +38,11 @@ def plan(
     the dense weight included, and ``dense_copy_us`` that with a weight which is there (of dw, that makes the
     weight's gradient, None); None where nobody predicts them. Raises Error listing every refusal where no row
     can run."""
-    window, tf32 = map(list, window), device >= 0 and rounds_to_tf32(dtype)
-    how = direction, DTYPES[dtype], images, list(extents), *window, index.blocks, index.rows, index.cols
-    made = json.loads(
-        call("bsr_conv_plan", *how, index.bm, index.bn, device, False, PLAN_CHOOSES, tf32, index.digest)
-    )
+    tf32 = device >= 0 and rounds_to_tf32(dtype)
+    of_index = index.rows, index.cols, index.bm, index.bn, index.blocks
+    sizes = [*of_index, *extents, *(number for numbers in window for number in numbers)]
+    how = NO_EPILOGUE, PLAN_CHOOSES, False, tf32, index.digest
+    made = asked("bsr_conv", sizes, direction, DTYPES[dtype], images, device, *how)
     return {"dense_us": None, **made}
 
 

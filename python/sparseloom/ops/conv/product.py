@@ -19,10 +19,10 @@ from ...errors import Error
 from .. import operators
 from ..autograd import activate, require_residual, require_residual_of
 from ..index import Index
-from ..once import differentiable_once
 from ..operators import ACTIVATIONS, PLAN_CHOOSES, call
 from ..plans import has_kernels_for
 from ..transforms import transformed
+from ..verbs import Weight, multiply
 from .plans import rounds_to_tf32, rows_are_faster
 
 _TORCHS: Any = (F.conv1d, F.conv2d, F.conv3d)
@@ -97,10 +97,10 @@ def conv(
     if by_function:
         fused = activation if activation == "relu" and residual is None else None
         addend = residual if activation is None else None
-    y: Tensor
     pixels, more = x.movedim(1, -1), None if addend is None else addend.movedim(1, -1)
     if by_function:
-        y = _Conv.apply(pixels, values, bias, more, (index, window, by_row, fused))
+        weight = ConvWeight(index, window, pixels.shape[1:-1], by_row, fused)
+        y = multiply(pixels, values, bias, weight, *(() if more is None else (more,)))
     else:
         y = _forward(pixels, values, bias, index, window, fused, more)
     y = y.movedim(-1, 1)
@@ -158,45 +158,33 @@ def _built_for_cuda() -> bool:
 _built_for_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-class _Conv(torch.autograd.Function):
-    """The three products, each by a row or by torch; x, dy and residual are [images, *space, channels].
-    ``how``: the index, the window, whether a row computes forward, and None or "relu", whose gradient reads
-    y."""
+class ConvWeight(Weight):
+    """The blocks of a convolution. x, dy and residual are [images, *space, channels]; ``extents``: x's of
+    space; ``by_row``: whether a row computes forward; ``activation``: None or "relu"."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None,
-        how: tuple[Index, Window, bool, str | None],
+    _op, _once = "conv", True
+
+    def __init__(
+        self, index: Index, window: Window, extents: Sequence[int], by_row: bool, activation: str | None
+    ) -> None:
+        self.index, self.window, self.extents, self.by_row = index, window, extents, by_row
+        self._activation = activation
+
+    def linear(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None = None,
+        residual: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        index, window, by_row, activation = ctx.how = how
-        ctx.extents = x.shape[1:-1]
-        need_x, need_values, *_ = ctx.needs_input_grad
-        if by_row:
-            y = _forward(x, values, bias, index, window, activation, residual)
-        else:
-            y = torchs_forward(x.movedim(-1, 1), values, bias, index, window).movedim(1, -1)
-            y = activate(y, activation)
-            y = y if residual is None else y + residual
-        kept = x if need_values else None, values if need_x else None
-        ctx.save_for_backward(*kept, None if activation is None else y)
-        return y
+        if self.by_row:
+            return _forward(x, values, bias, self.index, self.window, activation, residual)
+        y = torchs_forward(x.movedim(-1, 1), values, bias, self.index, self.window).movedim(1, -1)
+        y = activate(y, activation)
+        return y if residual is None else y + residual
 
-    @staticmethod
-    @differentiable_once("conv")
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, values, y), (index, window, _, _) = ctx.saved_tensors, ctx.how
-        need_x, need_values, need_bias, need_residual, _ = ctx.needs_input_grad
-        dx = dvalues = dbias = None
-        dresidual = dy if need_residual else None
-        if y is not None:
-            dy = torch.ops.aten.threshold_backward(dy, y, 0)
-        if need_x:
-            dx = _dx(dy, values, ctx.extents, index, window)
-        if need_values:
-            dvalues = _dvalues(dy, x, index, window)
-        if need_bias:
-            dbias = dy.sum(tuple(range(dy.dim() - 1)))
-        return dx, dvalues, dbias, dresidual, None
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return _dx(dy, values, self.extents, self.index, self.window)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return _dvalues(dy, x, self.index, self.window)
 
 
 def _forward(
@@ -209,7 +197,7 @@ def _forward(
     )
 
 
-def _dx(dy: Tensor, values: Tensor, extents: torch.Size, index: Index, window: Window) -> Tensor:
+def _dx(dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window) -> Tensor:
     if rows_are_faster("dx", dy, extents, window, index):
         three = (*(1,) * (3 - len(extents)), *extents)
         how = index.packed, index.cols, *three, *window, *NO_EPILOGUE, *_any_row(dy, index)

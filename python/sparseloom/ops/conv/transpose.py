@@ -19,8 +19,8 @@ from ...errors import Error
 from .. import operators
 from ..autograd import require_residual_of
 from ..index import SEGMENT, UNKNOWN, Index
-from ..once import differentiable_once
 from ..operators import ACTIVATIONS
+from ..verbs import Weight, multiply
 from . import product
 from .product import Window
 
@@ -66,7 +66,7 @@ def conv_transpose(
         each is not None and each.requires_grad for each in (x, values, bias, residual)
     )
     if watched or not x.is_cuda:  # rows of the CPU add no more than a bias where dX is computed
-        y = _Transposed.apply(pixels, weight, bias, how)
+        y = multiply(pixels, weight, bias, TransposedWeight(*how))
         return product.finished(y.movedim(-1, 1), activation, residual)
     if residual is not None:
         require_residual_of(residual, (x.shape[0], index.rows, *extents), x.dtype, "conv")
@@ -113,30 +113,20 @@ def _by_dx(
     return operators.run(operators.conv_dx, x, values, index.packed, *numbers)
 
 
-class _Transposed(torch.autograd.Function):
-    """The rows' products of the convolution whose dX the result is; x and y are [images, *space, channels],
-    ``values`` and ``index`` of [channels of x, channels of y]."""
+class TransposedWeight(Weight):
+    """The blocks, [channels of x, channels of y], of the convolution whose dX the result is; x and y are
+    [images, *space, channels]; ``extents``: y's of space."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None,
-        how: tuple[Index, Window, tuple[int, ...]],
-    ) -> Tensor:  # fmt: skip
-        ctx.how = how
-        need_x, need_values, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(x if need_values else None, values if need_x else None)
-        return _by_dx(x, values, bias, *how)
+    _op, _once = "conv_transpose", True
 
-    @staticmethod
-    @differentiable_once("conv_transpose")
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, values), (index, window, _) = ctx.saved_tensors, ctx.how
-        need_x, need_values, need_bias, _ = ctx.needs_input_grad
-        dx = dvalues = dbias = None
-        if need_x:
-            dx = product._forward(dy, values, None, index, window)
-        if need_values:
-            dvalues = product._dvalues(x, dy, index, window)
-        if need_bias:
-            dbias = dy.sum(tuple(range(dy.dim() - 1)))
-        return dx, dvalues, dbias, None
+    def __init__(self, index: Index, window: Window, extents: tuple[int, ...]) -> None:
+        self.index, self.window, self.extents = index, window, extents
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
+        return _by_dx(x, values, bias, self.index, self.window, self.extents)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return product._forward(dy, values, None, self.index, self.window)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return product._dvalues(x, dy, self.index, self.window)

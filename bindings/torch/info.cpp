@@ -1,0 +1,54 @@
+// The operators version, info, activation_names, row_number, kernel_runs and spin_registers: what this build
+// and machine have, what ran, and what rate the CPU reaches.
+#include <string>
+
+#include "convert.h"
+#include "core/json.h"
+#include "executor.h"
+#include "kernels/runs.h"
+#include "ops/row_number.h"
+#include "ops/spin.h"
+#include "sparseloom/activation.h"
+#include "sparseloom/ops.h"
+#include "sparseloom/version.h"
+
+namespace sparseloom::binding {
+namespace {
+
+using core::json_string;
+
+std::string version() { return SPARSELOOM_VERSION; }
+
+std::string info() { return info_json(); }
+
+std::string activation_names() {
+  std::string names;
+  for (const ActivationRow& row : kActivations)
+    names += (names.empty() ? "" : " ") + std::string(row.torch_name);
+  return names;
+}
+
+std::int64_t row_number(std::string name) { return ops::row_number(name); }
+
+std::string kernel_runs() {
+  std::string text = "{";
+  for (const auto& [kernel, runs] : kernels::kernel_runs())
+    text += (text.size() == 1 ? "" : ", ") + json_string(kernel) + ": " + std::to_string(runs);
+  return text + "}";
+}
+
+std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
+  return ops::spin_registers(rate, rounds, torch_executor());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("version", TORCH_BOX(&sparseloom::binding::version));
+  m.impl("info", TORCH_BOX(&sparseloom::binding::info));
+  m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));
+  m.impl("row_number", TORCH_BOX(&sparseloom::binding::row_number));
+  m.impl("kernel_runs", TORCH_BOX(&sparseloom::binding::kernel_runs));
+  m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
+}
