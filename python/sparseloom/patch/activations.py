@@ -30,8 +30,8 @@ def is_activation(module: nn.Module) -> bool:
     not."""
     if type(module).__module__.startswith("sparseloom."):
         return False
-    listed = "activation" in type(module).__module__ and not isinstance(module, _OTHERS)
-    return listed or bool(activation_of(module))
+    listed = any("activation" in base.__module__ for base in type(module).__mro__)
+    return (listed and not isinstance(module, _OTHERS)) or bool(activation_of(module))
 
 
 def activation_of(module: nn.Module) -> str:

@@ -364,14 +364,14 @@ ODD = {
     "two users": (TwoUsers, "something else takes its result"),
     "kept on the module": (Remembers, "changes its state"),
     "shared activation": (shared_activation, "its activation is used in 2 places"),
-    "shared layer": (shared_layer, "it is called 2 times"),
+    "shared layer": (shared_layer, "it is used in 2 places"),
     "layer twice": (LayerTwice, "something else|it is called 2 times|fc in 2 places"),
     "hook on the activation": (lambda: with_hook(Mlp(), "act"), "its activation has hooks"),
     "function": (Functional, "F.gelu is a function, not a module"),
     "leaky": (lambda: Mlp(nn.LeakyReLU()), "LeakyReLU is none of relu, gelu, gelu_tanh, silu, relu2"),
     "leaky not at all": (lambda: Mlp(nn.Hardswish()), "Hardswish is none of"),
     "parameter": (lambda: Mlp(nn.PReLU()), "PReLU has parameters"),
-    "parametrized": (parametrized_activation, "GELU has parameters|its activation is parametrized"),
+    "parametrized": (parametrized_activation, "ParametrizedGELU has parameters"),
     "untraceable": (Untraceable, "the forward of Untraceable cannot be traced"),
     "by numbers": (ByNumbers, "something else|does not follow in every mode"),
     "activation twice": (CalledTwice, "its activation is called 2 times"),
@@ -384,7 +384,7 @@ ODD = {
     "random": (Draws, "draws random numbers"),
     "forward of an object": (replaced_forward, "the forward of Mlp was replaced"),
     "own activation": (
-        lambda: Mlp(type("Odd", (nn.GELU,), {"forward": lambda self, x: F.gelu(x) + 1})()), None,
+        lambda: Mlp(type("Odd", (nn.GELU,), {"forward": lambda self, x: F.gelu(x) + 1})()), "Odd is none of",
     ),
     "dropout of 0 between": (DropoutBetween, None),
     "looks like one": (lambda: Mlp(Remembering()), None),
@@ -518,6 +518,13 @@ def test_report_has_a_dense_twin_with_the_activation():
     sparseloom.report(model, rows())
 
 
+def by_reference(model):
+    """int8 has no fast kernel on CPUs without AVX-512, and the slow one is taken by name alone."""
+    for module in model.modules():
+        if hasattr(module, "w_scale"):
+            module.kernel = "reference"
+
+
 def saved(model, path, fresh, **how):
     sparseloom.save(model, path)
     sparseloom.load(path, fresh, **how)
@@ -558,7 +565,11 @@ def test_round_trip_by_transformers(name, eight_bit, tmp_path):
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path).eval()
     assert names_of_fused(again) == sorted(expected)
-    assert torch.equal(tensor_of(again(inputs())), tensor_of(model(inputs())))
+    if eight_bit:
+        by_reference(again)
+        by_reference(model)
+    with torch.no_grad():
+        assert torch.equal(tensor_of(again(inputs())), tensor_of(model(inputs())))
     if not eight_bit:
         densify_(again)
         assert "quantization_config" not in again.config.to_dict()
@@ -587,22 +598,24 @@ def test_copies_and_pickles_have_their_own():
 
 def test_quantize_takes_it_along():
     model = seeded(lambda: nn.Sequential(sequential(nn.GELU()), conv_1x1_last()))
-    sparsify_(model, {r"0\..*|1\.1": HALF})
+    sparsify_(model, {r"0\..*|1\.1": BlockSparse(16, 0.5)})
     want = model(rows(4, 32))
     quantize_(model)
+    by_reference(model)
     assert model[0][1].layer is model[0][0] and model[0][0].activation == "gelu"
     assert model[1][2].layer is model[1][1].linear and model[1][1].linear.activation == "relu"
-    assert float((model(rows(4, 32)) - want).norm() / want.norm()) < 0.1
+    with torch.no_grad():
+        assert float((model(rows(4, 32)) - want).norm() / want.norm()) < 0.1
 
 
 def conv_1x1_last():
-    return nn.Sequential(nn.Unflatten(1, (8, 4)), nn.Conv1d(8, 16, 1), nn.ReLU())
+    return nn.Sequential(nn.Unflatten(1, (16, 2)), nn.Conv1d(16, 16, 1), nn.ReLU())
 
 
 def test_layers_that_methods_train_keep_theirs():
     for method, words in (
-        (methods.set_(0.1), "a method moves its blocks"),
-        (methods.magnitude(), "it trains under a mask"),
+        (methods.set_(every=1), "a method moves its blocks"),
+        (methods.gradual(0, 1, 1), "it trains under a mask"),
     ):
         model = Mlp()
         result = sparsify_(model, {"fc1": BlockSparse(8, 0.5, method=method)})
@@ -610,6 +623,7 @@ def test_layers_that_methods_train_keep_theirs():
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         model(rows()).sum().backward()
         optimizer.step()
+        result.method.optimizers = [optimizer]
         result.method.step()
         pack_(model)
         assert isinstance(model.act, nn.GELU) and model.fc1.activation is None
@@ -621,7 +635,7 @@ def test_drive_gives_it_back():
     model = seeded(Mlp)
     sparsify_(model, {"fc1": HALF})
     want = model(rows())
-    drive(model, methods.set_(0.1))
+    drive(model, methods.set_(every=1))
     assert model.fc1.activation is None and not names_of_fused(model)
     torch.testing.assert_close(model(rows()), want, rtol=1e-4, atol=1e-5)
 
