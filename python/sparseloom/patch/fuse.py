@@ -4,7 +4,7 @@ proves that nothing else sees what lies in between."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ _FUNCTIONS: dict[Any, str] = {
     F.gelu: "F.gelu", F.silu: "F.silu",
 }  # fmt: skip
 _METHODS = ("relu", "relu_")
+_CALLED = {"relu", "relu_", "gelu", "silu"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -99,6 +100,7 @@ class _Search:
     model: nn.Module
     names: dict[nn.Module, list[str]] = field(default_factory=dict)
     forwards: Forwards = field(init=False)
+    _known: dict[nn.Module, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forwards = Forwards(self.model)
@@ -113,9 +115,11 @@ class _Search:
         if (around := self.forwards.around(name)) is None:
             return nothing
         owner, own = around
+        near = any(map(self.is_activation, _own_parts(owner)))
+        if not near and self.forwards.functions(owner).isdisjoint(_CALLED):
+            return nothing  # which saves tracing it
         graphs = self.forwards.of(owner)
         if isinstance(graphs, str):
-            near = any(map(is_activation, owner.children()))
             return (Behind(reason=graphs), None, "") if near else nothing
         calls = [
             _Call(graph, node)
@@ -123,12 +127,12 @@ class _Search:
             for node in graph.nodes
             if _called(owner, node) is new.module
         ]
-        followers = [user for call in calls for user in call.users if _name(owner, user)]
+        followers = [user for call in calls for user in call.users if self._name(owner, user)]
         if not followers:
             return nothing
         activation = _called(owner, followers[0])
         if activation is None:
-            return Behind(reason=f"{_name(owner, followers[0])} is a function, not a module"), None, ""
+            return Behind(reason=f"{self._name(owner, followers[0])} is a function, not a module"), None, ""
         reason = (
             _other_semantics(activation)
             or new.reason
@@ -141,6 +145,19 @@ class _Search:
         if reason:
             return Behind(reason=reason), None, ""
         return Behind(activation_of(activation)), activation, own
+
+    def is_activation(self, module: nn.Module) -> bool:
+        if module not in self._known:
+            self._known[module] = is_activation(module)
+        return self._known[module]
+
+    def _name(self, owner: nn.Module, node: fx.Node) -> str:
+        """Returns what an activation is called; "" for any other node."""
+        if (module := _called(owner, node)) is not None:
+            return type(module).__name__ if self.is_activation(module) else ""
+        if node.op == "call_method":
+            return f"Tensor.{node.target}" if node.target in _METHODS else ""
+        return _FUNCTIONS.get(node.target, "") if node.op == "call_function" else ""
 
     def _elsewhere(self, module: nn.Module, who: str) -> str:
         """Returns why a module may not be changed at all."""
@@ -159,13 +176,10 @@ def _called(owner: nn.Module, node: fx.Node) -> nn.Module | None:
     return owner.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _name(owner: nn.Module, node: fx.Node) -> str:
-    """Returns what an activation is called; "" for any other node."""
-    if (module := _called(owner, node)) is not None:
-        return type(module).__name__ if is_activation(module) else ""
-    if node.op == "call_method":
-        return f"Tensor.{node.target}" if node.target in _METHODS else ""
-    return _FUNCTIONS.get(node.target, "") if node.op == "call_function" else ""
+def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
+    """Yields the modules that a forward calls: the children, and those of lists among them."""
+    for child in owner.children():
+        yield from [child] if type(child).forward is not nn.Module.forward else _own_parts(child)
 
 
 def _other_semantics(activation: nn.Module) -> str:

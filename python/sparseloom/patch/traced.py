@@ -49,6 +49,12 @@ class Forwards:
             self._found[module] = _traced(module)
         return self._found[module]
 
+    def functions(self, module: nn.Module) -> set[str]:
+        """Returns the functions of other modules, such as those of torch.nn.functional, that a forward seems
+        to call."""
+        read = None if is_sequence(module) else _read(type(module))
+        return read.functions | read.inside if read is not None else set()
+
     def unproven(self, within: str, names: Sequence[str]) -> str:
         """Returns where the source of the module ``within``, or of those around it, could call one of its
         parts otherwise than ``of`` found; "" where nothing does."""
@@ -245,7 +251,8 @@ class _Source:
     uses: Counter[str] = field(default_factory=Counter)  # as values: not to look at a part of them
     calls: Counter[str] = field(default_factory=Counter)  # of these, those that call them
     methods: Counter[str] = field(default_factory=Counter)  # how many methods do
-    inside: set[str] = field(default_factory=set)  # attributes of anything else that are called
+    inside: set[str] = field(default_factory=set)  # attributes of other objects that are called
+    functions: set[str] = field(default_factory=set)  # of modules that are called, such as those of F
 
 
 @cache
@@ -290,10 +297,9 @@ def _count(tree: ast.AST, function: Any, found: _Source) -> None:
             found.uses[node.attr] += 1
             found.calls[node.attr] += id(node) in called
             mine.add(node.attr)
-        elif (
-            not of_self and id(node) in called and not inspect.ismodule(function.__globals__.get(_root(node)))
-        ):
-            found.inside.add(node.attr)
+        elif not of_self and id(node) in called:
+            of_module = inspect.ismodule(function.__globals__.get(_root(node)))
+            (found.functions if of_module else found.inside).add(node.attr)
     found.methods.update(mine)
 
 
