@@ -255,8 +255,12 @@ class _Source:
     functions: set[str] = field(default_factory=set)  # of modules that are called, such as those of F
 
 
-@cache
 def _read(cls: type) -> _Source | None:
+    return _read_once(cls)  # type: ignore[arg-type]
+
+
+@cache
+def _read_once(cls: type) -> _Source | None:
     """Reads the methods of a class, those of torch's own bases and __init__ left out. Returns None where
     there is no source."""
     found = _Source()
