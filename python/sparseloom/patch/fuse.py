@@ -18,6 +18,7 @@ from ..nn.held.fused import Fused
 from ..nn.held.sparse_weight import sparse_layers
 from .activations import activation_of, is_activation, products_have
 from .exchange import Exchange
+from .sources import mentioned
 from .traced import Forwards
 
 #: Functions that the products have, by what they are called.
@@ -100,7 +101,7 @@ class _Search:
     model: nn.Module
     names: dict[nn.Module, list[str]] = field(default_factory=dict)
     forwards: Forwards = field(init=False)
-    _known: dict[nn.Module, bool] = field(default_factory=dict)
+    _known: dict[nn.Module, tuple[bool, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forwards = Forwards(self.model)
@@ -116,7 +117,7 @@ class _Search:
             return nothing
         owner, own = around
         near = any(map(self.is_activation, _own_parts(owner)))
-        if not near and self.forwards.functions(owner).isdisjoint(_CALLED):
+        if not near and mentioned(owner).isdisjoint(_CALLED):
             return nothing  # which saves tracing it
         graphs = self.forwards.of(owner)
         if isinstance(graphs, str):
@@ -134,7 +135,7 @@ class _Search:
         if activation is None:
             return Behind(reason=f"{self._name(owner, followers[0])} is a function, not a module"), None, ""
         reason = (
-            _other_semantics(activation)
+            self._other_semantics(activation)
             or new.reason
             or ("" if getattr(new.layer, "activation", None) is None else "it has another one")
             or self._elsewhere(new.module, "it")
@@ -144,12 +145,12 @@ class _Search:
         )
         if reason:
             return Behind(reason=reason), None, ""
-        return Behind(activation_of(activation)), activation, own
+        return Behind(self._known[activation][1]), activation, own
 
     def is_activation(self, module: nn.Module) -> bool:
         if module not in self._known:
-            self._known[module] = is_activation(module)
-        return self._known[module]
+            self._known[module] = is_activation(module), activation_of(module)
+        return self._known[module][0]
 
     def _name(self, owner: nn.Module, node: fx.Node) -> str:
         """Returns what an activation is called; "" for any other node."""
@@ -158,6 +159,12 @@ class _Search:
         if node.op == "call_method":
             return f"Tensor.{node.target}" if node.target in _METHODS else ""
         return _FUNCTIONS.get(node.target, "") if node.op == "call_function" else ""
+
+    def _other_semantics(self, activation: nn.Module) -> str:
+        kind = type(activation).__name__
+        if next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None:
+            return f"{kind} has parameters or buffers"
+        return "" if self._known[activation][1] else f"{kind} is none of {products_have()}"
 
     def _elsewhere(self, module: nn.Module, who: str) -> str:
         """Returns why a module may not be changed at all."""
@@ -180,13 +187,6 @@ def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
     """Yields the modules that a forward calls: the children, and those of lists among them."""
     for child in owner.children():
         yield from [child] if type(child).forward is not nn.Module.forward else _own_parts(child)
-
-
-def _other_semantics(activation: nn.Module) -> str:
-    kind = type(activation).__name__
-    if next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None:
-        return f"{kind} has parameters or buffers"
-    return "" if activation_of(activation) else f"{kind} is none of {products_have()}"
 
 
 def _not_alone(

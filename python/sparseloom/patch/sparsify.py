@@ -138,7 +138,7 @@ def _tell_first_masks(
         for choice, layer, whole in zip(choices, layers, wholes, strict=True)
         if isinstance(layer, MaskedLinear)
     }
-    result.changed = [now.get(change.names, change) for change in result.changed]
+    result.changed = [replace(now.get(each.names, each), unfused=each.unfused) for each in result.changed]
 
 
 def prepare(

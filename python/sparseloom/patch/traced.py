@@ -3,22 +3,19 @@ holds in every call."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
 import itertools
 import random
-import textwrap
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 from torch import fx, nn
+
+from .sources import handed_on, read
 
 #: The most ways to call a forward that are traced: each argument that may be None, True or False doubles
 #: them.
@@ -49,12 +46,6 @@ class Forwards:
             self._found[module] = _traced(module)
         return self._found[module]
 
-    def functions(self, module: nn.Module) -> set[str]:
-        """Returns the functions of other modules, such as those of torch.nn.functional, that a forward seems
-        to call."""
-        read = None if is_sequence(module) else _read(type(module))
-        return read.functions | read.inside if read is not None else set()
-
     def unproven(self, within: str, names: Sequence[str]) -> str:
         """Returns where the source of the module ``within``, or of those around it, could call one of its
         parts otherwise than ``of`` found; "" where nothing does."""
@@ -62,18 +53,19 @@ class Forwards:
         if is_sequence(owner):
             return self._not_whole(within)
         kind = type(owner).__name__
-        if (read := _read(type(owner))) is None:
+        firsts = {name.partition(".")[0] for name in names}
+        if (found := read(type(owner), firsts)) is None:
             return f"the source of {kind} cannot be read"
         for first, _, rest in (name.partition(".") for name in names):
-            if (places := (read.methods if rest else read.uses)[first]) > 1:
+            if (places := (found.methods if rest else found.uses)[first]) > 1:
                 return f"{kind} uses {first} in {places} places"
         last = {name.rpartition(".")[2] for name in names}
         parts = within.split(".") if within else []
         for count in range(len(parts)):
             around = type(self.model.get_submodule(".".join(parts[:count])))
-            others = _read(around)
-            if others is not None and (found := last & others.inside):
-                return f"{around.__name__} calls {min(found)} of another module"
+            others = read(around, last)
+            if others is not None and others.inside:
+                return f"{around.__name__} calls {min(others.inside)} of another module"
         return ""
 
     def _not_whole(self, name: str) -> str:
@@ -84,12 +76,12 @@ class Forwards:
         owner, own = around
         if is_sequence(owner):
             return self._not_whole(name[: -len(own) - 1] if name != own else "")
-        graphs, read, kind = self.of(owner), _read(type(owner)), type(owner).__name__
+        graphs, kind = self.of(owner), type(owner).__name__
         first, _, rest = own.partition(".")
-        if read is None:
+        if (found := read(type(owner), {first})) is None:
             return f"the source of {kind} cannot be read"
-        if not rest and read.uses[first]:
-            whole = read.uses[first] == read.calls[first]
+        if not rest and found.uses[first]:
+            whole = found.uses[first] == found.calls[first]
             return "" if whole else f"{kind} takes {first} apart"
         if isinstance(graphs, str):
             return graphs
@@ -152,7 +144,7 @@ class _Tracer(fx.Tracer):
     used up: False."""
 
     def __init__(self, way: dict[str, Any], answers: Sequence[bool]) -> None:
-        super().__init__()
+        super().__init__(autowrap_modules=())
         self.way, self.answers = way, list(answers)
         self._asked = 0
 
@@ -225,90 +217,20 @@ def _traced(module: nn.Module) -> list[fx.Graph] | str:
 
 def _ways(module: nn.Module) -> list[dict[str, Any]]:
     """Returns the arguments that decide what a forward does: those that are None, True or False where a call
-    leaves them out. Each is given in both ways; a tensor is what any other one stands for."""
-    fixed = list[list[tuple[str, Any]]]()
-    for name, each in inspect.signature(module.forward).parameters.items():
-        if each.kind in _MORE and not _hands_on(inspect.unwrap(type(module).forward), name):
+    leaves them out. Each is given in both ways; a tensor is what any other one stands for. Raises TypeError
+    where a forward looks into its *args or **kwargs."""
+    fixed, free = list[list[tuple[str, Any]]](), inspect.signature(module.forward).parameters
+    special = {name for name, each in free.items() if each.kind in _MORE or _decides(each.default)}
+    special -= handed_on(module) if special else set()
+    for name, each in ((name, free[name]) for name in free if name in special):
+        if each.kind in _MORE:
             raise TypeError
         if each.default is None:
             fixed.append([(name, None), ("", None)])
-        elif isinstance(each.default, bool):
+        else:
             fixed.append([(name, True), (name, False)])
     return [{name: value for name, value in way if name} for way in itertools.product(*fixed)]
 
 
-def _hands_on(function: Any, name: str) -> bool:
-    """Returns whether a function does nothing with its *args or **kwargs but to hand them on."""
-    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
-    starred = {id(node.value) for node in nodes if isinstance(node, (ast.Starred, ast.keyword))}
-    return all(id(node) in starred for node in nodes if isinstance(node, ast.Name) and node.id == name)
-
-
-@dataclass
-class _Source:
-    """How the methods of a class use the attributes of their object."""
-
-    uses: Counter[str] = field(default_factory=Counter)  # as values: not to look at a part of them
-    calls: Counter[str] = field(default_factory=Counter)  # of these, those that call them
-    methods: Counter[str] = field(default_factory=Counter)  # how many methods do
-    inside: set[str] = field(default_factory=set)  # attributes of other objects that are called
-    functions: set[str] = field(default_factory=set)  # of modules that are called, such as those of F
-
-
-def _read(cls: type) -> _Source | None:
-    return _read_once(cls)  # type: ignore[arg-type]
-
-
-@cache
-def _read_once(cls: type) -> _Source | None:
-    """Reads the methods of a class, those of torch's own bases and __init__ left out. Returns None where
-    there is no source."""
-    found = _Source()
-    for function in _functions(cls):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        except (OSError, TypeError, SyntaxError):
-            return None
-        _count(tree, function, found)
-    return found
-
-
-def _functions(cls: type[nn.Module]) -> Iterator[Any]:
-    """Yields the functions of a class and of its bases, but of overridden ones those alone that ``super`` can
-    call."""
-    hidden = {"__init__"}
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] in ("torch", "builtins", "typing", "abc"):
-            continue
-        for name, each in vars(base).items():
-            inner = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
-            inner = inspect.unwrap(inner) if callable(inner) else inner
-            if inspect.isfunction(inner) and name not in hidden:
-                if "super" not in inner.__code__.co_names:
-                    hidden.add(name)
-                yield inner
-
-
-def _count(tree: ast.AST, function: Any, found: _Source) -> None:
-    own = next(iter(function.__code__.co_varnames), "")
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    looked_at = {id(node.value) for node in attributes if node.attr not in ("forward", "__call__")}
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    mine = set[str]()
-    for node in attributes:
-        of_self = isinstance(node.value, ast.Name) and node.value.id == own
-        if of_self and isinstance(node.ctx, ast.Load) and id(node) not in looked_at:
-            found.uses[node.attr] += 1
-            found.calls[node.attr] += id(node) in called
-            mine.add(node.attr)
-        elif not of_self and id(node) in called:
-            of_module = inspect.ismodule(function.__globals__.get(_root(node)))
-            (found.functions if of_module else found.inside).add(node.attr)
-    found.methods.update(mine)
-
-
-def _root(node: ast.expr) -> str:
-    """Returns the name that an expression such as torch.nn.functional.relu begins with."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+def _decides(default: Any) -> bool:
+    return default is None or isinstance(default, bool)
