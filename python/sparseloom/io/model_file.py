@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ REPLACE = "save the model again, or take an undamaged copy"
 
 
 def file_of(
-    tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fused: list[str]
+    tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fused: Sequence[str] = ()
 ) -> bytes:
     """Returns the bytes of a file with these entries, what is said of the sparse layers by their names,
     further names of entries (``aliases``: name -> name in ``tensors``), and the layers that apply an
@@ -40,7 +41,7 @@ def file_of(
         "aliases": json.dumps(aliases, sort_keys=True),
     }
     if fused:  # programs of old do not look for it, and leave the activations where they are
-        metadata["fused"] = json.dumps(fused)
+        metadata["fused"] = json.dumps(list(fused))
     metadata["sha256"] = checksum(tensors, metadata)
     return file_bytes(tensors, metadata)
 

@@ -144,7 +144,7 @@ class _Tracer(fx.Tracer):
     used up: False."""
 
     def __init__(self, way: dict[str, Any], answers: Sequence[bool]) -> None:
-        super().__init__(autowrap_modules=())
+        super().__init__(autowrap_modules=())  # type: ignore[arg-type]
         self.way, self.answers = way, list(answers)
         self._asked = 0
 
