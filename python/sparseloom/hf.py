@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from torch import nn
@@ -25,7 +26,15 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
 from .errors import Error
-from .patch.described import described, fill_indices, lost_in_files, make_described, names_in_files
+from .nn.held.fused import names_of_fused
+from .patch.described import (
+    described,
+    fill_indices,
+    fuse_described,
+    lost_in_files,
+    make_described,
+    names_in_files,
+)
 
 METHOD = "sparseloom"
 # In version 1 the blocks are called values in the file too, and nothing stops transformers without this
@@ -40,11 +49,16 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
     and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
-    "activation" where one is fused, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and
-    "x_scale" (whether one is stored)."""
+    "activation" where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer
+    "dtype" and "x_scale" (whether one is stored). ``fused`` names the layers that apply an activation of the
+    model; programs of old do not look for it, and leave the activations where they are."""
 
     def __init__(
-        self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any
+        self,
+        layers: dict[str, Any] | None = None,
+        version: int = FORMAT_VERSION,
+        fused: Sequence[str] = (),
+        **rest: Any,
     ) -> None:
         if version not in _READABLE:
             remedy = f"install a newer sparseloom than {ops.info()['version']}"
@@ -52,10 +66,12 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = version
         self.layers = layers or {}
+        self.fused = list(fused)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what is written to config.json."""
-        return {"quant_method": METHOD, "version": self.version, "layers": self.layers}
+        told = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
+        return told | ({"fused": self.fused} if self.fused else {})
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
@@ -104,6 +120,7 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
         """Leaves an ordinary model, which trains, converts its dtype and is saved like any other; only its
         config also describes the block-sparse layers."""
         fill_indices(model)
+        fuse_described(model, self.quantization_config.fused, model.base_model_prefix)  # type: ignore[attr-defined]
         for name in ("hf_quantizer", "is_quantized", "quantization_method"):
             with contextlib.suppress(AttributeError):
                 delattr(model, name)
@@ -146,7 +163,7 @@ def describe_(model: Model) -> Model:
                 if layers := described(part):
                     other = any("layout" in entry for entry in layers.values())
                     version = _OF_LAYOUTS if other else FORMAT_VERSION
-                    part.config.quantization_config = SparseloomConfig(layers, version)
+                    part.config.quantization_config = SparseloomConfig(layers, version, names_of_fused(part))
                 elif isinstance(getattr(part.config, "quantization_config", None), (SparseloomConfig, dict)):
                     del part.config.quantization_config
             _name_in_files(part)

@@ -20,6 +20,7 @@ from torch import nn
 
 from .errors import Error
 from .nn import BlockSparseLinear, Semi24Linear, SparseLinear
+from .nn.held.fused import unfuse
 
 
 class LoraBlockSparse(Linear):  # type: ignore[misc]
@@ -27,12 +28,13 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
     saves and loads.
 
     It does not merge, because B A has elements where nothing is stored. Variants that change or read the base
-    weight (DoRA, PiSSA, OLoRA, ...) fail with the Error of ``layer.weight``. Raises Error for a layer with a
-    fused activation.
+    weight (DoRA, PiSSA, OLoRA, ...) fail with the Error of ``layer.weight``. An activation that
+    sparsify_ fused is applied behind the adapter. Raises Error for a layer with one of its own.
     """
 
     def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **options: Any) -> None:
-        if getattr(base_layer, "activation", None) is not None:
+        # one that sparsify_ fused goes back to its place in the model
+        if getattr(base_layer, "activation", None) is not None and not unfuse(base_layer):
             got, remedy = (
                 f"activation={base_layer.activation!r}",
                 "set layer.activation = None and apply it in the model",

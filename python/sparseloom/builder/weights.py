@@ -188,7 +188,8 @@ class Weights:
     def put(self, optimizers: list[Optimizer]) -> None:
         """Makes them sparse, and carries the optimizers' state."""
         if self.recipes:
-            sparsify_(self.model, self.recipes, optimizer=optimizers or None)
+            # what lies between a layer and its activation may be an intermediate that has a format
+            sparsify_(self.model, self.recipes, optimizer=optimizers or None, fuse=False)
         for name, (spec, tensor) in self.rest.items():
             path, _, own = name.rpartition(".")
             module = self.model.get_submodule(path)

@@ -34,7 +34,8 @@ def densify_(
     """Undoes sparsify_: sparse and masked layers become what they were made from, with zero where nothing
     was stored or a mask prunes. See sparsify_ for the rest.
 
-    A layer with a fused activation becomes a Sequential of both. Gates are multiplied in as evaluation
+    A layer with an activation of its own becomes a Sequential of both; one that sparsify_ fused goes back to
+    its place. Gates are multiplied in as evaluation
     multiplies with them, and leave the optimizer. ``names`` is a regex that is matched whole
     with the layers' names. Raises Error when no such layer matches that can become dense, and says why:
     8-bit layers stay, for example.

@@ -14,6 +14,7 @@ from .. import pattern as patterns
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.entries import Entries
+from ..nn.held.fused import names_of_fused
 from ..nn.held.sparse_weight import Layer, joined, sparse_layers
 from ..nn.held.state import expect_index, require_index, require_zero_padding
 from ..nn.linears import eight_bit_like
@@ -22,6 +23,7 @@ from ..pattern import Pattern
 from .config import Blocks
 from .exchange import Exchange
 from .forms import Form
+from .fuse import fuse_named_
 from .in_layout import Anywhere
 from .masters import mask_later
 from .recipe import Chosen
@@ -34,7 +36,10 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
     masked = {name: layer.stored_as() for layer, names in masked_layers(model).items() for name in names}
-    return {each.matched: _described(each) for each in sparse_layers(model)} | masked
+    told = {each.matched: _described(each) for each in sparse_layers(model)}
+    for name in names_of_fused(model):  # it is told beside, as it is the model's
+        told[name] = {key: value for key, value in told[name].items() if key != "activation"}
+    return told | masked
 
 
 def lost_in_files(model: nn.Module) -> str:
@@ -92,6 +97,11 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
     Exchange(model, [(module, _made(module, *how)) for module, how in wanted.items()]).put()
     for each in _in_blocks(model):
         expect_index(each.weight.owner)
+
+
+def fuse_described(model: nn.Module, names: Iterable[str], base: str) -> None:
+    """Fuses the activations behind the layers of these names, with and without the base model's prefix."""
+    fuse_named_(model, {v for name in names for v in (name, name.removeprefix(f"{base}."), f"{base}.{name}")})
 
 
 def fill_indices(model: nn.Module) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..nn.held.as_before import or_as_before
+from ..nn.held.fused import follow
 from .fast_path import update_fast_paths
 from .holders import describe_holders
 from .optimizer import Swap, apply, forget
@@ -40,8 +41,10 @@ class Exchange:
             raise
 
     def put(self) -> None:
-        """Puts every new module wherever the old one is a child, under all its names."""
-        new_of = dict(self.modules)
+        """Puts every new module wherever the old one is a child, under all its names. An activation that the
+        old layer applied for the model stays with the new one, or goes back to its place."""
+        new_of = follow(self.model, dict(self.modules))
+        self.modules = list(new_of.items())
         for parent in list(self.model.modules()):
             for name, child in parent._modules.items():
                 if child is not None and child in new_of:

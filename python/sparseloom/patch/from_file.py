@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import nn
@@ -15,17 +15,20 @@ from .choose import choose
 from .exchange import Exchange
 from .recipe import Recipe
 from .result import Patched
-from .sparsify import kinds_of, prepare
+from .sparsify import fused, kinds_of, prepare
 from .survey import parameter_count, require_patchable, survey
 
 
 @contextmanager
-def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Callable[[], None]]:
+def sparsified(
+    model: nn.Module, patterns: Mapping[str, Recipe], fuse: Collection[str] = ()
+) -> Iterator[Callable[[], None]]:
     """Makes the dense linear layers of these names sparse, within the body and from then on. The body calls
     what it is given when the layers have their values. Announces what changed once the body is done.
 
     ``patterns`` has the names that sparse layers have in a file: a 1x1 convolution's is conv.linear,
-    and an attention's projections are attn.in_proj and attn.out_proj. Raises Error, with the model untouched,
+    and an attention's projections are attn.in_proj and attn.out_proj. ``fuse`` names the layers behind which
+    an activation is to be fused, as sparsify_ matches them. Raises Error, with the model untouched,
     where the model has no such layer or one that sparsify_ would not take. Puts the dense modules back where
     the body raises.
     """
@@ -41,8 +44,9 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[Cal
         result.notes = exchange.settle()
 
     with exchange.whole():
-        result.changed, _ = prepare(exchange, choices, has_values=False)
+        result.changed, layers = prepare(exchange, choices, has_values=False)
         exchange.put()
+        result.changed = fused(exchange, choices, layers, result.changed, fuse)
         result.became = kinds_of(result.changed)
         yield settle
         result.parameters = before, parameter_count(model)

@@ -67,9 +67,12 @@ class BlockSparseModelPatcher:
         strict: bool = False,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         dense_copy: bool | Literal["auto"] = False,
+        fuse: bool = True,
     ) -> Patched:
         """Patches the model in place: see sparsify_ for the arguments, what is returned and what is raised.
         Raises Error without a pattern."""
         if not self._patterns:
             raise Error("patch_model", "a pattern", "none", "call add_pattern first")
-        return sparsify_(model, self._patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy)
+        return sparsify_(
+            model, self._patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy, fuse=fuse
+        )

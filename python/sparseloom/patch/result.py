@@ -32,6 +32,8 @@ class Change:
     #: without values, or with NaN or Inf; a layer that was read from a file, or became dense).
     kept: float | None = None
     zero_blocks: int = 0  # stored blocks that were all zero in the dense weight
+    activation: str = ""  # that of the model which the layer applies now
+    unfused: str = ""  # why the activation behind the layer stayed; "" where none follows
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class Patched:
         for reason in reasons:
             names = _folded([f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason])
             lines.append(f"  {reason}: {', '.join(names)}")
+        for reason in dict.fromkeys(change.unfused for change in self.changed if change.unfused):
+            names = _folded([each.names[0] for each in self.changed if each.unfused == reason])
+            lines.append(f"activation not fused, {reason}: {', '.join(names)}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -104,6 +109,7 @@ def _row(change: Change) -> list[str]:
         f"density {change.density:.3g}",
         f"{before:,} -> {after:,}",
         "" if change.kept is None else f"keeps {_percent(change.kept)} of sum |w|",
+        f"{change.activation} fused" if change.activation else "",
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from .announce import announce
 from .choose import Choice, choose
 from .exchange import Exchange
 from .forms import Site
+from .fuse import Behind, New, fuse_, takes_activation
 from .kept import magnitude_of, with_kept
 from .masters import change_of_master, run_of
 from .optimizer import Swap
@@ -44,6 +46,7 @@ def sparsify_(
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     dense_copy: bool | Literal["auto"] = False,
+    fuse: bool = True,
 ) -> Patched:
     """Replaces the linear layers whose names match by sparse ones: block-sparse layers that hold the chosen
     blocks of their weights, or 2:4 layers.
@@ -67,6 +70,10 @@ def sparsify_(
             calls, and backward passes of frozen values, may multiply with a dense copy of the weight (see
             BlockSparseLinear.dense_copy). Not with ``strict``, and not for layers that keep none: those of
             other layouts, and recurrent ones.
+        fuse: lets a new layer apply the activation that follows it (ReLU, GELU, SiLU or squared ReLU, of
+            any package), where the forward around both proves that nothing else sees what lies between. The
+            activation's place then has a module that returns its input. Layers that a method trains keep
+            theirs.
 
     ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
     after each step of the optimizer, or ``attach`` it to one.
@@ -82,6 +89,7 @@ def sparsify_(
     optimizers = as_optimizers("sparsify_", optimizer)
     require_bool("sparsify_", "strict", strict)
     require_setting("sparsify_", dense_copy, strict)
+    require_bool("sparsify_", "fuse", fuse)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
     if dense_copy:
@@ -90,6 +98,8 @@ def sparsify_(
     with exchange.whole(optimizers):
         changed, layers = prepare(exchange, choices, strict, dense_copy)
         exchange.put()
+        if fuse:
+            changed = fused(exchange, choices, layers, changed)
         result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
         driven = [
             (choice.site.name, layer, trained[1], trained[0])
@@ -128,7 +138,7 @@ def _tell_first_masks(
         for choice, layer, whole in zip(choices, layers, wholes, strict=True)
         if isinstance(layer, MaskedLinear)
     }
-    result.changed = [now.get(change.names, change) for change in result.changed]
+    result.changed = [replace(now.get(each.names, each), unfused=each.unfused) for each in result.changed]
 
 
 def prepare(
@@ -156,6 +166,34 @@ def prepare(
             changed.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
         exchange.modules.append((module, made))
     return changed, [made_of[id(choice)] for choice in choices]
+
+
+def fused(
+    exchange: Exchange,
+    choices: list[Choice],
+    layers: list[Any],
+    changed: list[Change],
+    names: Collection[str] | None = None,
+) -> list[Change]:
+    """Fuses the activations behind layers that ``prepare`` made and the exchange has put, behind all or those
+    of these names. Returns the changes with what became of these."""
+    made = dict(exchange.modules)
+    new = [
+        New(made[choice.site.module], layer, _keeps_activation(choice, layer))
+        for choice, layer in zip(choices, layers, strict=True)
+        if takes_activation(made[choice.site.module], layer)
+        and (names is None or any(name in names for name in choice.site.names))
+    ]
+    found = {id(each.layer): behind for each, behind in zip(new, fuse_(exchange.model, new), strict=True)}
+    behinds = [found.get(id(layer), Behind()) for layer in layers]
+    pairs = zip(changed, behinds, strict=True)
+    return [replace(change, activation=each.fused, unfused=each.reason) for change, each in pairs]
+
+
+def _keeps_activation(choice: Choice, layer: Any) -> str:
+    if isinstance(layer, MaskedLinear):
+        return "it trains under a mask"
+    return "" if choice.recipe.trained() is None else "a method moves its blocks"
 
 
 def _require_copyable(choices: list[Choice]) -> None:

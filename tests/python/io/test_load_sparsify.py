@@ -208,7 +208,7 @@ def test_metadata_with_a_right_checksum_and_wrong_content_names_layer_and_file(t
     sparsify_(model, {"conv": BlockSparse(8, 0.5)} | RECIPES)
     sparseloom.save(model, path)
     tensors = safetensors.torch.load(path.read_bytes())
-    _, layers = model_file.read_file(path)
+    _, layers, _ = model_file.read_file(path)
     plain, draws, refused = dense(), random.Random(59), 0
     before = copy.deepcopy(plain.state_dict())
     for _ in range(300):

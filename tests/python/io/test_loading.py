@@ -21,7 +21,7 @@ def nets(block=16):
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(64, 70), nn.ReLU(), nn.Linear(70, 48))
     sparse = nn.Sequential(nn.Linear(64, 70), nn.ReLU(), nn.Linear(70, 48))
-    sparsify_(sparse, {"[02]": BlockSparse(block, 0.5)})
+    sparsify_(sparse, {"[02]": BlockSparse(block, 0.5)}, fuse=False)
     return dense, sparse
 
 

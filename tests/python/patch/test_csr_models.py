@@ -151,7 +151,7 @@ def test_a_conv1d_of_transformers_becomes_sparse_and_dense_again(name: str):
         conv.bias.normal_()
         weight = masked(conv.weight.t().contiguous(), 0.25)  # [out, in], as the layout has it
     bias = conv.bias.detach().clone()
-    sparsify_(model, {"0": InLayout(name, density=0.25)})
+    sparsify_(model, {"0": InLayout(name, density=0.25)}, fuse=False)
     layer = model[0]
     assert isinstance(layer, SparseLinear) and (layer.in_features, layer.out_features) == (32, 48)
     weight.requires_grad_()

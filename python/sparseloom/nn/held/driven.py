@@ -16,6 +16,7 @@ from ...sparsify.held import Held
 from ...sparsify.regrow import shrunk
 from ..conv.base import ConvModule
 from ..masked.linear import MaskedLinear
+from .fused import unfuse
 from .indexed import IndexedModule
 from .places import Places
 from .sparse_weight import SparseWeight, sparse_layers
@@ -36,7 +37,8 @@ class StoredWeight(Held):
         if stays or not hasattr(owner, "set_topology_"):
             got = f"{name}, a {type(owner).__name__}"
             raise Error("Run", "weights whose blocks can move (set_topology_)", got, "leave it out")
-        if getattr(owner, "activation", None) is not None:
+        # one that sparsify_ fused goes back to its place in the model
+        if getattr(owner, "activation", None) is not None and not unfuse(owner):
             remedy = "make the layer without one, and apply it afterwards"
             raise Error("Run", f"{name} without a fused activation", owner.activation, remedy)
         if weight.gated:

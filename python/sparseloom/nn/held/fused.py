@@ -1,0 +1,101 @@
+"""Fused: what stands where an activation was that a sparse layer applies itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor, nn
+
+from .convert import Activation
+from .sparse_weight import sparse_layers
+
+#: All there are: some who have to undo one know the layer alone, not the model.
+_ALL: WeakSet[Fused]
+
+
+class Fused(nn.Module):
+    """Returns x as it is, because ``layer``, whose result x is, has applied ``original`` to it. Where the
+    layer's ``activation`` is set to None again, it applies ``original``."""
+
+    def __init__(self, original: nn.Module, layer: Any, name: str) -> None:
+        super().__init__()
+        # In a tuple, of which nn.Module makes no children: names and entries stay those of the model.
+        self._held = original, layer
+        self.name = name
+        self.train(original.training)
+        _ALL.add(self)
+
+    @property
+    def original(self) -> nn.Module:
+        """The activation, as the model had it."""
+        return self._held[0]
+
+    @property
+    def layer(self) -> Any:
+        """The layer that applies it: the one that has the values."""
+        return self._held[1]
+
+    @property
+    def active(self) -> bool:
+        """Whether the layer applies it."""
+        return self.layer.activation is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns x."""
+        return x if self._held[1].activation is not None else self._held[0](x)
+
+    def extra_repr(self) -> str:
+        kind = type(self.original).__name__
+        return f"{kind} {'' if self.active else 'no longer '}fused into {self.name}"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # in copies and from pickles
+        super().__setstate__(state)
+        _ALL.add(self)
+
+
+_ALL = WeakSet()
+
+
+def fused_in(model: nn.Module) -> list[Fused]:
+    """Returns what stands for activations in a model."""
+    return [module for module in model.modules() if isinstance(module, Fused)]
+
+
+def names_of_fused(model: nn.Module) -> list[str]:
+    """Returns the layers that apply an activation of the model, by the names that sparsify_ matches."""
+    owners = {id(each.layer) for each in fused_in(model) if each.active}
+    return sorted(each.matched for each in sparse_layers(model) if id(each.weight.owner) in owners)
+
+
+def unfuse(layer: Any) -> bool:
+    """Lets the model apply a layer's activation again. Returns whether the layer has none of its own then."""
+    if layer.activation is not None and any(each.layer is layer for each in _ALL):
+        layer.activation = None
+    return layer.activation is None
+
+
+def follow(model: nn.Module, new_of: Mapping[nn.Module, nn.Module]) -> dict[nn.Module, nn.Module]:
+    """Lets what stands for activations know the layers that take the places of others. Returns what takes
+    whose place after all: of a dense layer with its activation behind it the layer alone, and of what stands
+    for that activation the activation itself."""
+    changed = dict(new_of)
+    inside = {part: old for old in new_of for part in old.modules()}
+    for each in fused_in(model):
+        if (old := inside.get(each.layer)) is None:
+            continue
+        new = changed[old]
+        taker = next((part for part in new.modules() if hasattr(part, "activation")), None)
+        if taker is not None:
+            each._held = each.original, taker
+        elif not each.active or _is_both(new, each.layer.activation):
+            changed[old] = new[0] if each.active else new  # type: ignore[index]
+            changed[each] = each.original.train(each.training)
+    return changed
+
+
+def _is_both(new: nn.Module, activation: str) -> bool:
+    """Returns whether a module is what ``to_dense`` makes of a layer with that activation."""
+    both = isinstance(new, nn.Sequential) and len(new) == 2 and isinstance(new[1], Activation)
+    return both and new[1].name == activation  # type: ignore[index]

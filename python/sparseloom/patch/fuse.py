@@ -1,0 +1,211 @@
+"""fuse_ lets sparse layers apply the activations behind them, where the forward of the module around both
+proves that nothing else sees what lies in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch.nn.utils import parametrize
+
+from ..nn import BlockSparseConv1x1, MaskedLinear
+from ..nn.held.fused import Fused
+from ..nn.held.sparse_weight import sparse_layers
+from .activations import activation_of, is_activation, products_have
+from .exchange import Exchange
+from .sources import mentioned
+from .traced import Forwards
+
+#: Functions that the products have, by what they are called.
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "F.relu", F.relu_: "F.relu_", torch.relu: "torch.relu", torch.relu_: "torch.relu_",
+    F.gelu: "F.gelu", F.silu: "F.silu",
+}  # fmt: skip
+_METHODS = ("relu", "relu_")
+_CALLED = {"relu", "relu_", "gelu", "silu"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Behind(NamedTuple):
+    """The activation behind a layer that it applies now, or why the one behind it stayed; both "" where none
+    follows."""
+
+    fused: str = ""
+    reason: str = ""
+
+
+class New(NamedTuple):
+    """A sparse module of a model, the layer in it that has its values, and why that layer is to apply no
+    activation, "" for nothing."""
+
+    module: nn.Module
+    layer: Any
+    reason: str = ""
+
+
+def takes_activation(module: nn.Module, layer: Any) -> bool:
+    """Returns whether the result of a sparse module is that of its layer, which may apply an activation when
+    it trains under no mask."""
+    own = module is layer or isinstance(module, BlockSparseConv1x1)
+    ours = type(layer).__module__.startswith("sparseloom.")  # another's forward may not look at it
+    return own and ours and (isinstance(layer, MaskedLinear) or hasattr(layer, "activation"))
+
+
+def fuse_(model: nn.Module, layers: Sequence[New]) -> list[Behind]:
+    """Lets each layer apply the activation that follows it where that is proven to be the same, and puts a
+    ``Fused`` in the activation's place. Returns what became of each."""
+    search, exchange, found = _Search(model), Exchange(model), list[Behind]()
+    for new in layers:
+        behind, activation, name = search.behind(new)
+        found.append(behind)
+        if activation is not None:
+            new.layer.activation = behind.fused
+            exchange.modules.append((activation, Fused(activation, new.layer, name)))
+    if exchange.modules:
+        exchange.put()
+    return found
+
+
+def fuse_named_(model: nn.Module, names: Collection[str]) -> None:
+    """Does what ``fuse_`` does for the layers of a model that have these names, as ``names_of_fused`` gives
+    them."""
+    found: dict[int, New] = {}
+    for each in sparse_layers(model):
+        module: Any = each.module
+        if each.matched in names and takes_activation(module, each.weight.owner):
+            found[id(module)] = New(module, each.weight.owner)
+    fuse_(model, list(found.values()))
+
+
+@dataclass
+class _Call:
+    """One call of a layer in a forward, and what takes its result."""
+
+    graph: fx.Graph
+    node: fx.Node
+
+    @property
+    def users(self) -> list[fx.Node]:
+        return list(self.node.users)
+
+
+@dataclass
+class _Search:
+    """Looks for the activations behind layers."""
+
+    model: nn.Module
+    names: dict[nn.Module, list[str]] = field(default_factory=dict)
+    forwards: Forwards = field(init=False)
+    _known: dict[nn.Module, tuple[bool, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.forwards = Forwards(self.model)
+        for name, module in self.model.named_modules(remove_duplicate=False):
+            self.names.setdefault(module, []).append(name)
+
+    def behind(self, new: New) -> tuple[Behind, nn.Module | None, str]:
+        """Returns what lies behind a layer; where it may be fused also the activation, and the layer's name
+        seen from the module whose forward calls both."""
+        nothing = Behind(), None, ""
+        name = self.names[new.module][0]
+        if (around := self.forwards.around(name)) is None:
+            return nothing
+        owner, own = around
+        near = any(map(self.is_activation, _own_parts(owner)))
+        if not near and mentioned(owner).isdisjoint(_CALLED):
+            return nothing  # which saves tracing it
+        graphs = self.forwards.of(owner)
+        if isinstance(graphs, str):
+            return (Behind(reason=graphs), None, "") if near else nothing
+        calls = [
+            _Call(graph, node)
+            for graph in graphs
+            for node in graph.nodes
+            if _called(owner, node) is new.module
+        ]
+        followers = [user for call in calls for user in call.users if self._name(owner, user)]
+        if not followers:
+            return nothing
+        activation = _called(owner, followers[0])
+        if activation is None:
+            return Behind(reason=f"{self._name(owner, followers[0])} is a function, not a module"), None, ""
+        reason = (
+            self._other_semantics(activation)
+            or new.reason
+            or ("" if getattr(new.layer, "activation", None) is None else "it has another one")
+            or self._elsewhere(new.module, "it")
+            or self._elsewhere(activation, "its activation")
+            or _not_alone(owner, graphs, calls, activation)
+            or self.forwards.unproven(name[: -len(own) - 1], [own, str(followers[0].target)])
+        )
+        if reason:
+            return Behind(reason=reason), None, ""
+        return Behind(self._known[activation][1]), activation, own
+
+    def is_activation(self, module: nn.Module) -> bool:
+        if module not in self._known:
+            self._known[module] = is_activation(module), activation_of(module)
+        return self._known[module][0]
+
+    def _name(self, owner: nn.Module, node: fx.Node) -> str:
+        """Returns what an activation is called; "" for any other node."""
+        if (module := _called(owner, node)) is not None:
+            return type(module).__name__ if self.is_activation(module) else ""
+        if node.op == "call_method":
+            return f"Tensor.{node.target}" if node.target in _METHODS else ""
+        return _FUNCTIONS.get(node.target, "") if node.op == "call_function" else ""
+
+    def _other_semantics(self, activation: nn.Module) -> str:
+        kind = type(activation).__name__
+        if next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None:
+            return f"{kind} has parameters or buffers"
+        return "" if self._known[activation][1] else f"{kind} is none of {products_have()}"
+
+    def _elsewhere(self, module: nn.Module, who: str) -> str:
+        """Returns why a module may not be changed at all."""
+        if len(self.names[module]) > 1:
+            return f"{who} is used in {len(self.names[module])} places"
+        if any(getattr(module, hooks, None) for hooks in _HOOKS):
+            return f"{who} has hooks"
+        if parametrize.is_parametrized(module):
+            return f"{who} is parametrized"
+        if "forward" in vars(module) or getattr(module, "_compiled_call_impl", None) is not None:
+            return f"the forward of {'the layer' if who == 'it' else who} was replaced"
+        return ""
+
+
+def _called(owner: nn.Module, node: fx.Node) -> nn.Module | None:
+    return owner.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
+    """Yields the modules that a forward calls: the children, and those of lists among them."""
+    for child in owner.children():
+        yield from [child] if type(child).forward is not nn.Module.forward else _own_parts(child)
+
+
+def _not_alone(
+    owner: nn.Module, graphs: Sequence[fx.Graph], calls: Sequence[_Call], activation: nn.Module
+) -> str:
+    """Returns why a layer's result is not the only thing that the activation takes, and the activation the
+    only thing that takes it."""
+    follows = [sum(_called(owner, node) is activation for node in graph.nodes) for graph in graphs]
+    if (most := max(Counter(id(call.graph) for call in calls).values())) > 1:
+        return f"it is called {most} times"
+    if any(len(call.users) > 1 for call in calls):
+        return "something else takes its result, too"
+    if (most := max(follows)) > 1:
+        return f"its activation is called {most} times"
+    alone = all(
+        _called(owner, user) is activation and user.args == (call.node,) and not user.kwargs
+        for call in calls
+        for user in call.users
+    )
+    if not alone or any(not call.users for call in calls) or sum(follows) != len(calls):
+        return "its activation does not follow in every mode of the forward"
+    return ""
