@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from ..nn import BlockSparseConv1x1, MaskedLinear
+from ..nn import MaskedLinear
 from ..nn.held.fused import Fused
 from ..nn.held.sparse_weight import sparse_layers
+from ..nn.linears import holder_of_convolution
 from .activations import activation_of, is_activation, products_have
 from .exchange import Exchange
 from .sources import mentioned
@@ -51,7 +52,7 @@ class New(NamedTuple):
 def takes_activation(module: nn.Module, layer: Any) -> bool:
     """Returns whether the result of a sparse module is that of its layer, which may apply an activation when
     it trains under no mask."""
-    own = module is layer or isinstance(module, BlockSparseConv1x1)
+    own = module is layer or holder_of_convolution(module) is layer
     ours = type(layer).__module__.startswith("sparseloom.")  # another's forward may not look at it
     return own and ours and (isinstance(layer, MaskedLinear) or hasattr(layer, "activation"))
 

@@ -3,6 +3,7 @@
 import pytest
 import safetensors.torch
 import torch
+from eight_bits import quantized
 from torch import nn
 
 from sparseloom import BlockSparse, Error, sparsify_
@@ -32,7 +33,7 @@ LAYERS = {
     "semi24": lambda: sparse.Semi24Linear(64, 96),
     "masked": lambda: masked(16, (6, 4)),
     "masked elements": lambda: masked(1, (96, 64)),
-    "8 bits": lambda: sparse.QuantizedBlockSparseLinear.from_sparse(blocks()),
+    "8 bits": lambda: quantized(blocks()),
     "8 bits of 2:4": lambda: sparse.QuantizedSemi24Linear.from_sparse(sparse.Semi24Linear(64, 96)),
 }
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(3))

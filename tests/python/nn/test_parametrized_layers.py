@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from eight_bits import quantized
 from test_parametrized import WAYS, Squashed
 from torch import nn
 from torch.nn.utils import parametrize, prune
@@ -199,7 +200,7 @@ def test_methods_refuse_computed_values():
 
 def test_eight_bit_values_may_be_computed():
     layer, x = sparse.BlockSparseLinear(64, 96, density=0.5, block=16), torch.randn(5, 64)
-    eight = sparse.QuantizedBlockSparseLinear.from_sparse(layer)
+    eight = quantized(layer)
     with torch.no_grad():
         y = eight(x)
         parametrize.register_parametrization(eight, "values", nn.Identity())

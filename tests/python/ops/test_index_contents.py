@@ -3,6 +3,7 @@ call names the bad entry. And operands of another width than the index has."""
 
 import pytest
 import torch
+from eight_bits import quantized
 from torch import nn
 
 import sparseloom
@@ -56,8 +57,7 @@ def coo():
 
 def eight_bit():
     made = BlockSparseLinear(256, 264, density=0.5, block=8)
-    quantized = snn.QuantizedBlockSparseLinear.from_sparse(made)
-    return layer(quantized, torch.randn(5, 256), "crow", "col")
+    return layer(quantized(made), torch.randn(5, 256), "crow", "col")
 
 
 def lstm():

@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from eight_bits import quantized
 from torch import nn
 
 import sparseloom
@@ -75,7 +76,7 @@ LAYERS = {
     "capacity": (lambda: blocks(capacity=0.8), TOKENS),
     "gated": (lambda: snn.GatedBlockSparseLinear(blocks()), TOKENS),
     "masked": (lambda: snn.MaskedLinear(32, 32, block=8), TOKENS),
-    "int8": (lambda: snn.QuantizedBlockSparseLinear.from_sparse(blocks()), TOKENS),
+    "int8": (lambda: quantized(blocks()), TOKENS),
     "semi24": (semi24, TOKENS),
     "semi24_int8": (lambda: snn.QuantizedSemi24Linear.from_sparse(semi24()), TOKENS),
     "csr": (lambda: sparse_linear("csr"), TOKENS),

@@ -11,7 +11,7 @@ from ...ops.conv import product
 from ...pattern import Block, Pattern
 from ...sparsify import Sparsifier
 from .. import arguments
-from ..held.convert import Activation, chosen_pattern
+from ..held.convert import chosen_pattern, with_activation
 
 if TYPE_CHECKING:
     from .base import ConvModule
@@ -60,5 +60,4 @@ def to_dense(layer: ConvModule) -> nn.Module:
     dense.weight = nn.Parameter(weight.contiguous(), layer.values.requires_grad)
     if layer.bias is not None:
         dense.bias = nn.Parameter(layer.bias.detach().clone(), layer.bias.requires_grad)
-    twin = dense if layer.activation is None else nn.Sequential(dense, Activation(layer.activation))
-    return twin.train(layer.training)
+    return with_activation(dense, layer).train(layer.training)

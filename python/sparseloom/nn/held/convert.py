@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +140,19 @@ def to_dense(layer: BlockSparseLinear) -> nn.Module:
             dense.bias.copy_(layer.bias)
             dense.bias.requires_grad_(layer.bias.requires_grad)
     dense.train(layer.training)
-    return dense if layer.activation is None else nn.Sequential(dense, Activation(layer.activation))
+    return with_activation(dense, layer)
+
+
+#: What stands for the activations of a model that layers apply in its place: fused.Fused.
+STANDING: WeakSet[Any] = WeakSet()
+
+
+def with_activation(dense: nn.Module, layer: Any) -> nn.Module:
+    """Returns a layer's dense twin with the layer's own activation behind it. One that is the model's, and
+    fused, stays with the model."""
+    if layer.activation is None or any(each.layer is layer for each in STANDING):
+        return dense
+    return nn.Sequential(dense, Activation(layer.activation))
 
 
 class Activation(nn.Module):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
 
 from torch import Tensor, nn
 
-from .convert import Activation
+from .convert import STANDING
 from .sparse_weight import sparse_layers
-
-#: All there are: some who have to undo one know the layer alone, not the model.
-_ALL: WeakSet[Fused]
 
 
 class Fused(nn.Module):
@@ -25,7 +21,7 @@ class Fused(nn.Module):
         self._held = original, layer
         self.name = name
         self.train(original.training)
-        _ALL.add(self)
+        STANDING.add(self)
 
     @property
     def original(self) -> nn.Module:
@@ -52,10 +48,7 @@ class Fused(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # in copies and from pickles
         super().__setstate__(state)
-        _ALL.add(self)
-
-
-_ALL = WeakSet()
+        STANDING.add(self)
 
 
 def fused_in(model: nn.Module) -> list[Fused]:
@@ -71,31 +64,22 @@ def names_of_fused(model: nn.Module) -> list[str]:
 
 def unfuse(layer: Any) -> bool:
     """Lets the model apply a layer's activation again. Returns whether the layer has none of its own then."""
-    if layer.activation is not None and any(each.layer is layer for each in _ALL):
+    if layer.activation is not None and any(each.layer is layer for each in STANDING):
         layer.activation = None
     return layer.activation is None
 
 
 def follow(model: nn.Module, new_of: Mapping[nn.Module, nn.Module]) -> dict[nn.Module, nn.Module]:
     """Lets what stands for activations know the layers that take the places of others. Returns what takes
-    whose place after all: of a dense layer with its activation behind it the layer alone, and of what stands
-    for that activation the activation itself."""
+    whose place after all: where a new layer applies none, the activation itself takes its place again."""
     changed = dict(new_of)
     inside = {part: old for old in new_of for part in old.modules()}
     for each in fused_in(model):
         if (old := inside.get(each.layer)) is None:
             continue
-        new = changed[old]
-        taker = next((part for part in new.modules() if hasattr(part, "activation")), None)
+        taker = next((part for part in changed[old].modules() if hasattr(part, "activation")), None)
         if taker is not None:
             each._held = each.original, taker
-        elif not each.active or _is_both(new, each.layer.activation):
-            changed[old] = new[0] if each.active else new  # type: ignore[index]
+        else:
             changed[each] = each.original.train(each.training)
     return changed
-
-
-def _is_both(new: nn.Module, activation: str) -> bool:
-    """Returns whether a module is what ``to_dense`` makes of a layer with that activation."""
-    both = isinstance(new, nn.Sequential) and len(new) == 2 and isinstance(new[1], Activation)
-    return both and new[1].name == activation  # type: ignore[index]

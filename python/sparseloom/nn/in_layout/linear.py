@@ -14,7 +14,7 @@ from ...layouts import Layout, products
 from ...layouts.entries import Entries
 from ...layouts.torchs import is_sparse_matrix, strided
 from .. import arguments
-from ..held.convert import Activation
+from ..held.convert import with_activation
 from ..held.torch_blocks import trains
 from ..held.weight import BlockSparseWeight, assigned
 from .dense_entries import accept_matrix
@@ -153,9 +153,9 @@ class SparseLinear(WithLayout):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
-        activation, a Sequential of both."""
+        activation of its own, a Sequential of both."""
         dense = super().to_dense()
-        return dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
+        return with_activation(dense, self)
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns what builds the layer again without its values; see SparseModule."""

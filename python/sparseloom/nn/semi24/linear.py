@@ -15,7 +15,7 @@ from ...layouts.semi24 import Semi24Layout, packed
 from ...ops import semi24
 from .. import arguments
 from ..held import dense_copy as copies
-from ..held.convert import Activation
+from ..held.convert import with_activation
 from ..held.ordered import Ordered
 from ..held.parametrized import values_are_computed
 from ..held.weight import BlockSparseWeight, assigned
@@ -186,13 +186,13 @@ class Semi24Linear(WithCopy, Ordered):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
-        activation, a Sequential of both. Its weight does not require a gradient, as the values do not."""
+        activation of its own, a Sequential of both. Its weight requires no gradient, as the values do not."""
         dense = super().to_dense()
         assert isinstance(dense, nn.Linear)
         dense.weight.requires_grad_(self.values.requires_grad)
         if self.bias is not None:
             dense.bias.requires_grad_(self.bias.requires_grad)
-        return dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
+        return with_activation(dense, self)
 
     @property
     def dense_shape(self) -> tuple[int, int]:
