@@ -45,6 +45,8 @@ NEEDS = {
     "integrations/test_lightning.py": ("lightning",),
     "integrations/test_lora.py": ("transformers", "peft"),
     "integrations/test_trainer.py": ("transformers", "accelerate"),
+    "patch/test_fuse.py": ("transformers", "timm", "torchvision"),
+    "patch/test_fused_life.py": ("transformers", "timm", "torchvision"),
     "patch/test_zoo.py": ("transformers", "timm", "torchvision"),
 }
 collect_ignore = [
