@@ -1,5 +1,5 @@
-"""Holds the C++ operators for Python: loads them, looks them up once, and keeps their codes and errors. No
-other module touches torch.ops.
+"""Holds the C++ operators for Python: looks them up, and keeps their codes and errors. Beside it only
+fakes.py, which loads them and describes them to compilers, touches torch.ops.
 
 The operators have no autograd kernel, because registering one costs every eager call several microseconds,
 with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without

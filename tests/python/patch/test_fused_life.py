@@ -203,8 +203,10 @@ def test_drive_gives_it_back():
     torch.testing.assert_close(model(rows()), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.package("peft")
 def test_lora_comes_before_it():
-    peft = pytest.importorskip("peft")
+    import peft
+
     from sparseloom.lora import register_
 
     model = seeded(lambda: nn.ModuleDict({"mlp": Mlp()}))

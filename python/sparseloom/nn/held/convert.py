@@ -150,9 +150,14 @@ STANDING: WeakSet[Any] = WeakSet()
 def with_activation(dense: nn.Module, layer: Any) -> nn.Module:
     """Returns a layer's dense twin with the layer's own activation behind it. One that is the model's, and
     fused, stays with the model."""
-    if layer.activation is None or any(each.layer is layer for each in STANDING):
+    if layer.activation is None or applies_the_models(layer):
         return dense
     return nn.Sequential(dense, Activation(layer.activation))
+
+
+def applies_the_models(layer: Any) -> bool:
+    """Returns whether a layer's activation is one of the model around it, which sparsify_ fused."""
+    return any(each.layer is layer for each in STANDING)
 
 
 class Activation(nn.Module):

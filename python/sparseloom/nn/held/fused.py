@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .convert import STANDING
+from .convert import STANDING, applies_the_models
 from .sparse_weight import sparse_layers
 
 
@@ -64,7 +64,7 @@ def names_of_fused(model: nn.Module) -> list[str]:
 
 def unfuse(layer: Any) -> bool:
     """Lets the model apply a layer's activation again. Returns whether the layer has none of its own then."""
-    if layer.activation is not None and any(each.layer is layer for each in STANDING):
+    if layer.activation is not None and applies_the_models(layer):
         layer.activation = None
     return layer.activation is None
 
