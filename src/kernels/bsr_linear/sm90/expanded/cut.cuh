@@ -1,13 +1,13 @@
-// How sm90_expanded divides the work of a token tile among thread blocks. The tiles of outputs follow each
-// other, and each is cut at K tiles:
+// How sm90_expanded divides the work of a token tile among thread blocks, as in stream-K. The tiles of
+// outputs are laid end to end, and cut between K tiles:
 //
 //   lines      |x w x w x w x w x w|x w w w x w w w x w w|x x x x x w|..    x: of X, w: of W; 128 bytes each
-//   shares      0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2 3 3 3 3 3 3 ..      about the same number each
+//   shares      0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2 3 3 3 3 3 3 ..      nearly equal numbers of lines
 //
-// A share's time is nearly that of its bytes: those of X are the same for every K tile, whatever is stored
-// there, and those of W are the stored blocks. Inside a tile the blocks are taken to lie evenly, so that the
-// cut needs only where block rows begin. All token tiles are cut at the same places, so that their thread
-// blocks read the same blocks at about the same time.
+// A share's time is nearly proportional to its bytes: every K tile has the same bytes of X, whatever is
+// stored there, plus the stored blocks of W. Inside a tile the blocks are assumed to lie evenly, so the cut
+// needs only the starts of block rows. All token tiles are cut at the same positions, so that their thread
+// blocks read the same blocks at about the same time. A segment is the part of one tile that one share holds.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/expanded/params.cuh"
@@ -15,41 +15,41 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
-/// A K tile of a tile, in one number so that places can be compared.
-constexpr int kPlaceLog2 = 10;
-static_assert(kMostKTiles < 1 << kPlaceLog2);
+/// A K tile of a tile, encoded in one number so that positions can be compared.
+constexpr int kPositionLog2 = 10;
+static_assert(kMostKTiles < 1 << kPositionLog2);
 
-/// Where each share begins, as places in shared memory; behind the last share, the end of all tiles.
+/// The start of each share, as positions in shared memory; after the last share, the end of all tiles.
 struct Cut {
   const std::int32_t* begins;
   int k_tiles;
 
-  /// A share's part of a tile: K tiles from `first` to `end`.
-  struct Part {
+  /// A segment: a share's K tiles of one tile, from `first` to `end`.
+  struct Segment {
     int tile, first, end;
   };
-  /// Calls use(part) for every part of a share that has K tiles, in order.
+  /// Calls use(segment) for every nonempty segment of a share, in order.
   template <class Use>
-  __device__ __forceinline__ void for_each_part(int share, Use use) const {
+  __device__ __forceinline__ void for_each_segment(int share, Use use) const {
     const std::int32_t begin = begins[share], end = begins[share + 1];
 #pragma unroll 1
-    for (int tile = begin >> kPlaceLog2; tile <= end >> kPlaceLog2; ++tile) {
-      const std::int32_t place = tile << kPlaceLog2;
-      const Part part{tile, max(begin - place, 0), min(end - place, k_tiles)};
-      if (part.first < part.end) use(part);
+    for (int tile = begin >> kPositionLog2; tile <= end >> kPositionLog2; ++tile) {
+      const std::int32_t tile_begin = tile << kPositionLog2;
+      const Segment segment{tile, max(begin - tile_begin, 0), min(end - tile_begin, k_tiles)};
+      if (segment.first < segment.end) use(segment);
     }
   }
-  /// Calls use(other) for every share behind `share` that has a part of the same tile.
+  /// Calls use(other) for every later share that has a segment of the same tile.
   template <class Use>
-  __device__ __forceinline__ void for_each_other(const Part& part, int share, Use use) const {
-    const std::int32_t end = (part.tile + 1) << kPlaceLog2;
+  __device__ __forceinline__ void for_each_other(const Segment& segment, int share, Use use) const {
+    const std::int32_t end = (segment.tile + 1) << kPositionLog2;
 #pragma unroll 1
     for (int other = share + 1; begins[other] < end; ++other)
       if (begins[other] < begins[other + 1]) use(other);
   }
 };
 
-/// Finds where all shares begin. lines_before: of each tile and of the end. All threads call it.
+/// Finds the starts of all shares. lines_before: for each tile and for the end. All threads call it.
 __device__ __forceinline__ void find_shares(const Params& params, std::int32_t* lines_before,
                                             std::int32_t* begins) {
   static_assert(kTileOutputs == 1 << 8 && kMostShares < kThreads);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void find_shares(const Params& params, std::int32_t* 
   }
   __syncthreads();
   const int share = threadIdx.x;
-  if (share == params.shares) begins[share] = params.out_tiles << kPlaceLog2;
+  if (share == params.shares) begins[share] = params.out_tiles << kPositionLog2;
   if (share < params.shares) {
     const auto lines = static_cast<unsigned>(lines_before[params.out_tiles]),
                shares = static_cast<unsigned>(params.shares), each = lines / shares;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void find_shares(const Params& params, std::int32_t* 
                of_tile = static_cast<unsigned>(lines_before[low + 1] - lines_before[low]),
                k_tiles = static_cast<unsigned>(params.k_tiles);
     const int k_tile = static_cast<int>(behind / ((of_tile + k_tiles - 1) / k_tiles));
-    begins[share] = (low << kPlaceLog2) + k_tile;
+    begins[share] = (low << kPositionLog2) + k_tile;
   }
   __syncthreads();
 }

@@ -6,7 +6,7 @@
 //   warps:  eight that multiply, and four that fill a ring of stages: X by TMA, and W by copies of 16 bytes,
 //           with zeros between the blocks
 //
-// Global memory and L2 give only what is stored. The tensor cores see a dense tile of 256 outputs, less those
+// DRAM and L2 deliver only stored values. The tensor cores see a dense tile of 256 outputs, without the
 // slices of 64 outputs x 16 positions that hold no block.
 #pragma once
 
@@ -17,9 +17,9 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
-/// Prefetches into L2 the index that this share would read if blocks lay evenly.
+/// Prefetches the index of this share into L2, as if blocks lay evenly.
 __device__ __forceinline__ void prefetch_index(const Params& params, int share) {
-  constexpr int kWords = 128 / 4;  // of a cache line
+  constexpr int kWords = 128 / 4;  // words of a cache line
   for (int row = threadIdx.x * kWords; row <= params.block_rows; row += kThreads * kWords)
     ptx::prefetch_line_l2(params.list_begin + row);
   const std::int64_t first = params.blocks * share / params.shares,
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) expanded_kernel(const __grid_cons
   auto& shared = *reinterpret_cast<Shared<C>*>(bytes);
   const int share = params.shares - 1 - static_cast<int>(blockIdx.x);
   if (threadIdx.x == 0) {
-    // On `full` arrive all lanes that copy, a lane of each of their warps for the record, and one for X.
+    // Arrivals on `full`: all lanes that copy, one lane of each of their warps for the record, and one for X.
     Pipeline::init(shared.full, shared.empty, kGroups * 33 + 1, kConsumerWarps);
     ptx::fence_mbarrier_init();
     ptx::prefetch_tensor_map(&params.x);
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 1) expanded_kernel(const __grid_cons
   ptx::let_next_kernel_begin();
   find_shares(params, shared.lines_before, shared.begins);
   const Cut cut{shared.begins, params.k_tiles};
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
   if (warpgroup == 2) {
     ptx::release_registers_to<kProducerRegisters>();
     produce<C>(params, cut, share, shared, __shfl_sync(~0u, threadIdx.x / 32 - kConsumerWarps, 0));

@@ -1,10 +1,10 @@
-// The warps of sm90_expanded that fill the ring. Each has a group of 64 outputs, of which it expands the
-// blocks in the K tile; the first also starts the copies of X.
+// The warps of sm90_expanded that fill the ring. Each expands the blocks of one group of 64 outputs in the K
+// tile; the first also starts the copies of X.
 //
-//   cells   the places for blocks of a group in a K tile: for blocks of 16, 4 block rows x 4 columns
-//   masks   a bit for each cell of each K tile of a part, made from the lists of the group's block rows
+//   cells   the block positions of a group in a K tile: for blocks of 16, 4 block rows x 4 columns
+//   masks   a bit for each cell of each K tile of a segment, made from the lists of the group's block rows
 //
-// Lists ascend, so the place of a block among the values is the number of bits before it in its block row.
+// Lists ascend, so a block's index in the list is the number of bits before it in its block row.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/expanded/cut.cuh"
@@ -18,14 +18,14 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
-/// What a group has in one K tile, as the warp's lanes hold it: entries lane and lane + 32 (Group).
+/// A group's blocks in one K tile, distributed over the warp's lanes: entries lane and lane + 32 (Group).
 struct Cells {
-  std::int32_t block[2];  // of an entry, among the values; -1: zeros
-  std::uint32_t slices;   // a bit for each slice that holds anything
+  std::int32_t block[2];  // block of each entry in values; -1: zeros
+  std::uint32_t slices;   // a bit for each nonempty slice
 };
 
-/// An entry is one stored block, or, where blocks have a side of 8, a half or a quarter of it: the entries of
-/// the first quarters of all blocks come first, then those of the second quarters, and so on.
+/// An entry is one stored block or, where blocks have a side of 8, one half or quarter of a 16 x 16 slot: the
+/// entries of the first quarters of all slots come first, then those of the second quarters, and so on.
 template <class C>
 class Group {
  public:
@@ -48,30 +48,30 @@ class Group {
       entries_[i] = {quarter < quarters_, row,         row << columns_log2_,
                      (1u << column) - 1,  1u << slice, within(output, k)};
     }
-    // A lane copies 8 elements in row lane / 2, of 16, of every slot: of the blocks' [rows][columns].
+    // A lane copies 8 elements in row lane / 2, of 16, of every slot: the blocks' layout is [rows][columns].
     const int row = lane_ / 2, column = lane_ % 2 * 8;
     const int output = C::kDx ? column : row, k = C::kDx ? row : column;
     const int quarter = (halves ? output / 8 : 0) + (k_halves ? (halves ? 2 : 1) * (k / 8) : 0);
-    lane_pieces_ = reinterpret_cast<const int4*>(shared.pieces[group] + quarter * (kSlices * kSlots));
+    lane_vectors_ = reinterpret_cast<const int4*>(shared.vectors[group] + quarter * (kSlices * kSlots));
     lane_values_ = reinterpret_cast<const char*>(params.values + within(output, k));
-    ptx::opaque(lane_values_);  // one instruction then makes an address from it
-    lane_place_ = group * kGroupBytes + row * 32 + ((lane_ % 2) ^ (row / 4 % 2)) * 16;
+    ptx::opaque(lane_values_);  // an address then takes one instruction
+    lane_offset_ = group * kGroupBytes + row * 32 + ((lane_ % 2) ^ (row / 4 % 2)) * 16;
   }
 
-  /// Makes the masks of a part.
-  __device__ __forceinline__ void enter(const Cut::Part& part) {
+  /// Builds the masks of a segment.
+  __device__ __forceinline__ void enter(const Cut::Segment& segment) {
     auto& masks = shared_.masks[group_];
     auto& starts = shared_.starts[group_];
-    for (int k_tile = part.first + lane_; k_tile < part.end; k_tile += 32)
+    for (int k_tile = segment.first + lane_; k_tile < segment.end; k_tile += 32)
       masks[k_tile][0] = masks[k_tile][1] = 0;
-    // Where the lists begin; a lane that has no block row has the end.
+    // The starts of the lists; a lane past the block rows has the end.
     const int rows = 1 << rows_log2_;
-    const int row = ((part.tile * kGroups + group_) << rows_log2_) + min(lane_, rows);
+    const int row = ((segment.tile * kGroups + group_) << rows_log2_) + min(lane_, rows);
     const std::int32_t begin = ptx::ld_global(params_.list_begin + min(row, params_.block_rows));
-    const std::int32_t start = part.first == 0 ? begin : skip(begin, part.first);
+    const std::int32_t start = segment.first == 0 ? begin : skip(begin, segment.first);
     if (lane_ < kGroup / 8) starts[lane_] = start;
     __syncwarp();
-    // Eight loads at a time: of 8 block rows, or twice of 4 of them, ..
+    // Eight loads at a time: from 8 block rows, or twice from 4 of them, ..
     constexpr int kAtOnce = 8;
     const int last = (kAtOnce >> rows_log2_) - 1;
     bool more = true;
@@ -93,14 +93,15 @@ class Group {
       for (int i = 0; i < kAtOnce; ++i) {
         const int of_row = i & (rows - 1), k_tile = along[i] >> columns_log2_;
         const int cell = (of_row << columns_log2_) + (along[i] & ((1 << columns_log2_) - 1));
-        if (k_tile >= part.first && k_tile < part.end) atomicOr(&masks[k_tile][cell / 32], 1u << cell % 32);
-        goes_on = goes_on || ((i >> rows_log2_) == last && k_tile < part.end);
-        if (part.first > 0) {
-          const int before = __popc(__ballot_sync(~0u, k_tile < part.first));
+        if (k_tile >= segment.first && k_tile < segment.end)
+          atomicOr(&masks[k_tile][cell / 32], 1u << cell % 32);
+        goes_on = goes_on || ((i >> rows_log2_) == last && k_tile < segment.end);
+        if (segment.first > 0) {
+          const int before = __popc(__ballot_sync(~0u, k_tile < segment.first));
           if (lane_ == 0) starts[of_row] += before;
         }
       }
-      // Lists ascend: a block row goes on if the last entry that was read is there and before the part's end.
+      // Lists ascend: a block row continues if its last entry read exists and lies before the segment's end.
       more = __any_sync(~0u, lane_ == 31 && goes_on);
     }
     __syncwarp();
@@ -108,7 +109,7 @@ class Group {
     for (int i = 0; i < 2; ++i) next_[i] = starts[entries_[i].row];
   }
 
-  /// Returns the entries of the next K tile. K tiles are taken in order, from the first of the split.
+  /// Returns the entries of the next K tile. K tiles are taken in order, from the segment's first.
   __device__ __forceinline__ Cells take(int k_tile) {
     const std::uint32_t* const masks = shared_.masks[group_][k_tile];
     Cells cells{{-1, -1}, 0};
@@ -129,49 +130,50 @@ class Group {
     return cells;
   }
 
-  /// Which piece a lane copies into each slot; -1: zeros.
-  struct Pieces {
+  /// The vector that a lane copies into each slot; -1: zeros.
+  struct Vectors {
     int4 of_slice[kSlices];
     std::uint32_t slices;
   };
-  __device__ __forceinline__ Pieces pieces_of(const Cells& cells) {
-    auto& pieces = shared_.pieces[group_];
-    const auto piece = [&](int i) {
+  __device__ __forceinline__ Vectors vectors_of(const Cells& cells) {
+    auto& vectors = shared_.vectors[group_];
+    const auto vector = [&](int i) {
       return cells.block[i] < 0 ? -1 : (cells.block[i] << block_log2_) + entries_[i].within;
     };
-    __syncwarp();  // those of the K tile before have been read
-    pieces[lane_] = piece(0);
-    if (quarters_ == 4) pieces[lane_ + 32] = piece(1);
+    __syncwarp();  // the previous K tile's vectors have been read
+    vectors[lane_] = vector(0);
+    if (quarters_ == 4) vectors[lane_ + 32] = vector(1);
     __syncwarp();
-    Pieces found;
+    Vectors result;
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) found.of_slice[slice] = lane_pieces_[slice];
-    found.slices = cells.slices;
-    return found;
+    for (int slice = 0; slice < kSlices; ++slice) result.of_slice[slice] = lane_vectors_[slice];
+    result.slices = cells.slices;
+    return result;
   }
 
-  /// Copies the pieces into a stage's W, with zeros between them where a slice holds anything, and arrives.
-  __device__ __forceinline__ void copy(const Pieces& pieces, int stage, std::uint32_t w, std::uint32_t full) {
-    if (lane_ == 0) shared_.records[stage][group_] = static_cast<std::uint8_t>(pieces.slices);
+  /// Copies the vectors into a stage's W, with zeros between them in nonempty slices, and arrives.
+  __device__ __forceinline__ void copy(const Vectors& vectors, int stage, std::uint32_t w,
+                                       std::uint32_t full) {
+    if (lane_ == 0) shared_.records[stage][group_] = static_cast<std::uint8_t>(vectors.slices);
     static_assert(kSlots == 4);
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
-      if ((pieces.slices >> slice & 1) == 0) continue;
-      const int4 found = pieces.of_slice[slice];
-      const int piece[kSlots] = {found.x, found.y, found.z, found.w};
+      if ((vectors.slices >> slice & 1) == 0) continue;
+      const int4 vector4 = vectors.of_slice[slice];
+      const int vector[kSlots] = {vector4.x, vector4.y, vector4.z, vector4.w};
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot)
         ptx::cp_async_cg_or_zero(
-            w + lane_place_ + slice * kSliceBytes + slot * kSlotBytes,
-            lane_values_ + std::size_t{16} * static_cast<std::uint32_t>(max(piece[slot], 0)),
-            piece[slot] < 0);
+            w + lane_offset_ + slice * kSliceBytes + slot * kSlotBytes,
+            lane_values_ + std::size_t{16} * static_cast<std::uint32_t>(max(vector[slot], 0)),
+            vector[slot] < 0);
     }
     ptx::mbarrier_arrive_behind_copies(full);
     if (lane_ == 0) ptx::mbarrier_arrive(full);  // for the record
   }
 
  private:
-  static constexpr std::int32_t kNone = 1 << 30;  // behind every position
+  static constexpr std::int32_t kNone = 1 << 30;  // past every position
 
   /// Returns, in each lane that has a block row, a lower bound of the position of the first entry in K tile
   /// k_tile, at most 1/32 of the list too early.
@@ -198,12 +200,12 @@ class Group {
 
   struct Entry {
     bool exists;
-    int row, first_cell;   // block row of the group, and its first cell
+    int row, first_cell;   // block row within the group, and its first cell
     std::uint32_t before;  // the cells of the block row before this one; this one is the next bit
     std::uint32_t slice;   // a bit
-    int within;            // 8-element segments before the entry's
+    int within;            // 8-element vectors before the entry's
   };
-  /// Returns how many 8-element segments of the block lie before an element.
+  /// Returns how many 8-element vectors of the block precede an element.
   __device__ __forceinline__ int within(int output, int k) const {
     const int in_side = output & ((1 << params_.side_log2) - 1), in_k = k & ((1 << params_.k_side_log2) - 1);
     return (C::kDx ? (in_k << params_.side_log2) + in_side : (in_side << params_.k_side_log2) + in_k) / 8;
@@ -214,10 +216,10 @@ class Group {
   const int group_, lane_, rows_log2_, columns_log2_, block_log2_;
   int quarters_;
   Entry entries_[2];
-  std::int32_t next_[2];  // position in the list of the next block of the entries' block rows
-  const int4* lane_pieces_;
+  std::int32_t next_[2];  // list position of the next block of each entry's block row
+  const int4* lane_vectors_;
   const char* lane_values_;
-  std::uint32_t lane_place_;
+  std::uint32_t lane_offset_;
 };
 
 template <class C>
@@ -228,13 +230,13 @@ __device__ __forceinline__ void produce(const Params& params, const Cut& cut, in
   const int first_token = static_cast<int>(blockIdx.y) * params.tile_tokens;
   Group<C> own(params, shared, group);
   unsigned turn = 0;
-  cut.for_each_part(share, [&](const Cut::Part& part) {
-    own.enter(part);
-    Cells next = own.take(part.first);
+  cut.for_each_segment(share, [&](const Cut::Segment& segment) {
+    own.enter(segment);
+    Cells next = own.take(segment.first);
 #pragma unroll 1
-    for (int k_tile = part.first; k_tile < part.end; ++k_tile, ++turn) {
-      const auto pieces = own.pieces_of(next);
-      if (k_tile + 1 < part.end) next = own.take(k_tile + 1);
+    for (int k_tile = segment.first; k_tile < segment.end; ++k_tile, ++turn) {
+      const auto vectors = own.vectors_of(next);
+      if (k_tile + 1 < segment.end) next = own.take(k_tile + 1);
       const StageOf<C::kStages> stage(turn);
       const std::uint32_t at = ring + stage.index * C::kStageBytes, full = pipeline.full(stage.index);
       pipeline.acquire(stage.index, stage.parity ^ 1);
@@ -242,7 +244,7 @@ __device__ __forceinline__ void produce(const Params& params, const Cut& cut, in
         Pipeline::expect(full, params.tile_tokens * (kKTile * 2));
         ptx::tma_load_2d(at, &params.x, k_tile * kKTile, first_token, full);
       }
-      own.copy(pieces, stage.index, at + C::kXBytes, full);
+      own.copy(vectors, stage.index, at + C::kXBytes, full);
     }
   });
 }

@@ -38,20 +38,21 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (constexpr std::int64_t most = std::int64_t{expanded::kTileOutputs} * expanded::kMostOutTiles;
       outputs_of(p) > most)
     return {"counts blocks of up to {} outputs in shared memory, and there are {}", most, outputs_of(p)};
-  if (const std::int64_t pieces = p.blocks * p.block.rows * p.block.cols / 8; pieces >= std::int64_t{1} << 31)
-    return {"counts the pieces of 16 bytes of all blocks in 31 bits, and there are {}", pieces};
+  if (const std::int64_t vectors = p.blocks * p.block.rows * p.block.cols / 8;
+      vectors >= std::int64_t{1} << 31)
+    return {"counts the 16-byte vectors of all blocks in 31 bits, and there are {}", vectors};
   constexpr std::int64_t kMostTokens = 65535 * 64;  // as many tiles as a grid has
   if (p.m > kMostTokens) return {"takes at most {} tokens, the call has {}", kMostTokens, p.m};
   return {};
 }
 
-// Microseconds of a launch with its first copies and last stores. Then nanoseconds, as chain_us takes them:
-// of 256 entries of a group's lists, of a K tile (X of 128 tokens, which costs more where rows do not begin
-// at cache lines; slots in dX; all its slices, where they hold anything; and its blocks, if all are stored),
-// of sums that another share left, and of a tile's end, which nothing overlaps. Fitted on an H100 to 29
-// products of 33 to 2048 tokens, blocks of 8 to 32 (2026-11-25); the end to five of 21000 to 37000 tokens.
-// kStream: the share of the memory's rate where that is the limit, of the group `masks` at 16 to 64 tokens,
-// density .5, and of 32 x 13824 x 5120 at .61.
+// Microseconds of a launch with its first copies and last stores. Then nanoseconds, as chain_us takes them,
+// per: 256 entries of a group's lists; K tile (X of 128 tokens, which costs more if rows are not aligned to
+// cache lines; slots in dX; all its slices, if none is empty; its blocks, if all are stored); sums left by
+// another share; end of a tile, which nothing overlaps. Fitted on an H100 to 29 products of 33 to 2048
+// tokens, blocks of 8 to 32 (2026-11-25); the end to five of 21000 to 37000 tokens. kStream: the fraction of
+// the DRAM rate where that is the limit, from the group `masks` at 16 to 64 tokens, density .5, and from 32 x
+// 13824 x 5120 at .61.
 constexpr double kStartUs = 12.1, kEntries = 3440, kX = 400, kOffLines = 263, kSlots = 105, kSlices = 264,
                  kBlocks = 57, kSums = 2070, kEnd = 4800, kStream = 0.87;
 

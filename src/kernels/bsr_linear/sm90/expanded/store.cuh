@@ -1,11 +1,11 @@
-// The end of a part: outputs, or sums for another share.
+// The end of a segment: store the outputs, or leave the sums for another share.
 //
-// The sums of a tile that several shares have meet in the workspace. Every share but the first leaves what it
-// has, at its own beginning; the first adds in the order of the shares, so that the bits are the same in
-// every run. A warp adds what the same warp of the other thread blocks left, so flags are one for each warp.
-// The workspace may hold anything when the kernel starts: a flag counts as set when it holds the launch's
-// nonce, which wgmma/dw/parts.cuh explains. A share waits only for thread blocks of lower numbers
-// (kernel.cuh), which the GPU starts before, so that the wait ends however few are resident.
+// If several shares compute a tile, their sums meet in the workspace. Every share but the first leaves its
+// sums there at its own start; the first adds them in the order of the shares, so that the bits are the same
+// in every run. A warp adds the sums of the same warp of the other thread blocks, so each warp has its own
+// flags. The workspace may hold anything when the kernel starts: a flag counts as set if it holds the
+// launch's nonce (see wgmma/dw/parts.cuh). A share waits only for thread blocks of lower index (kernel.cuh),
+// which the GPU starts first, so the wait ends however few are resident.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/expanded/cut.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint4 rounded(const float (&y)[8]) {
                     Out::pair(y[6], y[7]));
 }
 
-/// Stores `count` of eight neighbouring outputs, rounded; whole: all eight at once are possible.
+/// Stores `count` of eight neighbouring outputs, rounded; whole: they can be stored at once.
 template <class Out>
 __device__ __forceinline__ void store_eight(void* matrix, std::int64_t at, const float (&y)[8], int count,
                                             bool whole) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void leave(float4* partials, std::uint64_t* flag, std
   if (lane == 0) ptx::st_release_gpu(flag, nonce);
 }
 
-/// Adds what the same warp of another share left, once it is there, and takes the flag down.
+/// Adds the sums of the same warp of another share, once they have arrived, and clears the flag.
 template <class C>
 __device__ __forceinline__ void add_left(const float4* partials, std::uint64_t* flag, std::uint64_t nonce,
                                          Sums<C>& sums) {
@@ -91,24 +91,25 @@ __device__ __forceinline__ void add_left(const float4* partials, std::uint64_t* 
   }
 }
 
-/// A warp's 16 outputs of a group, turned in shared memory, 16 tokens at a time, so that a lane has eight
+/// A warp's 16 outputs of a group, transposed in shared memory, 16 tokens at a time, so that a lane has eight
 /// outputs of one token.
 template <class C>
-struct Turned {
+struct Transposed {
   using Out = C::Out;
   float* staged;
-  int first_token, tokens, output, count;  // count: of the lane's outputs that exist
+  int first_token, tokens, output, count;  // count: existing outputs of the lane
 
-  __device__ __forceinline__ Turned(const Params& params, const Cut::Part& part, int group, float* place)
+  __device__ __forceinline__ Transposed(const Params& params, const Cut::Segment& segment, int group,
+                                        float* place)
       : staged(place), first_token(static_cast<int>(blockIdx.y) * params.tile_tokens) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     tokens = min(params.m - first_token, params.tile_tokens);
-    output =
-        part.tile * kTileOutputs + (warp / 4 * C::kOwnGroups + group) * kGroup + warp % 4 * 16 + lane % 2 * 8;
+    output = segment.tile * kTileOutputs + (warp / 4 * C::kOwnGroups + group) * kGroup + warp % 4 * 16 +
+             lane % 2 * 8;
     count = min(8, params.out_width - output);
   }
 
-  /// Turns the sums of the tokens from `from` on.
+  /// Transposes the sums of the tokens from `from` on.
   __device__ __forceinline__ void write(const float (&sums)[C::kSums], int from) const {
     const int lane = threadIdx.x % 32;
     __syncwarp();
@@ -124,7 +125,7 @@ struct Turned {
     const int lane = threadIdx.x % 32;
     load_eight(y, staged + lane / 2 * kStagedPitch + lane % 2 * 8);
   }
-  /// The lane's token, or -1: it has none.
+  /// The lane's token, or -1 if it has none.
   __device__ __forceinline__ int token(int from) const {
     const int of_tile = from + static_cast<int>(threadIdx.x) % 32 / 2;
     return of_tile < tokens && count > 0 ? first_token + of_tile : -1;
@@ -155,20 +156,20 @@ struct Turned {
   }
 };
 
-/// Ends a part. All warps that multiply call it.
+/// Ends a segment. All consumer warps call it.
 template <class C>
-__device__ __forceinline__ void end_part(const Params& params, const Cut& cut, const Cut::Part& part,
-                                         int share, Shared<C>& shared, Sums<C>& sums) {
+__device__ __forceinline__ void end_segment(const Params& params, const Cut& cut, const Cut::Segment& segment,
+                                            int share, Shared<C>& shared, Sums<C>& sums) {
   const int warp = threadIdx.x / 32;
   const auto number = [&](int of_share) {
     return (std::int64_t{blockIdx.y} * params.shares + of_share) * kConsumerWarps + warp;
   };
-  if (part.first > 0) {
+  if (segment.first > 0) {
     leave<C>(params.partials + number(share) * (C::kFragments * 32), params.flags + number(share),
              params.nonce, sums);
     return;
   }
-  cut.for_each_other(part, share, [&](int other) {
+  cut.for_each_other(segment, share, [&](int other) {
     add_left<C>(params.partials + number(other) * (C::kFragments * 32), params.flags + number(other),
                 params.nonce, sums);
   });
@@ -176,26 +177,26 @@ __device__ __forceinline__ void end_part(const Params& params, const Cut& cut, c
   if (params.plain) {
 #pragma unroll
     for (int group = 0; group < C::kOwnGroups; ++group) {
-      const Turned<C> turned(params, part, group, shared.staged[warp]);
+      const Transposed<C> transposed(params, segment, group, shared.staged[warp]);
       float bias[8] = {};
-      if (params.bias != nullptr) add_eight<Out>(bias, params.bias, turned.output, turned.count);
+      if (params.bias != nullptr) add_eight<Out>(bias, params.bias, transposed.output, transposed.count);
 #pragma unroll
       for (int from = 0; from < C::kTokens; from += kStagedTokens) {
-        if (from >= turned.tokens) break;
-        turned.write(sums[group], from);
-        turned.store_plain(params, from, bias);
+        if (from >= transposed.tokens) break;
+        transposed.write(sums[group], from);
+        transposed.store_plain(params, from, bias);
       }
     }
     return;
   }
 #pragma unroll
   for (int group = 0; group < C::kOwnGroups; ++group) {
-    const Turned<C> turned(params, part, group, shared.staged[warp]);
+    const Transposed<C> transposed(params, segment, group, shared.staged[warp]);
 #pragma unroll 1
-    for (int from = 0; from < turned.tokens; from += kStagedTokens) {
-      turned.write(sums[group], 0);
-      turned.store(params, from);
-      // The next sums take the place of these, so that the loop has one copy of all that an end may need.
+    for (int from = 0; from < transposed.tokens; from += kStagedTokens) {
+      transposed.write(sums[group], 0);
+      transposed.store(params, from);
+      // The next sums move to the front, so that the loop has a single copy of the code.
 #pragma unroll
       for (int i = kStagedTokens / 2; i < C::kSums; ++i) sums[group][i - kStagedTokens / 2] = sums[group][i];
     }

@@ -1,5 +1,5 @@
-// The consumers of wgmma::dw: two warpgroups, each of which has every other strip of the work item. Their
-// strips stay the same from step to step.
+// The consumers of wgmma::dw: two warpgroups, each of which multiplies every other strip of the work item,
+// the same ones in every step.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,11 +36,11 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
   }
 }
 
-/// parts = x^T dy of one step, as the six products of the bf16 planes of fp32 (bf16x3).
+/// parts = x^T dy of one step: the six products of the bf16 planes of fp32 (bf16x3).
 template <class T>
 __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy,
                                                 int strips) {
-  constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmmas for one product of two planes
+  constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmmas per product of two planes
   ptx::wgmma_fence();
 #pragma unroll
   for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x,
   }
 }
 
-/// sums += parts, once the tensor cores have finished the parts.
+/// sums += parts, after the tensor cores have finished the parts.
 template <class T>
 __device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips) {
 #pragma unroll
@@ -72,9 +72,8 @@ __device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips
   }
 }
 
-/// Lane 0 reads the record, since it also gives the stage back, which orders the read before the producer's
-/// next write. The other lanes get it by a shuffle, which also tells the compiler that branches on it are
-/// uniform.
+/// Lane 0 reads the record and also releases the stage, which orders the read before the producer's next
+/// write. A shuffle broadcasts the record, and tells the compiler that branches on it are uniform.
 __device__ __forceinline__ Record read_record(std::uint32_t record) {
   const auto word = [&](int i) {
     return static_cast<std::int32_t>(
@@ -100,7 +99,7 @@ __device__ __forceinline__ void consume(const P& params, SharedStorage<T>& share
     // assumes that lanes may leave the loop one by one, and each wgmma waits for moves of its descriptors to
     // uniform registers (measured slower).
     stage = static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(stage)));
-    // Wait for the part's first stage, and read what the part is.
+    // Wait for the segment's first stage and read its record.
     pipeline.wait(stage, parities.of(stage));
     parities.pass(stage);
     const Record record = read_record(ptx::shared_address(&shared.records[stage]));
@@ -120,13 +119,13 @@ __device__ __forceinline__ void consume(const P& params, SharedStorage<T>& share
       } else {
         multiply_step<T>(sums, x, dy, own_strips);
       }
-      // Test, while the tensor cores work, whether the next stage has landed. To wait for it now would keep
-      // this stage from the producers.
+      // Test during the products whether the next stage has landed. Waiting for it now would delay the
+      // release of this stage.
       const int done = stage;
       const bool last = step + 1 == record.steps;
       stage = stage + 1 == stages ? 0 : stage + 1;
       const bool ready = last || __all_sync(0xffffffff, pipeline.test(stage, parities.of(stage)));
-      // Give the stage back to the producers.
+      // Release the stage to the producers.
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) pipeline.release(done);
@@ -140,7 +139,7 @@ __device__ __forceinline__ void consume(const P& params, SharedStorage<T>& share
 #pragma unroll
     for (auto& strip : sums) ptx::pin(strip);
 
-    // Leave the sums for another thread block, or else add those of others and store all.
+    // Leave the sums for another thread block, or add the other segments' sums and store the result.
     const int chunks = own_strips * T::kStripChunks;
     if (record.slot >= 0) {
       leave_part<T>(params, record.slot, warpgroup, chunks, sums);

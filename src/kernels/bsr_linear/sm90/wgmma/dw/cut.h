@@ -1,6 +1,6 @@
 // Distributes the work items of sm90_wgmma_dw over a grid of one thread block per multiprocessor, given only
-// their number. It is plain C++: the kernel, its launcher, the cost model and the tests call the same
-// functions.
+// their number. A segment (`Part`) is the range of an item's tokens that one thread block sums. This is plain
+// C++: the kernel, its launcher, the cost model and the tests call the same functions.
 //
 //   whole      The items of the full rounds of the grid: thread block c takes items c, c + grid, and so on.
 //   rest       The items left over, fewer than thread blocks. Each is cut along its tokens (split-K) into
@@ -29,22 +29,22 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-// The fewest steps of a piece. Shorter pieces would spend their time on filling the ring.
+// The fewest steps of a piece. Shorter pieces would spend most of their time filling the ring.
 constexpr std::int32_t kFewestSteps = 4;
-// The cost of one more part, in steps: to the thread block that makes it (it writes the sums and publishes
-// them), and to the one that adds it. Timestamps on an H200, blocks of 128: 3 us to leave a part, .4 to .7 us
-// a step.
+// The cost of one more segment, in steps: to the thread block that computes it (it writes the sums and
+// publishes them), and to the one that adds it. Timestamps on an H200, blocks of 128: 3 us to leave a
+// segment's sums, .4 to .7 us per step.
 constexpr std::int32_t kPartSteps = 7, kAddSteps = 3;
 constexpr std::int32_t kMostPieces = 16;
-// Items of more steps get no tails, so that 32 bits hold the steps of all tails. A division of 64 bits is a
-// function call on a GPU, and spills registers.
+// Longer items get no tails, so that 32 bits hold the steps of all tails. A 64-bit division is a function
+// call on a GPU and spills registers.
 constexpr std::int32_t kMostTailSteps = 1 << 20;
 
 /// How the items are distributed; `whole` and `rest` count items.
 struct Cut {
   std::int32_t whole, rest;
-  std::int32_t pieces;   // into which the first steps - tail of each item of the rest are cut
-  std::int32_t tail;     // steps of the tail of each item of the rest; 0: there are no tails
+  std::int32_t pieces;   // pieces of the first (steps - tail) steps of each item of the rest
+  std::int32_t tail;     // steps in the tail of each item of the rest; 0: no tails
   std::int32_t helpers;  // thread blocks that take the tails
 };
 
@@ -55,7 +55,7 @@ SPARSELOOM_HOST_DEVICE constexpr Cut cut_items(std::int32_t items, std::int32_t 
   cut.pieces = fit < kMostPieces ? fit : kMostPieces;
   while (cut.pieces > 1 && (cut.pieces * kFewestSteps > steps || cut.pieces * cut.pieces * kAddSteps > steps))
     --cut.pieces;
-  if (cut.pieces < fit || steps > kMostTailSteps) return cut;  // more parts would not pay
+  if (cut.pieces < fit || steps > kMostTailSteps) return cut;  // more segments would not pay
   const std::int32_t spare = grid - fit * cut.rest;
   // Choose the tail so that a piece takes as long as a helper:
   // (steps - tail) / pieces == (rest * tail + (rest + spare) * kPartSteps) / spare.
@@ -66,14 +66,14 @@ SPARSELOOM_HOST_DEVICE constexpr Cut cut_items(std::int32_t items, std::int32_t 
   return cut;
 }
 
-/// Consecutive steps of one item that one thread block sums. The sums are left in workspace slot `slot`; -1:
-/// this thread block adds the other parts and stores the item.
+/// A segment: consecutive steps of one item that one thread block sums. The sums are left in workspace slot
+/// `slot`; -1: this thread block adds the other segments and stores the item.
 struct Part {
   std::int32_t item;  // counted within the rest; Agenda counts within all items
   std::int32_t first, steps, slot;
 };
 
-/// The piece of thread block `block` >= cut.helpers; steps == 0: it has none.
+/// The piece of thread block `block` >= cut.helpers; steps == 0: none.
 SPARSELOOM_HOST_DEVICE constexpr Part piece_of(const Cut& cut, std::int32_t block, std::int32_t steps) {
   const std::int32_t index = block - cut.helpers, later = (cut.pieces - 1) * cut.rest;
   if (index >= later + cut.rest) return {0, 0, 0, -1};
@@ -85,21 +85,21 @@ SPARSELOOM_HOST_DEVICE constexpr Part piece_of(const Cut& cut, std::int32_t bloc
   return {item, first, end - first, adds ? -1 : item * (cut.pieces - 1) + piece - 1};
 }
 
-/// The step at which the share of `helper` begins, counted in the tails of all items laid end to end.
+/// The step at which the tails of `helper` begin, counted in the tails of all items laid end to end.
 SPARSELOOM_HOST_DEVICE constexpr std::int32_t tails_begin(const Cut& cut, std::int32_t helper) {
   const std::int32_t all = cut.rest * cut.tail, least = all / cut.helpers, longer = all % cut.helpers;
   return helper * least + (helper < longer ? helper : longer);
 }
 
-/// The helper whose share has step `at` of these tails.
+/// The helper whose tails include step `at`.
 SPARSELOOM_HOST_DEVICE constexpr std::int32_t helper_of(const Cut& cut, std::int32_t at) {
   const std::int32_t all = cut.rest * cut.tail, least = all / cut.helpers, longer = all % cut.helpers;
   return at < longer * (least + 1) ? at / (least + 1) : longer + (at - longer * (least + 1)) / least;
 }
 
-/// The helper's part that begins at step `at` of these tails; it ends with the helper's share or with the
-/// item. From each part to the next, the helper, the item or both go up by one, so that no two parts get the
-/// same slot.
+/// The helper's segment that begins at step `at` of the tails; it ends with the helper's range or with the
+/// item. From each segment to the next, the helper, the item or both advance by one, so no two segments get
+/// the same slot.
 SPARSELOOM_HOST_DEVICE constexpr Part tail_of(const Cut& cut, std::int32_t helper, std::int32_t at,
                                               std::int32_t steps) {
   const std::int32_t item = at / cut.tail, within = at % cut.tail;
@@ -108,8 +108,8 @@ SPARSELOOM_HOST_DEVICE constexpr Part tail_of(const Cut& cut, std::int32_t helpe
           (cut.pieces - 1) * cut.rest + item + helper};
 }
 
-/// The slots that hold the other parts of an item of the rest: those of pieces, then those of tails, both in
-/// the order of the tokens.
+/// The slots of an item's other segments: those of pieces, then those of tails, both in the order of the
+/// tokens.
 struct Slots {
   std::int32_t pieces_first, pieces, tails_first, tails;
 };
@@ -124,7 +124,7 @@ SPARSELOOM_HOST_DEVICE constexpr Slots slots_of(const Cut& cut, std::int32_t ite
   return slots;
 }
 
-/// Lists the parts that one thread block sums: first its whole items, then its part or parts of the rest.
+/// Enumerates the segments of one thread block: its whole items first, then its segments of the rest.
 class Agenda {
  public:
   SPARSELOOM_HOST_DEVICE constexpr Agenda(const Cut& cut, std::int32_t block, std::int32_t grid,
@@ -133,7 +133,7 @@ class Agenda {
     if (helps()) at_ = tails_begin(cut, block), end_ = tails_begin(cut, block + 1);
   }
 
-  /// Writes the next part, with part.item counted within all items. False: there are no more.
+  /// Writes the next segment, with part.item counted within all items. False: there are no more.
   SPARSELOOM_HOST_DEVICE constexpr bool next(Part& part) {
     if (next_whole_ < cut_.whole) {
       part = {next_whole_, 0, steps_, -1};
@@ -153,7 +153,7 @@ class Agenda {
     return true;
   }
 
-  /// The slots whose sums are added to a part that next() gave, before it is stored.
+  /// The slots to add to a segment that next() returned, before it is stored.
   SPARSELOOM_HOST_DEVICE constexpr Slots others(const Part& part) const {
     return part.slot < 0 && part.item >= cut_.whole ? slots_of(cut_, part.item - cut_.whole)
                                                     : Slots{0, 0, 0, 0};
@@ -165,7 +165,7 @@ class Agenda {
   Cut cut_;
   std::int32_t block_, grid_, steps_, next_whole_;
   std::int32_t at_ = 0,
-               end_ = 1;  // helpers: within the tails of all items laid end to end; others have one piece
+               end_ = 1;  // helpers: a range of the tails of all items laid end to end; others have one piece
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,6 +1,6 @@
-// Host side: chooses how many blocks a work item of sm90_wgmma_dw may hold, and predicts the product's time,
-// for the row; and reads the choice back from a schedule. The row lengths are on the device, so all rows are
-// assumed to have the same length, give or take one block.
+// Host side: chooses the most blocks of a work item of sm90_wgmma_dw and predicts the product's time, for the
+// row; and reads the choice back from a schedule. The row lengths are on the device, so all rows are assumed
+// to have the same length within one block.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
 constexpr int kStripColumns = 64;
-constexpr int kRingBytes = 216 * 1024;  // of shared memory for the stages
+constexpr int kRingBytes = 216 * 1024;  // shared memory for the stages
 
-/// The shape of one step along the tokens of an item; it depends on the type of the operands.
+/// The shape of one step along the tokens of an item; it depends on the operands' type.
 struct StepShape {
   int tokens;
-  int column_bytes;  // of one column of X or dY
-  int products;      // wgmmas of one strip
+  int column_bytes;  // bytes per column of X or dY
+  int products;      // wgmmas per strip
   int room;          // most strips x rows of a block whose sums fit the registers of two warpgroups
   double busy;       // clocks of a wgmma, relative to a 16-bit one under load
   bool tokens_as_rows;
@@ -43,37 +43,36 @@ constexpr int strips_of(int blocks, int block_columns) {
   return (blocks * block_columns + kStripColumns - 1) / kStripColumns;
 }
 
-/// Chunks (16 sums of each thread) of a warpgroup, which has every other strip.
+/// Chunks (16 sums per thread) of a warpgroup, which has every other strip.
 constexpr int chunks_of(int block_rows, int strips) { return (strips + 1) / 2 * (block_rows / 32); }
 
-/// What is known of a product on the host.
+/// The sizes of a product that the host knows.
 struct Size {
   StepShape step;
   int block_rows, block_columns;  // the sides of a block
-  std::int64_t rows;              // block rows that are not empty, at most
+  std::int64_t rows;              // upper bound of the non-empty block rows
   std::int64_t blocks;
   std::int32_t steps, grid;
 };
 
 struct Deal {
-  int most_blocks;  // of an item
+  int most_blocks;  // most blocks of an item
   double rounds;    // how often the tokens are read
-  double clocks;    // from the first item's first product to the last one's last store
+  double clocks;    // from the first product to the last store
 };
 
-// Bytes that one multiprocessor (kPortBytes, kNarrowPortBytes) and all of them together (kL2Bytes) draw from
-// L2 in a clock of 1.98 GHz. Measured on an H200 with dW of 8192 x 4096 x 4096, where every multiprocessor
-// had an item at each step. Rows of 64 bytes (narrow) cost TMA as much as rows of 128.
+// Bytes per clock (at 1.98 GHz) that one multiprocessor (kPortBytes, kNarrowPortBytes) and all of them
+// together (kL2Bytes) read from L2. Measured on an H200 with dW of 8192 x 4096 x 4096, where every
+// multiprocessor had an item at each step. Rows of 64 bytes (narrow) cost TMA as much as rows of 128.
 constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
-// The cost to a helper of each of its parts, beside its steps. It was fitted before parts followed one
-// another without a pause; its choices still measured faster (the log has the figures). It holds for 16-bit
-// operands only: TF32, whose steps take longer for the bytes they bring, measured slower with items chosen
-// so.
+// The cost to a helper of each of its segments, beside its steps. It was fitted before segments followed one
+// another without a pause; its choices still measured faster (the log has the figures). It applies to 16-bit
+// operands only: TF32, whose steps take longer for their bytes, measured slower with items chosen that way.
 constexpr double kHelperPartClocks = 3000;
 // The factor by which wgmmas take longer under load, when the tensor cores' clock gives way.
 constexpr double kUnderLoad = 1.41;
 
-/// Clocks of one step when `busy` thread blocks have items of `mean_blocks` on average, and at most
+/// Clocks per step when `busy` thread blocks have items of `mean_blocks` on average, and at most
 /// `most_blocks`.
 inline double step_clocks(const Size& size, double mean_blocks, double most_blocks, double busy) {
   const auto bytes = [&](double blocks) {
@@ -85,7 +84,7 @@ inline double step_clocks(const Size& size, double mean_blocks, double most_bloc
   const double strip =
       kUnderLoad * size.step.busy * size.step.products * (size.block_rows == 32 ? 24 : size.block_rows / 2);
   const int strips = strips_of(static_cast<int>(most_blocks), size.block_columns);
-  // A warpgroup's products, plus 450 clocks of latency between barriers that only the other warpgroup hides.
+  // A warpgroup's products, plus 450 clocks of latency between barriers, hidden only by the other warpgroup.
   return std::max({read, strips * strip, (strips + 1) / 2 * strip + 450});
 }
 
@@ -103,7 +102,7 @@ inline Deal deal_with(const Size& size, int most) {
   const std::int64_t in_rounds = std::min<std::int64_t>(items, std::int64_t{1} << 30);
   const Cut cut = cut_items(static_cast<std::int32_t>(in_rounds), size.grid, size.steps);
 
-  // The full rounds, then the rest: its pieces, their exchange of partial sums, and the tails.
+  // The full waves, then the rest: its pieces, their exchange of partial sums, and the tails.
   const double whole = static_cast<double>(cut.whole / size.grid);
   double rounds = whole, clocks = whole * size.steps * step_clocks(size, mean, largest, grid);
   if (cut.rest > 0) {
@@ -145,7 +144,7 @@ inline int most_blocks_of(const Schedule& schedule, const StepShape& step, const
   return named ? most : 0;
 }
 
-/// Bytes of workspace for the sums of one part; 0 if nothing can be cut.
+/// Bytes of workspace for the sums of one segment; 0 if no item can be cut.
 inline std::size_t part_bytes(const Size& size, int most_blocks) {
   if (size.steps < 2 * kFewestSteps) return 0;
   return std::size_t{2} *

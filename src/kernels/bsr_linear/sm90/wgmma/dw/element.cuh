@@ -1,5 +1,5 @@
-// The element types of wgmma::dw: a tag for each says how its operands lie in memory, and how they are
-// multiplied and written. The reduction runs down the tokens of both X and dY.
+// The element types of wgmma::dw: a tag for each defines the layout of its operands, the products and the
+// stores. The reduction runs along the tokens of both X and dY.
 //
 //   Bf16, F16   Each token is a row, as the caller stores it (MN-major): wgmma transposes 16-bit operands
 //               itself.
@@ -28,9 +28,7 @@ struct TokensAsRows {
   static constexpr ptx::Swizzle swizzle(int columns) {
     return columns == 64 ? ptx::Swizzle::bytes128 : ptx::Swizzle::bytes64;
   }
-  static constexpr int k_bytes(int columns) {
-    return 16 * columns * 2;
-  }  // from one wgmma's operand to the next: 16 tokens
+  static constexpr int k_bytes(int columns) { return 16 * columns * 2; }  // stride between wgmmas: 16 tokens
   static constexpr std::uint64_t descriptor(int columns, int box_bytes) {
     return ptx::wgmma_descriptor(swizzle(columns), 8 * columns * 2, box_bytes);
   }

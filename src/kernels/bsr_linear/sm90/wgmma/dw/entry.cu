@@ -1,4 +1,4 @@
-// Entry points of sm90_wgmma_dw: they find the instance by the schedule's method and by dtype.
+// Entry points of sm90_wgmma_dw: they select the instance by the schedule's method and by dtype.
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_linear/sm90/wgmma/dw/instances.h"
@@ -21,7 +21,7 @@ int by_regions(const MatmulArgs& args, const Schedule& schedule) noexcept {
 int by_block_rows(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.dtype == DType::f32)
     return args.tf32 ? wgmma::dw::dw_transposed(args, schedule)
-                     : static_cast<int>(cudaErrorInvalidValue);  // no rounding unasked
+                     : static_cast<int>(cudaErrorInvalidValue);  // TF32 rounds only if allowed
   const int most_blocks = wgmma::dw::most_blocks_of(schedule, wgmma::dw::kStep16, args.index.block);
   if (most_blocks == 0) return cudaErrorInvalidValue;
   switch (args.dtype) {

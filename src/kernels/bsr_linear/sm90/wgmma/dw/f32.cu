@@ -4,7 +4,7 @@
 //   sm90_split_dw         The pass converts both to planes of bf16 (wgmma/split_bf16x3/tokens.h). After the
 //                           product, another pass adds the values that the planes cannot hold.
 //
-// Both passes read operands of any alignment, which TMA does not.
+// Both passes accept any alignment; TMA does not.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What the pass before dW of fp32 (f32.cu) writes into the workspace. The partial sums follow it.
+// The workspace that the pass before dW of fp32 (f32.cu) writes. The partial sums follow it.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct TransposedSpace {
   std::size_t bytes() const { return dy + x; }
 };
 
-/// Workspace of the bf16x3 operands: planes, marks, and the flag that there is a mark.
+/// Workspace of the bf16x3 operands: planes, marks, and a flag that says whether there is any mark.
 struct Bf16x3Space {
   Bf16x3Tokens dy, x;
   explicit Bf16x3Space(const Shape& shape) : dy{shape.rows, shape.m}, x{shape.cols, shape.m} {}

@@ -9,8 +9,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-/// Returns a number that no other launch of this process has, and that stale memory is very unlikely to hold:
-/// splitmix64 of a counter.
+/// Returns a number that no other launch of this process uses and that stale memory is very unlikely to
+/// contain: splitmix64 of a counter.
 inline std::uint64_t next_nonce() noexcept {
   static std::atomic<std::uint64_t> counter{
       static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
@@ -18,7 +18,7 @@ inline std::uint64_t next_nonce() noexcept {
   mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
   mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
   mixed ^= mixed >> 31;
-  return mixed == 0 ? 1 : mixed;  // 0 is a flag that was taken down
+  return mixed == 0 ? 1 : mixed;  // 0 means a cleared flag
 }
 
 /// Whether the output is aligned as the kernel stores it: 16 bytes at a time, or fp32 values one at a time.

@@ -14,7 +14,7 @@ namespace sparseloom::kernels::cuda::wgmma::dw {
 int dw_bf16(const MatmulArgs& args, int most_blocks) noexcept;
 int dw_f16(const MatmulArgs& args, int most_blocks) noexcept;
 
-/// fp32 with args.tf32. It takes the caller's operands and transposes them in the workspace.
+/// fp32 with args.tf32. It transposes the caller's operands into the workspace.
 int dw_transposed(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 struct Operands {

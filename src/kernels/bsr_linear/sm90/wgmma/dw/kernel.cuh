@@ -17,12 +17,12 @@
 //   consumers   Two warpgroups multiply every other strip each.
 //
 // Both operands are transposed on their way into the tensor cores, which wgmma allows for 16-bit types.
-// Stages pass by the pipeline in kernels/shared/pipeline: all producer warps fill each, and each consumer
-// warp releases it after its wgmma. What one thread block sums of an item is called a part: a `Record` beside
-// the part's first stage describes it, and the ring runs on from part to part. The items that full rounds of
-// the grid leave over are cut along the tokens, as in split-K (cut.h), and their partial sums are exchanged
-// through the workspace (parts.cuh). The cuts depend only on the sizes, the row lengths and the number of
-// multiprocessors, so every run gives the same bits.
+// Stages are handed over by the pipeline in kernels/shared/pipeline: all producer warps fill each, and each
+// consumer warp releases it after its wgmma. A segment is the range of an item's tokens that one thread block
+// sums: a `Record` beside the segment's first stage describes it, and the ring continues from segment to
+// segment. The items of the last, partial wave are cut along the tokens, as in split-K (cut.h), and their
+// partial sums are exchanged through the workspace (parts.cuh). The cuts depend only on the sizes, the row
+// lengths and the number of multiprocessors, so every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(T::kThreads, 1) wgmma_dw_kernel(const __grid_c
   }
   __syncthreads();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the compiler sees it is uniform
+  const int warpgroup =
+      __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells the compiler that it is uniform
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     produce<T>(params, shared);

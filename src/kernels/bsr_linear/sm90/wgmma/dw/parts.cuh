@@ -1,13 +1,13 @@
-// The exchange of partial sums, through the workspace, for items whose tokens are cut. A thread block that
-// has a part leaves its sums there and goes on; the one that has the first tokens adds the others' sums in
-// the order of the tokens. The exchange is warp by warp: each warp adds what the same warp of the other
-// thread block left.
+// The exchange of partial sums, through the workspace, for items whose tokens are cut into segments. A thread
+// block leaves its segment's sums there and continues; the one with the first tokens adds the others' sums in
+// the order of the tokens. The exchange is warp by warp: each warp adds the sums of the same warp of the
+// other thread block.
 //
-// The workspace may hold anything when the kernel starts. A flag counts as set when it holds the launch's
+// The workspace may hold anything when the kernel starts. A flag counts as set if it holds the launch's
 // nonce, 64 bits that no two launches share. The warp that waited clears it, so that a CUDA graph may replay
 // the same nonce. Two alternatives were rejected. Clearing the flags first would need a second launch before
 // a short kernel. A cluster's shared memory would need no flags, but clusters of 4 leave 8 to 12 of 132
-// multiprocessors idle, and an item could only be cut into 2 or 4.
+// multiprocessors idle, and an item could be cut only into 2 or 4.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@ namespace sparseloom::kernels::cuda::wgmma::dw {
 template <class T>
 using Sums = float[T::kWarpgroupStrips][T::kStripSums];
 
-/// Copies a chunk, which is 16 sums of each thread, out of the warpgroup's strips laid end to end.
+/// Copies a chunk (16 sums per thread) out of the warpgroup's strips laid end to end.
 template <class T>
 __device__ __forceinline__ void chunk_of(const Sums<T>& sums, int chunk, float (&to)[16]) {
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ void chunk_of(const Sums<T>& sums, int chunk, float (
     to[i] = sums[(chunk * 16 + i) / T::kStripSums][(chunk * 16 + i) % T::kStripSums];
 }
 
-/// This thread's first float4 in a slot; every 128th from there on is its own too.
+/// This thread's first float4 in a slot; its others follow at a stride of 128.
 template <class T, class P>
 __device__ __forceinline__ float4* part_of(const P& params, std::int32_t slot, int warpgroup) {
   return params.parts +
@@ -43,7 +43,7 @@ __device__ __forceinline__ std::uint64_t* flag_of(const P& params, std::int32_t 
   return params.flags + static_cast<std::int64_t>(slot) * (T::kConsumers * 4) + threadIdx.x / 32;
 }
 
-/// Writes the sums of a part to its slot, and sets this warp's flag.
+/// Writes a segment's sums to its slot and sets this warp's flag.
 template <class T, class P>
 __device__ __forceinline__ void leave_part(const P& params, std::int32_t slot, int warpgroup, int chunks,
                                            const Sums<T>& sums) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ std::int32_t slot_of(const Slots& slots, std::int32_t
   return i < slots.pieces ? slots.pieces_first + i : slots.tails_first + i - slots.pieces;
 }
 
-/// Waits until all the parts in `slots` are there, and clears their flags.
+/// Waits until all segments in `slots` have arrived, and clears their flags.
 template <class T, class P>
 __device__ __forceinline__ void await_parts(const P& params, const Slots& slots) {
   if (threadIdx.x % 32 == 0) {
@@ -80,11 +80,12 @@ __device__ __forceinline__ void await_parts(const P& params, const Slots& slots)
   __syncwarp();
 }
 
-/// Chunks that are added at a time: 32 registers of own sums and as many of the others'. A single chunk at a
-/// time would wait for L2 twice as often.
+/// Chunks added at a time: 32 registers of own sums and as many of the others'. One chunk at a time would
+/// wait for L2 twice as often.
 constexpr int kChunksAtOnce = 2;
 
-/// y += chunks first and first + 1 of all parts. (Adding to the sums themselves would make ptxas copy them.)
+/// y += chunks first and first + 1 of all segments. (Adding to the sums themselves would make ptxas copy
+/// them.)
 template <class T, class P>
 __device__ __forceinline__ void add_parts(const P& params, const Slots& slots, int warpgroup, int first,
                                           int chunks, float (&y)[kChunksAtOnce][16]) {

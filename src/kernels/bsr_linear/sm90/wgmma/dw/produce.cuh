@@ -1,6 +1,6 @@
-// The producers of wgmma::dw: four warps that share the copies of a step. To find an item takes a few L2
-// latencies, so they find the next one while the first copies of the current one are in flight; then the next
-// item's copies follow without a pause.
+// The producers of wgmma::dw: four warps that share the copies of a step. Finding an item takes a few L2
+// latencies, so they find the next one while the first copies of the current one are in flight; its copies
+// then follow without a pause.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,12 +15,12 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-/// A producer warp's position in the ring, which runs on from part to part.
+/// A producer warp's position in the ring, which continues from segment to segment.
 struct Ring {
   Pipeline pipeline;
   std::uint32_t stages;    // shared address
   int stage_bytes, count;  // bytes of a stage; number of stages
-  int stage = 0;           // the next to be filled
+  int stage = 0;           // the next stage to fill
   int fresh = 0;           // stages that have been filled once
   Parities parities = {};  // of the empty barriers
 
@@ -36,7 +36,7 @@ struct Ring {
   __device__ __forceinline__ void advance() { stage = stage + 1 == count ? 0 : stage + 1; }
 };
 
-/// What a warp copies for each step of a part. Producer warp i % kProducers copies box i of X.
+/// A warp's copies for each step of a segment. Producer warp i % kProducers copies box i of X.
 template <class T>
 struct Copies {
   Item item;
@@ -44,7 +44,7 @@ struct Copies {
   std::int32_t column[T::kOwnBoxes];  // first columns of this warp's boxes of X
 };
 
-/// Finds what to copy for the next part; false: there are no more. Takes a few L2 latencies.
+/// Finds the copies of the next segment; false: there are no more. Takes a few L2 latencies.
 template <class T>
 __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, Cursor& cursor,
                                             Copies<T>& copies) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
   return true;
 }
 
-/// Issues TMA for a part's steps from `step` up to but not including `end`. With kFirst it also writes the
-/// part's record beside the stage of its first step.
+/// Issues TMA for a segment's steps from `step` up to but not including `end`. With kFirst it also writes the
+/// segment's record beside the stage of its first step.
 template <class T, bool kFirst>
 __device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step,
                                              std::int32_t end, Ring& ring, const Agenda& agenda,
@@ -114,8 +114,8 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1
   while (more) {
-    // Fill the ring, then find the next part while the ring is full: found after the last copy, its own
-    // copies would start that much later.
+    // Fill the ring, then find the next segment while the ring is full: finding it after the last copy would
+    // delay its own copies.
     const std::int32_t ahead = min(copies.part.steps, ring.count);
     start_copies<T, true>(params, copies, 0, ahead, ring, agenda, shared.records);
     Copies<T> next;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
     start_copies<T, false>(params, copies, ahead, copies.part.steps, ring, agenda, shared.records);
     copies = next;
   }
-  // Tell the consumers that there are no more parts.
+  // Tell the consumers that there are no more segments.
   ring.await();
   if (ptx::elect_lane()) {
     if (threadIdx.x / 32 % 4 == 0) shared.records[ring.stage].blocks = 0;

@@ -1,4 +1,4 @@
-// How dW by wgmma is cut for a problem.
+// The division of a problem's dW into work items.
 #include "kernels/bsr_linear/sm90/wgmma/dw/row_parts.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA

@@ -1,5 +1,5 @@
-// What the rows that compute dW by wgmma (sm90_wgmma, sm90_wgmma_narrow, sm90_split) choose, and its
-// predicted time.
+// The choices and the predicted time of the rows that compute dW by wgmma (sm90_wgmma, sm90_wgmma_narrow,
+// sm90_split).
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,21 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-/// The size of a problem, some of whose blocks are stored.
+/// The size of a problem with at least one stored block.
 Size size_of_problem(const Problem& problem, const StepShape& step, int multiprocessors);
 
-/// Block rows or regions, and their size. way.exists() is false where the block sides, or of blocks of 16 the
-/// number of block rows, are not taken. `narrow` chooses smaller items or regions than usual.
+/// Whether to use block rows or regions, and their size. way.exists() is false if neither method supports the
+/// block sides or, with blocks of 16, the number of block rows. `narrow` chooses smaller items or regions.
 Way way_of(const Problem& problem, const StepShape& step, int multiprocessors, bool narrow);
 
-/// A way that exists, as a schedule: tile_m x tile_n is an item of block rows, or a region.
+/// The schedule of an existing way: tile_m x tile_n is an item of block rows, or a region.
 Schedule schedule_of(const Problem& problem, const StepShape& step, const Way& way);
 
-/// Bytes of workspace: the partial sums of cut items, and before them what a pass prepares of operands of
-/// fp32 (f32_space.h).
+/// Bytes of workspace: what a pass prepares of operands of fp32 (f32_space.h), then the partial sums of cut
+/// items.
 std::size_t workspace_of(const Problem& problem, const StepShape& step, int multiprocessors, const Way& way);
 
-/// Microseconds: the time that is expected for the work items, or that of the memory
-/// traffic if it is longer.
+/// Predicted microseconds: the larger of the work items' time and the DRAM traffic's.
 double predict_us(const Problem& problem, const Device& device, const StepShape& step, bool narrow);
 
 }  // namespace sparseloom::kernels::cuda::wgmma::dw

@@ -1,10 +1,10 @@
 // Finds the blocks of a work item. The indices are on the device and the host knows only their number, so
-// each warp that needs it counts the items from crow. The blocks of each block row are divided evenly among
-// as few items as may hold them, and the items are numbered row after row. cut.h says which thread
-// block sums which tokens of an item.
+// each warp that needs the items counts them from crow. The blocks of each block row are divided evenly among
+// the fewest possible items, and the items are numbered row after row. cut.h says which thread block sums
+// which tokens of an item.
 //
-// All thread blocks begin at the first token and move at nearly the same pace, so rows of X and dY are read
-// from DRAM once a round, and from L2 by all thread blocks that need them.
+// All thread blocks begin at the first token and advance at nearly the same pace, so rows of X and dY are
+// read from DRAM once per wave, and from L2 by all thread blocks that need them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ namespace sparseloom::kernels::cuda::wgmma::dw {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// Block rows that a warp looks at together: four neighbours for each lane.
+/// Block rows that a warp examines together: four neighbours per lane.
 constexpr int kLaneRows = 4, kWindowRows = 32 * kLaneRows;
 
 struct Window {
@@ -62,7 +62,7 @@ __device__ __forceinline__ std::int32_t count_items(const P& params) {
   return items;
 }
 
-/// Where the search for the next item begins, since items are asked for in ascending order.
+/// The start of the search for the next item; items are requested in ascending order.
 struct Cursor {
   std::int32_t row = 0, before = 0;  // first row of a window, and the items before it
 };
@@ -82,7 +82,7 @@ __device__ __forceinline__ Item find_item(const P& params, std::int32_t index, C
     cursor.row += kWindowRows;
     window = load_window(params, cursor.row);
   }
-  // The item's index among this lane's items, later among those of its row.
+  // The item's index among this lane's items, later among its row's items.
   std::int32_t share = index - cursor.before - window.before;
   const bool here = share >= 0 && share < window.own;
   Item item{0, 0, 0};

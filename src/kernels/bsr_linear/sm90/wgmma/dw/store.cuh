@@ -1,7 +1,7 @@
 // Stores a chunk's sums to their block. The columns of a block lie along wgmma's M, so each warp rounds the
 // sums, transposes them through its own staging buffer, and writes 32 bytes of a row at a time. fp32 is
-// written or accumulated straight from the registers: eight lanes hold 32 bytes of a row of the same sum, the
-// sector that memory moves at a time.
+// stored or accumulated straight from the registers: eight lanes hold 32 bytes of a row, which is one DRAM
+// sector.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,8 +15,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-/// Sets sums to zero where the block reaches beyond the matrix: they are 0 times values of the other operand,
-/// which gives NaN for some. `columns` and `rows` exist from this lane's first sum on.
+/// Zeroes sums where the block reaches past the matrix edge: they multiply 0 by the other operand, whose NaN
+/// would remain. `columns` and `rows` exist from this lane's first sum on.
 __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t columns, std::int32_t rows) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -26,13 +26,12 @@ __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t co
 }
 
 /// block = sums, or block += sums with kAdd, for the sums of a warp. A lane has columns lane / 4 and lane / 4
-/// + 8 of rows 2 (lane % 4) and 2 (lane % 4) + 1, then of the rows 8 further. `block` points to the warp's
-/// first column and row, in fp32. All loads come before the first store, so that they wait for memory
-/// together.
+/// + 8 of rows 2 (lane % 4) and 2 (lane % 4) + 1, then of rows + 8. `block` points to the warp's first column
+/// and row, in fp32. All loads precede the first store, so that their latencies overlap.
 template <bool kAdd, int kSums>
 __device__ __forceinline__ void put_in_block(float* block, int bn_log2, const float (&sums)[kSums]) {
   int lane = threadIdx.x % 32;
-  ptx::opaque(lane);  // otherwise the addresses occupy registers throughout the kernel
+  ptx::opaque(lane);  // keeps the addresses out of the mainloop's registers
   float* const own = block + (2 * (lane % 4) << bn_log2) + lane / 4;
   const auto place = [&](int i) { return ((i / 4 * 8 + i % 2) << bn_log2) + i / 2 % 2 * 8; };
   float before[kSums] = {};
@@ -44,7 +43,7 @@ __device__ __forceinline__ void put_in_block(float* block, int bn_log2, const fl
   for (int i = 0; i < kSums; ++i) own[place(i)] = kAdd ? before[i] + sums[i] : sums[i];
 }
 
-/// Where a warp stores its sums of a chunk. A chunk is 64 columns x 32 rows of the item; a warp has 16
+/// The destination of a warp's sums of a chunk. A chunk is 64 columns x 32 rows of the item; a warp has 16
 /// columns x 32 rows of it.
 struct Destination {
   int block, column, row;  // block of the item; first column and row within the block
@@ -81,7 +80,7 @@ __device__ __forceinline__ void store_chunk(const P& params, const Record& recor
   if constexpr (T::kAccumulate || T::Element::kOutF32) {
     put_in_block<T::kAccumulate>(static_cast<float*>(params.out) + place, params.bn_log2, y);
   } else {
-    __syncwarp();  // all lanes have read the chunk before
+    __syncwarp();  // all lanes have read the previous chunk
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns fastest
       std::uint32_t pairs[4];

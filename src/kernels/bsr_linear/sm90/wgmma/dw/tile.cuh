@@ -1,13 +1,14 @@
-// The compile-time side of wgmma::dw: the shape of a work item, and where its bytes lie in shared memory.
+// The compile-time side of wgmma::dw: the shape of a work item, and the layout of shared memory.
 //
-//   item    Consecutive stored blocks of one block row, which a thread block sums at a time.
-//   step    64 tokens (32 of fp32), which are one stage of the ring: dY's block row, and the columns of X
-//           under the item's blocks.
-//   strip   64 gathered columns of X: half a block of 128 columns, a block of 64, or two blocks of 32. They
-//           are M of wgmma; N is the rows of the block row.
-//   chunk   A strip's sums of 32 rows of the block row: 16 registers of each thread of a warpgroup.
+//   item     Consecutive stored blocks of one block row, which a thread block sums at a time.
+//   segment  The range of an item's tokens that one thread block sums: all of them, or a part (split-K).
+//   step     64 tokens (32 of fp32), which are one stage of the ring: dY's block row, and the columns of X
+//            under the item's blocks.
+//   strip    64 gathered columns of X: half a block of 128 columns, a block of 64, or two blocks of 32. They
+//            are M of wgmma; N is the rows of the block row.
+//   chunk    A strip's sums of 32 rows of the block row: 16 registers of each thread of a warpgroup.
 //
-// X is on M because wgmma takes its 64 rows from two places (leading_bytes apart), so any two blocks of 32
+// X is on M because wgmma takes its 64 rows from two addresses (leading_bytes apart), so any two blocks of 32
 // fill one wgmma; block rows of 32 on M would leave half of each wgmma empty.
 #pragma once
 
@@ -23,9 +24,9 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-/// kRows is the rows of a block. kBoxColumns is the columns of X that one copy brings: 32 for blocks of 32
-/// columns, else 64. With kAccumulate, out is fp32 and is added to; a branch at run time measured slower for
-/// plain stores.
+/// kRows: the rows of a block. kBoxColumns: the columns of X per copy, 32 for blocks of 32 columns and
+/// otherwise 64. With kAccumulate, the result is added to out, in fp32; a branch at run time measured slower
+/// for plain stores.
 template <class Element_, int kRows_, int kBoxColumns_, bool kAccumulate_>
 struct Tile {
   using Element = Element_;
@@ -33,8 +34,8 @@ struct Tile {
   static constexpr bool kAccumulate = kAccumulate_;
   static constexpr StepShape kStep = Element::kStep;
 
-  // Two warpgroups multiply, each every other strip; the four warps of the third issue the copies. A single
-  // warp was measured to issue too few boxes of 4 KB to keep up.
+  // Two warpgroups multiply every other strip each; the four warps of the third issue the copies. A single
+  // warp measured too slow at issuing boxes of 4 KB.
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
@@ -43,15 +44,15 @@ struct Tile {
   static constexpr int kDyBoxBytes = kDyBoxColumns * kStep.column_bytes, kDyBytes = kDyBoxes * kDyBoxBytes;
   static constexpr int kXBoxBytes = kBoxColumns * kStep.column_bytes;
   static constexpr int kStripBytes = kStripColumns * kStep.column_bytes;
-  static constexpr int kStepRows = kStep.tokens * Element::kPlanes;  // from step to step, as TMA counts
+  static constexpr int kStepRows = kStep.tokens * Element::kPlanes;  // rows of the tensor map per step
 
-  // The ring holds two stages of the largest item there can be, and more if a launch has smaller items.
+  // The ring holds two stages of the largest possible item, and more if a launch has smaller items.
   static constexpr int kMostStages = 8;
   static __host__ __device__ constexpr int stage_bytes(int strips) { return kDyBytes + strips * kStripBytes; }
   static constexpr int kStrips = most_strips(kStep, kRows), kWarpgroupStrips = (kStrips + 1) / 2;
   static constexpr int kStripSums = kRows / 2, kStripChunks = kRows / 32, kChunks = chunks_of(kRows, kStrips);
   static constexpr int kOwnBoxes =
-      (kStrips * (kStripColumns / kBoxColumns) + kProducers - 1) / kProducers;  // of a producer warp, at most
+      (kStrips * (kStripColumns / kBoxColumns) + kProducers - 1) / kProducers;  // most boxes of a producer
 
   static constexpr int kDyKBytes = Element::k_bytes(kDyBoxColumns), kXKBytes = Element::k_bytes(kBoxColumns);
   static constexpr int kDyPlaneBytes = kDyBoxBytes / Element::kPlanes,
@@ -70,11 +71,11 @@ struct Tile {
                 "swizzled boxes start at multiples of 1024");
 };
 
-/// Describes a part to the consumers; the producer writes it beside the part's first stage.
+/// Describes a segment to the consumers; the producer writes it beside the segment's first stage.
 struct Record {
   std::int32_t row, first, blocks;  // blocks == 0: there are no more items
   std::int32_t steps;
-  std::int32_t slot;  // where the sums are left; -1: they are stored, together with those in `others`
+  std::int32_t slot;  // for the sums; -1: they are stored, after adding those in `others`
   Slots others;
 };
 
@@ -95,17 +96,17 @@ struct Params {
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;
   int bn_log2;
-  int most_blocks;          // of an item
-  int stage_bytes, stages;  // of the ring, for items of so many blocks
-  int part_chunks;          // chunks of a warpgroup in a slot
+  int most_blocks;          // most blocks of an item
+  int stage_bytes, stages;  // of the ring, for items of most_blocks blocks
+  int part_chunks;          // chunks per warpgroup in a slot
   float4* parts;            // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;
   std::uint64_t nonce;
   bool ragged;  // some blocks reach beyond the last row or column
 };
 
-// What finding and storing a block ask of their Params beside its members. A convolution has overloads of its
-// own, whose blocks are those of W under one tap each (bsr_conv/sm90/dw_wgmma).
+// What block search and stores need of their Params beside its members. A convolution overloads these: its
+// blocks are those of W under one tap (bsr_conv/sm90/dw_wgmma).
 __device__ __forceinline__ std::int32_t list_begin(const Params& params, std::int32_t row) {
   return __ldg(params.crow + row);
 }

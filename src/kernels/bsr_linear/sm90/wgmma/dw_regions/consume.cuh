@@ -1,4 +1,4 @@
-// The consumers of wgmma/dw_regions: two warpgroups, each of which has every other strip of the work item.
+// The consumers of wgmma/dw_regions: two warpgroups, each of which multiplies every other strip of the item.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
     T::Element::mma(sums[strip], x[0][0], dy);
     T::Element::mma(sums[strip], x[0][1], dy + kTokens16 / 16);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();  // the half strip before has read its registers
+    ptx::wgmma_wait<1>();  // the previous half strip has read its registers
     load(x[1], entry, 1);
     // Multiply the second half; load the next strip's first half meanwhile.
     ptx::wgmma_fence();
@@ -104,12 +104,12 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
   const int lane = threadIdx.x % 32, pieces_log2 = params.bn_log2 - 4;
   const int piece = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
   const std::int32_t block = strip.first + (T::kUnits ? 0 : piece >> pieces_log2);
-  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // it only filled the strip
+  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // the piece is padding
   const int column = (piece & ((1 << pieces_log2) - 1)) * 16;
   float y[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = sums[i];
-  if (params.ragged) {  // zeros where the block reaches beyond the matrix: the sums there may be NaN
+  if (params.ragged) {  // past the matrix edge the sums may be NaN
     const std::int32_t columns =
         params.cols - (__ldg(params.col + block) << params.bn_log2) - column - lane / 4;
     const std::int32_t rows = params.rows - strip.row * T::kRows - first_row - 2 * (lane % 4);
@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
     const auto offset = [](int row, int chunk) {
       return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16));
     };
-    __syncwarp();  // all lanes have read the rows before
+    __syncwarp();  // all lanes have read the previous rows
     std::uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
   }
 }
 
-/// Leaves a part's sums for another thread block, or completes and stores them.
+/// Leaves a segment's sums for another thread block, or completes and stores them.
 template <class T>
 __device__ __forceinline__ void finish_part(const RegionParams& params, RegionStorage<T>& shared,
                                             int warpgroup, int strips, const Sums<T>& sums) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void finish_part(const RegionParams& params, RegionSt
     for (int c = 0; c < kChunksAtOnce && first + c < T::kChunks; ++c) chunk_of<T>(sums, first + c, y[c]);
     add_parts<T>(params, others, warpgroup, first, chunks, y);
 #pragma unroll
-    for (int i = 0; i < kChunksAtOnce * 2; ++i) {  // 8 sums of each thread, 16 rows, at a time
+    for (int i = 0; i < kChunksAtOnce * 2; ++i) {  // 8 sums per thread (16 rows) at a time
       const int own = first * kParts + i / kHalves;
       if (own >= strips) break;
       float rows[8];
@@ -185,8 +185,8 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
   const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t ring = ptx::shared_address(shared.ring),
                       place = ptx::shared_address(&shared.places[warpgroup][warp]);
-  // For ldmatrix, lanes 8 i to 8 i + 7 name the rows (tokens) of matrix i. Of X, two matrices of 8 columns
-  // lie side by side, then come those 8 tokens further.
+  // For ldmatrix, lanes 8 i to 8 i + 7 address the rows (tokens) of matrix i. Of X, two matrices of 8 columns
+  // lie side by side; the other two hold the next 8 tokens.
   const std::uint32_t lane_x = static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) +
                                                           (((lane / 8 % 2) ^ (lane % 8)) * 16));
   [[maybe_unused]] const std::uint32_t lane_dy = static_cast<std::uint32_t>(
@@ -195,8 +195,8 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
                       // awaited exactly once
 #pragma unroll 1
   while (true) {
-    ptx::named_barrier_sync<1, T::kThreads>();  // all warps are done with the item before
-    ptx::named_barrier_sync<1, T::kThreads>();  // this item is there
+    ptx::named_barrier_sync<1, T::kThreads>();  // all warps have finished the previous item
+    ptx::named_barrier_sync<1, T::kThreads>();  // this item is published
     const std::int32_t steps = __shfl_sync(0xffffffff, shared.item.part.steps, 0);
     if (steps == 0) return;
     const int boxes = __popc(shared.item.row_boxes) + __popc(shared.item.column_boxes);
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
       } else {
         if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
       }
-      // Give the stage back to the producers.
+      // Release the stage to the producers.
       __syncwarp();
       if (lane == 0) pipeline.release(stage);
       turn = static_cast<int>(stage) + 1 == stages ? turn & ~7u : turn + 1;

@@ -1,11 +1,10 @@
-// The host side of dW by regions, for narrow blocks (16, 32): the choice of a region's size, the prediction
-// of the product's time and its workspace, all for the row (../dw/row_parts.h), and the regions that a
-// schedule names.
+// The host side of dW by regions, for narrow blocks (16, 32): it chooses a region's size, predicts the
+// product's time and its workspace for the row (../dw/row_parts.h), and reads the regions from a schedule.
 //
-// By block rows, the kernel reads a row of X of 32 or 64 bytes for every token and block. TMA takes two
-// clocks for each row, whatever its width, which limits what it draws from L2. A region, 384 x 384 to 512 x
-// 768 of the matrix, reads each of its columns of dY and of X once, in rows of 128 bytes, whatever blocks it
-// stores. This measured faster at block 32 from density 0.15 on, and at block 16 always.
+// Block row by block row, the kernel reads a row of X of 32 or 64 bytes for every token and block. TMA takes
+// two clocks per row, whatever its width, which limits its rate from L2. A region, 384 x 384 to 512 x 768 of
+// the matrix, reads each of its columns of dY and of X once, in rows of 128 bytes, whatever blocks it stores.
+// This measured faster at block 32 from density 0.15 on, and at block 16 always.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +17,12 @@
 
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
-constexpr int kBoxSide = 64;  // columns of X or dY that one copy brings
+constexpr int kBoxSide = 64;  // columns of X or dY per copy
 constexpr std::int64_t kMostCounts =
     12288;  // of block rows x regions side by side: each has a byte in shared memory
 constexpr std::int64_t kMostRegions = 1024;  // each has a byte in shared memory for its items
 
-/// The most boxes of a region, such that two stages fit in shared memory, and the tokens of a stage.
+/// The most boxes of a region such that two stages fit in shared memory with their tokens.
 constexpr int region_boxes(int block_rows) { return block_rows == 32 ? 12 : 20; }
 constexpr int region_stage_tokens(int block_rows) {
   return block_rows == 32 ? kStep16.tokens : kStep16.tokens / 2;
@@ -32,9 +31,8 @@ constexpr int region_stage_tokens(int block_rows) {
 /// With block rows of 16, a lane finds each block row's units, so a region has at most 8 boxes of rows.
 constexpr int kMostRowBoxes = 8;
 
-/// The most strips of an item: the two warpgroups hold 176 or 144 sums a thread. A strip is four 16-column
-/// pieces of X times one block row, or, with block rows of 16, four units that have a piece and a block row
-/// each.
+/// The most strips of an item: the two warpgroups hold 176 or 144 sums per thread. A strip is four 16-column
+/// pieces of X times one block row or, with block rows of 16, four units of one piece and one block row each.
 constexpr int region_strips(int block_rows) { return block_rows == 32 ? 22 : 36; }
 
 /// The grid of regions.
@@ -43,7 +41,7 @@ struct Grid {
   std::int64_t down = 0, across = 0;    // regions of the matrix
 };
 
-/// The same, and what it is predicted to take.
+/// A grid with the predicted time of its product.
 struct Regions : Grid {
   double rounds = 0, clocks = 0;  // as in Deal
 };
@@ -53,21 +51,21 @@ constexpr bool region_blocks(int rows, int columns) {
   return (rows == 16 || rows == 32) && (columns == 16 || columns == 32);
 }
 
-/// Chunks (16 sums of each thread) of a warpgroup in a part: for all strips of an item, of which there are no
-/// more than blocks.
+/// Chunks (16 sums per thread) of a warpgroup in a segment, for all strips of an item, which are at most its
+/// blocks.
 inline int region_chunks(const Size& size) {
   const int strips = static_cast<int>(std::min<std::int64_t>(region_strips(size.block_rows), size.blocks));
   return ((strips + 1) / 2 * size.block_rows + 31) / 32;
 }
 
-/// Bytes of workspace for the sums of one part; 0 if nothing can be cut.
+/// Bytes of workspace for the sums of one segment; 0 if no item can be cut.
 inline std::size_t region_part_bytes(const Size& size) {
   if (size.steps < 2 * kFewestSteps) return 0;
   return std::size_t{2} * static_cast<std::size_t>(region_chunks(size)) * 16 * 128 * 4;
 }
 
-/// The regions with these sides of a matrix of so many block rows and block columns. row_boxes is 0 if the
-/// kernel cannot count them.
+/// The grid of regions with these sides over block_rows x block_columns blocks. row_boxes is 0 if the kernel
+/// cannot count them.
 inline Grid grid_of(const BlockShape& block, std::int64_t block_rows, std::int64_t block_columns,
                     int row_boxes, int column_boxes) {
   const std::int64_t rows = row_boxes * kBoxSide / block.rows, columns = column_boxes * kBoxSide / block.cols;
@@ -76,7 +74,7 @@ inline Grid grid_of(const BlockShape& block, std::int64_t block_rows, std::int64
   return block_rows * grid.across > kMostCounts || grid.down * grid.across > kMostRegions ? Grid{} : grid;
 }
 
-/// The regions that a schedule names; row_boxes is 0 if it names no instance.
+/// The grid that a schedule names; row_boxes is 0 if no instance has it.
 inline Grid grid_of(const Schedule& schedule, const IndexView& index) {
   const int row_boxes = schedule.tile_m / kBoxSide, column_boxes = schedule.tile_n / kBoxSide;
   const bool named = schedule.method == Method::dw_wgmma_regions &&
@@ -88,8 +86,8 @@ inline Grid grid_of(const Schedule& schedule, const IndexView& index) {
                : Grid{};
 }
 
-/// Predicts the product with regions of these sides, if blocks lie at random. block_rows and block_columns
-/// count those of the matrix.
+/// Predicts the product with regions of these sides if blocks lie at random. block_rows and block_columns are
+/// the matrix's.
 inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_t block_columns,
                           int row_boxes, int column_boxes) {
   const std::int64_t rows = row_boxes * kBoxSide / size.block_rows,
@@ -101,9 +99,9 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
   // Estimate the strips (or units) of a region, and from their spread how many items a region takes.
   const double density = static_cast<double>(size.blocks) /
                          (static_cast<double>(block_rows) * static_cast<double>(block_columns));
-  const double length = static_cast<double>(columns) * density;  // of a block row inside the region
-  const bool units = size.block_rows == 16;                      // of which an item holds four for each strip
-  const double each = size.block_columns / 64.0;                 // strips of a block
+  const double length = static_cast<double>(columns) * density;  // blocks of a block row inside the region
+  const bool units = size.block_rows == 16;                      // an item holds four units per strip
+  const double each = size.block_columns / 64.0;                 // strips per block
   // The last strip of a block row is on average half empty, unless the block row is empty.
   const double strip_mean =
       units ? length * each * 4 : length * each + (1 - each) / 2 * (1 - std::exp(-length / each / 2));
@@ -118,17 +116,17 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
       static_cast<std::int32_t>(static_cast<double>(regions.down * regions.across) * passes + 0.999);
   const Cut cut = cut_items(items, size.grid, size.steps);
 
-  // Clocks of one step: the slowest of L2, the port of a multiprocessor, and the products.
+  // Clocks per step: the slowest of L2, the port of a multiprocessor, and the products.
   const auto step = [&](double busy) {
     const double bytes = static_cast<double>(size.step.column_bytes) * kBoxSide * (row_boxes + column_boxes);
     const double most = std::min(room, strips / std::ceil(strips / room) + 2 * spread);
-    // ldmatrix and wgmma share the port of shared memory: 24 clocks for 32 rows of 16 tokens. A unit is bound
-    // by latency, that of ldmatrix and mma.sync eight times beside one other warp: 38 to 41 clocks on an H200
-    // at densities .1 and .2.
+    // ldmatrix and wgmma share the port of shared memory: 24 clocks for 32 rows of 16 tokens. A unit is
+    // latency-bound (ldmatrix and mma.sync eight times, beside one other warp): 38 to 41 clocks on an H200 at
+    // densities .1 and .2.
     const double multiply = units ? 41 * most : 1.3 * most * 4 * 24;
     return std::max({bytes * busy / kL2Bytes, bytes / kPortBytes, multiply});
   };
-  // The full rounds, then the rest: its pieces, their exchange of partial sums, and the tails.
+  // The full waves, then the rest: its pieces, their exchange of partial sums, and the tails.
   const double whole = static_cast<double>(cut.whole / size.grid);
   regions.rounds = whole;
   regions.clocks = whole * size.steps * step(size.grid);
@@ -140,7 +138,7 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
     regions.rounds += static_cast<double>(cut.rest) / size.grid;
     regions.clocks += steps * step(busy) + (cut.pieces - 1 + (cut.tail > 0 ? 2 : 0)) * part;
   }
-  // An H200 was measured to take half again as long with blocks of 32 (the log has the figures).
+  // An H200 measured 1.5 times as long with blocks of 32 (the log has the figures).
   if (!units) regions.clocks *= 1.5;
   // Add the time to count the blocks of all regions, and to find the strips of each item.
   regions.clocks += 8000 + 5000 * std::ceil(static_cast<double>(items) / size.grid);
@@ -156,7 +154,7 @@ inline Regions choose_regions(const Size& size, std::int64_t block_rows, std::in
                 {6, 6},  {6, 4},  {4, 6}, {4, 4}, {2, 2}, {1, 1}};
   const int most = size.block_rows == 16
                        ? 12
-                       : 6;  // with 16, a lane finds each block row's units, so rows are at most 8 boxes
+                       : 6;  // with 16, a lane finds each block row's units: at most 8 boxes of rows
   Regions best;
   for (const auto& side : kSides) {
     if (std::max(side.rows, side.columns) > most) continue;
@@ -167,9 +165,9 @@ inline Regions choose_regions(const Size& size, std::int64_t block_rows, std::in
   return best;
 }
 
-/// The choice between block rows, which take block sides of 32 and more, and regions, which take 16-bit
-/// blocks with sides of 16 and 32: whichever is predicted to be faster. If neither is possible, most_blocks
-/// and row_boxes are 0.
+/// The choice between block rows, for block sides of 32 and more, and regions, for 16-bit blocks with sides
+/// of 16 and 32: whichever is predicted to be faster. If neither is possible, most_blocks and row_boxes are
+/// 0.
 struct Way {
   bool by_regions = false;
   Deal deal{0, 0, 0};

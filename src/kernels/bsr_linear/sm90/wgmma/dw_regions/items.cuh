@@ -15,14 +15,14 @@ __device__ __forceinline__ std::int32_t region_rows(const RegionParams& params, 
   return params.row_boxes * kBoxSide / block_rows;
 }
 
-/// The strips, or units, that `blocks` blocks of one block row make.
+/// The strips, or units, of `blocks` blocks of one block row.
 template <class T>
 __device__ __forceinline__ std::int32_t strips_of_row(const RegionParams& params, std::int32_t blocks) {
   const std::int32_t units = blocks << (params.bn_log2 - 4);
   return T::kUnits ? units : (units + 3) / 4;
 }
 
-/// Fills `counts` and `items`. All threads call it; the ring serves as scratch, before TMA writes to it.
+/// Fills `counts` and `items`. All threads call it; the ring is scratch space until TMA writes to it.
 template <class T>
 __device__ __forceinline__ void count_regions(const RegionParams& params, RegionStorage<T>& shared) {
   constexpr int kAtOnce = 8,
@@ -89,7 +89,7 @@ __device__ __forceinline__ std::int32_t sum_before(std::int32_t value) {
   return through - value;
 }
 
-/// The number of items. A whole warp calls it, as it does the functions below.
+/// The number of items. Like the functions below, it is called by a whole warp.
 template <class T>
 __device__ __forceinline__ std::int32_t count_items(const RegionParams& params,
                                                     const RegionStorage<T>& shared) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ Place find_item(const RegionParams& params, const Reg
   }
 }
 
-/// How many of an item's units each consumer warp has; the last warps may have fewer.
+/// Units of an item per consumer warp; the last warps may have fewer.
 template <class T>
 __device__ __forceinline__ std::int32_t units_of_warp(std::int32_t units) {
   return (units + T::kConsumers * 4 - 1) / (T::kConsumers * 4);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   const std::int32_t own_begin = max(begin - before, 0), own_end = min(end - before, own);
 
   const int pieces_log2 = params.bn_log2 - 4;
-  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // log2 of the pieces of a block; blocks of a strip
+  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // log2 of a block's pieces; most blocks of a strip
   const std::int32_t corner = across * params.column_boxes * kBoxSide;
   const auto column_of_unit = [&](std::int32_t unit) {
     return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner +
@@ -185,11 +185,11 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   const auto below = [](std::uint32_t boxes, int box) { return __popc(boxes & ((1u << box) - 1)); };
   const std::uint32_t dy =
       (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
-  // Write this lane's strips, and where their operands will lie in a stage.
+  // Write this lane's strips, and the offsets of their operands in a stage.
   const std::int32_t each = units_of_warp<T>(end - begin);
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
     const std::int32_t at = before + strip - begin;
-    if constexpr (T::kUnits) {  // a warp gets consecutive units, since most have the same rows of dY
+    if constexpr (T::kUnits) {  // a warp gets consecutive units, most of which share rows of dY
       const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4,
                          column = column_of_unit(strip);
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);

@@ -15,13 +15,12 @@
 //               stage.
 //
 // Block rows of 16 are multiplied by mma.sync in units of 16 x 16, and each warp has an eighth of an item's
-// units. wgmma was rejected there: of the four pieces that it takes of one block row, only 1.2 were stored in
-// 384 columns at density .05. With units, an item holds three times as many blocks, and its region is larger
-// in proportion.
+// units. wgmma was rejected there: of its four pieces per block row, only 1.2 were stored in 384 columns at
+// density .05. With units, an item holds three times as many blocks, and its region is larger in proportion.
 //
 // Regions form a fixed grid; they do not follow the pattern. The strips of each are counted on the device,
-// and a region with more than an item holds is divided among several items. Items are cut along their tokens
-// and added up as in wgmma/dw/kernel.cuh, so every run gives the same bits.
+// and a region with more strips than an item holds is divided among several items. Items are cut along their
+// tokens and added up as in wgmma/dw/kernel.cuh, so every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -60,7 +59,7 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
 #pragma unroll 1
   while (true) {
     // Find the next item and list its strips.
-    ptx::named_barrier_sync<1, T::kThreads>();  // all warps are done with the item before
+    ptx::named_barrier_sync<1, T::kThreads>();  // all warps have finished the previous item
     if (warp == 0) {
       if (threadIdx.x % 32 == 0) {
         if (shared.agenda.next(shared.item.part))
@@ -71,12 +70,12 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
       __syncwarp();
       if (shared.item.part.steps > 0) list_strips<T>(params, shared);
     }
-    ptx::named_barrier_sync<1, T::kThreads>();  // the item is there for all warps
+    ptx::named_barrier_sync<1, T::kThreads>();  // the item is published to all warps
     const RegionItem item = shared.item;
     const Part& part = item.part;
     if (part.steps == 0) return;
     const int dy_boxes = __popc(item.row_boxes), boxes = dy_boxes + __popc(item.column_boxes);
-    // The ring is divided anew for each item, by the boxes that the item needs.
+    // The ring is divided anew for each item, by the number of boxes that it needs.
     const int stages = min(T::kMostStages, T::kRingBytes / (boxes * T::kBoxBytes));
     std::int32_t column[T::kOwnBoxes];
 #pragma unroll
@@ -116,7 +115,7 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
       __syncwarp();
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
-    // Wait for all stages, since those of the next item have another size.
+    // Wait for all stages, since the next item's stages have another size.
     for (int used = 0; used < min(steps, stages); ++used) {
       pipeline.acquire(used, parities.of(used));
       parities.pass(used);

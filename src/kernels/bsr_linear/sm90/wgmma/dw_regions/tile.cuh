@@ -1,10 +1,11 @@
-// The compile-time side of wgmma/dw_regions: what a thread block holds, and where it lies in shared memory.
+// The compile-time side of wgmma/dw_regions: the terms, the constants, and the layout of shared memory.
 //
-//   region   Some block rows by some block columns. All of its 64-wide boxes that stored blocks touch are
-//            read once.
+//   region   Some block rows by some block columns. Each of its 64-wide boxes that stored blocks touch is
+//   read
+//            once.
 //   strip    Up to four 16-column pieces of X, under consecutive stored blocks of one block row, times that
-//            block row of dY: one wgmma. Its M is the pieces, of which each warp reads its own from wherever
-//            it lies; its N is the rows of the block row. X comes through registers because the pieces are 16
+//            block row of dY: one wgmma. Its M is the pieces, which may lie anywhere, since each warp reads
+//            its own; its N is the rows of the block row. X comes through registers because the pieces are 16
 //            columns wide: from shared memory wgmma takes 64 columns side by side, or twice 32 in 64-byte
 //            rows.
 //   unit     With block rows of 16: 16 x 16 of a stored block, two mma.sync for each 16 tokens. A strip then
@@ -59,12 +60,12 @@ template <class Element_, int kRows_, bool kAccumulate_>
 struct RegionTile {
   using Element = Element_;
   static constexpr bool kAccumulate = kAccumulate_;
-  static constexpr int kRows = kRows_, kStripSums = kRows / 2;  // rows of a block; sums of a thread
+  static constexpr int kRows = kRows_, kStripSums = kRows / 2;  // rows of a block; sums per thread
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
   static constexpr int kProducerRegisters = kRows == 16 ? 72 : 56,
                        kConsumerRegisters = kRows == 16 ? 216 : 224;
   static constexpr int kStrips = region_strips(kRows), kWarpgroupStrips = kStrips / kConsumers;
-  static constexpr int kChunks = kWarpgroupStrips * kStripSums / 16;  // of 16 sums: one strip, or two
+  static constexpr int kChunks = kWarpgroupStrips * kStripSums / 16;  // of 16 sums: one or two strips
   // With block rows of 16, each warp multiplies 16 x 16 units of its own by mma.sync, and a strip is any four
   // of them.
   static constexpr bool kUnits = kRows == 16;
@@ -75,15 +76,16 @@ struct RegionTile {
   static constexpr int kBoxBytes = kStageTokens * kBoxSide * 2,
                        kRingBytes = 2 * region_boxes(32) * kStep16.tokens * kBoxSide * 2;
   static constexpr int kMostBoxes = region_boxes(kRows), kMostStages = 6;
-  static constexpr int kOwnBoxes = kMostBoxes / kProducers;  // of a producer warp, at most
-  // dY as TMA wrote it, with tokens as rows: MN-major. A block row is a part of a 128-byte row, which is
+  static constexpr int kOwnBoxes = kMostBoxes / kProducers;  // most boxes of a producer warp
+  // dY as TMA wrote it, with tokens as rows: MN-major. A block row takes some of each 128-byte row, which is
   // possible since the swizzle depends on the address only.
   static constexpr std::uint64_t kDescriptorDy =
       ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 8 * kBoxSide * 2, kBoxBytes);
   static constexpr int kStoreBytes = 32 * 16 * 2;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * ptx::registers_at_launch(kThreads));
-  static_assert(kMostBoxes % kProducers == 0 && kStrips % kConsumers == 0, "shared out evenly");
+  static_assert(kMostBoxes % kProducers == 0 && kStrips % kConsumers == 0,
+                "boxes and strips are divided evenly among producers and consumers");
 };
 
 /// A strip: consecutive stored blocks of one block row. For a unit, `first` is its block, and `blocks` says
@@ -92,11 +94,11 @@ struct Strip {
   std::int32_t first, blocks, row;
 };
 
-/// What all warps need to know of an item.
+/// What all warps know of an item.
 struct RegionItem {
-  Part part;  // steps == 0: there are no more items
+  Part part;  // segment of the item; steps == 0: there are no more items
   Slots others;
-  std::int32_t strips;                    // or units, of the item
+  std::int32_t strips;                    // or units, in the item
   std::int32_t down, across;              // coordinates of the region in the grid of regions
   std::uint32_t row_boxes, column_boxes;  // bit masks of the region's boxes that are read
 };
@@ -106,12 +108,12 @@ template <class T>
 struct RegionStorage {
   std::byte ring[T::kRingBytes];  // stages of boxes of dY, then of X, each [kStageTokens][64]
   std::byte staging[T::kConsumers * 4][T::kStoreBytes];
-  // For every strip and warp, offsets in a stage in units of 16 bytes: the lower half says where its piece of
-  // X lies, the upper half where the block row of dY does.
+  // For every strip and warp, offsets in a stage in units of 16 bytes: the lower half for its piece of X, the
+  // upper half for the block row of dY.
   std::uint32_t places[T::kStrips][4];
   Strip strips[T::kStrips][T::kStripUnits];
   RegionItem item;
-  Agenda agenda;  // of the warp that lists the strips, which has too few registers for it
+  Agenda agenda;  // of the warp that lists the strips, which lacks registers for it
   std::uint64_t full[T::kMostStages], empty[T::kMostStages];  // mbarriers
   std::uint8_t counts[kMostCounts];                           // [block rows][across]: stored blocks
   std::uint8_t items[kMostRegions];                           // [down][across]: items
@@ -128,7 +130,7 @@ struct RegionParams {
   int row_boxes, column_boxes;  // of a region
   std::int32_t down, across;    // regions of the matrix
   bool ragged;
-  int part_chunks;  // chunks of a warpgroup in a slot
+  int part_chunks;  // chunks per warpgroup in a slot
   float4* parts;    // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;
   std::uint64_t nonce;

@@ -1,7 +1,7 @@
-// The consumers: two warpgroups, each with half of the tile's tokens and all of its block rows (with swap-AB
-// the other way round: swap_ab.cuh). For each K tile they test, in code that is unrolled inline,
-// which parts are present (a jump table cost 190 cycles for each part), and multiply only those, so that what
-// x holds under an absent block, NaN included, never reaches a sum.
+// The consumers: two warpgroups, each with half of the tile's tokens and all of its block rows (swap-AB
+// exchanges the two: swap_ab.cuh). For each K tile they test which parts are present, in code that is
+// unrolled inline (a jump table cost 190 cycles per part), and multiply only those. So values of x under an
+// absent block, NaN included, never reach a sum.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -51,19 +51,19 @@ __device__ __forceinline__ void multiply_k_tile(Sums<T>& sums, std::uint32_t x, 
   }
 }
 
-/// The x of a stage, in the registers from which wgmma reads it.
+/// The fragment of x that wgmma reads from registers.
 template <class T>
 using XRegisters = std::uint32_t[T::kStageParts][T::kTokenBlocks][T::kSteps][4];
 
-/// The same with x in registers. `rows` is the shared address of the K tile's row, among the first 16, that
-/// this lane reads for ldmatrix.
+/// Multiplies as above with x in registers. `rows` is the shared address of the row, among the K tile's first
+/// 16, that this lane passes to ldmatrix.
 template <class T>
 __device__ __forceinline__ void multiply_k_tile_from_registers(Sums<T>& sums, XRegisters<T>& x,
                                                                std::uint32_t rows, std::uint32_t parts,
                                                                std::uint32_t record) {
-  // By parts: the second part's x is loaded while the first part is multiplied, and not at all where no block
-  // row stores that part. This measured faster in dx from density .2 on, and slower in forward at .5, where
-  // products begin sooner without it.
+  // One part at a time: the second part's x is loaded while the first part is multiplied, and is skipped
+  // where no block row stores that part. This measured faster in dx from density .2 on, and slower in forward
+  // at .5, where products begin sooner without it.
   constexpr bool kByParts = T::kIsDx;
   const int lane = threadIdx.x % 32, swizzle = T::kRowBytes == 128 ? lane % 8 : lane / 2 % 4;
   const auto load = [&](int part) {
@@ -106,14 +106,14 @@ __device__ __forceinline__ void multiply_k_tile_from_registers(Sums<T>& sums, XR
   }
 }
 
-/// The products of one K tile where the tensor cores' sums are added up in registers (kPromoted): one block
-/// row at a time, in as many registers as the kernel has left, while the other warpgroup uses the tensor
-/// cores. The last sums are added after the stage has gone back to the producers.
+/// The products of one K tile where fp32 registers accumulate the tensor cores' sums (kPromoted): one block
+/// row at a time, in the registers that the kernel has left, while the other warpgroup uses the tensor cores.
+/// The last sums are added after the stage is released.
 template <class T>
 struct PromotedKTile {
   static constexpr int kAtOnce = T::kSlice * T::kTokenBlocks <= 128 ? T::kTokenBlocks : 1;  // 64 registers
   static constexpr int kChunk = kAtOnce * T::kSlice / 2;
-  static constexpr int kLeft = T::kBlocksPerSm == 1 ? 32 : 0;  // sums to be added later; 64 had no registers
+  static constexpr int kLeft = T::kBlocksPerSm == 1 ? 32 : 0;  // sums per thread added later; 64 would spill
   float sum[kAtOnce][T::kSlice / 2];
 
   __device__ __forceinline__ void multiply(Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
@@ -130,7 +130,7 @@ struct PromotedKTile {
         if (low || high)
           multiply_block_row(sums, block_row, x, low ? x : x + kNextX, low ? w : w + kNextPart, w + kNextPart,
                              low && high);
-      } else {  // one part after the other, for the same reason
+      } else {  // one part after the other: two branches would spill too
         if (low) {
           multiply_block_row(sums, block_row, x, x, w, w, false);
           if (T::kStageParts > 1) add_last(sums);
@@ -140,7 +140,7 @@ struct PromotedKTile {
     }
   }
 
-  /// Adds what multiply() has left over.
+  /// Adds the sums that multiply() kept for later.
   __device__ __forceinline__ void add_to(Sums<T>& sums, std::uint32_t record) {
     constexpr int kLast = T::kBlockRows - 1;
     bool left = record & T::present(kLast, T::kStageParts - 1);
@@ -149,7 +149,7 @@ struct PromotedKTile {
   }
 
  private:
-  /// sums of one block row += its parts' products.
+  /// sums of one block row += the products of its parts.
   __device__ __forceinline__ void multiply_block_row(Sums<T>& sums, int block_row, std::uint32_t x,
                                                      std::uint32_t first_x, std::uint32_t first_w,
                                                      std::uint32_t second_w, bool both) {
@@ -175,7 +175,7 @@ struct PromotedKTile {
     }
   }
 
-  /// Adds the chunk's sums from number `from` to `to`; `first` is the chunk's first block of 64 tokens.
+  /// Adds sums `from` to `to` of the chunk; `first` is the chunk's first block of 64 tokens.
   __device__ __forceinline__ void add(Sums<T>& sums, int block_row, int first, int from, int to) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
@@ -191,7 +191,7 @@ struct PromotedKTile {
   }
 };
 
-/// What one K tile needs where the sums of its products are added up in registers; else empty.
+/// The state of one K tile where registers accumulate its products; otherwise empty.
 template <class T>
 using KTileOf =
     std::conditional_t<T::Element::kBf16x3, std::type_identity<Bf16x3KTile<T>>,
@@ -208,9 +208,9 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t own_rows =
       T::kSwapAB ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
-  // Lane 0 reads a stage's descriptors. It is the lane that gives the stage back, which orders the read
-  // before the producer's next write. The reduction passes a descriptor to the other lanes and tells the
-  // compiler that branches on it are uniform.
+  // Lane 0 reads a stage's descriptor and also releases the stage, which orders the read before the
+  // producer's next write. The reduction broadcasts the descriptor and tells the compiler that branches on it
+  // are uniform.
   const auto read = [&](std::uint32_t record) {
     return lane == 0 ? ptx::ld_shared_b32(records + record) : 0;
   };
@@ -254,14 +254,14 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       if constexpr (T::kXInRegisters) ptx::keep(x);
       if constexpr (T::Element::kBf16x3)
         k_tile.add_specials(params, place, sums, at + own_rows, record, origin);
-      // Give the stage back to the producer.
+      // Release the stage to the producer.
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) pipeline.release(stage.index);
       if constexpr (T::Element::kBf16x3 || T::Element::kPromoted) k_tile.add_to(sums, record);
       ++turn;
     };
     const auto last = [&] { return (record & T::kLast) != 0; };
-    // Goes on to the next stage: waits for it, and takes its descriptor, which was read a stage ahead.
+    // Advances to the next stage: waits for it and takes its descriptor, which was read a stage ahead.
     const auto next_stage = [&] {
       stage = StageOf<T::kStages>(turn);
       pipeline.wait(stage.index, stage.parity);
@@ -278,8 +278,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
     };
     if constexpr (T::kDeferredStore) {
-      // Beside each of the first stages, a box of the tile before is stored. Beside the first one, begin()
-      // also fetches what the end of this tile needs.
+      // During each of the first stages, a box of the previous tile is stored. During the first one, begin()
+      // also fetches the operands of this tile's epilogue.
       const auto multiply_from = [&](auto self, auto n) {
         if constexpr (n.value == SwapABStore<T>::kBoxes) {
           multiply_rest();

@@ -1,6 +1,5 @@
-// What wgmma::forward multiplies and writes: one tag for each operand type. Whatever the type, one wgmma
-// takes 32 bytes of a row along K, and a row of a K tile is 128 bytes, so that tiles, rings and descriptors
-// differ only in counts.
+// The operand types of wgmma::forward: one tag for each. For every type, one wgmma takes 32 bytes of a row
+// along K, and a row of a K tile is 128 bytes, so tiles, rings and descriptors differ only in counts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -87,22 +86,22 @@ struct F16 : Plain16 {
 };
 
 /// For few blocks of side 32: x is not read under absent neighbours. This measured faster up to a density of
-/// .1. At .2 and above, where most K tiles of 128 bytes are needed whole, it measured slower (the log has the
-/// figures).
+/// .1. At .2 and above, where most K tiles of 128 bytes are needed in full, it measured slower (the log has
+/// the figures).
 template <class Element>
 struct Narrowed : Element {
   static constexpr bool kNarrowKTiles = true;
 };
 
-/// fp32 operands that TMA rounds to TF32 as it copies them. wgmma wants both K-major, so dx multiplies blocks
-/// that have been transposed before.
+/// fp32 operands that TMA rounds to TF32 as it copies them. wgmma requires both to be K-major, so dx
+/// multiplies blocks that were transposed first.
 struct Tf32 {
   using Out = OutF32;
   static constexpr int kBytes = 4, kValueBytes = 4;
   static constexpr bool kScaled = false, kPromoted = false, kNarrowKTiles = false, kBf16x3 = false;
   template <bool kMnMajorB, int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
-    static_assert(!kMnMajorB, "wgmma transposes 16-bit operands alone");
+    static_assert(!kMnMajorB, "wgmma transposes 16-bit operands only");
     ptx::wgmma_tf32(d, a, b);
   }
 };
@@ -114,9 +113,9 @@ struct Plain8 {
   static constexpr bool kScaled = true, kNarrowKTiles = true, kBf16x3 = false;
 };
 
-/// 8-bit floats. The tensor cores keep some 14 bits of a sum. Over 4096 inputs their error would exceed the
-/// rounding of a bf16 output, so no sum of theirs is longer than 128 inputs, as in the vendor's product
-/// without fast accumulation.
+/// 8-bit floats. The tensor cores keep some 14 bits of a sum. Over 4096 inputs the error would exceed the
+/// rounding of a bf16 output, so tensor cores add at most 128 inputs, as cuBLAS does without fast
+/// accumulation.
 template <class Out_>
 struct E4m3 : Plain8<Out_> {
   static constexpr bool kPromoted = true;
@@ -126,19 +125,19 @@ struct E4m3 : Plain8<Out_> {
   }
 };
 
-/// For callers who accept sums as the tensor cores keep them (torch's use_fast_accum).
+/// For callers who accept the tensor cores' precision of sums (torch's use_fast_accum).
 template <class Out_>
 struct FastE4m3 : Plain8<Out_> {
   static constexpr bool kPromoted = false;
   template <bool kMnMajorB, int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
-    static_assert(!kMnMajorB, "wgmma transposes 16-bit operands alone");
+    static_assert(!kMnMajorB, "wgmma transposes 16-bit operands only");
     ptx::wgmma_e4m3(d, a, b);
   }
   /// With swap-AB, a is the values' descriptor and b is x's.
   template <bool kMnMajorA>
   static __device__ __forceinline__ void mma_swap_ab(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-    static_assert(!kMnMajorA, "wgmma transposes 16-bit operands alone");
+    static_assert(!kMnMajorA, "wgmma transposes 16-bit operands only");
     ptx::wgmma_e4m3(d, a, b);
   }
 };

@@ -17,23 +17,23 @@ namespace sparseloom::kernels::cuda {
 /// f32, which transposes the values. The rows choose the schedule by row_parts.h.
 int sm90_wgmma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-/// The same for bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that side
-/// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. The
-/// workspace holds the units and may be as large as the whole W.
+/// The product of bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that
+/// side, padded with zeros (merged/merge_blocks.h), so x is multiplied under those zeros too. The workspace
+/// holds the units and may be as large as the dense W.
 int sm90_wgmma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace wgmma::forward {
 
-/// Bytes of the stored values and of the dense operand that they multiply, and the capacity of L2.
+/// Bytes of the stored values and of the dense operand, and the capacity of L2.
 struct WalkBytes {
   std::int64_t values = 0, dense = 0, l2 = 0;
 };
 
-/// How many groups of outputs make a chunk. All M tiles pass over one chunk before the next chunk begins;
-/// `places` tiles run at a time. All groups make one chunk if the values fit in half of L2 (the rest is for
-/// the M tiles under way and the outputs), or where reading the dense operand anew for every chunk costs more
-/// than reading the values anew for every round of `places` tiles. Otherwise a chunk is what a third of L2
-/// holds, which measured faster than halves and quarters of L2 (the log has the figures).
+/// The number of output groups in a chunk. All M tiles pass over one chunk before the next chunk begins;
+/// `places` tiles run at a time. All groups form one chunk if the values fit in half of L2 (the rest is for
+/// the M tiles in progress and the outputs), or if rereading the dense operand for every chunk costs more
+/// than rereading the values for every wave of `places` tiles. Otherwise a chunk fills a third of L2, which
+/// measured faster than halves and quarters of L2 (the log has the figures).
 inline unsigned chunk_of(unsigned m_tiles, unsigned groups, unsigned places, const WalkBytes& bytes) {
   const std::int64_t l2 = std::max(bytes.l2, std::int64_t{16} << 20);
   if (bytes.values <= l2 / 2) return groups;
@@ -48,14 +48,14 @@ inline unsigned chunk_of(unsigned m_tiles, unsigned groups, unsigned places, con
 /// grid, and so on.
 struct Walk {
   unsigned grid = 0, stride = 1;
-  /// With a single chunk, a thread block meets every step-th group and no other. With step 1 it meets all
-  /// groups, or close to all of them equally often.
+  /// With a single chunk, a thread block visits every step-th group and no other. With step 1 it visits all
+  /// groups, almost equally often.
   unsigned step = 1;
 };
 
-/// The grid has no more thread blocks than the number of rounds needs: 128 for 1024 tiles on 132 SMs. Thread
-/// blocks of whole M tiles then stay in step, which measured faster, most of all in dx of few blocks (the log
-/// has the figures).
+/// The grid has only as many thread blocks as the number of waves needs: 128 for 1024 tiles on 132 SMs.
+/// Thread blocks of whole M tiles then stay in step, which measured faster, most of all in dx of few blocks
+/// (the log has the figures).
 inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessors) {
   const unsigned tiles = m_tiles * groups, rounds = (tiles + multiprocessors - 1) / multiprocessors;
   Walk walk;
@@ -69,10 +69,10 @@ inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessor
 struct TileShape {
   int tokens, outputs;
   int per_multiprocessor = 1;  // thread blocks that share an SM
-  int value_bytes = 0;         // bytes of a stored value as the kernel reads it; 0: as it is stored
+  int value_bytes = 0;         // bytes of a value as the kernel reads it; 0: its dtype's size
 };
-/// Wide tiles run one thread block to an SM, narrow tiles, with a quarter of the outputs, two. Which size is
-/// faster depends on the number of tiles, so both are candidates of a plan.
+/// Wide tiles run one thread block per SM; narrow tiles have a quarter of the outputs and run two. Which size
+/// is faster depends on the number of tiles, so both are candidates of a plan.
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64, 2};
 // For bf16x3: a stored fp32 value is read as three bf16.
 inline constexpr TileShape kBf16x3Tile{128, 128, 1, 3 * 2}, kNarrowBf16x3Tile{128, 64, 1, 3 * 2};

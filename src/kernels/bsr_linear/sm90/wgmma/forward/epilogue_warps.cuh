@@ -11,12 +11,12 @@
 //   consumers        [tile 0      ]round[tile 1      ]round[tile 2 ..
 //   epilogue warps                      store, act, store  store, act, store
 //
-// A unit is what passes through the queue at a time. Like a stage it has two mbarriers: `handed` completes
-// when the unit's sums are in the staging, and `taken` when TMA has read from there what became of them. The
-// latter is as late as 2000 clocks after the store, since the producers' copies are in the same TMA queue.
+// A unit is the amount that passes through the queue at a time. Like a stage it has two mbarriers: `handed`
+// completes when the unit's sums are in the staging buffer, and `taken` when TMA has read its results from
+// there. The latter comes up to 2000 clocks after the store, since the producers' copies share the TMA queue.
 // Still, waiting for it after the next unit's activation was slower; so were units split into quarters among
-// warps, and stores without TMA. The queue costs one stage of the ring. Where the sums are not wanted, it is
-// usually faster that the consumers activate them themselves (docs/performance.md).
+// warps, and stores without TMA. The queue costs one stage of the ring. If the sums are not wanted, it is
+// usually faster that the consumers apply the activation (docs/performance.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,12 +37,12 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 template <class T>
 class EpilogueQueue {
  public:
-  static constexpr int kWriters = T::kSwapAB ? 4 : 1;  // warps that fill a unit together
+  static constexpr int kWriters = T::kSwapAB ? 4 : 1;  // warps that fill one unit
 
   explicit __device__ __forceinline__ EpilogueQueue(SharedStorage<T>& shared)
       : handed_(ptx::shared_address(shared.handed)), taken_(ptx::shared_address(shared.taken)) {}
 
-  /// Waits until the epilogue warps have taken what the unit held before.
+  /// Waits until the epilogue warps have stored the unit's previous content.
   __device__ __forceinline__ void begin(int unit) const {
     ptx::mbarrier_wait(taken_ + unit * 8, parity_ ^ 1);
   }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
     ptx::tma_store_2d(&map, in_matrix(params, place.output + unit / kUnits * 64),
                       place.token + unit % kUnits * T::kStoreRows, boxes, params.out_policy);
   } else {
-    constexpr int kWarps = 4;  // of a consumer warpgroup; each has a unit
+    constexpr int kWarps = 4;  // in a consumer warpgroup; each has a unit
 #pragma unroll 1
     for (int n = 0; n < T::kUnitBoxes; ++n) {
       const OutBox<T> box(params, place,
@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
   ptx::bulk_commit();
 }
 
-/// What a lane has of a quarter of a unit, in vectors of 16 bytes: 32 elements, whose instructions hide each
-/// other's latencies.
+/// A lane's 16-byte vectors of a quarter of a unit: 32 elements, whose instructions hide each other's
+/// latencies.
 template <class T>
 struct Quarter {
   using Out = typename T::Element::Out;
@@ -155,12 +155,12 @@ __device__ __forceinline__ void run_epilogue_warp(const Params& params, SharedSt
         if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
         __syncwarp();
       });
-      // Store the result and give the unit back to the consumers.
+      // Store the result and release the unit to the consumers.
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
         store_unit<T>(params.out, params, place, unit, boxes);
-        ptx::bulk_wait_read<0>();  // shared memory must outlive TMA's reads, too
+        ptx::bulk_wait_read<0>();  // shared memory must outlive TMA's reads
         ptx::mbarrier_arrive(taken + unit * 8);
       }
     }

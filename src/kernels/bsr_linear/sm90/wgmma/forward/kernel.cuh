@@ -27,11 +27,10 @@
 //   epilogue warps   only where the sums are wanted beside their activation (training): they store both
 //                    while the consumers multiply the next tile                            [epilogue_warps]
 //
-// Stages pass from one side to the other by the pipeline in kernels/shared/pipeline; a stage has one producer
-// warp, and each consumer warp releases it after its wgmma. Both sides pass through the same sequence of
-// stages: one or more for each tile, of which the descriptor marks the last, so neither side needs to know
-// where the other is. The order of summation is fixed:
-// ascending along the reduction, for every tile shape and grid.
+// Stages are handed over by the pipeline in kernels/shared/pipeline; a stage has one producer warp, and each
+// consumer warp releases it after its wgmma. Both sides visit the same sequence of stages: one or more for
+// each tile, whose last descriptor is marked, so neither side needs to know the other's position. The order
+// of summation is fixed: ascending along the reduction, for every tile shape and grid.
 //
 // The other files say which tiles a CTA computes, in which order [walk], how operand types differ [element],
 // how fp32 is multiplied as bf16x3 [bf16x3], and how the host chooses and launches an instance [launch].
@@ -79,8 +78,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
-  // Split into roles. Producer and epilogue warps give registers back, and the consumers claim them.
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
+  // Split into roles. Producer and epilogue warps release registers, and the consumers claim them.
   if (warpgroup >= T::kConsumers) {
     if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
     const int helper = __shfl_sync(0xffffffff, threadIdx.x / 32 - T::kConsumers * 4, 0);

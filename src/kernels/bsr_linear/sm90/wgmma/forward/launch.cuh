@@ -21,7 +21,7 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 
 /// The matrices as TMA sees them: x [m, reduction], values [blocks * bm, bn], out [m, outputs].
 struct Operands {
-  TensorMapMatrix x, values, out, pre, residual;  // pre, residual: as out, if args has them
+  TensorMapMatrix x, values, out, pre, residual;  // pre and residual have out's shape, if args has them
 };
 
 template <class Direction, class Element>
@@ -37,7 +37,7 @@ Operands operands_of(const MatmulArgs& args) {
           {args.residual, Element::Out::kDtype, args.m, index.rows, args.residual_stride * kOut}};
 }
 
-/// Whether TMA can address all of them. It cannot if no block is stored, or if there is nothing to sum over.
+/// Whether TMA can address all operands. It cannot if no block is stored or if the reduction is empty.
 inline bool possible(const Operands& operands) {
   return tensor_map_possible(operands.x) && tensor_map_possible(operands.values) &&
          tensor_map_possible(operands.out) &&
@@ -49,9 +49,9 @@ inline bool possible(const Operands& operands) {
 template <class T>
 bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, const Schedule& schedule,
              std::size_t l2_bytes) noexcept {
-  // With an order, the last place may have any block row, and the matrix's ragged last block row may be
-  // elsewhere. Outputs are then counted in whole block rows: where a tile is half a block row, a count of
-  // out_width could leave out the second half of the block row in the last place.
+  // With an order, any block row may come last, and the matrix's ragged last block row may come earlier.
+  // Outputs are then counted in whole block rows: where a tile is half a block row, a count of out_width
+  // could drop the second half of the last block row.
   const std::int64_t outputs =
       params.ordered ? std::int64_t{params.block_rows} << params.block_row_log2 : params.out_width;
   const std::int64_t m_tiles = ceil_div(args.m, T::kTokens), groups = ceil_div(outputs, T::kOutputs);
@@ -62,10 +62,10 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, c
       schedule.chunk_n > 0 ? std::min(static_cast<unsigned>(schedule.chunk_n), params.groups) : params.groups;
   params.stride = static_cast<unsigned>(std::max(schedule.stride_n, 0)) % params.groups;
   params.tiles = static_cast<unsigned>(m_tiles * groups);
-  // All M tiles read the values, so L2 is to keep them. All groups read x, too, but only where block rows of
-  // unlike length have brought thread blocks out of step is it read so late that L2 has to keep it; that
-  // measured faster there, and slightly slower elsewhere. Outputs are not read again here; if L2 holds them
-  // with room to spare, they stay for the next kernel.
+  // All M tiles read the values, so L2 should keep them. All groups read x too, but L2 must keep it only if
+  // block rows of unlike length have brought thread blocks out of step; keeping it measured faster there, and
+  // slightly slower elsewhere. Outputs are not read again here; if L2 has ample room for them, they stay for
+  // the next kernel.
   const std::int64_t out_bytes = args.m * params.out_width * T::kOutBytes;
   params.x_policy = args.uneven_block_rows ? ptx::L2Policy::evict_last : ptx::L2Policy::evict_normal;
   params.values_policy = ptx::L2Policy::evict_last;
@@ -97,22 +97,22 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024,
                 "exceeds the 227 KB of shared memory of sm_90");
-  // Two thread blocks of the narrow tile need all of an SM's shared memory.
+  // Two thread blocks of the narrow tile need the SM's entire shared memory.
   constexpr int kCarveout =
       T::kBlocksPerSm > 1 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;
   if (const cudaError_t status =
           allow_shared_memory<wgmma_forward_kernel<T>>(kSharedBytes, args.device, kCarveout);
       status != cudaSuccess)
     return status;
-  // What Tiles adds for each step of the grid.
+  // Tiles adds these per step of the grid.
   const unsigned grid = std::min(params.tiles, static_cast<unsigned>(std::max(schedule.grid, 1)));
   params.grid_m_tiles = grid / params.groups;
   params.grid_rest = grid % params.groups;
   params.grid_turn =
       static_cast<unsigned>(std::uint64_t{params.grid_m_tiles} * params.stride % params.groups);
-  // Thread blocks of an early launch begin while others end. They are placed on other SMs than those of a
-  // launch by itself, and lose step. With many tiles that measured slower, although it saves a microsecond;
-  // with one tile for each thread block it measured faster.
+  // With an early launch, thread blocks begin while the previous kernel's end. They land on other SMs than
+  // those of a separate launch and lose step. With many tiles that measured slower, although it saves a
+  // microsecond; with one tile per thread block it measured faster.
   const bool early = params.tiles <= grid;
   return launch_kernel({.grid = grid,
                         .block = T::kThreads,
@@ -122,9 +122,8 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
                        wgmma_forward_kernel<T>, params);
 }
 
-/// Finds the instance with the schedule's tile and epilogue. Beside the schedule, an instance follows from
-/// what the call passes: `pre` needs epilogue warps, and a scale for each token is applied at the end of a
-/// tile.
+/// Finds the instance with the schedule's tile and epilogue. The call's operands select it too: `pre` needs
+/// epilogue warps, and a scale per token is applied at the end of a tile.
 template <class Direction, class Element, int kSlice, int kPart>
 int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands,
                  const Schedule& schedule) noexcept {
@@ -148,7 +147,8 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
       if (schedule.stores_at_end || each)
         return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands,
                                                                                  schedule);
-      if (params.activation != Activation::none) return cudaErrorInvalidValue;  // a deferred store has none
+      if (params.activation != Activation::none)
+        return cudaErrorInvalidValue;  // a deferred store applies none
     } else if (schedule.stores_at_end) {
       return cudaErrorInvalidValue;
     }
@@ -158,7 +158,7 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
   }
 }
 
-/// Finds the extent of a part, and of a K tile.
+/// Selects the extent of a part and of a K tile.
 template <class Direction, class Element, int kSlice>
 int launch_block_row(Params& params, const MatmulArgs& args, const Operands& operands,
                      const Schedule& schedule) noexcept {
@@ -176,7 +176,7 @@ int launch_block_row(Params& params, const MatmulArgs& args, const Operands& ope
   return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands, schedule);
 }
 
-/// Checks the operands, fills in the parameters, and finds the slice by the block's extent along the
+/// Checks the operands, fills in the parameters, and selects the slice by the block's extent along the
 /// outputs.
 template <class Direction, class Element>
 int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
@@ -188,7 +188,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (!possible(operands)) return cudaErrorInvalidValue;
   const int block_row_side = dx ? index.block.cols : index.block.rows,
             side = dx ? index.block.rows : index.block.cols;
-  // Forward walks the lists of W's block rows, dx those of its block columns in the transposed index.
+  // Forward walks the lists of W's block rows; dx walks those of its block columns in the transposed index.
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;
   params.list_end = args.block_row_end != nullptr ? args.block_row_end : params.list_begin + 1;

@@ -1,6 +1,6 @@
-// The producers: warps that pass over the K tiles in which any block row of the tile stores something, and
-// issue TMA copies of x's K tile, once, and of the parts of the block rows that have it. Each of the
-// kProducers warps fills every kProducers-th stage.
+// The producers: warps that visit the K tiles in which any block row of the tile stores a block. For each
+// they issue TMA copies of x's K tile, once, and of the parts that are present. Each of the kProducers warps
+// fills every kProducers-th stage.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,8 +17,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 
-/// Issues the copies of a stage, which must be free. `steps` are the stage's K tiles; those after the last
-/// one of a tile are empty. A tile without any block is one stage whose descriptor has no part.
+/// Issues the copies of a stage, which must be free. `steps` are the stage's K tiles; those past the tile's
+/// last one are empty. A tile without any block takes one stage whose descriptor has no part.
 template <class T>
 __device__ __forceinline__ void start_copies(const Params& params, const Step (&steps)[T::kKTiles],
                                              const Place& place, std::uint32_t stage, std::uint32_t full,
@@ -55,7 +55,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
     return;
   }
   Pipeline::expect(full, bytes + __popc(parts) * T::kPartBytes);
-  // For a block row wider than the tile: where the tile begins in it
+  // The tile's offset in a block row that is wider than the tile.
   const std::int32_t output = place.output & ((1 << params.block_row_log2) - 1);
 #pragma unroll
   for (int k_tile = 0; k_tile < T::kKTiles; ++k_tile) {
@@ -106,9 +106,9 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
   }
 }
 
-/// The loop of one of the kProducers warps. Its work for a stage takes 500 clocks, mostly latencies that
-/// depend on one another, and 60 to 100 clocks for each box. One producer, or four that shared the boxes of
-/// each stage, were what blocks of 32 waited for.
+/// The loop of one of the kProducers warps. Per stage it takes 500 clocks, mostly dependent latencies, plus
+/// 60 to 100 clocks per box. With a single producer, or with four that shared the boxes of each stage, the
+/// producers were the bottleneck of blocks of 32.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared, int producer) {
   const std::uint32_t ring = ptx::shared_address(shared.ring);
@@ -129,8 +129,8 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
 #pragma unroll
         for (Step& step : steps) step = k_tiles.next(params);
         std::uint32_t next = 0;
-        // The next stage is another producer's; this one only computes its descriptor, which consumers read a
-        // stage ahead.
+        // Another producer fills the next stage; this one only computes its descriptor, which consumers read
+        // a stage ahead.
         if (!k_tiles.ended()) {
           ++turn;
 #pragma unroll
@@ -140,7 +140,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
                 next & ~T::kLast | (record & T::kAllParts) << (k_tile * T::kParts) | (record & ~T::kAllParts);
           }
         }
-        // Wait until the consumers have given the stage back, then fill it.
+        // Wait until the consumers have released the stage, then fill it.
         pipeline.acquire(stage.index, stage.parity ^ 1);
         start_copies<T>(params, steps, place, ring + stage.index * T::kStageBytes, pipeline.full(stage.index),
                         shared.record[stage.index], next,

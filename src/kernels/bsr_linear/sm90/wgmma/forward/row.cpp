@@ -1,5 +1,5 @@
 // The rows of sm90_wgmma and sm90_wgmma_narrow: forward and dX by wgmma/forward, dW by wgmma/dw and
-// wgmma/dw_regions; and those of 8-bit operands, forward by wgmma/forward.
+// wgmma/dw_regions; and the rows for 8-bit operands, whose forward runs wgmma/forward.
 #include <algorithm>
 #include <cstdint>
 
@@ -30,7 +30,7 @@ Refusal refuse_small_blocks(const CommonProblem& p, int least) {
   return {"needs blocks of {} or more on both sides, the block is {}x{}", least, p.block.rows, p.block.cols};
 }
 
-/// What both rows refuse; sizes are in the tiles of `narrow`.
+/// The refusals of both rows; sizes are in the tiles of `narrow`.
 Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
@@ -57,7 +57,7 @@ Refusal refuse_narrow(const Problem& p, const Machine& machine) {
   return {};
 }
 
-// dX of TF32 reads transposed blocks, which a pass writes.
+// dX of TF32 reads transposed blocks, which a separate pass writes.
 std::size_t transposed_bytes(const Problem& p) {
   if (p.direction != Direction::dx || p.dtype != DType::f32) return 0;
   return static_cast<std::size_t>(p.blocks) * static_cast<std::size_t>(p.block.rows) *
@@ -89,7 +89,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 template <bool kNarrow>
 Kernel row(const char* name) {
   Kernel made = cuda_row(name, propose<kNarrow>, launch);
-  // A pass prepares f32 operands of dW, and takes any alignment.
+  // A pass prepares f32 operands of dW and accepts any alignment.
   made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
   };
@@ -107,7 +107,7 @@ Refusal propose_scaled(const ScaledProblem& p, const Machine& machine, Proposals
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
   if (const Refusal why = refuse_empty_or_huge(same)) return why;
-  // Rows of 32 bytes move at a third of the copy engine's rate.
+  // Rows of 32 bytes run at a third of the copy engine's rate.
   if (const Refusal why = refuse_small_blocks(p, 64)) return why;
   if (const Refusal why = wgmma::forward::refuse_tiles(same, kTile)) return why;
   const double us = wgmma::forward::predict_32_and_8_bit_us(

@@ -1,4 +1,4 @@
-// The schedules of forward and dX by wgmma: which tiles a thread block takes, and the instance.
+// The schedules of forward and dX by wgmma: the tiles of each thread block, and the instance.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 namespace sparseloom::kernels::cuda::wgmma::forward {
 namespace {
 
-/// Of forward or dX with this tile: the block rows of a tile, the blocks in a K tile along the reduction, and
-/// which tiles a thread block takes. The rest of the schedule is empty.
+/// Sets the block rows of a tile, the blocks of a K tile along the reduction, and the tiles of each thread
+/// block. The rest of the schedule stays empty.
 Schedule walk_of(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
   const bool dx = p.direction == Direction::dx;
   const auto number_of = [](std::int64_t size, int each) {
@@ -29,7 +29,7 @@ Schedule walk_of(const Problem& p, const plan::Machine& machine, const TileShape
   Schedule schedule;
   schedule.groups = {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), 1, 1};
   if (chunk < groups) schedule.chunk_n = static_cast<std::int32_t>(chunk);
-  // Narrow tiles that share a multiprocessor take many rounds, and do not keep step.
+  // Narrow tiles that share a multiprocessor take many waves and do not keep step.
   schedule.grid = static_cast<std::int32_t>(std::min(m_tiles * groups, places));
   schedule.stride_n = 1;
   if (tile.per_multiprocessor == 1) {
@@ -56,7 +56,7 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine, const TileS
   // A K tile has 128 bytes; few blocks of 32 have K tiles of their own size.
   schedule.tile_k = (narrow_k_tiles(p) ? 64 : 128) / size;
   schedule.swap_ab = tile.tokens == kWideTile.tokens && side >= 64 && size == 2;
-  // With swap-AB and without a residual, forward may store a tile beside the next one's products, but not
+  // With swap-AB and without a residual, forward may store a tile during the next one's products, but not
   // with an activation.
   schedule.stores_at_end = schedule.swap_ab && !dx && !p.residual && p.activation != Activation::none;
   return schedule;
@@ -67,13 +67,13 @@ Schedule scaled_schedule_of(const ScaledProblem& p, const plan::Machine& machine
   const bool promotes = !p.fast_accum;
   Schedule schedule = walk_of(same, machine, tile);
   // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
-  // block rows of the tile decide which two, so they keep their order.
+  // tile's block rows decide which two, so they keep their order.
   if (promotes) schedule.groups = {0, 1};
   schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
   schedule.tile_k = p.block.cols == 64 ? 64 : 128;  // blocks of 64 have K tiles of their own size
   schedule.swap_ab =
       tile.tokens == kWideTile.tokens && p.block.rows >= 64 && !promotes && size_of(p.out) == 2;
-  // Blocks of 64 measured faster without deferred stores where tiles are long, and slower at low densities.
+  // Blocks of 64 measured faster without deferred stores if tiles are long, and slower at low densities.
   const bool long_tiles = p.block.rows < 128 && p.blocks * 20 > cells_of(same) * 3;
   schedule.stores_at_end = schedule.swap_ab && (p.activation != Activation::none || long_tiles);
   return schedule;

@@ -1,7 +1,7 @@
 // The consumers' epilogue:
 //
 //   out = round(act(sums + bias) + residual)
-//   pre = round(sums + bias)                    where a gradient needs it
+//   pre = round(sums + bias)                    if a gradient needs it
 //
 // Each warp works on its own. It writes 16 tokens x 128 bytes (less if a block row is narrower) at a time
 // into its staging buffers; TMA stores them and clips at the last token and column. The stores run on while
@@ -25,7 +25,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 
-/// A thread's sums, as wgmma leaves them. With swap-AB the tokens are on N, in one or two halves.
+/// A thread's accumulators in wgmma's layout. With swap-AB the tokens are N, in one or two halves.
 template <class T>
 struct SumsOf {
   using Type = float[T::kTokenBlocks][T::kBlockRows][T::kSlice / 2];
@@ -44,8 +44,8 @@ struct Bias {
   typename T::Element::Out::Bits bits[T::kOutputs / 32];
 };
 
-/// The scales, fetched likewise: lane t has those of outputs t, t + 32, .. and those of tokens t / 4 and t /
-/// 4 + 8 of the warp's 16 in each 64. Empty where the operands have no scales.
+/// The scales, fetched before the mainloop as well: lane t has those of outputs t, t + 32, .. and those of
+/// tokens t / 4 and t / 4 + 8 of the warp's 16 in each 64. Empty if the operands have no scales.
 template <class T, bool kScaled = T::Element::kScaled>
 struct Scales {};
 template <class T>
@@ -87,17 +87,17 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
   return scales;
 }
 
-/// Whether the residual's boxes are requested ahead, one at a time. They are not where boxes of `pre` take
-/// turns with them in the staging buffers, nor in the narrow tile, whose other thread block multiplies
-/// meanwhile and which has no register left for it.
+/// Whether the residual's boxes are requested ahead, one at a time. They are not if boxes of `pre` alternate
+/// with them in the staging buffers, nor in the narrow tile, whose SM runs another thread block meanwhile and
+/// which has no register left.
 template <class T>
 __device__ __forceinline__ bool asks_ahead(const Params& params) {
   return T::kAddsResidual && T::kBlocksPerSm == 1 && !params.store_pre;
 }
 
-/// Starts a copy of the residual's box into the staging buffer by which the outputs will leave; they are
-/// written over it after it is read. One copy is under way at a time, and the first of a tile runs while the
-/// tile is multiplied. (Loads straight into registers spilled hundreds of them.)
+/// Starts a copy of the residual's box into the staging buffer that the outputs will overwrite. One copy is
+/// in flight at a time, and the first of a tile runs while the tile is multiplied. (Loads straight into
+/// registers spilled hundreds of them.)
 template <class T>
 __device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t barrier,
                                              std::uint32_t buffer, const OutBox<T>& box) {
@@ -120,8 +120,8 @@ __device__ __forceinline__ void await_residual(ResidualBarrier& residual, int n)
   }
 }
 
-/// The address of this lane's row of fragments 2 i and 2 i + 1 in a box of a 16-bit type, as stmatrix and
-/// ldmatrix take it.
+/// The address of this lane's row of fragments 2 i and 2 i + 1 in a box of a 16-bit type, for stmatrix and
+/// ldmatrix.
 template <class T>
 __device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
   const int lane = threadIdx.x % 32;
@@ -130,7 +130,7 @@ __device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
   return box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16;
 }
 
-/// y += the values that the box of a 16-bit type holds in their places.
+/// y += the residual's values from the same positions of a 16-bit box.
 template <class T>
 __device__ __forceinline__ void add_fragments(std::uint32_t box, int i, float (&y)[8]) {
   std::uint32_t pairs[4];
@@ -153,7 +153,7 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
     ptx::stmatrix_x4(pair_row<T>(box, i), pairs);
   } else {
     // Stores of 8 bytes are served for 16 lanes at a time, which are four rows. Odd rows begin with the other
-    // fragment, so that no two lanes meet in a bank.
+    // fragment, which avoids bank conflicts.
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool odd = row % 2 == 1;
 #pragma unroll
@@ -171,7 +171,7 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
   }
 }
 
-/// The j-th of the columns whose sums a lane holds in box column c, not counting the lane's own 2 (lane % 4).
+/// The j-th column whose sums a lane holds in box column c, without the lane's own offset 2 (lane % 4).
 template <class T>
 __device__ constexpr int own_column(int c, int j) {
   return c * T::kStoreColumns + j / 2 * 8 + j % 2;
@@ -189,7 +189,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
 #pragma unroll
   for (int c = 0; c < T::kOutputs / T::kStoreColumns; ++c) {
     const std::int32_t to = in_matrix(params, place.output + c * T::kStoreColumns);
-    // Bias and scales of this lane's columns.
+    // Load bias and scales of this lane's columns.
     float shift[T::kStoreColumns / 4] = {};
     if (params.bias != nullptr) {
 #pragma unroll
@@ -205,8 +205,8 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32],
                                 own_column<T>(c, j) % 32 + lane % 4 * 2);
     }
-    // Writes the box of one block of 64 tokens, after `function`, and stores it through `map`; `adds` adds
-    // the residual.
+    // Writes the box of one block of 64 tokens, after `function`, and stores it through `map`; `adds` says
+    // whether the residual is added.
     const auto put = [&](const CUtensorMap& map, int block, auto function, bool adds) {
       const int n = c * T::kTokenBlocks + block;
       const std::uint32_t box = staging + (T::kHasEpilogueWarps ? n : buffer) * T::kStoreBytes;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
       // Wait for a free staging buffer.
       if (!T::kHasEpilogueWarps && !ahead) {
         if (ptx::elect_lane())
-          ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the last store from this buffer has read it
+          ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the buffer's last store has read it
         __syncwarp();
       }
       // Wait for the residual's box.
@@ -229,8 +229,9 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         float y[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          const int within =
-              T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // among the box's fragments of 8 columns
+          const int within = T::kOutBytes == 2
+                                 ? i * 2 + e / 4
+                                 : i + e / 4 * 2;  // index among the box's fragments of 8 columns
           const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
           // kPairedRows: neighbouring outputs are exchanged back
@@ -286,8 +287,8 @@ __device__ __forceinline__ void with_activation(const Params& params, Store stor
   }
 }
 
-/// A warp's epilogue. begin() runs before the tile's mainloop and fetches what end() needs; end() stores the
-/// tile.
+/// A warp's epilogue. begin() runs before the tile's mainloop and fetches the operands of end(); end() stores
+/// the tile.
 template <class T>
 class WarpStore {
  public:
@@ -311,8 +312,8 @@ class WarpStore {
   }
 
   __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
-    // The narrow tile fetches its scales only here: another thread block multiplies meanwhile, and there are
-    // registers for half as much.
+    // The narrow tile fetches its scales only here: another thread block multiplies meanwhile, and registers
+    // suffice for half as many.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
     const auto store = [&](auto activation) {
       store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
@@ -329,7 +330,7 @@ class WarpStore {
 
  private:
   const std::uint32_t staging_;
-  const int first_row_;  // of the tile
+  const int first_row_;  // first row within the tile
   ResidualBarrier& residual_;
   EpilogueQueue<T> epilogue_queue_;
   Bias<T> bias_;

@@ -3,8 +3,8 @@
 // pass through the same stages, each at its own pace. Sums are stored in boxes of [tokens][outputs], which
 // the four warps of a warpgroup fill together, 16 outputs each.
 //
-// Deferred store (kDeferredStore): the rounded sums wait in registers and are stored beside the next tile's
-// first products, one box to a stage. The end of a tile then takes only the time of rounding.
+// Deferred store (kDeferredStore): the rounded sums wait in registers and are stored during the next tile's
+// first products, one box per stage. The end of a tile then takes only the time of rounding.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,19 +25,19 @@
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 
-/// sums += parts x^T over the parts of the warpgroup's outputs that are present. x and parts are shared
-/// addresses / 16.
+/// sums += parts x^T over the present parts of the warpgroup's outputs. x and parts are shared addresses /
+/// 16.
 template <class T>
 __device__ __forceinline__ void multiply_k_tile_swap_ab(Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
                                                         std::uint32_t record, int warpgroup) {
   constexpr int kHalf = T::kBlockRows == 1
                             ? T::kPartBytes / 2
-                            : T::kStageParts * T::kPartBytes;  // from one warpgroup's parts to the other's
+                            : T::kStageParts * T::kPartBytes;  // stride between the warpgroups' parts
   const int block_row = T::kBlockRows == 1 ? 0 : warpgroup;
 #pragma unroll
   for (int part = 0; part < T::kStageParts; ++part) {
     if ((record & T::present(block_row, part)) == 0) continue;
-    // The fence is behind the branch: in front of it, ptxas does not count it and serialises (C7520).
+    // The fence follows the branch: before it, ptxas does not count it and serialises (C7520).
     ptx::wgmma_fence();
     const std::uint32_t w = parts + warpgroup * (kHalf / 16) + part * (T::kPartBytes / 16);
 #pragma unroll
@@ -102,7 +102,7 @@ class SwapABStore {
       }
       epilogue_queue_.end_tile();
     } else if constexpr (T::kDeferredStore) {
-      if (params.bias == nullptr) {  // the usual case, with shorter code
+      if (params.bias == nullptr) {  // the common case has shorter code
         keep<false>(place.token, sums);
       } else {
         keep<true>(place.token, sums);
@@ -115,7 +115,7 @@ class SwapABStore {
     }
   }
 
-  /// With kDeferredStore: stores box kBox of the tile before, if there was one.
+  /// With kDeferredStore: stores box kBox of the previous tile, if there was one.
   template <int kBox>
   __device__ __forceinline__ void put_kept(const Params& params) {
     if (!keeps_) return;
@@ -126,7 +126,7 @@ class SwapABStore {
             pairs[pair] = kept_[(kBox * (T::kStoreRows / 16) + i) * 4 + pair];
         });
   }
-  /// Stores all of these boxes from kFirst on.
+  /// Stores these boxes from kFirst on.
   template <int kFirst>
   __device__ __forceinline__ void put_all_kept(const Params& params) {
     if constexpr (kFirst < kBoxes) {
@@ -138,15 +138,15 @@ class SwapABStore {
  private:
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int warp() { return threadIdx.x / 32 % 4; }
-  /// Whether this is the lane of the warpgroup that issues TMA, the same one each time. Ask once for each
-  /// tile and keep the answer. An election for every box, behind a test of the warp, made ptxas assume that
-  /// the loop's addresses differ between lanes, and measured slower in blocks of 64. One election for all
-  /// tiles does the same, unless boxes are stored within the loop over a tile's stages.
+  /// Whether this lane issues TMA for the warpgroup; it is always the same one. Ask once per tile and keep
+  /// the answer. Electing for every box, behind a test of the warp, made ptxas assume that the loop's
+  /// addresses differ between lanes, and measured slower in blocks of 64. Electing once for all tiles does
+  /// the same, unless boxes are stored within the loop over a tile's stages.
   static __device__ __forceinline__ bool leads() { return warp() == 0 && ptx::elect_lane(); }
   __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
 
-  /// As Scales in store.cuh, with tokens and outputs exchanged. With kDeferredStore all tokens
-  /// share one scale.
+  /// Like Scales in store.cuh, with tokens and outputs exchanged. With kDeferredStore all tokens share one
+  /// scale.
   __device__ __forceinline__ void fetch_scales(const Params& params, std::int32_t token) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -206,13 +206,13 @@ class SwapABStore {
     }
   }
 
-  /// Rounds the lane's sums of 16 tokens to pairs, as stmatrix takes them: pair j is output lane / 4 + j % 2
-  /// * 8 of tokens j / 2 * 8 + 2 (lane % 4) and the next. `others` are pairs of the residual, which are added
-  /// before rounding.
+  /// Rounds the lane's sums of 16 tokens to pairs for stmatrix: pair j is output lane / 4 + j % 2 * 8 of
+  /// tokens j / 2 * 8 + 2 (lane % 4) and the next. `others` are pairs of the residual, which are added before
+  /// rounding.
   template <bool kBias, class Function, class... Others>
   __device__ __forceinline__ void round(std::uint32_t (&pairs)[4], const Sums<T>& sums, int tokens,
                                         Function function, const Others&... others) const {
-    [[maybe_unused]] float x_scale[4];  // of tokens 2 (lane % 4) and the next, and of those 8 further
+    [[maybe_unused]] float x_scale[4];  // for tokens 2 (lane % 4), + 1, + 8 and + 9
     if constexpr (T::Element::kScaled) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -246,11 +246,11 @@ class SwapABStore {
   }
 
   /// Writes the warp's outputs of a box, which has 64 tokens of the warpgroup's outputs. pairs_of(i, pairs)
-  /// gives those of the box's tokens from 16 i on.
+  /// returns those of the box's tokens from 16 i on.
   template <bool kAdds = false, class PairsOf>
   __device__ __forceinline__ void write(std::uint32_t box, PairsOf pairs_of) const {
-    // Where this lane's row is among 16 tokens, as stmatrix and ldmatrix take them: it has tokens from 8
-    // (lane / 16) on and outputs from 8 (lane / 8 % 2) on.
+    // This lane's row among 16 tokens, for stmatrix and ldmatrix: it has tokens from 8 (lane / 16) on and
+    // outputs from 8 (lane / 8 % 2) on.
     const std::uint32_t row =
         box + (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
 #pragma unroll
@@ -276,7 +276,7 @@ class SwapABStore {
     // Wait for a free staging buffer, or for the residual in it.
     if (!ahead) {
       if (leader) {
-        ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the last store from this buffer has read it
+        ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the buffer's last store has read it
         if constexpr (kAdds) ask(params, token + n * T::kStoreRows, box);
       }
       if constexpr (!kAdds) sync();
@@ -300,13 +300,13 @@ class SwapABStore {
 
   const int warpgroup_;
   const std::uint32_t staging_, residual_;
-  const bool leader_;  // with kDeferredStore; otherwise asked for each tile
+  const bool leader_;  // used with kDeferredStore; otherwise leads() is called per tile
   EpilogueQueue<T> epilogue_queue_;
   std::int32_t column_;  // the warpgroup's first output in the matrix
-  Bits bias_[2];         // of the lane's outputs: lane / 4 and lane / 4 + 8 of the warp's 16
-  // kScaled: of the same outputs, and of tokens lane, lane + 32, ..
+  Bits bias_[2];         //  4 and lane / 4 and lane / 4 + 8 of the warp's 16
+  // kScaled: scales of the same outputs, and of tokens lane, lane + 32, ..
   float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[kTokenScales];
-  // kDeferredStore: the tile before, rounded, and its place in the matrix
+  // kDeferredStore: the previous tile, rounded, and its position in the matrix
   bool keeps_ = false;
   std::uint32_t kept_[T::kDeferredStore ? T::kTokens / 4 : 1];
   std::int32_t kept_column_, kept_token_;

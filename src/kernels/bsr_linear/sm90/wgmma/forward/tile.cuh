@@ -1,24 +1,23 @@
-// The compile-time side of wgmma::forward: the shape of a tile, and where its bytes are in shared memory.
-// These terms are used:
+// The compile-time side of wgmma::forward: the shape of a tile and the layout of shared memory. Terms:
 //
 //   block row   a block row of W in forward, a block column in dx. The positions of its blocks along the
 //               reduction are a sorted list.
-//   K tile      consecutive positions of the reduction, 64 of a 16-bit type; the first is a multiple of their
-//               number. They take 128 bytes, which TMA and L2 move at full rate (rows of 64 bytes reach 85 %
-//               of it, rows of 32 bytes 45 %).
-//   part        what a block row stores in a K tile: a block, or 128 bytes of a wider one. A block of
+//   K tile      consecutive positions of the reduction, 64 of a 16-bit type, aligned to their number. They
+//             take 128 bytes, which TMA and L2 move at full rate (rows of 64 bytes reach 85 % of it, rows
+//               take 128 bytes, which TMA and L2 move at full rate (rows of 64 bytes reach 85 % of it, rows
+//               of 32 bytes 45 %).
 //               64 bytes is a part too, and a K tile then has up to two parts of each block row.
 //   slice       a block row's columns of the tile: N of its wgmma, or M with swap-AB
 //
 // Tokens are M of the wgmma and a slice is N, and each warpgroup has half of the tokens. With swap-AB
-// (kSwapAB), 64 outputs of a warpgroup's own are M and all 256 tokens are N. The wgmma are then fewer and
-// larger, a warpgroup makes one test for what is present, and it passes over no block row of the other's.
-// Swap-AB is not for slices of 32, where it would multiply what is not stored; not for sums that are added up
-// in registers (kPromoted), which leave no room for it; and not for fp32 outputs, whose boxes would be twice
-// the size.
+// (kSwapAB), each warpgroup has 64 outputs of its own as M and all 256 tokens as N. There are then fewer,
+// larger wgmma, one presence test per warpgroup, and no steps for the other warpgroup's block rows. Swap-AB
+// is not used for slices of 32, where it would multiply absent values; not for sums that are added up in
+// registers (kPromoted), which leave no room for it; and not for fp32 outputs, whose boxes would be twice the
+// size.
 //
 // Blocks of 64 e4m3 are K tiles of 64 bytes, and a stage holds any two of them. At the densities that matter,
-// rows at 85 % of the rate beat reading x under absent neighbours, and two K tiles to a stage halve the
+// rows at 85 % of the rate beat reading x under absent neighbours, and two K tiles per stage halve the
 // consumers' latency.
 #pragma once
 
@@ -39,13 +38,12 @@
 
 namespace sparseloom::kernels::cuda::wgmma::forward {
 
-// Tags that say what an instance computes. In Forward, block rows are W's block rows and the reduction runs
+// Tags for the direction of an instance. In Forward, block rows are W's block rows and the reduction runs
 // along the in features. In Dx, block rows are W's block columns and the reduction runs along the out
-// features. ForwardPlus is forward with a residual; it is an instance of its own because its branches in the
-// epilogue slow products without a residual down (measured). ForwardActivated is forward with what the
-// instances with a deferred store leave out: an activation, or a scale for each token.
-// ForwardWithEpilogueWarps is forward that stores its sums and an activation of them (kMayHaveEpilogueWarps,
-// epilogue_warps.cuh).
+// features. ForwardPlus adds a residual; it is an instance of its own because its branches in the epilogue
+// slow down products without a residual (measured). ForwardActivated adds what instances with a deferred
+// store omit: an activation, or a scale per token. ForwardWithEpilogueWarps stores the sums and their
+// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh).
 struct Forward {
   static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false;
 };
@@ -63,28 +61,29 @@ struct Dx {
 };
 
 /// 256 tokens x 128 outputs measured faster than 128 x 256: a K tile has fewer block rows to test, and each
-/// of them has twice the tensor-core work to hide the K tile's latency behind. The four stages have 48 KB
-/// each; three measured slower in blocks of 128.
+/// has twice the tensor-core work to hide the K tile's latency. The four stages have 48 KB each; three
+/// measured slower in blocks of 128.
 struct Wide {
   static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 4,
                        kStagingBuffers = 2, kBlocksPerSm = kWideTile.per_multiprocessor;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
-/// Wide with epilogue warps. In place of a fourth stage, shared memory holds the rounded sums of a tile until
-/// the epilogue warps have taken them.
+/// Wide with epilogue warps. Instead of a fourth stage, shared memory holds the rounded sums of a tile until
+/// the epilogue warps have stored them.
 struct WideWithEpilogueWarps {
   static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 3,
                        kStagingBuffers = 1, kBlocksPerSm = kWideTile.per_multiprocessor;
-  static constexpr int kProducerRegisters = 64, kConsumerRegisters = 192;  // 64: epilogue warps have them too
+  static constexpr int kProducerRegisters = 64,
+                       kConsumerRegisters = 192;  // 64: the epilogue warps' count, too
 };
-/// For products with few tiles: a quarter of Wide's outputs, and two thread blocks to an SM.
+/// For products with few tiles: a quarter of Wide's outputs, and two thread blocks per SM.
 struct Narrow {
   static constexpr int kTokens = kNarrowTile.tokens, kOutputs = kNarrowTile.outputs, kStages = 4,
                        kStagingBuffers = 1, kBlocksPerSm = kNarrowTile.per_multiprocessor;
   static constexpr int kProducerRegisters = 0, kConsumerRegisters = 0;  // 0: as launched; 32 sums leave room
 };
 
-/// For bf16x3. Half of Wide's tokens, so that registers hold the partial sums of a K tile and the three parts
+/// For bf16x3. Half of Wide's tokens, so that registers hold the partial sums of a K tile and the three terms
 /// of x. Stored values have six bytes and x has four: the tile reads 27 bytes a clock at the tensor cores'
 /// rate.
 struct HalfWide {
@@ -93,7 +92,7 @@ struct HalfWide {
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 
-/// For bf16x3 with few tiles: half of the outputs, and enough stages for as many bytes under way.
+/// For bf16x3 with few tiles: half of the outputs, and enough stages for as many bytes in flight.
 struct HalfNarrow {
   static constexpr int kTokens = kNarrowBf16x3Tile.tokens, kOutputs = kNarrowBf16x3Tile.outputs, kStages = 6,
                        kStagingBuffers = 2, kBlocksPerSm = kNarrowBf16x3Tile.per_multiprocessor;
@@ -115,37 +114,37 @@ struct Tile : Shape {
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kAddsResidual = Direction::kAddsResidual,
                         kHasEpilogueWarps = Direction::kHasEpilogueWarps;
-  // Deferred store: rounded sums are stored beside the next tile's first products, which measured faster.
-  // With an activation it is not done: half of the registers are then taken, so few activations would be
-  // under way at a time. Nor is it done with a scale for each of 256 tokens: in registers these spill, and in
-  // shared memory they cost e4m3 as much as is won (measured).
+  // Deferred store: rounded sums are stored during the next tile's first products, which measured faster.
+  // With an activation it is not used: half of the registers are then occupied, so few activations would be
+  // in flight. Nor is it used with a scale for each of 256 tokens: in registers these spill, and in shared
+  // memory they cost e4m3 as much as is gained (measured).
   static constexpr bool kDeferredStore = kSwapAB && !Direction::kActivates;
   // Gradients need the sums beside the output (8-bit products have none). Epilogue warps store them in
-  // instances that may have such warps; in others the consumers do (kStoresPre).
+  // instances that may have such warps; otherwise the consumers do (kStoresPre).
   static constexpr bool kMayHaveEpilogueWarps = kTokens == kWideTile.tokens && !kIsDx && !kAddsResidual &&
                                                 !Element::kScaled && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kMayHaveEpilogueWarps;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kKTiles =
-      Element::kNarrowKTiles && kPart * Element::kBytes == 64 ? 2 : 1;  // K tiles of a stage
+      Element::kNarrowKTiles && kPart * Element::kBytes == 64 ? 2 : 1;  // K tiles per stage
   static constexpr int kRowBytes = 128 / kKTiles, kKTile = kRowBytes / Element::kBytes;
   static constexpr int kKTileLog2 = std::countr_zero(static_cast<unsigned>(kKTile));
   static constexpr int kBlockRows = kOutputs / kSlice,
-                       kParts = kKTile / kPart;         // of a K tile, for each block row
-  static constexpr int kStageParts = kKTiles * kParts;  // of a stage, for each block row
+                       kParts = kKTile / kPart;         // per K tile and block row
+  static constexpr int kStageParts = kKTiles * kParts;  // per stage and block row
 
-  // Two warpgroups multiply. In the third, kProducers warps issue the copies, each for stages of its own.
-  // With epilogue warps there is a fourth warpgroup, and all warps of these two that do not produce are
+  // Two warpgroups multiply. In the third, kProducers warps issue the copies, each into its own stages. With
+  // epilogue warps there is a fourth warpgroup, and all non-producer warps of the third and fourth are
   // epilogue warps.
   static constexpr int kConsumers = 2, kHelpers = kHasEpilogueWarps ? 2 : 1,
                        kThreads = (kConsumers + kHelpers) * 128;
-  static constexpr int kTokenBlocks = kSwapAB ? 1 : kTokens / kConsumers / 64;  // M blocks of 64 tokens
+  static constexpr int kTokenBlocks = kSwapAB ? 1 : kTokens / kConsumers / 64;  // 64-token blocks along M
   static constexpr int kProducers = kHasEpilogueWarps  ? kStages
                                     : kStages % 4 == 0 ? 4
                                                        : 2,
                        kEpilogueWarps = kHelpers * 4 - kProducers;
   // Two wgmma of 128 tokens replace one of 256, for which ptxas wants more registers than each of 512 threads
-  // begins with.
+  // starts with.
   static constexpr int kTokenHalves = kSwapAB && kHasEpilogueWarps ? 2 : 1;
   // A wgmma of 32 outputs reads x from shared memory for longer than it multiplies; with x in registers it
   // runs at full rate, which measured faster.
@@ -155,28 +154,28 @@ struct Tile : Shape {
   static constexpr int kPartBytes = kSlice * kPart * Element::kValueBytes;
   static constexpr int kStageBytes = kXBytes + kBlockRows * kStageParts * kPartBytes;
 
-  // A part is laid out as in values: [kSlice][kPart], K-major, in forward; [kPart][kSlice], MN-major, in dx.
+  // A part has the layout of values: [kSlice][kPart], K-major, in forward; [kPart][kSlice], MN-major, in dx.
   // A swizzled box is at most 128 bytes wide, so in dx a slice of 128 columns is two boxes.
   static constexpr int kBoxColumns = kIsDx ? (kSlice < 64 ? kSlice : 64) : kPart,
                        kBoxRows = kIsDx ? kPart : kSlice;
   static constexpr int kBoxes = kIsDx ? kSlice / kBoxColumns : 1,
                        kBoxRowBytes = kBoxColumns * Element::kBytes;
   static constexpr int kBoxBytes = kBoxRowBytes * kBoxRows;
-  static constexpr int kSteps = kPart * Element::kBytes / 32;        // wgmma along K in a part
-  static constexpr int kStepBytes = kIsDx ? 16 * kBoxRowBytes : 32;  // from one wgmma's K to the next
+  static constexpr int kSteps = kPart * Element::kBytes / 32;        // wgmma along K per part
+  static constexpr int kStepBytes = kIsDx ? 16 * kBoxRowBytes : 32;  // K stride between wgmma
   static constexpr std::uint64_t kDescriptorX =
       ptx::wgmma_descriptor(swizzle_of(kRowBytes), 8 * kRowBytes, 16);
   static constexpr std::uint64_t kDescriptorPart =
       ptx::wgmma_descriptor(swizzle_of(kBoxRowBytes), 8 * kBoxRowBytes, kIsDx ? kBoxBytes : 16);
 
-  // L2 is limited by requests, and a row of 64 bytes is a request as much as one of 128. Where values have
-  // rows of 64 bytes, two of them are therefore one row of the copy, which measured faster at low densities.
-  // TMA then swizzles by 128 bytes; of what wgmma reads as rows of 64 bytes, every second group of eight has
+  // L2 is limited by requests, and a row of 64 bytes is a request as much as one of 128. If rows of values
+  // have 64 bytes, the copy therefore treats two of them as one row, which measured faster at low densities.
+  // TMA then swizzles by 128 bytes; to wgmma, which reads rows of 64 bytes, every second group of eight has
   // neighbouring rows exchanged. In forward these are outputs, and the epilogue exchanges them back. In dx
-  // they would be positions of k; exchanging them in x's registers measured slower at higher densities than
-  // it gained at low ones.
+  // they would be positions of k; exchanging them in x's registers cost more at higher densities than it
+  // gained at low ones.
   static constexpr bool kPairedRows = kSlice == 32 && kBoxRowBytes == 64 && Element::kBytes == 2 && !kIsDx;
-  static constexpr int kRowsOfOne = kPairedRows ? 2 : 1;  // rows of values in a row of the copy
+  static constexpr int kRowsOfOne = kPairedRows ? 2 : 1;  // rows of values per row of the copy
 
   // kBf16x3: a part is three planes [kSlice][32] of bf16.
   static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
@@ -194,17 +193,17 @@ struct Tile : Shape {
                                              ? kTokens * kOutputs * kOutBytes / (kStorers * kStoreBytes)
                                              : Shape::kStagingBuffers * (128 / kStoreRowBytes);
 
-  // kHasEpilogueWarps: a unit is what passes through the epilogue queue at a time: a warp's outputs or, with
-  // swap-AB, a box.
+  // kHasEpilogueWarps: a unit passes through the epilogue queue at a time: a warp's outputs or, with swap-AB,
+  // a box.
   static constexpr int kUnits = 8, kUnitBytes = kTokens * kOutputs * kOutBytes / kUnits,
                        kUnitBoxes = kUnitBytes / kStoreBytes;
 
-  // Lanes of a producer warp that hold index entries of the same block row.
+  // Lanes of a producer warp that hold index entries of one block row.
   static constexpr int kGroup = 32 / kBlockRows;
-  // The stage descriptor (`record`) says which parts are present and whether the stage ends the tile. Each
-  // block row has the kGroup bits from block_row * kGroup on, where the producer's ballots put them: parts in
-  // bits 0 and 1, kSpecialBit and kTinyBit. The parts of a stage's second K tile follow those of the first.
-  // kLast uses bit 2 of block row 0.
+  // The stage descriptor (`record`) says which parts are present and whether the stage is the tile's last.
+  // Each block row has kGroup bits from block_row * kGroup on, where the producer's ballots put them: parts
+  // in bits 0 and 1, kSpecialBit and kTinyBit. The parts of a stage's second K tile follow those of the
+  // first. kLast uses bit 2 of block row 0.
   static __device__ constexpr std::uint32_t present(int block_row, int part) {
     return std::uint32_t{1} << (block_row * kGroup + part);
   }
@@ -218,7 +217,7 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t all_present(int part) {
     return (kAllParts & ~(kAllParts << 1)) << part;
   }
-  // kBf16x3: some elements of a block row's part are not in the planes, or none is
+  // kBf16x3: some elements of a block row's part, or all, are not in the planes
   // (wgmma/split_bf16x3/blocks.h).
   static constexpr int kSpecialBit = 3, kTinyBit = 4;
   static constexpr std::uint32_t kAnySpecial = (kAllParts & kAllParts >> 1) << kSpecialBit;
@@ -242,16 +241,16 @@ struct Tile : Shape {
                 "swizzled boxes start at multiples of 1024");
 };
 
-/// Offset of what one wgmma reads of x from the warpgroup's first row of a stage, / 16 as in descriptors.
+/// Offset of a wgmma's rows of x from the warpgroup's first row of a stage, / 16 as in descriptors.
 template <class T>
 __device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
   const int k_tile = part / T::kParts, within = part % T::kParts;
   return (k_tile * T::kKTileBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
 }
 
-/// The mbarrier of the residual's copies into the staging of a warp, or of a warpgroup with swap-AB. `phase`
-/// is the phase that ends next. It is needed only where tiles have an odd number of boxes; otherwise every
-/// tile begins with phase 0.
+/// The mbarrier of the residual's copies into the staging buffers of a warp, or of a warpgroup with swap-AB.
+/// `phase` ends next. It is needed only if tiles have an odd number of boxes; otherwise every tile begins
+/// with phase 0.
 struct ResidualBarrier {
   std::uint64_t barrier;
   unsigned phase;
@@ -260,24 +259,24 @@ struct ResidualBarrier {
 /// Dynamic shared memory; its base is a multiple of 1024.
 template <class T>
 struct SharedStorage {
-  // x [kKTiles][kTokens][kKTile], then parts [kBlockRows][kStageParts]; absent parts keep their place
+  // x [kKTiles][kTokens][kKTile], then parts [kBlockRows][kStageParts]; absent parts leave their slots unused
   std::byte ring[T::kStages][T::kStageBytes];
   std::byte staging[T::kStorers][T::kStagingBuffers][T::kStoreBytes];
   std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
   // mbarriers of the epilogue queue: epilogue_warps.cuh
   std::uint64_t handed[T::kHasEpilogueWarps ? T::kUnits : 1], taken[T::kHasEpilogueWarps ? T::kUnits : 1];
   ResidualBarrier residual[T::kStorers];
-  std::uint32_t record[T::kStages][2];  // descriptors of this stage and of the tile's next
+  std::uint32_t record[T::kStages][2];  // descriptors of this stage and the tile's next one
   std::int32_t origin[T::Element::kBf16x3 ? T::kStages : 1]
-                     [T::kBlockRows];  // kBf16x3: the number of each part among all, in list order
+                     [T::kBlockRows];  // kBf16x3: block of each part, numbered in list order
 };
 
 struct Params {
   CUtensorMap x;                   // [m, width]: x or dy; boxes of a K tile
   CUtensorMap values;              // [blocks * bm, bn]; boxes of a part
   CUtensorMap out;                 // [m, out_width]; boxes of [kStoreRows, kStoreColumns]
-  CUtensorMap pre;                 // with store_pre: as out, before the activation
-  CUtensorMap residual;            // kAddsResidual: as out
+  CUtensorMap pre;                 // with store_pre: out's shape, before the activation
+  CUtensorMap residual;            // kAddsResidual: out's shape
   const std::int32_t* list_begin;  // crow or ccol, [block rows]
   const std::int32_t* list_end;    // [block rows]
   const std::int32_t* along;       // col or row, [blocks]
@@ -285,10 +284,10 @@ struct Params {
   const void* bias;                // [out_width] or null
   std::int32_t block_rows, out_width;
   unsigned tiles, m_tiles, groups, chunk, stride;  // see Tiles
-  // What Tiles adds for each step of the grid: its whole M tiles, the groups that are left, and by how many
-  // groups these M tiles shift the first group
+  // Tiles adds these per step of the grid: its whole M tiles, the remaining groups, and the shift of the
+  // first group by these M tiles
   unsigned grid_m_tiles, grid_rest, grid_turn;
-  bool ordered = false;           // block row i of the tiles is order[i] of the matrix
+  bool ordered = false;           // block row i of the tiles is block row order[i] of the matrix
   int block_row_log2, side_log2;  // of the block's extents along outputs and reduction
   Activation activation;
   const std::byte* planes;   // kBf16x3: the values' parts, laid out as in the ring
@@ -301,7 +300,7 @@ struct Params {
   bool x_scale_each = false, out_scale_each = false;
   bool store_pre = false;
   ptx::L2Policy x_policy, values_policy, out_policy;
-  // The last member: 2 KB of the 4 KB that a kernel's arguments may have
+  // The last member: 2 KB of the 4 KB limit on kernel arguments
   std::uint16_t order[plan::kMostOrderedBlockRows];
 };
 

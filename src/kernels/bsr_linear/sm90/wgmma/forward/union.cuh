@@ -1,5 +1,5 @@
-// Which K tiles a tile needs, and which of its block rows store something there: the union of the block rows'
-// sorted lists, found one window of kWindow blocks along the reduction at a time.
+// Finds which K tiles a tile needs, and which of its block rows store a block there: the union of the block
+// rows' sorted lists, computed for one window of kWindow blocks along the reduction at a time.
 //
 //   along   block row 0    1  4  6  ..        The list's entries are in the lanes of the block row's group
 //           block row 1    0  1  6  ..        (kGroup lanes), which fetch them a window ahead.
@@ -8,9 +8,9 @@
 //   union                  1 1 . . 1 . 1 .    Each bit is a step. A ballot tells which block rows have it,
 //                                             and the number of bits below tells which block it is.
 //
-// The index arrays are on the device and the host sees only sizes, so this is all the planning there is.
-// Rejected: taking the smallest of the lists' heads step by step. Its shuffles and its reduction wait for one
-// another, and took longer than blocks of 32 multiply.
+// The index arrays are on the device and the host sees only sizes, so no other planning is done. Rejected:
+// taking the smallest list head step by step. Its shuffles and its reduction wait for one another, and took
+// longer than multiplying blocks of 32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,16 +25,16 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// What one step copies; equal in all lanes except for `block`.
+/// The copies of one step; equal in all lanes except for `block`.
 struct Step {
   std::uint32_t record;  // descriptor bits of all block rows of the tile
   std::int32_t k_tile;   // position along the reduction / kKTile
-  int column;            // where the parts begin in their blocks, along the reduction
+  int column;            // offset of the parts in their blocks, along the reduction
   std::int32_t block;    // in lane p of group i: the block of block row i's part p
 };
 
-/// Gives the steps of one tile after another. Index entries are fetched a window ahead, and the bounds of
-/// lists a tile ahead of that.
+/// Enumerates the steps of one tile after another. Index entries are fetched a window ahead, and the bounds
+/// of lists a tile ahead of that.
 template <class T>
 class Union {
  public:
@@ -45,20 +45,20 @@ class Union {
     after_ = fetch_bounds(params);
   }
 
-  /// Begins the next tile. Tiles are begun in order, each after the one before has given its last step.
+  /// Begins the next tile, in order, after the previous tile's last step was returned.
   __device__ __forceinline__ void begin_tile() {
     left_ = bounds_;
     steps_ = 0;
-    share_ = 0;  // an empty step may have moved it on
+    share_ = 0;  // an empty step may have advanced it
     ended_ = false;
   }
 
-  /// The tile's next step. The last step has kLast set. Steps after it, and the only step of a tile without
-  /// any block, have kLast set and no parts.
+  /// Returns the tile's next step. The last step has kLast set. Steps after it, and the only step of a tile
+  /// without any block, have kLast set and no parts.
   __device__ __forceinline__ Step next(const Params& params) {
     const bool any = find(params);
     const int bit = any ? __ffs(static_cast<int>(steps_)) - 1 : 0;
-    // A block is one K tile, several, or half of one.
+    // A block spans one K tile, several, or half of one.
     const int shares_log2 = params.side_log2 - T::kKTileLog2;
     Step step;
     step.record = any ? present(bit) : 0;
@@ -70,7 +70,7 @@ class Union {
     return step;
   }
 
-  /// Like next(), but gives only the descriptor bits.
+  /// Like next(), but returns only the descriptor bits.
   __device__ __forceinline__ std::uint32_t next_record(const Params& params) {
     std::uint32_t record = find(params) ? present(__ffs(static_cast<int>(steps_)) - 1) : 0;
     pass(params);
@@ -78,17 +78,17 @@ class Union {
     return record;
   }
 
-  /// Passes over the tile's next step.
+  /// Skips the tile's next step.
   __device__ __forceinline__ void skip(const Params& params) {
     find(params);
     pass(params);
   }
 
-  /// Whether the tile's last step has been given or passed over.
+  /// Whether the tile's last step has been returned or skipped.
   __device__ __forceinline__ bool ended() const { return ended_; }
 
  private:
-  static constexpr int kWindow = 32, kEach = kWindow / T::kGroup;  // blocks; list entries of a lane
+  static constexpr int kWindow = 32, kEach = kWindow / T::kGroup;  // blocks; list entries per lane
   static constexpr std::int32_t kNone = 0x7fffffff;
 
   /// The list of a lane's block row in some tile. It is empty where the tile reaches beyond the last block
@@ -102,7 +102,7 @@ class Union {
   static __device__ __forceinline__ int within() { return lane() % T::kGroup; }
   static __device__ __forceinline__ std::uint32_t below(int bit) { return (std::uint32_t{1} << bit) - 1; }
 
-  /// The bounds in the tile at which ahead_ stands.
+  /// The list bounds in the tile of ahead_.
   __device__ __forceinline__ Bounds fetch_bounds(const Params& params) const {
     Bounds bounds;
     if (!ahead_.any(params)) return bounds;
@@ -154,7 +154,7 @@ class Union {
   __device__ __forceinline__ void open_window(const Params& params) {
     first_ = static_cast<std::int32_t>(__reduce_min_sync(kWarp, static_cast<unsigned>(along_[0]))) &
              ~(kWindow - 1);
-    // Make each block row's mask of the window.
+    // Build each block row's mask of the window.
     std::uint32_t mask = 0;
     [[maybe_unused]] std::uint32_t special = 0, tiny = 0;
 #pragma unroll
@@ -184,7 +184,7 @@ class Union {
     left_.begin += __popc(mask_);
     steps_ = __reduce_or_sync(kWarp, T::kParts == 2 ? (mask_ | mask_ >> 1) & 0x55555555 : mask_);
     more_ = __any_sync(kWarp, left_.begin < left_.end);
-    // Fetch ahead: the entries of the next window or, at the end of the tile, those of the next tile.
+    // Prefetch the entries of the next window or, at the end of the tile, those of the next tile.
     if (more_) {
       fetch(params, left_);
     } else {
@@ -195,8 +195,8 @@ class Union {
     }
   }
 
-  /// Which block rows have a part at the bit, and its special bits, as descriptor bits of a stage's first K
-  /// tile.
+  /// The block rows that have a part at the bit, with its special bits, as descriptor bits of a stage's first
+  /// K tile.
   __device__ __forceinline__ std::uint32_t present(int bit) const {
     const int part = within();
     std::uint32_t record = __ballot_sync(kWarp, part < T::kParts && (mask_ >> (bit + part) & 1) != 0);
@@ -207,7 +207,7 @@ class Union {
     return record;
   }
 
-  /// The block of this lane's part at the bit: its slot in dx, else its number in the list order.
+  /// The block of this lane's part at the bit: its slot in dx, otherwise its number in list order.
   __device__ __forceinline__ std::int32_t block(int bit) const {
     const int own = within() % T::kParts;
     if constexpr (T::kIsDx) {
@@ -231,18 +231,18 @@ class Union {
   }
 
   Tiles ahead_;    // the tile after the next
-  Bounds bounds_;  // of the tile to begin next
-  Bounds after_;   // of the tile after that
-  Bounds left_;    // of this tile: what is behind the window
+  Bounds bounds_;  // bounds of the next tile
+  Bounds after_;   // bounds of the tile after that
+  Bounds left_;    // this tile's entries past the window
   // Entries from left_ on, or from bounds_ at the end of a tile. For kBf16x3, slot_ has the blocks' kinds.
   std::int32_t along_[kEach], slot_[kEach];
   std::int32_t slot_now_[kEach];  // dx: slots of the window's entries
   std::int32_t base_;             // position of the window's first entry in the lists
   std::int32_t first_;            // first block of the window, along the reduction
   std::uint32_t mask_, special_, tiny_;
-  std::uint32_t steps_;  // bits of the union that are left
-  int share_;            // which K tile is next in a block that spans several
-  bool more_, ended_;    // lists go on behind the window; the last step was given
+  std::uint32_t steps_;  // remaining bits of the union
+  int share_;            // next K tile of a block that spans several
+  bool more_, ended_;    // lists continue past the window; the last step was returned
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma::forward

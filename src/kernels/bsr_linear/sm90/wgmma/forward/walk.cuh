@@ -1,4 +1,4 @@
-// The walk of a thread block: which tiles it multiplies, in which order, and where they are in the matrix.
+// The order in which a thread block computes its tiles, and their positions in the matrix.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,14 +14,14 @@ struct Place {
   std::int32_t token, output;
 };
 
-/// The column of the matrix for an output that is counted as in Place.
+/// The matrix column of an output that is counted as in Place.
 __device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int32_t output) {
   const std::int32_t block_row = output >> params.block_row_log2;
   if (!params.ordered || block_row >= params.block_rows) return output;
   return (params.order[block_row] << params.block_row_log2) + (output & ((1 << params.block_row_log2) - 1));
 }
 
-/// Box number n of a tile's outputs, in the order in which a warp stores the boxes.
+/// Box n of a tile's outputs, in the order in which a warp stores the boxes.
 template <class T>
 struct OutBox {
   static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
@@ -33,12 +33,12 @@ struct OutBox {
 
 /// Thread block i takes tiles i, i + gridDim.x, and so on. M tiles are the outer loop and groups of outputs
 /// the inner one, so that the GPU works on few M tiles of x at a time and L2 serves them. Each M tile begins
-/// with another group: where the grid is a whole number of M tiles, its thread blocks keep step, and each
-/// would otherwise meet the same groups in every round, however costly they are. Where the values are larger
-/// than L2, `chunk` groups pass all M tiles before the next chunk begins.
+/// with another group: if the grid is a whole number of M tiles, its thread blocks keep step, and each would
+/// otherwise compute the same groups in every wave, however costly they are. If the values are larger than
+/// L2, all M tiles pass over `chunk` groups before the next chunk begins.
 ///
-/// Neighbours in an M tile are to be neighbours in the grid: tiles that read the same K tiles are then in
-/// different clusters of SMs. Handing tiles out in steps of 4 to 32 instead measured slower in blocks of 64.
+/// Neighbours in an M tile should be neighbours in the grid: tiles that read the same K tiles are then in
+/// different clusters of SMs. Distributing tiles in steps of 4 to 32 instead measured slower in blocks of 64.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
@@ -50,7 +50,7 @@ class Tiles {
     return {static_cast<std::int32_t>(m_tile_ * T::kTokens), static_cast<std::int32_t>(group_ * T::kOutputs)};
   }
 
-  /// Goes on to the next tile. With a single chunk additions suffice: the tile's first copies and products
+  /// Advances to the next tile. With a single chunk additions suffice; the tile's first copies and products
   /// would wait for the three divisions of find().
   __device__ __forceinline__ void advance(const Params& params) {
     tile_ += gridDim.x;
@@ -75,7 +75,7 @@ class Tiles {
     return number >= groups ? number - groups : number;
   }
 
-  /// Finds the place of tile_ by division.
+  /// Finds the position of tile_ by division.
   __device__ __forceinline__ void find(const Params& params) {
     const unsigned chunk = tile_ / (params.m_tiles * params.chunk), first = chunk * params.chunk;
     const unsigned width = min(params.chunk, params.groups - first), within = tile_ - first * params.m_tiles;

@@ -9,30 +9,30 @@ namespace sparseloom::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Thread blocks to a row of units. Each finds all of the row's units, and fills some of them.
+// Thread blocks per unit row. Each finds all of the row's units, and fills some of them.
 constexpr unsigned kPieces = 4;
 
 struct Params {
   const std::int32_t* begin;  // where the lists begin, [lists + 1]
   const std::int32_t* along;
-  const std::int32_t* slot;  // null: blocks are in list order
+  const std::int32_t* slot;  // null if blocks are in list order
   const uint4* values;
   uint4* unit_values;
   std::int32_t *unit_begin, *unit_end, *unit_along, *unit_slot;
   std::int32_t lists, across;  // blocks along the outputs; units along the reduction
-  int lists_log2, along_log2;  // blocks of a unit along the outputs, along the reduction
+  int lists_log2, along_log2;  // blocks per unit along the outputs and the reduction
   int bm_log2, bn_log2, unit_rows_log2, unit_cols_log2;
   bool dx;
 };
 
-// blockIdx.x is a row of units, and blockIdx.y is one of its kPieces thread blocks.
+// blockIdx.x is a unit row, and blockIdx.y is one of its kPieces thread blocks.
 __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params params) {
   extern __shared__ std::int32_t shared[];
   __shared__ std::int32_t count;
   const int cells_log2 = params.lists_log2 + params.along_log2, block_row = blockIdx.x;
   std::int32_t* const list = shared;                   // [across]
-  std::int32_t* const table = shared + params.across;  // [across][cells]: slot of the block there, or -1
-  // Clear the table, then enter the stored blocks of the row's lists.
+  std::int32_t* const table = shared + params.across;  // [across][cells]: the block's slot, or -1
+  // Clear the table, then enter the stored blocks of the unit row's lists.
   for (int i = threadIdx.x; i < params.across << cells_log2; i += kThreads) table[i] = -1;
   __syncthreads();
   for (int of_block_row = 0; of_block_row < 1 << params.lists_log2; ++of_block_row) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
   }
   __syncthreads();
   const std::int32_t first = block_row * params.across;
-  // One warp lists the units of which any block is stored; the first thread block of the row writes the
+  // One warp lists the units that contain a stored block; the first thread block of the unit row writes the
   // index.
   if (threadIdx.x < 32) {
     std::int32_t found = 0;
@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
     }
   }
   __syncthreads();
-  // Fill this thread block's part of the units, 16 bytes at a time: 8 columns of a unit's row, all of one
-  // block.
+  // Fill this thread block's units, 16 bytes at a time: 8 columns of a unit's row, all from one block.
   const int chunks_log2 = params.unit_cols_log2 - 3, unit_log2 = params.unit_rows_log2 + chunks_log2;
   uint4* const to = params.unit_values + (static_cast<std::int64_t>(first) << unit_log2);
   for (int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);

@@ -1,6 +1,6 @@
-// Merges small blocks into units that tensor cores can take: blocks with sides of 8 and 16 into units of 32
-// for wgmma and TMA, or blocks of 8 into units of 16, one operand of mma.sync. Blocks keep their places in a
-// unit, with zeros between them.
+// Merges small blocks into units that tensor cores support: blocks with sides of 8 and 16 into units of 32
+// for wgmma and TMA, or blocks of 8 into units of 16, one operand of mma.sync. Blocks keep their positions in
+// a unit, with zeros between them.
 //
 //   two block rows      | # . | . . | # # |     A unit row merges the lists of its block rows. There is one
 //   of 16 x 16          | . # | . . | # . |     unit for each 2 x 2 blocks of which any is stored.
@@ -9,7 +9,7 @@
 //
 // The units are the blocks of the merged matrix, so its block rows are unit rows (unit columns in dx). Block
 // row u has its units from begin[u] = u * across on, with room for as many as can exist, so that no block row
-// waits for the others' numbers.
+// waits for the others' counts.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,8 @@ struct Merging {
 
   int blocks_down() const { return unit.rows / block.rows; }
   int blocks_over() const { return unit.cols / block.cols; }
-  std::int64_t units() const { return block_rows * across; }  // as many as there is room for
-  /// The expected number of units of which some block is stored, if blocks are at random places.
+  std::int64_t units() const { return block_rows * across; }  // the capacity
+  /// The expected number of units with a stored block, if blocks are at random positions.
   double likely_units(std::int64_t blocks) const {
     const double cells = static_cast<double>(units()) * blocks_down() * blocks_over();
     return cells == 0
@@ -54,13 +54,13 @@ struct Merging {
   std::size_t workspace_bytes() const {
     return values_bytes() + static_cast<std::size_t>(2 * block_rows + 2 * units()) * sizeof(std::int32_t);
   }
-  /// Shared memory of a thread block: where each block of a block row's units is stored, and the list of
-  /// these units.
+  /// Shared memory of a thread block: the slot of each block of a block row's units, and the list of these
+  /// units.
   std::size_t table_bytes() const {
     return static_cast<std::size_t>(across) * static_cast<std::size_t>(blocks_down() * blocks_over() + 1) *
            sizeof(std::int32_t);
   }
-  static constexpr std::size_t kMostTableBytes = 47 << 10;  // less than the 48 KB that need no opt-in
+  static constexpr std::size_t kMostTableBytes = 47 << 10;  // below the 48 KB that need no opt-in
   /// Whether a block row's units fit the table, and the rows of all units fit 32 bits.
   bool possible() const {
     return table_bytes() <= kMostTableBytes && units() * unit.rows < std::int64_t{1} << 31;
@@ -71,7 +71,7 @@ struct Merging {
 /// (dx). It is one launch; returns its cudaError_t.
 int merge_blocks(const MatmulArgs& args, const Merging& merging) noexcept;
 
-/// The arguments of the product over the units that are then in args.workspace.
+/// The arguments of the product over the units in args.workspace.
 MatmulArgs merged(const MatmulArgs& args, const Merging& merging) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

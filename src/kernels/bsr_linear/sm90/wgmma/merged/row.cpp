@@ -1,6 +1,6 @@
 // The rows that merge small blocks: sm90_wgmma_merged, whose units wgmma/forward multiplies, and
-// sm90_mma_merged, whose units ../../mma multiplies. Predictions assume as many units as blocks fall into
-// that lie at random or in a band.
+// sm90_mma_merged, whose units ../../mma multiplies. Predictions count the units as if blocks lay at random
+// or in a band.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 
 using plan::Machine;
 
-// Merging has to find the units, with three dependent reads of the index.
+// Merging finds the units by three dependent reads of the index.
 constexpr double kMergeUs = 3;
 
 constexpr const char* kMmaCaveat =
@@ -31,7 +31,7 @@ constexpr const char* kWgmmaCaveat =
     "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs "
     "of the units above it";
 
-/// The problem of the product over the units, with as many of them as are expected.
+/// The problem of the product over the expected number of units.
 Problem merged(const Problem& p, std::int32_t least) {
   const Merging merging(p.direction, p.rows, p.cols, p.block, least);
   Problem units = p;
@@ -66,7 +66,7 @@ Refusal refuse_for_mma(const Problem& p, const Machine& machine) {
   return refuse_merging(p, Merging::kMmaLeast);
 }
 
-// The units are written once, from blocks read once, and are read back while L2 has them.
+// The units are written once, from blocks read once, and are read back while they are in L2.
 double predict_merging_us(const Problem& blocks, const Problem& units, const Machine& machine) {
   const Device device(machine);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(blocks).stored + bytes_of(units).stored, device));
@@ -83,7 +83,7 @@ std::size_t workspace_bytes(const Problem& p, std::int32_t least) {
 
 Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_for_wgmma(p, machine)) return why;
-  // The workspace has room for all units, and the instance is chosen for as many if none is expected.
+  // The workspace has room for all units, and the instance is chosen for all if none is expected.
   Problem units = merged(p, Merging::kWgmmaLeast);
   if (units.blocks == 0) units.blocks = wgmma::forward::cells_of(units);
   Schedule schedule = wgmma::forward::schedule_of(units, machine, wgmma::forward::kWideTile);

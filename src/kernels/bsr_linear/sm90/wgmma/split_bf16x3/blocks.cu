@@ -9,19 +9,19 @@ namespace {
 
 constexpr int kSide = 32, kThreads = 256;
 
-// A thread block takes a block. It finds the block's largest magnitude, then moves tiles of 32 outputs x 32 k
-// through shared memory.
+// A thread block converts one block. It finds the block's largest magnitude, then moves tiles of 32 outputs x
+// 32 k through shared memory.
 __global__ void __launch_bounds__(kThreads)
     split(std::byte* __restrict__ planes, std::int32_t* __restrict__ kinds, const float* __restrict__ values,
           const std::int32_t* __restrict__ slot, int rows, int cols) {
   __shared__ float tile[kSide][kSide + 1];  // [output][k]
-  __shared__ unsigned largest;  // bits of a magnitude; they are ordered as magnitudes are, with NaN above all
+  __shared__ unsigned largest;  // bits of a magnitude: ordered like magnitudes, with NaN above all
   const std::int64_t block = blockIdx.x, elements = std::int64_t{rows} * cols;
   const bool transposed = slot != nullptr;
   const float* const from = values + (transposed ? slot[block] : block) * elements;
   const int outputs = transposed ? cols : rows, side = transposed ? rows : cols;
 
-  // The kind of the block: its largest magnitude, and whether it has an infinity.
+  // The block's kind follows from its largest magnitude and whether it has an infinity.
   unsigned mine = 0;
   bool infinity = false;
   for (int i = threadIdx.x; i < elements; i += kThreads) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
   const int output = threadIdx.x / 8, chunk = threadIdx.x % 8 / 2,
-            half = threadIdx.x % 2;  // 8 k of the row; 4 k of the chunk
+            half = threadIdx.x % 2;  // chunk of 8 k in the row; half of 4 k
   for (int first_k = 0; first_k < side; first_k += kSide) {
     std::byte* const part = planes + (block * elements + std::int64_t{first_k} * outputs) * 6;
     for (int first_output = 0; first_output < outputs; first_output += kSide) {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
       __syncthreads();
-      // Cut two pairs of consecutive k, which go to positions chunk * 8 + half * 4 .. of the row.
+      // Split two pairs of consecutive k, which go to positions chunk * 8 + half * 4 .. of the row.
       std::uint32_t bits[3][2];
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {

@@ -1,4 +1,4 @@
-// Splits fp32 blocks into three planes of bf16, laid out as kernel.cuh wants them in shared memory.
+// Splits fp32 blocks into three planes of bf16, in the layout that kernel.cuh reads from shared memory.
 //
 // w = high + middle + low, each cut off towards zero, so that each has the sign of w. Where w is not
 // below 2^-109, this is exact. What overflows in fp32 then overflows in every partial product alike, to the
@@ -21,8 +21,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Some elements of the block are infinite, and zero in the planes: of three parts times three, Inf * 0 would
-/// be NaN.
+/// Some elements of the block are infinite, and zero in the planes: among products of three terms by three,
+/// Inf * 0 would be NaN.
 inline constexpr std::int32_t kHasInfinity = 1;
 /// The whole block is zero in the planes: its largest magnitude is below 2^-100, where bf16's least denormal,
 /// 2^-133, would cut off bits.

@@ -24,7 +24,7 @@ int bf16x3(const MatmulArgs& args, const Schedule& schedule) noexcept {
     forward.activation = Activation::none;
   }
   if (!possible(operands_of<Forward, Bf16x3>(forward)))
-    return cudaErrorInvalidValue;  // before anything is launched
+    return cudaErrorInvalidValue;  // nothing was launched yet
   const cudaError_t status =
       bf16x3_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                     index.blocks, index.block, static_cast<cudaStream_t>(args.stream));

@@ -1,16 +1,16 @@
-// fp32 products on bf16 tensor cores (bf16x3). x and w are each the sum of three bf16, cut off towards zero
-// (blocks.h), and six of the nine products are added:
+// fp32 products on bf16 tensor cores (bf16x3). x and w are each the sum of three bf16 terms, truncated
+// towards zero (blocks.h), and six of the nine products are added:
 //
 //   x w ~ xh wh + (xh wm + xm wh) + (xm wm + xh wl + xl wh)
 //
-// What is left out, xm wl, xl wm and xl wl, is below 2^-21 of x w. The tensor cores add from the smallest to
-// the largest and over 32 k only, because longer sums lose bits in them; from there on fp32 registers add. x
-// arrives as fp32 and is split on its way into registers: planes of x would cost writing and reading half
-// again its size.
+// The omitted xm wl, xl wm and xl wl are below 2^-21 of x w. The tensor cores add from the smallest to the
+// largest term and over 32 k only, because longer sums lose bits in them; fp32 registers add these sums. x
+// arrives as fp32 and is split on its way into registers: writing and reading planes of x would move 1.5
+// times its bytes.
 //
-// What three bf16 cannot hold is zero in them and is multiplied as it is, by FFMA. That concerns tokens of
-// whose 32 k some are infinite or all are below 2^-100, and blocks of that kind. So no element's bits depend
-// on what other tokens or other blocks hold.
+// Values that three bf16 cannot hold are zero in the planes, and FFMA multiplies them in fp32. That concerns
+// tokens whose 32 k include an infinity or are all below 2^-100, and blocks of that kind. So no element's
+// bits depend on other tokens or other blocks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,11 +30,11 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 /// Operand registers for a warp's 16 tokens x 32 k.
 struct Bf16x3X {
   std::uint32_t part[3][2][4];  // high, middle, low; step of 16 k; register
-  bool special[2];              // tokens lane / 4 and lane / 4 + 8 are zero in the parts
-  bool any_special;             // of the warp
+  bool special[2];              //  4 and lane / 4 and lane / 4 + 8 are zero in the parts
+  bool any_special;             // in the warp
 };
 
-/// Cuts the low half off, which rounds towards zero. NaN may become Inf here, and the next part NaN.
+/// Truncates to bf16, which rounds towards zero. NaN may become Inf here, and the next term NaN.
 __device__ __forceinline__ float upper_half(float x) {
   return __uint_as_float(__float_as_uint(x) & 0xffff0000u);
 }
@@ -46,7 +46,7 @@ __device__ __forceinline__ Bf16x3X bf16x3_x(std::uint32_t row) {
   const int lane = threadIdx.x % 32, token = lane / 4, quarter = lane % 4;
   Bf16x3X x;
   float loaded[2][2][4];  // token, step, k
-  float largest[2];       // fmaxf drops NaN, which the parts can hold
+  float largest[2];       // fmaxf drops NaN, which the terms can hold
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ Bf16x3X bf16x3_x(std::uint32_t row) {
     x.special[below] = false;
   }
   // Four lanes share a token's 32 k. If the token is special, so are the values of at least one of these
-  // lanes; nearly always, no token of the warp is.
+  // lanes; nearly always the warp has no special token.
   x.any_special = __any_sync(0xffffffff, is_special(largest[0]) || is_special(largest[1]));
   if (x.any_special) {
 #pragma unroll
@@ -95,7 +95,7 @@ __device__ __forceinline__ Bf16x3X bf16x3_x(std::uint32_t row) {
   return x;
 }
 
-/// Adds what the parts of x and w leave out. `w` has the block's values from the K tile's first k on.
+/// Adds the products that the terms of x and w omit. `w` has the block's values from the K tile's first k on.
 /// Products of an ordinary token and an ordinary value are already in the sums; they are skipped, so that no
 /// bit of them changes.
 template <class T>
@@ -122,20 +122,20 @@ __device__ __forceinline__ void add_special(const Params& params, float (&sums)[
   }
 }
 
-/// sum = x parts^T for the block rows that are present; the others' sums stay as they were. `parts` is a
-/// shared address / 16.
+/// sum = x parts^T for the present block rows; the others' sums are unchanged. `parts` is a shared address /
+/// 16.
 template <class T>
 __device__ __forceinline__ void multiply_bf16x3(float (&sum)[T::kBlockRows][T::kSlice / 2], const Bf16x3X& x,
                                                 std::uint32_t parts, std::uint32_t record) {
   static_assert(T::kTokenBlocks == 1 && T::kPart == 32 && T::kKTiles == 1,
-                "one fragment of x to a warp, and its sums twice");
+                "a warp has one fragment of x, and holds its sums twice");
   constexpr std::uint32_t kPlane = T::kPlaneBytes / 16;
   ptx::wgmma_fence();
 #pragma unroll
   for (int block_row = 0; block_row < T::kBlockRows; ++block_row) {
     if ((record & T::present(block_row, 0)) == 0) continue;
     const std::uint32_t w = parts + block_row * 3 * kPlane;
-    constexpr int kProducts[6][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};  // parts of x, w
+    constexpr int kProducts[6][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};  // terms of x, w
 #pragma unroll
     for (int product = 0; product < 6; ++product) {
 #pragma unroll
@@ -148,8 +148,8 @@ __device__ __forceinline__ void multiply_bf16x3(float (&sum)[T::kBlockRows][T::k
   }
 }
 
-/// Adds what the planes lack of a K tile. `row` is as in bf16x3_x. `origin` has, for each block row that is
-/// present, its block in list order and the K tile within it.
+/// Adds the products of a K tile that the planes omit. `row` is as in bf16x3_x. `origin` has, for each
+/// present block row, its block in list order and the K tile within it.
 template <class T>
 __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums,
                                              std::uint32_t row, const Bf16x3X& x, std::uint32_t record,
@@ -159,20 +159,20 @@ __device__ __forceinline__ void add_specials(const Params& params, const Place& 
   for (int block_row = 0; block_row < T::kBlockRows; ++block_row) {
     if ((record & T::present(block_row, 0)) == 0 || !(x.any_special || (record & T::special(block_row)) != 0))
       continue;
-    // Read by the lane that gives the stage back; see consume().
+    // Read by the lane that releases the stage; see consume().
     const std::int32_t from = __shfl_sync(0xffffffff, threadIdx.x % 32 == 0 ? origin[block_row] : 0, 0);
     const int shares_log2 = params.side_log2 - T::kKTileLog2, share = from & ((1 << shares_log2) - 1);
     const std::int32_t block = from >> shares_log2;
     const std::int64_t slot = params.slot != nullptr ? ptx::ld_global(params.slot + block) : block;
     const std::int32_t output = T::kBlockRows == 1 ? place.output & ((1 << params.block_row_log2) - 1)
-                                                   : 0;  // a block row wider than the tile
+                                                   : 0;  // if a block row is wider than the tile
     const float* const values = params.exact + (slot << (params.block_row_log2 + params.side_log2)) +
                                 share * T::kKTile * params.step + output * params.block_row_step;
     add_special<T>(params, sums[0][block_row], row, x.special, values, (record & T::tiny(block_row)) != 0);
   }
 }
 
-/// The products of one K tile under way: the tensor cores' own sums for all block rows at once, and the parts
+/// The products of one K tile in flight: the tensor cores' own sums for all block rows at once, and the terms
 /// of x, which the tensor cores read meanwhile.
 template <class T>
 struct Bf16x3KTile {
@@ -187,14 +187,14 @@ struct Bf16x3KTile {
     multiply_bf16x3<T>(sum, x, parts, record);
   }
 
-  /// To be called when the products have finished, while the stage is still held.
+  /// Call it when the products have finished, before the stage is released.
   __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums,
                                                std::uint32_t from, std::uint32_t record,
                                                const std::int32_t (&origin)[T::kBlockRows]) {
     wgmma::forward::add_specials<T>(params, place, sums, row_of(from), x, record, origin);
   }
 
-  /// To be called when the products have finished; the stage may have been given back.
+  /// Call it when the products have finished; the stage may have been released.
   __device__ __forceinline__ void add_to(Sums<T>& sums, std::uint32_t record) {
 #pragma unroll
     for (int block_row = 0; block_row < T::kBlockRows; ++block_row) {

@@ -12,7 +12,7 @@
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
-// These need the headers of CUDA, which a build for CPUs may not have.
+// These need CUDA's headers, which a CPU build may not have.
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/wgmma/split_bf16x3/tokens.h"
 
@@ -35,7 +35,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (p.direction != Direction::dw) return wgmma::forward::refuse_tiles(p, kTile<kNarrow>);
   if (kNarrow) return "does forward and dx only";
   if (p.m == 0) return "sums over tokens by TMA, and there are none";
-  if (Bf16x3Tokens{p.rows, p.m}.rows() >= std::int64_t{1} << 31)  // TMA counts them so
+  if (Bf16x3Tokens{p.rows, p.m}.rows() >= std::int64_t{1} << 31)  // TMA's coordinates have 31 bits
     return {"counts the rows of three bf16 planes in 31 bits, for {} tokens", p.m};
   return {};
 }
@@ -43,10 +43,10 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 // Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25).
 struct Fit {
   double start_us, round_us;
-  double chain;             // ns of a step of the tile that ends last
-  double step, step_row;    // and of all tiles, whose waits overlap, with each block row of a tile
-  double flops, slices;     // 1e12 useful ones per second; what blocks of 32 outputs add
-  double splitting, block;  // W in three planes: its bytes, and ns for each value of a block
+  double chain;             // ns per step of the tile that ends last,
+  double step, step_row;    // and per step and block row of all tiles, whose waits overlap
+  double flops, slices;     // 1e12 useful flops per second; cost of blocks of 32 outputs
+  double splitting, block;  // splitting W into planes: a factor for its bytes, and ns per value of a block
   double streams;           // share of DRAM bytes not overlapped by the products
 };
 // Wide tiles, then narrow; forward, then dX.
@@ -59,7 +59,7 @@ constexpr Fit kFits[2][2] = {{{3.7, 1.74, 714, 290, 50, 121, 0.364, 1.91, 2.08, 
 template <bool kNarrow>
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  // dW adds a launch for what the bf16 parts cannot hold (tokens.h).
+  // dW adds a launch for the values that the bf16 planes cannot hold (tokens.h).
   if (p.direction == Direction::dw)
     return kLaunchUs + wgmma::dw::predict_us(p, device, wgmma::dw::kStepBf16x3, false);
   const Fit& fit = kFits[kNarrow][p.direction == Direction::dx];
@@ -73,7 +73,7 @@ double predict_us(const Problem& p, const Machine& machine) {
   const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
   const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
   const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
-  // A thread block of the pass before splits a whole block.
+  // A thread block of the splitting pass converts a whole block.
   const double splitting = chain_us(fit.block * w.side * w.gathered, device) +
                            fit.splitting * us(memory_seconds(bytes_of(p).stored, device));
   return fit.start_us + splitting + fit.round_us * std::ceil(tiles / device.multiprocessors) +
@@ -106,12 +106,12 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 template <bool kNarrow>
 Kernel row(const char* name) {
   Kernel made = cuda_row(name, propose<kNarrow>, launch);
-  // A pass prepares both operands of dW, and takes any alignment.
+  // A pass prepares both operands of dW and accepts any alignment.
   made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw ? Aligned::all : Aligned::none;
   };
   made.traits.adds_f32_residual = false;
-  made.traits.follows_index = true;  // the planes of blocks that are not stored are read by nobody
+  made.traits.follows_index = true;  // nothing reads planes of absent blocks
   return made;
 }
 

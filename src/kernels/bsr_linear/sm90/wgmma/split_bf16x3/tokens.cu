@@ -1,5 +1,5 @@
-// Splits dW's fp32 operands into planes of bf16, and adds what these cannot hold; tokens.h has the
-// layout.
+// Splits dW's fp32 operands into planes of bf16, and adds the products that these cannot hold; tokens.h has
+// the layout.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@ constexpr int kThreads = 256, kWarpColumns = 64, kColumns = kThreads / 32 * kWar
 struct Bf16x3Params {
   Bf16x3Operand operands[2];
   Bf16x3Tokens shape[2];
-  unsigned first_tiles;  // thread blocks in x that work on operands[0]
+  unsigned first_tiles;  // thread blocks along grid.x that work on operands[0]
   std::uint32_t* any;
   bool pairs[2];  // rows begin at multiples of 8 bytes
 };
 
-// A warp takes 32 tokens of 64 columns, and a lane takes two of the columns.
+// A warp takes 32 tokens of 64 columns, two columns per lane.
 __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ Bf16x3Params params) {
   const bool second = blockIdx.x >= params.first_tiles;
   const Bf16x3Operand& operand = params.operands[second];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ Bf16x3
     }
     if (column >= stride) continue;
     std::byte* const to = operand.planes + (group * (kBf16x3Planes * kBf16x3Tokens) * stride + column) * 2;
-    // Cut both columns into three parts.
+    // Split both columns into three terms.
 #pragma unroll
     for (int t = 0; t < kBf16x3Tokens; ++t) {
       float rest_low = special_low ? 0 : low[t], rest_high = special_high ? 0 : high[t];
@@ -103,8 +103,8 @@ __device__ __forceinline__ bool any_marked(const std::uint32_t* words, std::int6
   return any;
 }
 
-// A thread block takes stored blocks, one after another. This is slow where there are marks, which is rare;
-// where there are none, it is one load.
+// A thread block takes one stored block after another. This is slow where there are marks, which is rare;
+// without marks it is one load.
 __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ MarkedParams params) {
   if (*params.any == 0) return;
   const Bf16x3Tokens &rows = params.shape[0], &cols = params.shape[1];
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ M
     const std::int64_t end_row = min(first_row + params.bm, rows.columns),
                        end_col = min(first_col + params.bn, cols.columns);
     float* const out = params.out + block * params.bm * params.bn;
-    // Add the products of the groups of 32 tokens that are marked.
+    // Add the products of the marked groups of 32 tokens.
 #pragma unroll 1
     for (std::int64_t group = 0; group < rows.groups(); ++group) {
       const std::uint32_t* const row_marks = params.operands[0].marks + group * rows.mark_words();
@@ -181,8 +181,7 @@ cudaError_t add_marked_tokens(float* out, const IndexView& index, const Bf16x3Op
     params.shape[i] = {operands[i].from.columns, tokens};
   }
   params.any = any;
-  constexpr std::int64_t kMostBlocks =
-      1056;  // eight to each of an H200's SMs; nearly always they only find no mark
+  constexpr std::int64_t kMostBlocks = 1056;  // eight per SM of an H200; they nearly always find no mark
   if (index.blocks > 0) {
     add_marked<<<static_cast<unsigned>(std::min(index.blocks, kMostBlocks)), kThreads, 0, stream>>>(params);
   }

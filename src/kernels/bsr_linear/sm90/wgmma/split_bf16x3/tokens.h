@@ -1,4 +1,4 @@
-// Splits dW's fp32 operands into three planes of bf16, as wgmma::dw reads them, and adds to the product what
+// Splits dW's fp32 operands into three planes of bf16, as wgmma::dw reads them, and adds the products that
 // the planes cannot hold.
 //
 //   planes [tokens / 32][3][32][columns]  high, middle, low, each cut off towards zero (blocks.h says
@@ -27,9 +27,9 @@ struct Bf16x3Tokens {
   __host__ __device__ std::int64_t groups() const { return (tokens + kBf16x3Tokens - 1) / kBf16x3Tokens; }
   __host__ __device__ std::int64_t stride() const {
     return (columns + 7) / 8 * 8;
-  }  // elements of a row of the planes: a multiple of 16 bytes, which TMA wants
+  }  // elements per row of the planes: a multiple of TMA's 16 bytes
   __host__ __device__ std::int64_t rows() const { return groups() * kBf16x3Planes * kBf16x3Tokens; }
-  __host__ __device__ std::int64_t mark_words() const { return (columns + 63) / 64 * 2; }  // for 32 tokens
+  __host__ __device__ std::int64_t mark_words() const { return (columns + 63) / 64 * 2; }  // per 32 tokens
   std::size_t planes_bytes() const { return static_cast<std::size_t>(rows() * stride()) * 2; }
   std::size_t marks_bytes() const {
     return static_cast<std::size_t>(groups() * mark_words()) * sizeof(std::uint32_t);
@@ -46,8 +46,8 @@ struct Bf16x3Operand {
 cudaError_t bf16x3_tokens(const Bf16x3Operand (&operands)[2], std::int64_t tokens, std::uint32_t* any,
                           cudaStream_t stream) noexcept;
 
-/// out [blocks][bm][bn] += the products, in fp32 and in the order of the tokens, of those 32 tokens for which
-/// a column of dY or of X is marked. It returns at once where there is no mark.
+/// out [blocks][bm][bn] += the products, in fp32 and in token order, of the 32-token groups in which a column
+/// of dY or of X is marked. It returns at once if there is no mark.
 cudaError_t add_marked_tokens(float* out, const IndexView& index, const Bf16x3Operand (&operands)[2],
                               std::int64_t tokens, const std::uint32_t* any, cudaStream_t stream) noexcept;
 
