@@ -18,8 +18,8 @@ inline bool multiple_of(const void* pointer, std::int64_t stride, int bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0 && stride * 2 % bytes == 0;
 }
 
-/// Fills what does not depend on the kernel. Returns false for what the row refuses: a count that does not
-/// fit 32 bits, an operand that is not aligned.
+/// Fills the parameters that do not depend on the kernel. Returns false for what the row refuses: a count
+/// that does not fit 32 bits, or a misaligned operand.
 inline bool fill(Params& params, const MatmulArgs& args) {
   const IndexView& index = args.index;
   const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kStrip, 1);

@@ -1,6 +1,6 @@
 // Parameters of the kernels of sm90_decode_lines.
 //
-// A block row is cut into strips of 32 outputs (blocks of 16 x 16: of 16, the whole block row).
+// A block row is cut into strips of 32 outputs (16 x 16 blocks: of 16, the whole block row).
 // Params::block_rows counts block rows, not strips.
 #pragma once
 

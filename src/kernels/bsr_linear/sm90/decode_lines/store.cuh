@@ -1,4 +1,4 @@
-// The epilogue: where sums lie in shared memory, and four outputs of a token at a time to memory.
+// The epilogue: the layout of sums in shared memory, and stores of four outputs of a token at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,8 +11,8 @@
 
 namespace sparseloom::kernels::cuda::decode_lines {
 
-/// Where the sums of outputs 4 four .. 4 four + 3 of a token lie in a slot of 16 outputs, counted in float4.
-/// The XOR puts the lanes of one mma result into different banks.
+/// The index, in float4, of outputs 4 four .. 4 four + 3 of a token in a slot of 16 outputs. The XOR puts the
+/// lanes of one mma result into different banks.
 __host__ __device__ constexpr int slot_four(int token, int four) {
   return token * 4 + (four ^ (token >> 2 & 1) * 2);
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ float residual_of(const Params& params, int token, in
   return C::Mma::to_float(ptx::ld_global(residual + token * params.residual_stride + row));
 }
 
-/// The bias bits of four outputs: the constructor starts the load, and the addition waits for it.
+/// The bias bits of four outputs: the constructor starts the load, the addition waits for it.
 struct BiasFour {
   std::uint16_t bits[4] = {};
 

@@ -2,15 +2,15 @@
 // sums (shared/epilogue/block_norms.cuh).
 //
 //   tile        128 rows of dW (columns of dY) x 256 columns of dW (columns of X). The kernel is persistent:
-//               a thread block takes tile after tile, and all tokens of each, since the norm of a sum is no
-//               sum of norms.
+//               a thread block takes tile after tile, and all tokens of each, since the norm of a sum is not
+//               the sum of norms.
 //   producer    One warp issues TMA for 64 tokens of the tile's columns of dY and X, in boxes 64 columns
 //   wide. consumers   Two warpgroups multiply 64 rows each by m64n256k16. Both operands are transposed on
 //   their way
 //               into the tensor cores.
 //
-// Tiles are taken down strips of kStripTiles rows of tiles, so that those that run at a time share columns of
-// both operands in L2.
+// Tiles are walked in strips of kStripTiles rows of tiles, so that concurrent tiles share columns of both
+// operands in L2.
 #pragma once
 
 #include <cuda.h>
@@ -41,7 +41,7 @@ static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
               (kConsumers + 1) * ptx::registers_at_launch(kThreads));
 static_assert(kDyBoxes == kConsumers, "a warpgroup multiplies one box of dY");
 
-/// How wgmma finds its operands in the boxes of a stage.
+/// The layout of the operands in the boxes of a stage, for wgmma's descriptors.
 template <class Element>
 struct Box {
   static constexpr std::uint64_t kDescriptor = Element::descriptor(kBoxColumns, kBoxBytes);
@@ -51,7 +51,7 @@ struct Box {
 /// Dynamic shared memory, which begins at a multiple of 1024.
 struct SharedStorage {
   std::byte ring[kStages][kStageBytes];  // boxes of dY, boxes of X
-  // Of two tiles in turn: a warp may write those of the next tile while others still read.
+  // Double-buffered: a warp may write the next tile's cells while others still read.
   float cells[2][kCellRows][kCellColumns];
   std::uint64_t full[kStages], empty[kStages];  // mbarriers
 };
@@ -108,7 +108,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage& sha
 template <BlockNorm kNorm>
 __device__ __forceinline__ void finish_tile(const Params& params, float (&cells)[kCellRows][kCellColumns],
                                             const TilePlace& place, const float (&sums)[kColumns / 2]) {
-  // A warp has two rows of cells: those of the sums' rows t / 4, and those of the rows 8 further.
+  // A warp has two rows of cells:  4, and those of the rows 8 further/ 4, and those of the rows 8 further.
   float own[2 * kCellColumns];
 #pragma unroll
   for (int i = 0; i < 2 * kCellColumns; ++i) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage& sha
         Element::mma(sums, Box<Element>::kDescriptor | (dy + k * Box<Element>::kStep),
                      Box<Element>::kDescriptor | (x + k * Box<Element>::kStep));
       ptx::wgmma_commit();
-      // Give the stage before back: its wgmmas have ended once only those just issued are left.
+      // Release the previous stage: its wgmmas have ended once only those just issued remain.
       ptx::wgmma_wait<1>();
       __syncwarp();
       if (step > 0 && lane == 0) pipeline.release(StageOf<kStages>(turn - 1).index);
@@ -160,7 +160,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage& sha
     __syncwarp();
     if (lane == 0) pipeline.release(StageOf<kStages>(turn - 1).index);
     ptx::pin(sums);
-    // Reduce the sums, while the producer fills the stages of the next tile.
+    // Reduce the sums while the producer fills the stages of the next tile.
     const TilePlace place = place_of(params, tile);
     switch (params.norm) {
       case BlockNorm::l1: finish_tile<BlockNorm::l1>(params, shared.cells[parity], place, sums); break;
@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_norms_kernel(const __grid_c
     ptx::fence_proxy_async();
   }
   __syncthreads();
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the compiler sees it is uniform
+  const int warpgroup =
+      __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells the compiler that it is uniform
   if (warpgroup == kConsumers) {
     ptx::release_registers_to<kProducerRegisters>();
     if (__shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0) == 0) produce(params, shared);

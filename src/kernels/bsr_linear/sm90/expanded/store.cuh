@@ -100,8 +100,8 @@ struct Transposed {
   int first_token, tokens, output, count;  // count: existing outputs of the lane
 
   __device__ __forceinline__ Transposed(const Params& params, const Cut::Segment& segment, int group,
-                                        float* place)
-      : staged(place), first_token(static_cast<int>(blockIdx.y) * params.tile_tokens) {
+                                        float* staging)
+      : staged(staging), first_token(static_cast<int>(blockIdx.y) * params.tile_tokens) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     tokens = min(params.m - first_token, params.tile_tokens);
     output = segment.tile * kTileOutputs + (warp / 4 * C::kOwnGroups + group) * kGroup + warp % 4 * 16 +

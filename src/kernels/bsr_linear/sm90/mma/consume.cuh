@@ -1,7 +1,7 @@
 // The consumers of sm90_mma: 16 warps, each of which multiplies two block rows of the tile by all its tokens.
-// An mma.sync takes 16 x 16 values and eight tokens, so a block is one operand, and a warp skips what its
-// block rows do not store. (wgmma was rejected: it needs 64 rows of one operand, of which a block of 16 fills
-// a quarter, or else X in registers and one of 16 branches for every block.)
+// An mma.sync multiplies 16 x 16 values by eight tokens, so a block is one operand, and a warp skips absent
+// blocks. (wgmma was rejected: it needs 64 rows of one operand, of which a block of 16 fills a quarter, or
+// else X in registers and one of 16 branches for every block.)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@
 namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// Loads the values of one block as operand A: 16 outputs x 16 positions of the reduction. `slot` is the
-/// address that this lane gives to ldmatrix.
+/// address that this lane passes to ldmatrix.
 template <class T>
 __device__ __forceinline__ void load_block(std::uint32_t (&a)[4], std::uint32_t slot) {
   if constexpr (T::kIsDx) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_block(std::uint32_t (&a)[4], std::uint32_t 
   }
 }
 
-/// Offset in a slot of the block's row that this lane gives to ldmatrix. The four 8 x 8 matrices follow the
+/// Offset in a slot of the block's row that this lane passes to ldmatrix. The four 8 x 8 matrices follow the
 /// order of operand A: outputs 0 to 7 and 8 to 15 at the first eight positions of the reduction, then the
 /// same outputs at the other eight. Outputs are the block's rows in forward, its columns in dx.
 template <class T>
@@ -51,8 +51,8 @@ __device__ __forceinline__ void multiply(float (&sums)[T::kTokens / 8][4], const
   }
 }
 
-/// Multiplies the blocks of a stage that this warp owns. `stored` is the warp's stage descriptor; `x` and
-/// `slot` are the addresses that this lane gives to ldmatrix.
+/// Multiplies this warp's blocks of a stage. `stored` is the warp's stage descriptor; `x` and `slot` are the
+/// addresses that this lane passes to ldmatrix.
 template <class T>
 __device__ __forceinline__ void multiply_stage(Sums<T>& sums, std::uint32_t stored, std::uint32_t x,
                                                std::uint32_t slot) {
@@ -94,14 +94,14 @@ __device__ __forceinline__ void consume(const Params& params, SharedFront<T>& fr
     Sums<T> sums = {};
     const Place place{tiles.m_tile() * T::kTokens, tiles.group() * T::kOutputs + warp * T::kStoreColumns};
     const Bias<T> bias = fetch_bias<T>(params, place);
-    // Wait for the tile's first stage. Later, the bits of a stage come with the descriptor of the one before.
+    // Wait for the tile's first stage. Later, a stage's bits come with the previous stage's descriptor.
     ptx::mbarrier_wait(turn.full(), turn.parity());
     std::uint32_t record = ptx::ld_shared_b32(turn.record(warp)), here = record;
 #pragma unroll 1
     while (true) {
       if (here & T::kStored)
         multiply_stage<T>(sums, here, x + turn.offset(), slots + turn.offset() + (record & T::kSlots));
-      // Give the stage back to its producer.
+      // Release the stage to its producer.
       __syncwarp();
       if (ptx::elect_lane()) ptx::mbarrier_arrive(turn.empty());
       turn.advance();

@@ -1,4 +1,4 @@
-// Entry points sm90_mma_forward and sm90_mma_merged: they pick the instance of kernel.cuh by dtype and
+// Entry points sm90_mma_forward and sm90_mma_merged: they select the instance of kernel.cuh by dtype and
 // direction.
 #include <cuda_runtime.h>
 

@@ -7,15 +7,14 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX of bf16 and f16 in blocks of 16 x 16 on Hopper (compute capability 9.0 only), by mma.sync
-/// for 512 outputs at a time, fed by TMA. Takes any m >= 1 and at most kMmaAlong block columns (dX: block
-/// rows), for which a table takes 24 KB of shared memory. Operands are
-/// aligned.
+/// for 512 outputs at a time, fed by TMA. Supports any m >= 1 and at most kMmaAlong block columns (dX: block
+/// rows), for which a table takes 24 KB of shared memory. Operands are aligned.
 inline constexpr int kMmaAlong = 1024;
 int sm90_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-/// The same for blocks of 8 on one side or both and 16 on the other. It first merges them into units of 16 x
-/// 16 with zeros in between (wgmma/merged/merge_blocks.h). The workspace holds the units and may be as large
-/// as the whole W.
+/// The product of blocks of 8 on one side or both and 16 on the other. It first merges them into units of 16
+/// x 16, padded with zeros (wgmma/merged/merge_blocks.h). The workspace holds the units and may be as large
+/// as the dense W.
 int sm90_mma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace sm90_mma {

@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(T::kThreads, 1) sm90_mma_kernel(const __grid_c
     ptx::fence_proxy_async();
   }
   __syncthreads();
-  ptx::wait_for_earlier_kernels();  // the setup above may overlap the kernel before
+  ptx::wait_for_earlier_kernels();  // the setup above may overlap the previous kernel
   ptx::let_next_kernel_begin();
 
-  const int warp = __shfl_sync(kWarp, threadIdx.x / 32, 0);  // the compiler sees it is uniform
+  const int warp = __shfl_sync(kWarp, threadIdx.x / 32, 0);  // tells the compiler that it is uniform
   if (warp >= T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     produce<T>(params, front, ring, warp - T::kConsumers);

@@ -47,13 +47,13 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.tiles = static_cast<unsigned>(m_tiles * groups);
   params.rotated = args.uneven_groups;
 
-  // An output that would fill much of L2 is evicted first.
+  // An output that would fill much of L2 is marked evict-first.
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   params.x_policy = ptx::L2Policy::evict_normal;
   params.out_policy = args.m * out_width * 2 > static_cast<std::int64_t>(device.l2_bytes / 4)
                           ? ptx::L2Policy::evict_first
                           : ptx::L2Policy::evict_normal;
-  // The ring has to fit, and the producers count on what ring_of promises.
+  // The ring has to fit, and the producers rely on ring_of's guarantees.
   params.slots = schedule.slots, params.stages = schedule.stages;
   const std::int64_t bytes =
       kRingBegin + std::int64_t{table_words(params.k_tiles)} * 4 +

@@ -1,4 +1,4 @@
-// Describes the matrices of sm90_mma to TMA.
+// The tensor-map descriptions of the matrices of sm90_mma.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// x is [m, reduction], the others are [m, outputs]; all are 16-bit.
 struct Operands {
-  TensorMapMatrix x, out, pre, residual;  // pre and residual have null data where args has none
+  TensorMapMatrix x, out, pre, residual;  // pre and residual have null data if args has none
 
   explicit Operands(const MatmulArgs& args) {
     const bool dx = args.direction == Direction::dx;

@@ -24,11 +24,11 @@ class Finder {
   explicit __device__ __forceinline__ Finder(const Table<T>& table)
       : table_(table), word_(table.word(0)), next_(table.first()) {}
 
-  /// Returns the stage descriptor, and writes to `block` the indices of the stage's blocks among the values.
+  /// Returns the stage descriptor, and writes to `block` the slots of the stage's blocks in values.
   __device__ __forceinline__ std::uint32_t find(const Params& params, int stage,
                                                 std::int32_t (&block)[T::kPlaces]) {
     const std::uint32_t record = table_.record(params, stage);
-    const int k_tile = stage >> table_.parts_log2();
+    const int k_tile = stage >> table_.subsets_log2();
 #pragma unroll 1
     while (quad_ < k_tile / 4) {
       next_ += __popc(word_);
@@ -59,8 +59,8 @@ class Finder {
   std::int32_t next_;  // index of the block row's first block at or after K tile 4 * quad_
 };
 
-/// Copies the `count` blocks of a stage into its slots. `from` and `slots` address this lane's 16 bytes of
-/// the first value block and of the first slot.
+/// Copies the `count` blocks of a stage into its slots. `from` and `slots` are the addresses of this lane's
+/// 16 bytes in the first block of values and in the first slot.
 template <class T>
 __device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_t* blocks, int count,
                                             std::uint32_t slots) {
@@ -105,14 +105,14 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
   int stage = producer;
 #pragma unroll 1
   while (tiles.any(params)) {
-    // Write the table of this tile's group, unless the tile before had the same group.
+    // Write the table of this tile's group, unless the previous tile had the same group.
     if (!written) table.write(params, producer);
     const std::int32_t token = tiles.m_tile() * T::kTokens;
     const int group = tiles.group();
     tiles.advance(params);
     written = tiles.group() == group;
     if (!written) table.ask(params, tiles.group());  // prefetch for the next table
-    const int stages = params.k_tiles << table.parts_log2();
+    const int stages = params.k_tiles << table.subsets_log2();
     if (stage < stages) {
       Finder<T> finder(table);
       std::int32_t block[T::kPlaces];
@@ -121,7 +121,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
       while (true) {
         const std::uint32_t record = next;
         const int slot = static_cast<int>((record & T::kSlots) / T::kSlotBytes),
-                  k_tile = stage >> table.parts_log2();
+                  k_tile = stage >> table.subsets_log2();
         // List the stage's blocks in the order of the slots.
 #pragma unroll
         for (int place = 0; place < T::kPlaces; ++place) {
@@ -134,11 +134,11 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
         // Look up the next stage now, so that dx's loads overlap this stage's copies.
         const bool more = stage < stages;
         if (more) next = finder.find(params, stage, block);
-        // Wait until the consumers have freed the stage, then write its descriptors.
+        // Wait until the consumers have released the stage, then write its descriptors.
         ptx::mbarrier_wait(turn.empty(), turn.parity() ^ 1);
         if (lane % 2 == 0) ptx::st_shared_b32(turn.record(lane / 2), record);
         __syncwarp();  // all lanes have written descriptors and list
-        // Issue TMA for X, which a stage without blocks does not need; then cp.async for the blocks.
+        // Issue TMA for X, unless the stage has no blocks; then cp.async for the blocks.
         if (ptx::elect_lane()) {
           if (count == 0) {
             ptx::mbarrier_arrive(turn.full());

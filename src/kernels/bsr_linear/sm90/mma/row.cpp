@@ -18,19 +18,19 @@ namespace {
 
 // Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25); forward, then dX.
 struct Fit {
-  double start_us, step, block;  // ns of a thread block: for a K tile of 64, which all warps wait for and
-                                 // pass over, and for a block times 64 tokens
-  double longest;                // what of the longest block row's excess over the mean the others wait for
-  double streams;                // share of DRAM bytes not overlapped by the products
+  double start_us, step, block;  // ns of a thread block: per K tile of 64, which all warps wait for and step
+                                 // over, and per block times 64 tokens
+  double longest;  // fraction of the longest block row's excess over the mean that is waited for
+  double streams;  // share of DRAM bytes not overlapped by the products
 };
 constexpr Fit kForward{4.0, 104, 12.1, 0.3, 0.362}, kDx{4.0, 115, 11.2, 0.36, 0.343};
 
-// Bands whose K tiles fit the slots took this many times as long as blocks at random, in the sweeps of an
-// H200 and an H100: most consumer warps have nothing in a K tile, and those that have much are waited for.
+// In the sweeps of an H200 and an H100, bands whose K tiles fit the slots took this many times as long as
+// blocks at random: most consumer warps have no block in a K tile and wait for the few that have many.
 constexpr double kBand = 1.2;
 
-// The share of its places that the fullest K tile of a tile stores, without chance: neighbouring rows of a
-// band store the same block columns, each of which some `mean * rows / columns` rows have.
+// The fraction of its places that the fullest K tile of a tile stores, without chance: neighbouring rows of a
+// band store the same block columns, each of which is stored by some `mean * rows / columns` rows.
 double fullest(const Work& w) {
   const double blocks = w.mean / kSide;
   return w.banded ? std::min(1.0, blocks * w.block_rows / w.block_columns / kTileBlockRows) : w.density;
@@ -42,9 +42,10 @@ Ring ring_for(const Work& w) { return ring_of(fullest(w), static_cast<int>(std::
 double stages_of_k_tile(const Work& w) {
   if (!w.banded) return 1;
   const double most = kMostSlots * fullest(w);
-  double parts = 1;
-  for (const int slots = ring_for(w).slots; most / parts > slots && parts < kTileBlockRows / 2;) parts *= 2;
-  return parts;
+  double subsets = 1;
+  for (const int slots = ring_for(w).slots; most / subsets > slots && subsets < kTileBlockRows / 2;)
+    subsets *= 2;
+  return subsets;
 }
 
 }  // namespace
@@ -61,13 +62,13 @@ Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
 }
 
 // The kernel is limited by L2, from which every 512 outputs read X and every 64 tokens read the values, or
-// with many blocks by mma.sync and what feeds it.
+// with many blocks by mma.sync and its operand loads.
 double predict_us(const Problem& p, const plan::Machine& machine) {
   const Device device(machine);
   const Work w = work_of(p);
   const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
   const double tiles = std::ceil(w.m / kTileTokens) * std::ceil(w.out / kTileOutputs);
-  // Figures of a whole tile; the last tile of a row of tiles may have fewer.
+  // Figures of a full tile; the last tile of a row of tiles may be smaller.
   const double k_tiles = std::ceil(w.depth / kKTile),
                blocks = static_cast<double>(p.blocks) * std::min(1.0, kTileOutputs / w.out);
   const double rounds = std::ceil(tiles / device.multiprocessors);
@@ -87,8 +88,8 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   Schedule schedule;
   schedule.tile_m = kTileTokens, schedule.tile_n = kTileOutputs, schedule.tile_k = kKTile;
   schedule.stages = ring.stages, schedule.slots = ring.slots;
-  // The smallest grid that still takes the fewest rounds. It often divides into whole M tiles, so that each
-  // thread block keeps one group of block rows.
+  // The smallest grid with the fewest waves. It often divides into whole M tiles, so that each thread block
+  // keeps one group of block rows.
   const std::int64_t tiles =
       std::max<std::int64_t>(1, ceil_div(p.m, kTileTokens) * ceil_div(dx ? p.cols : p.rows, kTileOutputs));
   schedule.grid =

@@ -1,4 +1,4 @@
-// What the row of sm90_mma shares with that of sm90_mma_merged.
+// Shared by the rows of sm90_mma and sm90_mma_merged.
 #pragma once
 
 #include "plan/machine.h"
@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda::sm90_mma {
 
-/// What the kernel refuses of a problem, whatever the number of blocks.
+/// The kernel's refusals of a problem, whatever the number of blocks.
 Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
 /// The ring and the grid, for a problem that the kernel does not refuse.
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine);

@@ -1,6 +1,5 @@
-// The epilogue of sm90_mma: out = round(act(sums + bias) + residual). The sums of 16 outputs x 8 tokens are
-// transposed by stmatrix on their way to shared memory, from where TMA stores boxes, so that padding needs no
-// test.
+// The epilogue of sm90_mma: out = round(act(sums + bias) + residual). stmatrix transposes the sums of 16
+// outputs x 8 tokens into shared memory, from where TMA stores boxes, so that padding needs no test.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +16,12 @@
 
 namespace sparseloom::kernels::cuda::sm90_mma {
 
-/// The sums of a warp, as mma.sync leaves them: a lane has outputs lane / 4 and lane / 4 + 8 of each block
-/// row, at tokens 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
+/// The sums of a warp in mma.sync's layout: a lane has outputs lane / 4 and lane / 4 + 8 of each block row,
+/// at tokens 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
 template <class T>
 using Sums = float[T::kWarpBlockRows][T::kTokens / 8][4];
 
-/// Where a warp stores: the first token of the tile, the first output of the warp.
+/// The destination of a warp: the first token of the tile, the first output of the warp.
 struct Place {
   std::int32_t token, output;
 };
@@ -48,7 +47,7 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   return bias;
 }
 
-/// Shared addresses of a warp's staging buffer, and of the mbarrier of the residual that TMA loads into it.
+/// Shared addresses of a warp's staging buffer, and of the mbarrier of the residual's copies into it.
 struct Exit {
   std::uint32_t staging, residual;
 };
@@ -61,7 +60,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& 
   const int lane = threadIdx.x % 32;
   // Wait until the staging buffer is free, and fetch the residual into it.
   if (ptx::elect_lane()) {
-    ptx::bulk_wait_read<0>();  // the store before has read the buffer
+    ptx::bulk_wait_read<0>();  // the previous store has read the buffer
     if (adds) {
       ptx::mbarrier_arrive_expect_tx(exit.residual, T::kStoreBytes);
       ptx::tma_load_2d(exit.staging, &params.residual, place.output, place.token + first, exit.residual);

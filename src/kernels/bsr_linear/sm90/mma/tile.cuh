@@ -1,10 +1,9 @@
-// The compile-time side of sm90_mma: the shape of a tile, and where its bytes lie in shared memory.
+// The compile-time side of sm90_mma: the shape of a tile, and the layout of shared memory.
 //
 //   block row   A block row of W (forward) or a block column of W (dx): 16 outputs.
 //   K tile      64 consecutive positions of the reduction, four blocks wide: 128 bytes of a token, which TMA
 //               and L2 move at full rate. The four blocks are its `places`.
-//   part        Those of a tile's block rows whose blocks of a K tile fill one stage: nearly always all of
-//               them.
+//   subset      The block rows of a tile whose blocks of a K tile fill one stage: nearly always all of them.
 //   slot        512 bytes of a stage that hold one block as it is stored, except that rows 4 to 7 and 12 to
 //               15 have their halves exchanged. So neither ldmatrix nor the copies, which fill 128 bytes at a
 //               time, have bank conflicts (with the halves in separate planes, the copies took 32 cycles
@@ -74,39 +73,40 @@ struct Tile {
 
   static_assert(kMostSlots * kSlotBytes <= kSlots && kSlots % kSlotBytes == 0);
   static_assert(kBlockRows == 32 && kWarpBlockRows == 2 && kPlaces == 4,
-                "a lane of a producer each; a byte for two block rows in a K tile");
-  static_assert(kConsumers % 4 == 0 && kProducers == 4, "whole warpgroups trade registers");
+                "each block row has a lane of a producer; a K tile of two block rows has one byte");
+  static_assert(kConsumers % 4 == 0 && kProducers == 4, "setmaxnreg applies to whole warpgroups");
   static_assert((kProducerRegisters * kProducers + kConsumerRegisters * kConsumers) * 32 <=
                 kThreads * ptx::registers_at_launch(kThreads));
   static_assert(kStoreRowBytes == 64 && kTokens % kStoreTokens == 0);
 };
 
-/// The part of a stage that is not in the ring: its barriers, and a stage descriptor for each consumer warp.
+/// The control data of a stage: its barriers, and a stage descriptor per consumer warp.
 template <class T>
 struct Stage {
   std::uint64_t full, empty;  // mbarriers
   std::uint32_t record[T::kConsumers];
 };
 
-/// The front of dynamic shared memory, which begins at a multiple of 1024. Behind it lie the ring, whose
+/// The front of dynamic shared memory, which begins at a multiple of 1024. It is followed by the ring, whose
 /// stages hold X [kTokens][kKTile] and `slots` blocks each, and the table (table.cuh).
 template <class T>
 struct SharedFront {
   std::byte staging[T::kConsumers][T::kStoreBytes];
-  std::uint32_t blocks[T::kProducers][T::kMostSlots];  // indices of the values of the stage being filled
+  std::uint32_t blocks[T::kProducers]
+                      [T::kMostSlots];  // slots in values of the blocks of the stage being filled
   Stage<T> stage[T::kMostStages];
   std::uint64_t residual[T::kConsumers];  // mbarriers: the residual has landed in a warp's staging
 };
 
 template <class T>
 inline constexpr int kFrontBytes = (sizeof(SharedFront<T>) + 1023) / 1024 * 1024;
-static_assert(kFrontBytes<Tile<Forward, Bf16>> == kRingBegin, "ring.h counts on it");
+static_assert(kFrontBytes<Tile<Forward, Bf16>> == kRingBegin, "ring.h has the ring's offset as a constant");
 
 struct Params {
   CUtensorMap x;                   // [m, width]: x or dy; boxes of kTokens x kKTile
   CUtensorMap out;                 // [m, out_width]; boxes of kStoreTokens x kStoreColumns
-  CUtensorMap pre;                 // with store_pre: as out, before the activation
-  CUtensorMap residual;            // with add_residual: as out
+  CUtensorMap pre;                 // with store_pre: out's shape, before the activation
+  CUtensorMap residual;            // with add_residual: out's shape
   const std::int32_t* list_begin;  // crow or ccol, [block rows]
   const std::int32_t* list_end;    // [block rows]
   const std::int32_t* along;       // col or row, [blocks]
@@ -116,7 +116,7 @@ struct Params {
   std::int32_t block_rows, out_width, k_tiles;
   unsigned tiles, groups;  // see Tiles
   bool rotated;            // see Tiles
-  int stages, slots;       // of the ring, and of a stage (an even number)
+  int stages, slots;       // stages of the ring, slots of a stage (an even number)
   Activation activation;
   bool store_pre, add_residual;
   ptx::L2Policy x_policy, out_policy;

@@ -13,8 +13,8 @@ namespace sparseloom::kernels::cuda::sm90_mma {
 
 /// Walks the tiles of a thread block: thread block i takes tiles i, i + gridDim.x, and so on. Tiles are
 /// numbered with groups of block rows fastest, M tiles slowest. If the grid is a multiple of the groups, a
-/// thread block meets one group only, whose table is then made once. Block rows of uneven length are balanced
-/// by `rotated`, which then takes the next group in every round.
+/// thread block visits one group only, whose table is then built once. Block rows of uneven length are
+/// balanced by `rotated`, which then takes the next group in every wave.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
@@ -36,7 +36,7 @@ class Tiles {
   unsigned tile_, m_tile_, group_;
 };
 
-/// A position in the ring, like CUTLASS's PipelineState, with shared memory addresses. All warps pass the
+/// A position in the ring, like CUTLASS's PipelineState, with shared memory addresses. All warps visit the
 /// same stages in the same order.
 template <class T>
 class Turn {
@@ -50,7 +50,7 @@ class Turn {
     ptx::opaque(stage_bytes_), ptx::opaque(bytes_), ptx::opaque(stages_);
   }
 
-  /// Goes on by `by` stages, at most as many as the ring has.
+  /// Advances by `by` stages, at most the ring's number of stages.
   __device__ __forceinline__ void advance(int by = 1) {
     offset_ += by * stage_bytes_;
     stage_ += by * kBytes;
@@ -65,10 +65,10 @@ class Turn {
   __device__ __forceinline__ std::uint32_t record(int warp) const {
     return stage_ + offsetof(Stage<T>, record) + warp * 4;
   }
-  __device__ __forceinline__ int offset() const { return offset_; }  // of the stage in the ring
+  __device__ __forceinline__ int offset() const { return offset_; }  // of the stage's data in the ring
   __device__ __forceinline__ unsigned parity() const {
     return parity_;
-  }  // of the phase of `full` in which the stage is filled
+  }  // parity of the phase of `full` in which the stage is filled
   __device__ __forceinline__ int ring_bytes() const { return bytes_; }
 
  private:

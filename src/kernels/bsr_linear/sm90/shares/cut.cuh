@@ -1,12 +1,12 @@
-// How sm90_shares divides the stored blocks. Strips of at most 64 outputs, or 128 (size_of says when), are
-// cut into pieces: of a block's outputs in the strip, at most 64 elements of the reduction.
+// How sm90_shares divides the stored blocks, as in stream-K. Strips of at most 64 outputs, or 128 (see
+// size_of), are cut into pieces: a block's outputs in the strip x at most 64 elements of the reduction.
 //
 //   units of cost   |e p p p p p p|e p|e|e p p p p p p p p|..    e: a strip's end, p: a piece; one unit each
 //   shares           0 0 0 0 0 1 1 1 1 1 2 2 2 2 2 3 3 3 ..      the same number of units each
 //
 // A strip is complete if one share holds all its pieces. Otherwise it is cut: the share with its first pieces
-// adds to its sums what the others leave in the workspace (store.cuh). The end of a strip counts as a unit so
-// that block rows without blocks are dealt out too.
+// adds the sums that the others leave in the workspace (store.cuh). The end of a strip counts as a unit so
+// that block rows without blocks are assigned too.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/shares/params.cuh"
@@ -14,10 +14,10 @@
 
 namespace sparseloom::kernels::cuda::shares {
 
-/// The list pointers of consecutive block rows, kept in shared memory; those outside are read where they are.
+/// The list pointers of consecutive block rows, kept in shared memory; others are read from global memory.
 struct Lists {
   static constexpr int kWindow = 768;
-  const std::int32_t* begin;  // all of them, global memory
+  const std::int32_t* begin;  // all of them, in global memory
   const std::int32_t* window;
   int first = 0;
 
@@ -27,12 +27,12 @@ struct Lists {
   }
 };
 
-/// Units before a block row of which the pieces before it are known.
+/// Units before a block row, given the number of blocks before it.
 __device__ __forceinline__ int cost_before(const Params& params, int block_row, std::int32_t blocks) {
   return ((blocks << params.pieces_log2) + block_row) << params.strips_log2;
 }
 
-/// The shares, whose sizes differ by one at most: the longer ones first.
+/// The shares, whose sizes differ by at most one: the longer ones first.
 struct Cut {
   int each, longer;  // units of a share; `longer` shares have one more
 
@@ -50,7 +50,7 @@ struct Cut {
   }
 };
 
-/// Fills the window if it holds all lists, else nothing. All threads call it.
+/// Fills the window if all lists fit, otherwise nothing. All threads call it.
 template <int kThreads>
 __device__ __forceinline__ void copy_lists(const Params& params, std::int32_t* window) {
   if (params.block_rows >= Lists::kWindow) return;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_lists(const Params& params, std::int32_t* w
 }
 
 /// The last block row whose units begin at or before `unit`. All threads call it; each round narrows the
-/// block rows down to one of kThreads ranges.
+/// search to one of kThreads ranges.
 template <int kThreads>
 __device__ __forceinline__ int find_block_row(const Params& params, const Lists& lists, int unit) {
   int low = 0, count = params.block_rows;

@@ -16,19 +16,20 @@ int sm90_shares(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace shares {
 
-/// The most tokens that a product may have: beyond, X is read from L2 too often.
+/// The most tokens of a product: beyond, X is read from L2 too often.
 inline constexpr std::int64_t kMostTokens = 256;
 
 struct Size {
-  int tokens, strip;        // of a tile
+  int tokens, strip;        // tokens and outputs of a tile
   int token_tiles, shares;  // the grid
   std::size_t workspace;    // bytes
 };
 
-/// m > 0. outputs and side: along the outputs; k_side: of a block along the reduction. wide: a strip may have
-/// 128 outputs, which TMA's swizzle of W leaves to forward. X is then read once for them, where the blocks
-/// suffice for some to each multiprocessor. Beyond 64 tokens that gains nothing (79 us for 81): the warps
-/// that multiply wait for each other's results, two to a scheduler, whatever is read.
+/// m > 0. `outputs` and `side` are extents along the outputs; `k_side` is a block's extent along the
+/// reduction. wide: a strip may have 128 outputs, which TMA's swizzle of W allows in forward only. X is then
+/// read once for them, if there are enough blocks for each multiprocessor. Beyond 64 tokens that gains
+/// nothing (79 us for 81): the consumer warps, two to a scheduler, wait for each other's results, whatever is
+/// read.
 inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t blocks, int side, int k_side,
                     bool wide, int multiprocessors) {
   Size size{};
@@ -39,7 +40,7 @@ inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t blocks, i
   const std::int64_t units = strips + blocks * (side / size.strip) * std::max(k_side / 64, 1);
   size.shares = static_cast<int>(std::clamp<std::int64_t>(std::max(multiprocessors, 1) / size.token_tiles, 1,
                                                           std::max<std::int64_t>(units, 1)));
-  // A tile of sums and a flag for each thread block.
+  // A tile of sums, and a flag per thread block.
   size.workspace = std::size_t{4} * size.token_tiles * size.shares * (size.tokens * size.strip + 2);
   return size;
 }

@@ -1,14 +1,15 @@
-// Forward and dX of few tokens with a block-sparse W, the stored blocks dealt out evenly whatever their rows:
+// Forward and dX of few tokens with a block-sparse W whose stored blocks are divided evenly, whatever their
+// rows:
 //
 //   forward  out[t, n] = act(sum_k x[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k x[t, k] W[k, n]
 //
 //   grid.x: shares (cut.cuh), the last one first        grid.y: tiles of at most kTokens tokens
-//   warps:  eight that multiply, one that copies chunks of X and W into a ring of stages, and one that tells
-//           other thread blocks of sums that they add
+//   warps:  eight that multiply, one that copies chunks of X and W into a ring of stages, and one that
+//           tells other thread blocks that sums have arrived
 //
-// The rows of cut strips meet in store.cuh. Rejected: a second kernel that adds them, whose start takes
-// longer than what it does; and warps that both copy (by cp.async) and multiply, one after the other (the log
-// has the figures).
+// The sums of cut strips meet in store.cuh. Rejected: a second kernel that adds them, whose launch takes
+// longer than its work; and warps that both copy (by cp.async) and multiply, one after the other (the log has
+// the figures).
 #pragma once
 
 #include "kernels/bsr_linear/sm90/shares/produce.cuh"
@@ -17,9 +18,9 @@
 
 namespace sparseloom::kernels::cuda::shares {
 
-/// Prefetches into L2 what this share would read if all block rows had the same length.
+/// Prefetches this share into L2, as if all block rows had the same length.
 __device__ __forceinline__ void prefetch_share(const Params& params, int share) {
-  constexpr int kLine = 128, kMost = 64 * 1024;  // bytes of a cache line, and of values
+  constexpr int kLine = 128, kMost = 64 * 1024;  // bytes of a cache line, and most bytes of values
   constexpr int kWords = kLine / 4;
   for (int row = threadIdx.x * kWords; row <= params.block_rows; row += kThreads * kWords)
     ptx::prefetch_line_l2(params.list_begin + row);

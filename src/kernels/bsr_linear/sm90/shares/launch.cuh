@@ -1,5 +1,5 @@
-// Host side of sm90_shares: fills the parameters, chooses the instance that the schedule names and
-// launches both kernels.
+// Host side of sm90_shares: fills the parameters, selects the instance that the schedule names and launches
+// it.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@ namespace sparseloom::kernels::cuda::shares {
 template <class C>
 using Sums = float[C::kFragmentsM][C::kFragmentsN][4];
 
-/// A warp's place in the thread block.
+/// A warp's position in the thread block.
 template <class C>
 struct Warp {
   int lane, m, n, k;
@@ -22,7 +22,7 @@ struct Warp {
   }
 };
 
-/// steps: those that the stage holds.
+/// steps: the valid steps of the stage.
 template <class C>
 __device__ __forceinline__ void multiply(Sums<C>& sums, const Warp<C>& warp, std::uint32_t x, std::uint32_t w,
                                          int steps) {

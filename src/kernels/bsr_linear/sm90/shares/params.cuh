@@ -1,5 +1,4 @@
-// What both kernels of sm90_shares get, and the words they share. For dX, "block row" means block column
-// in all files of this folder.
+// The kernel parameters of sm90_shares. For dX, "block row" means block column in all files of this folder.
 #pragma once
 
 #include <cuda.h>
@@ -25,14 +24,14 @@ struct Params {
   void* pre;                       // the same before the activation, or null
   float4* partials;                // [token tile][share][fragment][lane]
   std::uint64_t* flags;            // [token tile][share]
-  std::uint64_t nonce;             // what a flag holds that is set
+  std::uint64_t nonce;             // value of a set flag
   std::int64_t out_stride, pre_stride, residual_stride;
   int m, out_width;
   int block_rows, shares;
-  int tile_tokens;             // from token tile to token tile, at most what a tile holds
+  int tile_tokens;             // tokens per token tile, at most a tile's capacity
   int side_log2, k_side_log2;  // of a block along the outputs, and along the reduction
-  int strips_log2;             // strips of a block row: one or two
-  int pieces_log2;             // pieces of a block in a strip: one, or two
+  int strips_log2;             // strips per block row: one or two
+  int pieces_log2;             // pieces per block in a strip: one or two
   Activation activation;
   bool store_pairs, store_pre_pairs;  // two outputs may be stored at once
   std::int64_t blocks, block_bytes;   // for prefetching only

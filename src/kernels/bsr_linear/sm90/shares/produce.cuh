@@ -1,4 +1,4 @@
-// The warp of sm90_shares that copies: TMA brings a box of X and one of W for each piece.
+// The warp of sm90_shares that copies: TMA copies a box of X and one of W for each piece.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/shares/stream.cuh"
@@ -9,7 +9,7 @@
 
 namespace sparseloom::kernels::cuda::shares {
 
-/// Entries of an index list, 32 in a register of the warp and the next 32 on their way.
+/// Entries of an index list: 32 in a register of the warp, and the next 32 in flight.
 class Window {
  public:
   __device__ __forceinline__ Window(const std::int32_t* list, std::int32_t end, std::int32_t first)
@@ -20,7 +20,7 @@ class Window {
         now_(load(first)),
         next_(load(first + 32)) {}
 
-  /// The entry at a position of the list. All lanes of the warp pass the same.
+  /// The entry at a position of the list. All lanes of the warp pass the same position.
   __device__ __forceinline__ std::int32_t at(std::int32_t position) {
     if (static_cast<unsigned>(position - first_) >= 32) {
       const bool follows = static_cast<unsigned>(position - first_) < 64;
@@ -42,7 +42,7 @@ class Window {
   std::int32_t now_, next_;
 };
 
-/// Waits until `count` shares have left their sums, and takes their flags down.
+/// Waits until `count` shares have left their sums, and clears their flags.
 __device__ __forceinline__ void await_shares(std::uint64_t* flags, std::uint64_t nonce, int count) {
   for (int i = threadIdx.x % 32; i < count; i += 32) {
     while (ptx::ld_acquire_gpu(flags + i) != nonce) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void await_shares(std::uint64_t* flags, std::uint64_t
   __syncwarp();
 }
 
-/// blocks: the number of all.
+/// blocks: the total number.
 template <class C>
 __device__ __forceinline__ void produce(const Params& params, const Lists& lists, const Cut& cut,
                                         Cursor cursor, int share, std::int32_t blocks, Shared<C>& shared) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void produce(const Params& params, const Lists& lists
     shared.records[stage].end = kNoStage;
     ptx::mbarrier_arrive(full + stage * 8);
   }
-  // The flags of the strip that begins here and continues in other shares, which only the last one can.
+  // Wait for the flags of the strip that begins here and continues in other shares; only the last strip can.
   if (others == 0) return;
   await_shares(params.flags + std::int64_t{blockIdx.y} * params.shares + share + 1, params.nonce, others);
   if (ptx::elect_lane()) ptx::mbarrier_arrive(ptx::shared_address(&shared.met));

@@ -18,11 +18,11 @@ using plan::Machine;
 
 // Fitted to the sweeps of an H100 that docs/log names (2026-11-25).
 struct Fit {
-  double start_us, tokens_us;  // the launch, first and last bytes; and the sums of 128 tokens
-  double long_rows_us;         // sums of long rows, which end when everything does, pass through memory
-  double bytes_per_clock;      // of W and X that a multiprocessor takes from L2
-  double box_clocks;           // in which the copying warp starts a box
-  double stream;               // the memory's time over that of its rate
+  double start_us, tokens_us;  // the launch, first and last bytes; the sums of 128 tokens
+  double long_rows_us;         // sums of long rows, which finish last, pass through memory
+  double bytes_per_clock;      // rate of W and X from L2 to a multiprocessor
+  double box_clocks;           // clocks per box that the copying warp issues
+  double stream;               // DRAM time relative to its nominal rate
 };
 // Blocks of 128 outputs, beyond 64 tokens: 128 x 18432 x 73728 in blocks of 128 x 32, 81 us on an H100.
 constexpr double kTallShare = 0.83;
@@ -53,7 +53,7 @@ double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const shares::Size size = size_of_product(p, machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>(p.m);
-  // Every chunk of W brings as many columns of X, in boxes of their own.
+  // Every chunk of W needs as many columns of X, in boxes of their own.
   const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
   const double moved =
       stored * (size.token_tiles + tokens / size.strip) /

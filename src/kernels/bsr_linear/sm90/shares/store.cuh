@@ -1,12 +1,12 @@
-// The end of a strip: outputs, or sums for another share.
+// The end of a strip: store the outputs, or leave the sums for another share.
 //
-// The sums of a cut strip meet in the workspace. Every share but the first leaves what it has, at its own
-// beginning in most cases; the first adds in the order of the shares, so that the bits are the same in every
-// run. A warp of its own sets the flag that they are there, since it waits a microsecond until all
-// multiprocessors see them, and the warp that copies waits for the flags of others while the last stages are
-// multiplied. The workspace may hold anything when the kernel starts: a flag counts as set when it holds the
-// launch's nonce, which wgmma/dw/parts.cuh explains. A share waits only for thread blocks of lower numbers
-// (kernel.cuh), which the GPU starts before, so that the wait ends however few are resident.
+// The sums of a cut strip meet in the workspace. Every share but the first leaves its sums there, in most
+// cases at its own start; the first adds them in the order of the shares, so that the bits are the same in
+// every run. A dedicated warp sets the flag, since it waits a microsecond until all multiprocessors see the
+// sums, and the copying warp waits for the flags of others while the last stages are multiplied. The
+// workspace may hold anything when the kernel starts: a flag counts as set if it holds the launch's nonce
+// (see wgmma/dw/parts.cuh). A share waits only for thread blocks of lower index (kernel.cuh), which the GPU
+// starts first, so the wait ends however few are resident.
 //
 // A fragment is 16 tokens x 8 outputs. A lane holds two neighbouring outputs of the tokens lane / 4 and
 // lane / 4 + 8, as mma leaves them.
@@ -33,8 +33,8 @@ __device__ __forceinline__ void store_pair(void* matrix, std::int64_t at, float 
   }
 }
 
-/// Stores a lane's outputs of a fragment. token: the first of its two; output: the first of its two; end: the
-/// first token that does not exist.
+/// Stores a lane's outputs of a fragment. token and output: the first of its two each; end: the first token
+/// past the last.
 template <class Element>
 __device__ __forceinline__ void store_fragment(const Params& params, int token, int end, int output,
                                                const float (&sums)[4]) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_fragment(const Params& params, int token, 
 }
 
 /// Adds the sums of the two warps that share a tile of outputs. Each then holds those of half of the columns:
-/// warp k the fragments from k * kFragmentsN / 2 on, moved to the front.
+/// warp k has the fragments from k * kFragmentsN / 2 on, moved to the front.
 template <class C>
 __device__ __forceinline__ void exchange(const Warp<C>& warp, float4* places, Sums<C>& sums) {
   constexpr int kHalf = C::kFragmentsN / 2;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void exchange(const Warp<C>& warp, float4* places, Su
   const auto place = [&](int k, int i, int j) {
     return places + (((tile * 2 + k) * C::kFragmentsM + i) * kHalf + j) * 32 + warp.lane;
   };
-  ptx::named_barrier_sync<64>(1 + tile);  // the other warp has read what it got at the strip before
+  ptx::named_barrier_sync<64>(1 + tile);  // the other warp has read the previous strip's sums
 #pragma unroll
   for (int i = 0; i < C::kFragmentsM; ++i) {
 #pragma unroll
@@ -133,8 +133,8 @@ __device__ __forceinline__ void leave(const Own<C>& own, float4* partials, int l
   }
 }
 
-/// Adds what the same warp of the `count` following shares left, in the order of the shares. partials: those
-/// of the first of them.
+/// Adds the sums that the same warp of the `count` following shares left, in the order of the shares.
+/// partials: those of the first of them.
 template <class C>
 __device__ __forceinline__ void add_shares(const Own<C>& own, float4* partials, int count, int lane,
                                            Sums<C>& sums) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void add_shares(const Own<C>& own, float4* partials, 
   }
 }
 
-/// Ends a strip. All warps that multiply call it.
+/// Ends a strip. All consumer warps call it.
 template <class C>
 __device__ __forceinline__ void end_strip(const Params& params, const Warp<C>& warp, const Record& record,
                                           int share, Shared<C>& shared, Sums<C>& sums) {

@@ -10,9 +10,9 @@ namespace sparseloom::kernels::cuda::shares {
 struct Cursor {
   int block_row, strip;
   std::int32_t first, end;            // the block row's list
-  int first_piece, piece, end_piece;  // of the strip, in this share
-  int left;                           // units of the share behind this strip
-  bool more = false;                  // there is such a chunk
+  int first_piece, piece, end_piece;  // pieces of the strip in this share
+  int left;                           // units of the share after this strip
+  bool more = false;                  // there is a next chunk
 
   __device__ __forceinline__ int pieces(const Params& params) const {
     return (end - first) << params.pieces_log2;
@@ -43,7 +43,7 @@ __device__ __forceinline__ Cursor cursor_at(const Params& params, const Lists& l
   return cursor;
 }
 
-/// Steps over a chunk of `taken` pieces.
+/// Advances past a chunk of `taken` pieces.
 __device__ __forceinline__ void advance(const Params& params, const Lists& lists, Cursor& cursor, int taken) {
   cursor.piece += taken;
   if (cursor.piece < cursor.end_piece) return;

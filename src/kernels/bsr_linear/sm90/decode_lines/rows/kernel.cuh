@@ -1,5 +1,5 @@
-// sm90_decode_lines: forward of at most 64 tokens with a block-sparse W on Hopper, with a group of warps for
-// each strip (32 outputs of a block row, or 16 where blocks are 16 x 16).
+// sm90_decode_lines: forward of at most 64 tokens with a block-sparse W on Hopper, with a group of warps per
+// strip (32 outputs of a block row, or 16 for blocks of 16 x 16).
 //
 //   out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])
 //
@@ -7,16 +7,16 @@
 //   in stages of 2 or 4 KB                             0  1    2  0    1  2        warp = stage % warps
 //
 // The limit is the bytes of the stored blocks. A strip knows its blocks from two row pointers: the first
-// bytes are requested one read after the kernel ahead has ended, and thread blocks exchange nothing. But only
-// the warps of one group work on a heavy strip, and few strips leave multiprocessors idle. Uneven rows
-// therefore go to other kernels. Rejected: an even share of all blocks for each warp of the GPU, whose sums
+// bytes are requested one read after the previous kernel has ended, and thread blocks exchange nothing. But
+// only the warps of one group work on a heavy strip, and few strips leave multiprocessors idle. Uneven rows
+// therefore go to other kernels. Rejected: equal shares of all blocks for each warp of the GPU, whose sums
 // meet in clusters. Finding the shares and exchanging the sums took 8 us outside of the stream, for 4 us
 // here; over 485 timed problems such a kernel beside this one gained .17 % in geometric mean, 18 % at most.
 //
-// At low density all of W is on its way at once, and whatever is requested later waits behind it. So columns
-// and bias come first, then W and tokens stage by stage. Rejected, as measured slower: thread blocks of the
-// next launch beside these, with half the warps each, to request their W meanwhile; deeper rings, which make
-// the tokens wait.
+// At low density all of W is in flight at once, and later requests wait behind it. So columns and bias come
+// first, then W and tokens stage by stage. Rejected, since they measured slower: thread blocks of the next
+// launch beside these, with half the warps each, to request their W meanwhile; and deeper rings, which delay
+// the tokens.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode_lines/rows/config.cuh"
@@ -30,7 +30,7 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// A strip (number `in_row` of block row `row`): its first block and how many blocks it has.
+/// A strip (number `in_row` of block row `row`): its first block and its number of blocks.
 struct Strip {
   const int row, in_row;
   int first = 0, count = 0;
@@ -44,7 +44,7 @@ struct Strip {
   }
 };
 
-/// Prefetches into L2 what the warps of a strip read first. All lanes of a warp call it.
+/// Prefetches a strip's first reads into L2. All lanes of a warp call it.
 template <class C>
 __device__ __forceinline__ void prefetch(const Params& params, const Guess& guess, const Strip& strip,
                                          int warp, int lane) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   char* shared = reinterpret_cast<char*>(dynamic_shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int number = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
-  // Before the earlier kernel has ended: prefetch into L2 and set up barriers.
+  // Before the previous kernel has ended: prefetch into L2 and set up barriers.
   if (number >= params.block_rows << params.strips_log2) return;
   Strip strip(params, number);
   prefetch<C>(params, guess, strip, warp, lane);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   // Read the strip's row pointers, then its bias.
   strip.read(params);
   const int row = number * C::kRows + threadIdx.x % (C::kRows / 4) * 4;
-  const BiasFour bias(params, row);  // loaded here, since its latency shows at the end of the kernel
+  const BiasFour bias(params, row);  // loaded early to hide its latency at the kernel's end
   // Multiply, then add up the warps' sums and store.
   walk.run(strip);
   ptx::named_barrier_sync(1 + threadIdx.y, blockDim.x);

@@ -14,8 +14,8 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// Prefetches 9 MB of W over all strips, but at most 24 KB of one, in one request of each warp. 8 KB of a
-/// strip were measured slower at densities up to .2.
+/// Prefetches 9 MB of W over all strips, but at most 24 KB per strip, in one request per warp. 8 KB per strip
+/// measured slower at densities up to .2.
 template <class C>
 Guess guess_of(const Params& params, std::int64_t strips, int warps) {
   const int bytes = static_cast<int>(std::min<std::int64_t>(24576, (std::int64_t{9} << 20) / strips));
@@ -35,7 +35,7 @@ int launch_instance(const Params& params, const Schedule& schedule, const Matmul
   constexpr auto kKernel = &decode_lines_rows_kernel<C, Walk>;
   constexpr int kWarpBytes = C::kWarpBytes + 8 * C::kStages;
   const int at_once = schedule.tiles_at_once, warps = schedule.warps;
-  // Tokens beyond the tile would be left out.
+  // The kernel would omit tokens past the tile.
   if (args.m > 8 * C::kTokenTiles || at_once < 1 || warps < 1 || at_once * warps > C::kWarps)
     return cudaErrorInvalidValue;
   if (const cudaError_t status = allow_shared_memory<kKernel>(C::kWarps * kWarpBytes, args.device);

@@ -1,4 +1,4 @@
-// How the warps of wide.cuh fetch W and X. Included by it.
+// Loads of W and X by the warps of wide.cuh, which includes it.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode_lines/rows/math.cuh"
@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// Starts the copy of a stage: part `part`, of kStageColumns columns, of the kBlockRow rows from `row` on in
+/// Starts the copy of a stage: columns part * kStageColumns and on, of the kBlockRow rows from `row` on in
 /// the matrix [blocks * bm, bn]. One thread calls it.
 template <class C>
 __device__ __forceinline__ void load_w(const Params& params, int row, int part, std::uint32_t to,
@@ -29,18 +29,18 @@ __device__ __forceinline__ void load_w(const Params& params, int row, int part, 
 template <class C>
 class TokenReader {
  public:
-  /// Lanes beyond the last token read that token again; their sums are not stored.
+  /// Lanes past the last token read that token again; their sums are not stored.
   __device__ __forceinline__ TokenReader(const Params& params, int lane)
       : x_(static_cast<const char*>(params.x)), cols_(params.cols), first_(lane % 4 * 8) {
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
       rows_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) *
                  static_cast<std::uint32_t>(params.x_stride * 2);
-      ptx::opaque(rows_[t]);  // keeps the offset in a register; else every load would recompute it
+      ptx::opaque(rows_[t]);  // keeps the offset in a register, or every load would recompute it
     }
   }
 
-  /// Loads the lane's part of columns k .. k + 31. Columns beyond the last give zeros (the number of columns
+  /// Loads the lane's share of columns k .. k + 31. Columns past the last give zeros (the number of columns
   /// is a multiple of 8), and so does everything if not `there`.
   __device__ __forceinline__ void load(Tokens<C>& x, int k, bool there) const {
     k += first_;

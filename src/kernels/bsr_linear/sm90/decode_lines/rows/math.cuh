@@ -18,11 +18,11 @@ namespace sparseloom::kernels::cuda::decode_lines::rows {
 template <class C>
 using Sums = float[2][C::kTokenTiles][4];
 
-/// X for a step: of each tile of 8 tokens, 16 bytes of token g.
+/// X for a step: 16 bytes of token g of each tile of 8 tokens.
 template <class C>
 using Tokens = uint4[C::kTokenTiles];
 
-/// Offset in a stage at which lane 4 g + q finds its 16 bytes of row line_row(0, g). For the stage's second
+/// Offset in a stage of the 16 bytes that lane 4 g + q reads from row line_row(0, g). For the stage's second
 /// 32 k, XOR the offset with 64.
 template <class C>
 __device__ __forceinline__ std::uint32_t lane_piece(int lane) {
@@ -31,15 +31,15 @@ __device__ __forceinline__ std::uint32_t lane_piece(int lane) {
   return static_cast<std::uint32_t>(row * 128 + ((lane % 4) ^ row) * 16);
 }
 
-/// Multiplies one step. piece: shared address of this lane's 16 bytes of the 32 k.
+/// Multiplies one step. fragment: the shared address of this lane's 16 bytes of the 32 k.
 template <class C>
-__device__ __forceinline__ void multiply(Sums<C>& sums, const Tokens<C>& x, std::uint32_t piece) {
+__device__ __forceinline__ void multiply(Sums<C>& sums, const Tokens<C>& x, std::uint32_t fragment) {
   constexpr std::uint32_t kRow = C::kStageColumns * 2;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     std::uint32_t low[4], high[4];
-    ptx::ld_shared(low, piece + tile * 16 * kRow);
-    ptx::ld_shared(high, piece + (tile * 16 + 8) * kRow);
+    ptx::ld_shared(low, fragment + tile * 16 * kRow);
+    ptx::ld_shared(high, fragment + (tile * 16 + 8) * kRow);
     const std::uint32_t first[4] = {low[0], high[0], low[1], high[1]};
     const std::uint32_t second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll

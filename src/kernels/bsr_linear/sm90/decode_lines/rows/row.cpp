@@ -19,19 +19,18 @@ namespace {
 
 using plan::Machine;
 
-// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/log names (2026-11-25):
-// the start, the sums of 64 tokens, the bytes of X, the longest block row, the rate from L2 to a
-// multiprocessor, and the rate at which memory serves one strip if there are few.
+// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/log names (2026-11-25): the start, the
+// sums of 64 tokens, the bytes of X, the longest block row, the rate from L2 to a multiprocessor, and the
+// DRAM rate of one strip if there are few.
 constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, kWideLongestNs = 0.33,
                  kBytesPerClock = 24.5, kStripBytes = 137e9;
-// Blocks of 16: the same times, the rate of the stored blocks as a stream over the memory's nominal rate,
+// Blocks of 16: the same times, the rate of the stored blocks as a stream relative to DRAM's nominal rate,
 // then the rate at which L2 answers requests of all multiprocessors together; a token is one request and a
 // block's values are four.
 constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kStream = 0.88, kNarrowStripBytes = 60e9,
                  kRequests = 150e9;
 
-// The same with X streamed (../x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
-// 16384.
+// Times with X streamed (../x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x 16384.
 constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPerClock = 48;
 
 Refusal refusal(const Problem& p, const Machine& machine) {

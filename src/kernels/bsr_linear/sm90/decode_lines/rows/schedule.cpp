@@ -26,12 +26,12 @@ Schedule x_streamed_schedule(std::int64_t block_rows, std::int64_t pairs) {
   return schedule;
 }
 
-/// Divides all warps that a multiprocessor has room for among the strips that it gets. Each strip gets a
-/// thread block of its own, which was measured faster at low density than one thread block for all of them.
-/// The exception: if the registers of a multiprocessor hold more thread blocks than it should get, the thread
-/// blocks of the next launch, which start while these leave, gather on the multiprocessors that have room
-/// first (measured slower). If there are too many strips for two warps each, thread blocks of four warps take
-/// turns.
+/// Divides all warps that fit on a multiprocessor among its strips. Each strip gets a thread block of its
+/// own, which measured faster at low density than one thread block for all of them. The exception: if a
+/// multiprocessor's registers hold more thread blocks than it should get, the thread blocks of the next
+/// launch, which start while these leave, gather on the multiprocessors that have room first (measured
+/// slower). If there are too many strips for two warps each, thread blocks of four warps run in several
+/// waves.
 void divide_warps(Schedule& schedule, std::int64_t strips, int multiprocessors, int most, int registers) {
   constexpr int kRegisters = 65536;
   const auto each = static_cast<int>(std::min<std::int64_t>(ceil_div(strips, multiprocessors), most));

@@ -1,4 +1,4 @@
-// What the row of sm90_decode_lines chooses, as a function of the problem and the machine alone.
+// The schedule of sm90_decode_lines, a function of the problem and the machine alone.
 #pragma once
 
 #include "plan/machine.h"
@@ -7,8 +7,8 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// The method, rows or x_streamed, the tile, and how many block rows or strips of them a thread
-/// block takes at once, with how many warps each. For a problem that the row does not refuse.
+/// The method (rows or x_streamed), the tile, the block rows or strips that a thread block takes at once, and
+/// the warps of each. For a problem that the row does not refuse.
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda::decode_lines::rows

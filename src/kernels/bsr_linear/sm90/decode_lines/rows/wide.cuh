@@ -8,10 +8,10 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::rows {
 
-/// Stores a warp's sums to a slot, from which they are added to those of other warps.
+/// Stores a warp's sums to a slot, from which the sums of all warps are added.
 template <class C>
 __device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, int lane) {
-  ptx::opaque(lane);  // else the addresses fill the registers of the mainloop
+  ptx::opaque(lane);  // keeps the addresses out of the mainloop's registers
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
@@ -60,9 +60,9 @@ class WideWalk {
     // X is loaded kAhead stages ahead of its use, and its columns as many stages ahead of that.
     constexpr int kAhead = C::kAhead / C::kStageSteps;
     const int stages = strip.count << parts_log2_;
-    int columns[kAhead];  // of blocks
+    int columns[kAhead];  // of the blocks
     Tokens<C> x[kAhead][C::kStageSteps];
-    // Prologue: load the columns, then W and X of a stage side by side.
+    // Prologue: load the columns, then W and X of a stage together.
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) columns[i] = column(strip, warp_ + i * warps_, stages);
 #pragma unroll
@@ -91,7 +91,7 @@ class WideWalk {
           load_x(x[i][step], columns[i], ahead, step, stages);
         }
         columns[i] = column(strip, ahead + kAhead * warps_, stages);
-        // Give the stage back once all lanes have read it, and start the copy of a later one into it.
+        // Release the stage once all lanes have read it, and start the copy of a later one into it.
         __syncwarp();
         fill(strip, slot, stage + C::kStages * warps_, stages);
         if (++slot == C::kStages) {

@@ -1,5 +1,5 @@
-// When sm90_decode_lines streams X through shared memory (kernel.cuh). The schedule and the cost model of
-// ../rows both ask.
+// Decides when sm90_decode_lines streams X through shared memory (kernel.cuh); used by the schedule and the
+// cost model of ../rows.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@ namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
 inline constexpr int kLeastTokens = 17;  // fewer tokens need few requests to L2 (rows/narrow.cuh)
 inline constexpr int kTokens = 32;
-inline constexpr int kMostStrips = 16;  // of a cluster, whose two thread blocks halve their blocks
-// The two instances: up to kFewWarps consumer warps with W in stages of more blocks, up to kMostStrips with
-// stages of fewer.
+inline constexpr int kMostStrips = 16;  // per cluster, whose two thread blocks halve their blocks
+// The two instances: up to kFewWarps consumer warps with stages of more blocks of W, or up to kMostStrips
+// with stages of fewer.
 inline constexpr int kFewWarps = 12, kFewStageBlocks = 6, kManyStageBlocks = 4;
 
-/// Block rows of a cluster: as few rounds as possible, with the block rows evenly spread over them. pairs:
-/// clusters that run at once.
+/// Block rows per cluster: the fewest waves, with block rows evenly spread over them. pairs: clusters that
+/// run at once.
 constexpr std::int64_t strips_each(std::int64_t strips, std::int64_t pairs) {
   const std::int64_t rounds =
       std::max<std::int64_t>((strips + pairs * kMostStrips - 1) / (pairs * kMostStrips), 1);
@@ -31,8 +31,8 @@ constexpr double moved_bytes(std::int64_t rows, std::int64_t cols, std::int64_t 
   return static_cast<double>(used * cols) * (kTokens * 2) + static_cast<double>(blocks) * (kSide * kSide * 2);
 }
 
-/// Whether streaming X moves its bytes faster than L2 answers requests block by block. The tokens of a block
-/// are 32 requests to L2, of 32 bytes each, if X is not streamed, and its values are 4. An H200's L2 answers
+/// Whether streaming X moves its bytes faster than L2 answers requests block by block. If X is not streamed,
+/// the tokens of a block are 32 requests to L2, of 32 bytes each, and its values are 4. An H200's L2 answers
 /// 145 requests per nanosecond, or sends 9.5 KB of whole rows.
 constexpr bool passes(std::int64_t m, std::int64_t rows, std::int64_t cols, std::int64_t blocks,
                       std::int64_t pairs) {

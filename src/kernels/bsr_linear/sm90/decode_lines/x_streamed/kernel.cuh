@@ -9,11 +9,11 @@
 //                         ======> chunks of X         |       chunks of X <======   a ring of four chunks
 //                                                                                   of 512 columns
 //
-// Fetched block by block, X would be twice the bytes of W, in requests of 32 bytes (rows/narrow.cuh).
-// Here one thread block starts at the first block of every block row and the other at the last, which the row
-// pointers give, and each takes half of a block row's blocks. Each streams X up to the farthest column that
-// the halves of its block rows reach. Rejected: X kept in shared memory, cut into eight ranges, whose sums
-// take 3 us to add up and in which each block row's blocks have to be found.
+// Fetched block by block, X would be twice the bytes of W, in requests of 32 bytes (rows/narrow.cuh). Here
+// one thread block starts at the first block of every block row and the other at the last, both given by the
+// row pointers, and each takes half of a block row's blocks. Each streams X up to the farthest column in its
+// halves of the block rows. Rejected: X kept in shared memory, cut into eight ranges, whose sums take 3 us to
+// add up and in which each block row's blocks would have to be found.
 //
 // Both halves' sums of a block row are added in a fixed order, so every run gives the same bits.
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
-/// Prefetches into L2 what a warp reads first if all block rows are alike. All lanes of a warp call it.
+/// Prefetches a warp's first reads into L2, as if all block rows were alike. All lanes of a warp call it.
 template <class C>
 __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, int rank, int number,
                                          int warp) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, i
 }
 
 /// The producer warp, which copies a thread block's chunks of X. It copies the first one at once and the
-/// others only when the first copies of W have been requested, which otherwise would wait for X.
+/// others only after the first copies of W were requested, which would otherwise wait for X.
 template <class C>
 __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared, int rank) {
   const std::uint32_t ring = ptx::shared_address(shared.x);
@@ -71,26 +71,27 @@ __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared,
   };
   copy(0, 0);
   __syncwarp();
-  // Wait until the consumers have said how many chunks they need.
+  // Wait until the consumers have reported the chunks they need.
   const int chunks = chunks_known<C>(shared);
   for (int i = 1, stage = 1, parity = 1; i < chunks; ++i) {
     if (stage == C::kChunks) {
       stage = 0;
       parity ^= 1;
     }
-    // Wait for an empty place in the ring, and copy the next chunk into it.
+    // Wait for a free stage of the ring, and copy the next chunk into it.
     pipeline.acquire(stage, parity);
     copy(i, stage++);
     __syncwarp();
   }
 }
 
-/// Sends a warp's sums to where they are added up: each thread block gets those of half the tokens.
+/// Sends a warp's sums to the thread block that adds them up: each thread block gets those of half the
+/// tokens.
 template <class C>
 __device__ __forceinline__ void exchange_partial_sums(const float (&sums)[C::kTokenTiles][4],
                                                       SharedStorage<C>& shared, int rank, int warp) {
   int lane = threadIdx.x % 32;
-  ptx::opaque(lane);  // else the addresses fill registers throughout the kernel
+  ptx::opaque(lane);  // keeps the addresses out of the mainloop's registers
 #pragma unroll
   for (int to = 0; to < 2; ++to) {
     const std::uint32_t slot = ptx::address_in_cluster(ptx::shared_address(shared.slots[rank][warp]), to);
@@ -106,8 +107,8 @@ __device__ __forceinline__ void exchange_partial_sums(const float (&sums)[C::kTo
   }
 }
 
-/// Adds the sums of a block row, those of thread block 0 first, and stores half of its tokens. The block
-/// row's warps of a thread block call it.
+/// Adds the sums of a block row, those of thread block 0 first, and stores half of its tokens. All warps of
+/// the block row in a thread block call it.
 template <class C>
 __device__ __forceinline__ void finish(const Params& params, const Cut& cut, const SharedStorage<C>& shared,
                                        const BiasFour& bias, int rank, int row, int warp) {
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int rank = static_cast<int>(blockIdx.x % 2),
             number = static_cast<int>(blockIdx.x / 2) * cut.strips + warp / cut.warps;
   const bool multiplies = warp < consumers && number < params.block_rows;
-  // Before the earlier kernel has ended: set up barriers and prefetch into L2.
+  // Before the previous kernel has ended: set up barriers and prefetch into L2.
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&cut.x);
     Pipeline::init(shared.x_full, shared.x_empty, 1, static_cast<std::uint32_t>(consumers));

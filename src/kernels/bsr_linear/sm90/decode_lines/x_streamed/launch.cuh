@@ -23,7 +23,7 @@ int launch_instance(const Params& params, const Schedule& schedule, const Matmul
   if (const cudaError_t status = allow_shared_memory<decode_lines_x_streamed_kernel<C>>(kBytes, args.device);
       status != cudaSuccess)
     return status;
-  // With more than eight, the prefetches get in the way of X; measured slower.
+  // With more than eight, the prefetches delay X (measured slower).
   cut.ahead =
       static_cast<int>(std::clamp<std::int64_t>(params.blocks / params.block_rows / 2 / cut.warps, 1, 8));
   return launch_kernel({.grid = static_cast<unsigned>(2 * ceil_div(params.block_rows, cut.strips)),

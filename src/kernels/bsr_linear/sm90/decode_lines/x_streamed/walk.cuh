@@ -12,16 +12,15 @@
 
 namespace sparseloom::kernels::cuda::decode_lines::x_streamed {
 
-/// Number of chunks of X that this thread block streams, at least one. It waits until the warps have said how
-/// many they need.
+/// Number of chunks of X that this thread block streams, at least one. It waits until the warps have reported
+/// the chunks they need.
 template <class C>
 __device__ __forceinline__ int chunks_known(const SharedStorage<C>& shared) {
   ptx::mbarrier_wait(ptx::shared_address(&shared.known), 0);
   return static_cast<int>(ptx::ld_shared_b32(ptx::shared_address(&shared.chunks)));
 }
 
-/// The chunks of X as one consumer warp sees them, one after the other. The warp gives each back before it
-/// waits for the next.
+/// The sequence of chunks of X for one consumer warp. The warp releases each before it waits for the next.
 template <class C>
 class XStreamed {
  public:
@@ -30,14 +29,14 @@ class XStreamed {
     pipeline_.wait(0, 0);
   }
 
-  /// Waits for a chunk, which must not lie behind the previous one, and returns its address. All lanes of a
-  /// warp call it, as they do the next function.
+  /// Waits for a chunk, which must not precede the previous one, and returns its address. All lanes of a warp
+  /// call it and the next function.
   __device__ __forceinline__ std::uint32_t reach(int chunk) {
     while (at_ < chunk) step();
     return ring_ + stage_ * C::kChunkBytes;
   }
 
-  /// Gives back all remaining chunks, of `chunks` in all, for the sake of the other warps.
+  /// Releases all remaining chunks, of `chunks` in all, so that other warps can proceed.
   __device__ __forceinline__ void leave(int chunks) {
     while (at_ + 1 < chunks) step();
   }
@@ -84,7 +83,7 @@ __device__ __forceinline__ void multiply(float (&sums)[C::kTokenTiles][4], std::
 template <class C>
 class Walk {
  public:
-  /// first, end: the block row's blocks. warp: number among the block row's warps. in_block: number in the
+  /// first, end: the block row's blocks. warp: index among the block row's warps. in_block: index in the
   /// thread block.
   __device__ __forceinline__ Walk(const Params& params, const Cut& cut, SharedStorage<C>& shared, int rank,
                                   int first, int end, int warp, int in_block)
@@ -104,7 +103,7 @@ class Walk {
   __device__ __forceinline__ void run(float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared,
                                       std::uint32_t x) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    // Start the copies of W, and say how many chunks are needed.
+    // Start the copies of W, and report how many chunks are needed.
     const int places = place(lane), next = place(kPlaces + lane), farthest = place_of(max(half_ - 1, 0));
     for (int i = 0; i < C::kStages; ++i) fill(i, i);
     if (lane == 0) {
@@ -118,7 +117,7 @@ class Walk {
   }
 
  private:
-  // The places of this many groups fit one register of each lane of a warp.
+  // The places of this many groups fit in one register per lane of a warp.
   static constexpr int kGroups = 32 / C::kStageBlocks, kPlaces = kGroups * C::kStageBlocks;
 
   /// First block of a group of this warp, counted from the block row's first or last.
@@ -129,8 +128,7 @@ class Walk {
     return min(half_ - block_of(group), C::kStageBlocks);
   }
 
-  /// Place of a block that is counted from the block row's first or last; any place if it lies beyond the
-  /// half.
+  /// Place of a block that is counted from the block row's first or last; any place if it is past the half.
   __device__ __forceinline__ int place_of(int block) const {
     const int column = ptx::ld_global_if(block < half_, col_ + (backward_ ? edge_ - block : edge_ + block));
     return backward_ ? last_place_ - column : column;
@@ -163,7 +161,7 @@ class Walk {
         const int count = blocks_in(base + turn);
         ptx::mbarrier_wait(w_full_ + stage * 8, parity);
         const std::uint32_t w = w_ + stage * C::kStageBytes + lane * 8;
-        // Multiply its blocks, each once its chunk of X is there.
+        // Multiply its blocks, each once its chunk of X has arrived.
 #pragma unroll
         for (int i = 0; i < C::kStageBlocks; ++i) {
           if (i >= count) break;
@@ -174,7 +172,7 @@ class Walk {
           multiply<C>(sums, w + in_stage * kBlockBytes,
                       chunk + ((x + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2))));
         }
-        // Give the stage back once all lanes have read it, and start the copy of a later group into it.
+        // Release the stage once all lanes have read it, and start the copy of a later group into it.
         __syncwarp();
         fill(base + turn + C::kStages, stage);
         if (++stage == C::kStages) {
