@@ -1,4 +1,4 @@
-// What the parts of decode/kernel.cuh agree on: constants, and the layout of a chunk of k in shared memory.
+// The constants of decode/kernel.cuh, and the layout of a chunk of k in shared memory.
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/entry.h"
@@ -14,20 +14,20 @@ struct Config {
   static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
   static constexpr int kOutputTiles = kStrip / 8;   // the N of an mma
   static constexpr int kTokens = 16 * kTokenTiles;
-  // Elements of k in 16 bytes. Block sides are multiples of 8, so that a piece lies in one block.
-  static constexpr int kPiece = 16 / sizeof(Element);
-  static constexpr int kChunk = 4 * kPiece;              // k of one step of a warp: 64 bytes of each row
-  static constexpr int kPiecesAcross = kStrip / kPiece;  // dX: 16-byte pieces in a row of the strip
+  // Elements of k in a 16-byte vector. Block sides are multiples of 8, so a vector lies in one block.
+  static constexpr int kVector = 16 / sizeof(Element);
+  static constexpr int kChunk = 4 * kVector;               // k of a warp's step: 64 bytes per row
+  static constexpr int kVectorsAcross = kStrip / kVector;  // dX: 16-byte vectors in a row of the strip
   static constexpr int kStages = stages_of(kTokenTiles);
   static constexpr int kMostWarps = decode::kMostWarps;
   static constexpr int kWarpsPerMultiprocessor = warps_per_multiprocessor(kStrip, kTokenTiles);
 
   static_assert(kStrip == 8 || kStrip == 16 || kStrip == 32,
                 "strips divide every block side of at least their width");
-  static_assert(32 / kPiecesAcross % kPiece == 0, "dX: a lane copies the same k of every piece it takes");
+  static_assert(32 / kVectorsAcross % kVector == 0, "dX: all vectors that a lane copies have the same k");
 };
 
-/// One chunk: 64-byte rows, with piece q of row r at [4 r + q]. In forward, lane 4 g + q copies piece q of
+/// One chunk: 64-byte rows, with vector q of row r at [4 r + q]. In forward, lane 4 g + q copies vector q of
 /// rows g, g + 8, ... and multiplies exactly these, so the ring acts as a register file with room for the
 /// loads in flight.
 template <class C>
@@ -40,16 +40,16 @@ struct Stage {
 template <class C>
 inline constexpr bool kPartialsFit = C::kTokens* C::kStrip * sizeof(float) <= C::kStages * sizeof(Stage<C>);
 
-/// Where dX puts row k of a chunk: the rows that one load instruction of the multiplication reads are
-/// adjacent. 16 bits: matrix 2h + s of an ldmatrix.x4 reads the rows whose k is 8 a + 4 h + 2 s + e, in the
-/// order 2 a + e (decode/math.cuh explains the order of k). 32 bits: lane q reads k = 4 q + j for one j at a
-/// time.
+/// The permuted position of row k of a chunk in dX: the rows that one load instruction of the multiplication
+/// reads are adjacent. 16 bits: matrix 2h + s of an ldmatrix.x4 reads the rows whose k is 8 a + 4 h + 2 s +
+/// e, in the order 2 a + e (decode/math.cuh explains the order of k). 32 bits: lane q reads k = 4 q + j for
+/// one j at a time.
 template <class Element>
 __host__ __device__ constexpr int dx_row(int k) {
   return sizeof(Element) == 2 ? 8 * (k >> 1 & 3) + 2 * (k >> 3) + (k & 1) : 4 * (k & 3) + (k >> 2);
 }
 
-/// Index, in groups of 8 outputs (16 or 32 bytes), of output group `group` of the permuted row `row`. It is
+/// Index, in groups of 8 outputs (16 or 32 bytes), of output group `group` of the permuted row `row`,
 /// swizzled so that the 8 rows of an ldmatrix (16 bits) or the 4 rows of a load (32 bits) lie in different
 /// banks.
 template <class Element, int kStrip>

@@ -1,6 +1,6 @@
 // The entry of decode, the instances of kernel.cuh by arithmetic, one translation unit each so that they
-// compile in parallel, and their tiles as numbers: schedule.cpp chooses one, and config.cuh makes the
-// kernel's types of them. cuda/rows.h has the contract of entries.
+// compile in parallel, and their tiles as numbers: schedule.cpp chooses one, and config.cuh derives the
+// kernel's types from them. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX of small batches, limited by the bytes of the stored blocks: m <= kDecodeTokens; bf16, f16,
-/// and f32 with or without args.tf32. schedule: of schedule.h.
+/// and f32 with or without args.tf32. schedule.h chooses the schedule.
 inline constexpr int kDecodeTokens = 64;
 int sm80_decode(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
@@ -27,18 +27,18 @@ int launch_ffma(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace sparseloom::kernels::cuda::decode {
 
-// A step of a warp takes 64 bytes of k of each row.
+// A warp's step takes 64 bytes of k from each row.
 inline constexpr int kChunkBytes = 64;
-inline constexpr int kMostWarps = 8;  // of a thread block
+inline constexpr int kMostWarps = 8;  // most warps of a thread block
 
-// strip: outputs of a thread block, 8, 16 or 32. token_tiles: its tiles of 16 tokens, the M of an mma: 1, 2
+// strip: the outputs of a thread block, 8, 16 or 32. token_tiles: its tiles of 16 tokens (M of an mma): 1, 2
 // or 4.
 
 // In flight per warp: all stages but one. 4.3 TB/s for 1 us is 33 KB of W per multiprocessor; 12 warps with
 // strips of 32 have 72 KB in flight (48 KB at 64 tokens, where a fourth stage would cost the third thread
 // block per multiprocessor).
 constexpr int stages_of(int token_tiles) { return token_tiles == 4 ? 3 : 4; }
-// What the registers allow: 80 per lane for 24 warps, 128 for 16.
+// The register limit: 80 per lane for 24 warps, 128 for 16.
 constexpr int warps_per_multiprocessor(int strip, int token_tiles) {
   return strip * token_tiles <= 32 ? 24 : 16;
 }

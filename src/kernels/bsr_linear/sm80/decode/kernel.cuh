@@ -10,8 +10,8 @@
 //
 // Each warp has its own ring of kStages chunks of W and X, filled by cp.async and drained by mma. There is no
 // thread-block barrier until the warps add their partial sums at the end, in the order of the warps. W is
-// read from memory once. X comes from L2: m / strip times the bytes of W. This is little for strips of 32,
-// but takes all the time for narrow ones, whose rows of X fill a quarter of a cache line;
+// read from DRAM once. X comes from L2: m / strip times the bytes of W. This is little for strips of 32, but
+// takes all the time for narrow ones, whose rows of X fill a quarter of a cache line;
 // decode_staged/kernel.cuh serves these if many blocks are stored. Rejected: W in registers (64 bytes per
 // lane in flight take the registers of the accumulators of 64 tokens).
 #pragma once
@@ -35,15 +35,15 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
 
   // Prologue. Forward's W needs no column index, so all of its first loads are issued before the indices
   // arrive.
-  Piece next = locate_chunk(warp);
+  Vector next = locate_chunk(warp);
 #pragma unroll 1
   for (int s = 0; s < kAhead && warp + s * warps < chunks; ++s)
     load_w<C>(params, bases, locate_chunk(warp + s * warps), ring[s], lane);
 #pragma unroll 1
   for (int s = 0; s < kAhead; ++s) {
-    const Piece piece = next;
-    next = locate_chunk(warp + (s + 1) * warps);  // located one chunk ahead, here and below
-    if (warp + s * warps < chunks) load_x<C>(params, bases, piece, ring[s], lane);
+    const Vector vector = next;
+    next = locate_chunk(warp + (s + 1) * warps);  // one chunk ahead, here and below
+    if (warp + s * warps < chunks) load_x<C>(params, bases, vector, ring[s], lane);
     ptx::cp_async_commit();
   }
 
@@ -51,15 +51,15 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
   Stage<C>* empty = ring + kAhead;
 #pragma unroll 1
   for (int chunk = warp; chunk < chunks; chunk += warps) {
-    // Wait for the stage. After the barrier, all lanes are done with the previous one, which is refilled now.
+    // Wait for the stage. After the barrier, all lanes have read the previous one, which is refilled now.
     ptx::cp_async_wait<kAhead - 1>();
     __syncwarp();
     // Issue the copies of a later chunk.
     if (chunk + kAhead * warps < chunks) {
-      const Piece piece = next;
+      const Vector vector = next;
       next = locate_chunk(chunk + (kAhead + 1) * warps);
-      load_w<C>(params, bases, piece, *empty, lane);
-      load_x<C>(params, bases, piece, *empty, lane);
+      load_w<C>(params, bases, vector, *empty, lane);
+      load_x<C>(params, bases, vector, *empty, lane);
     }
     ptx::cp_async_commit();
     Math::template multiply<C>(acc, *full, lane, params.m);
@@ -94,23 +94,23 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
 template <class Math, class C>
 __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor / C::kMostWarps)
     decode_kernel(const __grid_constant__ Params<typename C::Element> params) {
-  static_assert(kPartialsFit<C>, "a warp's partial sums take the place of its ring");
+  static_assert(kPartialsFit<C>, "a warp's partial sums must fit in its ring");
   extern __shared__ uint4 shared[];
   auto* rings = reinterpret_cast<Stage<C>*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  if constexpr (std::is_same_v<typename C::Walk, Forward>) {  // dX's blocks may lie anywhere
+  if constexpr (std::is_same_v<typename C::Walk, Forward>) {  // dX's blocks are not contiguous
     if (warp == 0) prefetch_index<C>(params, blockIdx.x, lane);
   }
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
   const Strip strip = strip_of<C>(params, blockIdx.x);
-  if (strip.column >= params.out_cols) return;  // only padding of a ragged last block
+  if (strip.column >= params.out_cols) return;  // the strip is padding of a ragged last block
 
   float acc[C::kTokenTiles][C::kOutputTiles][4] = {};
   Stage<C>* ring = rings + warp * C::kStages;
   accumulate<Math, C>(params, strip, ring, warp, warps, lane, acc);
 
-  // The partial sums take the place of the warp's ring.
+  // The partial sums overwrite the warp's ring.
   auto* partials = reinterpret_cast<float4*>(ring);
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {

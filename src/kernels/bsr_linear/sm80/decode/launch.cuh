@@ -14,7 +14,7 @@ namespace sparseloom::kernels::cuda::decode {
 template <class Math, class C>
 int launch_instance(Params<typename C::Element> params, const Schedule& schedule, const MatmulArgs& args) {
   static_assert(C::kStages * sizeof(Stage<C>) == ring_bytes(C::kStrip, C::kTokenTiles),
-                "the choice of warps counts on it");
+                "the choice of warps assumes this size");
   constexpr auto kKernel = &decode_kernel<Math, C>;
   const auto all = static_cast<int>(runtime::cuda_device(args.device).shared_bytes);
   if (const cudaError_t status =
@@ -47,7 +47,7 @@ int launch_tiles(const Params<typename Math::Element>& params, const Schedule& s
 template <class Math, class Walk>
 int launch_strips(const Params<typename Math::Element>& params, const Schedule& schedule,
                   const MatmulArgs& args) {
-  // Tokens beyond the tile would be left out, and strips have to divide a block.
+  // The kernel would omit tokens past the tile, and strips have to divide a block.
   if (args.m > schedule.tile_m || schedule.tile_n > params.out_side ||
       schedule.tile_k * static_cast<int>(sizeof(typename Math::Element)) != kChunkBytes ||
       schedule.warps < 1 || schedule.warps > kMostWarps)

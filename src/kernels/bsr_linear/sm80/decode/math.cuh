@@ -2,9 +2,8 @@
 // Their layout is that of ptx/mma.cuh: acc[token tile][output tile][0..3] of lane 4 g + q = (token g, outputs
 // 2 q, 2 q + 1), (token g + 8, the same). Included by decode/kernel.cuh.
 //
-// The order of k inside a chunk is free as long as both operands agree. So a lane that holds one 16-byte
-// piece of a row feeds it to two mma unchanged: words 0, 1 are its k of the first, words 2, 3 its k of the
-// second. Mma h takes
+// The order of k inside a chunk is free as long as both operands agree. So a lane feeds its 16-byte vector of
+// a row to two mma unchanged: words 0, 1 are its k of the first, words 2, 3 its k of the second. Mma h takes
 //
 //   16-bit: k = 8 q + 4 h + {0, 1} for its columns 2 q, 2 q + 1 and
 //           k = 8 q + 4 h + {2, 3} for its columns 2 q + 8, 2 q + 9;
@@ -57,8 +56,8 @@ struct MmaMath {
     std::uint32_t word[4];
   };
 
-  static __device__ __forceinline__ Fragment rounded(const uint4& piece) {
-    return {{Mma::operand(piece.x), Mma::operand(piece.y), Mma::operand(piece.z), Mma::operand(piece.w)}};
+  static __device__ __forceinline__ Fragment rounded(const uint4& vector) {
+    return {{Mma::operand(vector.x), Mma::operand(vector.y), Mma::operand(vector.z), Mma::operand(vector.w)}};
   }
 
   template <class C>
@@ -102,32 +101,32 @@ struct MmaMath {
 };
 
 /// fp32 without rounding of the operands. Each lane computes its own accumulators. Lane q takes the four
-/// pieces of a chunk in the order q, q ^ 1, q ^ 2, q ^ 3: with one order for all lanes, the rows 2 q of W,
+/// vectors of a chunk in the order q, q ^ 1, q ^ 2, q ^ 3: with one order for all lanes, the rows 2 q of W,
 /// 128 bytes apart, would lie in the same banks.
 struct FmaMath {
   using Element = float;
 
-  /// W at k = 4 piece .. + 3 of the lane's outputs 2 q and 2 q + 1 of a tile.
+  /// W at k = 4 vector .. + 3 of the lane's outputs 2 q and 2 q + 1 of a tile.
   struct Operands {
     float even[4], odd[4];
   };
 
   template <class C>
   static __device__ __forceinline__ Operands load_b(Forward, const Stage<C>& stage, int lane, int tile,
-                                                    int piece) {
-    const auto* rows = reinterpret_cast<const float4*>(stage.w) + 4 * (8 * tile + 2 * (lane % 4)) + piece;
+                                                    int vector) {
+    const auto* rows = reinterpret_cast<const float4*>(stage.w) + 4 * (8 * tile + 2 * (lane % 4)) + vector;
     const float4 even = rows[0], odd = rows[4];
     return {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
   }
 
   template <class C>
   static __device__ __forceinline__ Operands load_b(Dx, const Stage<C>& stage, int lane, int tile,
-                                                    int piece) {
+                                                    int vector) {
     Operands b;
     const auto* pairs = reinterpret_cast<const float2*>(stage.w) + lane % 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float2 both = pairs[4 * dx_group<float, C::kStrip>(4 * j + piece, tile)];
+      const float2 both = pairs[4 * dx_group<float, C::kStrip>(4 * j + vector, tile)];
       b.even[j] = both.x;
       b.odd[j] = both.y;
     }
@@ -139,14 +138,14 @@ struct FmaMath {
                                                   const Stage<C>& stage, int lane, int m) {
 #pragma unroll 1
     for (int step = 0; step < 4; ++step) {
-      const int piece = step ^ (lane % 4);
-      const auto* x_rows = reinterpret_cast<const float4*>(stage.x) + 4 * (lane / 4) + piece;
+      const int vector = step ^ (lane % 4);
+      const auto* x_rows = reinterpret_cast<const float4*>(stage.x) + 4 * (lane / 4) + vector;
       float4 x[2 * C::kTokenTiles];
 #pragma unroll
       for (int t = 0; t < 2 * C::kTokenTiles; ++t) x[t] = 8 * t < m ? x_rows[32 * t] : float4{};
 #pragma unroll
       for (int n = 0; n < C::kOutputTiles; ++n) {
-        const Operands b = load_b(typename C::Walk{}, stage, lane, n, piece);
+        const Operands b = load_b(typename C::Walk{}, stage, lane, n, vector);
 #pragma unroll
         for (int t = 0; t < 2 * C::kTokenTiles; ++t) {
           if (8 * t >= m) break;

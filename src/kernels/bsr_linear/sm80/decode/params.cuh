@@ -1,4 +1,4 @@
-// Parameters of all decode kernels, the directions, and loads of operands that are not aligned.
+// Parameters of the decode kernels, the directions, and loads of misaligned operands.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 
 namespace sparseloom::kernels::cuda::decode {
 
-/// In which direction the blocks are walked.
+/// The direction in which the blocks are walked.
 struct Forward {};  // out = a W^T: along a block row, k are columns of W
 struct Dx {};       // out = a W: down a block column, k are rows of W
 
@@ -21,7 +21,7 @@ struct Dx {};       // out = a W: down a block column, k are rows of W
 template <class Element>
 struct Params {
   const std::int32_t* first = nullptr;  // crow or ccol
-  // [blocks]: col or row, i.e. where a block's k lie in a. Ascending within a block row.
+  // [blocks]: col or row, the position of a block's k in a. Ascending within a block row.
   const std::int32_t* outer = nullptr;
   const std::int32_t* slot = nullptr;  // dX: [blocks], position of the block in values
   const Element* values = nullptr;
@@ -40,7 +40,7 @@ struct Params {
   int strips_shift = 0;  // log2(strips of a block row)
   std::int32_t blocks = 0, block_rows = 0;
   Activation activation = Activation::none;
-  bool values_aligned = false;  // to 16 bytes; else that operand is read by elements
+  bool values_aligned = false;  // to 16 bytes; otherwise that operand is read element by element
   bool a_aligned = false;
   bool out_pairs = false;  // two elements may be stored at once
 };

@@ -19,18 +19,18 @@ using plan::Machine;
 // Fitted to the sweeps of an H100 and an H200 whose seeds docs/log names (2026-11-25);
 // forward, then dX.
 struct Fit {
-  double start_us, stream;  // the share of the memory's rate
-  double l2;     // 1e12 bytes per second of the tokens' fragments, 16 tokens to a strip's position,
-  double strip;  // and of a strip's values, in such fragments
-  double chain, chain_token;  // ns of a position of the longest block row, and for every 16 tokens
-  double ragged;              // what loads of single elements add to both
+  double start_us, stream;  // fraction of the DRAM rate
+  double l2;     // 1e12 bytes per second of the tokens' fragments (16 tokens per position of a strip)
+  double strip;  // cost of a strip's values, in such fragments
+  double chain, chain_token;  // ns per position of the longest block row, and per 16 tokens
+  double ragged;              // additional cost of element-wise loads, for both
   double ffma;                // 1e12 flops per second
 };
 constexpr Fit kForward{2.26, 0.765, 3.71, 0.68, 0.551, 0.512, 4.1, 8.1},
     kDx{2.89, 0.9, 2.74, 0.2, 0.734, 0.636, 3.45, 10.9};
 
-// A thread block has a strip of a block row and all tokens. The longest block row's strip ends last, after a
-// chain of K tiles.
+// A thread block computes a strip of a block row for all tokens. The longest block row's strip ends last,
+// after a chain of K tiles.
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const Work w = work_of(p);
@@ -54,7 +54,7 @@ Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out
 }  // namespace
 
 Refusal refuse_decode(const Problem& p, const plan::Machine&) {
-  if (p.direction == Direction::dw) return "does forward and dx only: dw reads both operands whole";
+  if (p.direction == Direction::dw) return "does forward and dx only: dw reads both operands in full";
   if (p.m == 0) return "takes at least one token";
   if (p.m > kDecodeTokens) return {"takes at most {} tokens, the call has {}", kDecodeTokens, p.m};
   return {};

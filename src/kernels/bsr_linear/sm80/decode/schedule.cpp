@@ -9,8 +9,8 @@
 namespace sparseloom::kernels::cuda::decode {
 namespace {
 
-/// The widest strip that gives (nearly) every multiprocessor a thread block. X is read once per strip, so
-/// wide strips read less of it.
+/// The widest strip with which (nearly) every multiprocessor gets a thread block. X is read once per strip,
+/// so wide strips read it less often.
 int strip_width(const Problem& p, std::int64_t outputs, int out_side, int multiprocessors) {
   const int widest = std::min(out_side, 32);
   // dX reads rows across a block: strips narrower than 32 bytes would leave half of each sector unused.
@@ -22,9 +22,9 @@ int strip_width(const Problem& p, std::int64_t outputs, int out_side, int multip
   return strip;
 }
 
-/// Warps of a thread block: as many as let all thread blocks be resident at once, since each waits longer
-/// than it computes; 4 if they cannot all be resident. There are no more warps than a block row has chunks on
-/// average, but at least 4, for the block rows that have more.
+/// Warps of a thread block: as many as allow all thread blocks to be resident at once, since each waits
+/// longer than it computes; 4 if they cannot all be resident. There are no more warps than a block row has
+/// chunks on average, but at least 4, for longer block rows.
 int warps_of(int strip, int token_tiles, std::int64_t thread_blocks, double chunks,
              const runtime::CudaDevice& device) {
   constexpr std::int64_t kReserved = 1024;  // shared memory that the system reserves per thread block
@@ -52,8 +52,8 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
   const int token_tiles = p.m <= 16 ? 1 : p.m <= 32 ? 2 : 4;
   const int chunk = kChunkBytes / static_cast<int>(size_of(p.dtype));
   const std::int64_t block_rows = (outputs + out_side - 1) / out_side;
-  const double chunks =
-      static_cast<double>(p.blocks * k_side) / static_cast<double>(block_rows * chunk);  // of a block row
+  const double chunks = static_cast<double>(p.blocks * k_side) /
+                        static_cast<double>(block_rows * chunk);  // chunks of a block row
   Schedule schedule;
   schedule.tile_m = 16 * token_tiles, schedule.tile_n = strip, schedule.tile_k = chunk;
   schedule.warps = warps_of(strip, token_tiles, block_rows * (out_side / strip), chunks, machine.cuda);

@@ -1,5 +1,5 @@
-// What the row of sm80_decode chooses, as a function of the problem and the machine alone, and what it shares
-// with that of sm80_decode_staged.
+// The schedule of sm80_decode, a function of the problem and the machine alone, and what its row shares with
+// that of sm80_decode_staged.
 #pragma once
 
 #include "plan/machine.h"

@@ -10,7 +10,7 @@ __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-/// Stores out[token, column] and out[token, column + 1] from their sums, as far as they exist.
+/// Stores out[token, column] and out[token, column + 1] from their sums, if they exist.
 template <class Element>
 __device__ __forceinline__ void store_two(const Params<Element>& params, int token, std::int64_t column,
                                           float first, float second) {

@@ -1,9 +1,9 @@
 // How the staged decode kernel (kernel.cuh) divides its work. Included by it.
 //
 // k comes in groups: the 16 or 32 bytes of a token that meet one row of a block. The four lanes of a row
-// share a group in order, `kPieces` words each. W and X agree on that order, so an mma takes words 2h and 2h
-// + 1 of both unchanged: the order of k inside a group is free as long as both operands keep it. A word is
-// two k.
+// share a group in order, `kLaneWords` words each. W and X agree on that order, so an mma takes words 2h and
+// 2h
+// + 1 of both unchanged. A word is two k.
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/params.cuh"
@@ -38,19 +38,19 @@ struct F16Mma {
   }
 };
 
-template <class Mma_, int kPieces_, int kTiles_, int kTokenTiles_>
+template <class Mma_, int kLaneWords_, int kTiles_, int kTokenTiles_>
 struct Config {
   using Mma = Mma_;
   using Element = typename Mma::Element;
   static constexpr int kSize = sizeof(Element);
-  static constexpr int kPieces = kPieces_;  // 16-byte pieces of a group, and words per lane
-  static constexpr int kGroupBytes = 16 * kPieces;
-  static constexpr int kGroup = kGroupBytes / kSize;  // k of a group: a block's columns
+  static constexpr int kLaneWords = kLaneWords_;  // 16-byte vectors of a group, and words per lane
+  static constexpr int kGroupBytes = 16 * kLaneWords;
+  static constexpr int kGroup = kGroupBytes / kSize;  // k per group: a block's columns
   static constexpr int kTiles = kTiles_;              // 8 outputs each, the N of an mma
   static constexpr int kStrip = kTileOutputs * kTiles;
   static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
   static constexpr int kTokens = kTileTokens * kTokenTiles;
-  static constexpr int kGroupWords = kPieces * kTiles;  // of W, per lane
+  static constexpr int kGroupWords = kLaneWords * kTiles;  // words of W per lane
 
   // W is loaded ahead into registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per
   // multiprocessor; all warps together have 48 to 96 KB in flight.
@@ -59,8 +59,8 @@ struct Config {
   static constexpr int kSteps = kGroupWords > 2 && kMostWarps == 24 ? 3 : 4;
   static constexpr int kVectors = vectors(kTiles, kTokenTiles);
 
-  static_assert(kPieces == 1 || kPieces == 2, "blocks of 8 and 16 columns");
-  static_assert(kTiles == 1 || kTiles == 2, "and of 8 and 16 rows");
+  static_assert(kLaneWords == 1 || kLaneWords == 2, "blocks must have 8 or 16 columns");
+  static_assert(kTiles == 1 || kTiles == 2, "blocks must have 8 or 16 rows");
 };
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

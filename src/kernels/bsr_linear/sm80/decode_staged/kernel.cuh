@@ -9,17 +9,16 @@
 //   strip 2   ..[#][#]..[#]....[#]... | [#]...[#]..[#]....
 //             thread block 0          | thread block 1      of a cluster (split = 2)
 //
-// X of one chunk lies in shared memory while the next one is loaded. W goes from memory to the registers of
-// the warp that multiplies it. A thread block computes `block_strips` strips, each with `strip_warps` warps
-// that take the steps of its block row in turn.
+// One chunk of X is in shared memory while the next one is loaded. W goes from DRAM to the registers of the
+// warp that multiplies it. A thread block computes `block_strips` strips, each with `strip_warps` warps that
+// take the steps of its block row in turn.
 //
 // At the end, partial sums are added in the order of the thread blocks of the cluster, then of the warps, so
 // that every run gives the same bits. X crosses from L2 once per cluster (each thread block reads its range
 // of k) instead of once per block of W. In decode/kernel.cuh, a block's 32-byte rows of X fill a quarter of a
-// cache line, so that blocks of 16 take a multiple of the time of W's bytes. This kernel was measured faster
-// for blocks of 16 above a density of about .1. With blocks of 32 and more, decode/kernel.cuh was faster at
-// every density, so these are left to it. Rejected: partial sums of ranges of k through memory and a second
-// launch, for its host overhead.
+// cache line, so blocks of 16 take a multiple of the time of W's bytes. This kernel measured faster for
+// blocks of 16 above a density of about .1. With blocks of 32 and more, decode/kernel.cuh was faster at every
+// density. Rejected: partial sums of ranges of k through memory and a second launch, for its host overhead.
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/store.cuh"
@@ -38,12 +37,12 @@ __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles]
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {
     if (t == 3 && m <= 48) break;  // smaller batches have kernels with fewer token tiles
-    std::uint32_t low[C::kPieces], high[C::kPieces];
+    std::uint32_t low[C::kLaneWords], high[C::kLaneWords];
     ptx::ld_shared(low, x + 16 * t * C::kGroupBytes);
     ptx::ld_shared(high, x + (16 * t + 8) * C::kGroupBytes);
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
-      if constexpr (C::kPieces == 1) {
+      if constexpr (C::kLaneWords == 1) {
         C::Mma::half_mma(acc[t][n], low[0], high[0], words[n]);
       } else {
         C::Mma::mma(acc[t][n], {low[0], high[0], low[1], high[1]}, words[2 * n], words[2 * n + 1]);
@@ -52,7 +51,7 @@ __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles]
   }
 }
 
-/// The chunks of X, one after the other; two of them lie in shared memory. All warps advance from chunk to
+/// The chunks of X, one after the other; two of them are in shared memory. All warps advance from chunk to
 /// chunk together.
 template <class C>
 class Chunks {
@@ -64,7 +63,7 @@ class Chunks {
         shared_(shared),
         range_end_(min((rank + 1) * tiling.range, tiling.k_groups)) {
     begin_ = end_ = rank * tiling.range;
-    words_ = ptx::shared_address(shared) + threadIdx.x % 32 * (4 * C::kPieces);
+    words_ = ptx::shared_address(shared) + threadIdx.x % 32 * (4 * C::kLaneWords);
   }
 
   __device__ __forceinline__ void start_first() { start(begin_, 0); }
@@ -82,7 +81,7 @@ class Chunks {
       words_ += here_ == 0 ? tiling_.chunk_bytes : 0u - tiling_.chunk_bytes;
       here_ ^= tiling_.chunk_bytes;
     }
-    __syncthreads();  // the chunk is there, and all threads are done with the previous one
+    __syncthreads();  // the chunk has landed, and all threads have read the previous one
     begin_ = end_;
     end_ = min(end_ + tiling_.chunk, range_end_);
     if (!is_first) start(end_, here_ ^ tiling_.chunk_bytes);
@@ -90,14 +89,14 @@ class Chunks {
 
   __device__ __forceinline__ int begin() const { return begin_; }
   __device__ __forceinline__ int end() const { return end_; }
-  /// Where this lane, 4 g + q, finds its words of token g of a group in the chunk.
+  /// The address of lane 4 g + q's words of token g of a group in the chunk.
   __device__ __forceinline__ std::uint32_t lane_words(int group) const {
     return words_ + static_cast<unsigned>(group - begin_) * (C::kTokens * C::kGroupBytes);
   }
 
  private:
-  /// Starts the copies of the chunk that begins at group `begin`, if there is one. Always commits a group of
-  /// copies.
+  /// Starts the copies of the chunk that begins at group `begin`, if there is one. Always commits a copy
+  /// group.
   __device__ __forceinline__ void start(int begin, unsigned place) {
     stage<C>(params_, {begin, min(begin + tiling_.chunk, range_end_)}, shared_ + place);
     ptx::cp_async_commit();
@@ -109,14 +108,14 @@ class Chunks {
   const int range_end_;
   int begin_, end_;      // groups of the current chunk; the same before the first
   unsigned here_ = 0;    // its offset: 0 or chunk_bytes
-  std::uint32_t words_;  // lane_words of its first group
+  std::uint32_t words_;  // lane_words() of its first group
 };
 
-/// Multiplies those groups of a step that lie in the chunk. Returns false if some remain for later chunks.
+/// Multiplies the groups of a step that lie in the chunk. Returns false if some remain for later chunks.
 template <class C>
 __device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][4], Step<C>& step,
                                         const Chunks<C>& chunks, int m) {
-  // Groups ascend; absent ones are -1, which lies beyond all as an unsigned number.
+  // Groups ascend; absent ones are -1, the largest unsigned number.
   if (step.at[0] >= chunks.begin() &&
       static_cast<unsigned>(step.at[C::kStepGroups - 1]) < static_cast<unsigned>(chunks.end())) {
 #pragma unroll
@@ -135,7 +134,7 @@ __device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][
 }
 
 /// Adds the partial sums of the cluster's thread blocks, [warp][token tile][tile][lane] of float4, and stores
-/// this thread block's part of the outputs.
+/// this thread block's share of the outputs.
 template <class C>
 __device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Tiling& tiling,
                                        const float4* partials, int first_strip, int rank) {
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   const int rank = static_cast<int>(blockIdx.x) % tiling.split;
   const int first_strip = static_cast<int>(blockIdx.x) / tiling.split * tiling.block_strips;
 
-  // The index lists come from memory, so they are requested before the copies of X queue up.
+  // The index lists come from DRAM, so they are requested before the copies of X queue up.
   const int strip = first_strip + warp / tiling.strip_warps;
   const int block_row_index = strip >> params.strips_shift;
   const int in_block = (strip & ((1 << params.strips_shift) - 1)) * C::kStrip;
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   chunks.start_second();
 
   float acc[C::kTokenTiles][C::kTiles][4] = {};
-  // Mainloop: multiply what the chunk holds, load new steps for finished ones, then advance the chunk.
+  // Mainloop: multiply the chunk's groups, load new steps for finished ones, then advance the chunk.
   while (true) {
     bool waits = false;
     int none = -1;
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
       if (consume(acc, step, chunks, params.m)) {
         blocks.load(step);
       } else {
-        waits = true;  // so do all steps loaded after it: their groups lie behind
+        waits = true;  // all later steps wait too: their groups lie further on
       }
     }
     if (waits || (none < 0 && chunks.more())) {
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
     }
   }
   ptx::cp_async_wait<0>();
-  // All threads are done with X: the partial sums take its place.
+  // All threads are done with X: the partial sums overwrite it.
   __syncthreads();
 
   auto* partials = reinterpret_cast<float4*>(shared);

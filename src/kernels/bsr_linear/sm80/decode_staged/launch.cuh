@@ -38,25 +38,25 @@ int launch_instance(Params<typename C::Element> params, const Schedule& schedule
       kKernel, params, tiling);
 }
 
-template <class Mma, int kPieces, int kTiles>
+template <class Mma, int kLaneWords, int kTiles>
 int launch_tokens(const Params<typename Mma::Element>& params, const Schedule& schedule,
                   const MatmulArgs& args) {
   switch (schedule.tile_m) {
-    case 16: return launch_instance<Config<Mma, kPieces, kTiles, 1>>(params, schedule, args);
-    case 32: return launch_instance<Config<Mma, kPieces, kTiles, 2>>(params, schedule, args);
-    case 64: return launch_instance<Config<Mma, kPieces, kTiles, 4>>(params, schedule, args);
+    case 16: return launch_instance<Config<Mma, kLaneWords, kTiles, 1>>(params, schedule, args);
+    case 32: return launch_instance<Config<Mma, kLaneWords, kTiles, 2>>(params, schedule, args);
+    case 64: return launch_instance<Config<Mma, kLaneWords, kTiles, 4>>(params, schedule, args);
     default: return cudaErrorInvalidValue;
   }
 }
 
-template <class Mma, int kPieces>
+template <class Mma, int kLaneWords>
 int launch_strips(const Params<typename Mma::Element>& params, const Schedule& schedule,
                   const MatmulArgs& args) {
-  // Tokens beyond the tile would be left out, and strips have to divide a block.
+  // The kernel would omit tokens past the tile, and strips have to divide a block.
   if (args.m > schedule.tile_m || schedule.tile_n > params.out_side) return cudaErrorInvalidValue;
   switch (schedule.tile_n) {
-    case 8: return launch_tokens<Mma, kPieces, 1>(params, schedule, args);
-    case 16: return launch_tokens<Mma, kPieces, 2>(params, schedule, args);
+    case 8: return launch_tokens<Mma, kLaneWords, 1>(params, schedule, args);
+    case 16: return launch_tokens<Mma, kLaneWords, 2>(params, schedule, args);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -12,21 +12,21 @@ struct Range {
 };
 
 /// Copies one chunk of X to shared memory as [group][token][group bytes], so that a warp's fragment loads, 8
-/// tokens x one group, are contiguous. A warp copies 4 groups of 8 / kPieces tokens at a time: whole sectors
-/// of every token, and all banks of shared memory.
+/// tokens x one group, are contiguous. A warp copies 4 groups of 8 / kLaneWords tokens at a time: whole
+/// sectors of every token, and all banks of shared memory.
 template <class C>
 __device__ __forceinline__ void stage(const Params<typename C::Element>& params, Range chunk, char* to) {
-  constexpr int kTokensAtOnce = 8 / C::kPieces;
+  constexpr int kTokensAtOnce = 8 / C::kLaneWords;
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-  const int piece = lane % C::kPieces, token = lane / C::kPieces % kTokensAtOnce, in_four = lane / 8;
+  const int vector = lane % C::kLaneWords, token = lane / C::kLaneWords % kTokensAtOnce, in_four = lane / 8;
 #pragma unroll 1
   for (int group = chunk.begin + 4 * warp + in_four; group < chunk.end; group += 4 * warps) {
-    const std::int64_t k = std::int64_t{group} * C::kGroup + piece * (16 / C::kSize);
+    const std::int64_t k = std::int64_t{group} * C::kGroup + vector * (16 / C::kSize);
     const std::int64_t left = params.a_cols - k;
     const int count = left <= 0 ? 0 : left < 16 / C::kSize ? static_cast<int>(left) : 16 / C::kSize;
     const auto* from =
         reinterpret_cast<const char*>(params.a + token * params.a_stride + (count == 0 ? 0 : k));
-    char* place = to + ((group - chunk.begin) * C::kTokens + token) * C::kGroupBytes + piece * 16;
+    char* place = to + ((group - chunk.begin) * C::kTokens + token) * C::kGroupBytes + vector * 16;
     const std::int64_t step = kTokensAtOnce * params.a_stride * C::kSize;
     if (params.a_aligned) {
 #pragma unroll 1
@@ -46,7 +46,7 @@ __device__ __forceinline__ void stage(const Params<typename C::Element>& params,
   }
 }
 
-/// First entry in [begin, end) of an ascending list that is not below `bound`. There are 32 probes at a time,
+/// First entry in [begin, end) of an ascending list that is not below `bound`. It makes 32 probes at a time,
 /// since every round waits for memory.
 __device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, std::int32_t begin,
                                                     std::int32_t end, int bound, int lane) {
@@ -65,17 +65,17 @@ __device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, st
 template <class C>
 struct Step {
   std::uint32_t words[C::kStepGroups]
-                     [C::kGroupWords];  // of rows g, g + 8 of the strip, [tile][piece]: what the mma takes
-  int at[C::kStepGroups];               // which group of a each one meets, ascending; -1 behind the last
+                     [C::kGroupWords];  // operands of rows g, g + 8 of the strip, [tile][vector]
+  int at[C::kStepGroups];  // the group of a that each one multiplies, ascending; -1 past the last
 };
 
 /// A warp's walk over the blocks first .. first + count of a block row: every `warps`th step, from step
-/// `warp` on. Steps follow each other in memory, so two pointers advance.
+/// `warp` on. Steps are contiguous in memory, so two pointers advance.
 template <class C>
 class Blocks {
  public:
-  /// in_block: the strip's first row inside its blocks. Lane 4 g + q reads words q * kPieces .. of row g, and
-  /// of row g + 8.
+  /// in_block: the strip's first row inside its blocks. Lane 4 g + q reads words q * kLaneWords .. of rows g
+  /// and g + 8.
   __device__ __forceinline__ Blocks(const Params<typename C::Element>& params, const Tiling& tiling,
                                     int in_block, int lane, std::int32_t first, int count, int warp)
       : params_(params), warps_(tiling.strip_warps), left_(count - warp * C::kStepGroups) {
@@ -83,7 +83,7 @@ class Blocks {
     outer_ = params.outer + start;
     w_ = reinterpret_cast<const char*>(params.values) +
          std::uint64_t{static_cast<unsigned>(start)} * params.block_bytes +
-         (in_block + lane / 4) * C::kGroupBytes + lane % 4 * 4 * C::kPieces;
+         (in_block + lane / 4) * C::kGroupBytes + lane % 4 * 4 * C::kLaneWords;
   }
 
   __device__ __forceinline__ void load(Step<C>& step) {
@@ -95,8 +95,8 @@ class Blocks {
         step.at[u] = __ldg(outer_ + u);
 #pragma unroll
         for (int t = 0; t < C::kTiles; ++t)
-          ptx::ld_global_stream<C::kPieces>(step.words[u] + t * C::kPieces, from + t * 8 * C::kGroupBytes,
-                                            w_policy_);
+          ptx::ld_global_stream<C::kLaneWords>(step.words[u] + t * C::kLaneWords,
+                                               from + t * 8 * C::kGroupBytes, w_policy_);
       }
       from += params_.block_bytes;
     }

@@ -19,9 +19,9 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25): the start, ns for
-// each byte of X, the share of the memory's nominal rate, ns for each position of the longest block row, and
-// 1e12 bytes per second of the tokens that every block row gathers.
+// Fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25): the start, ns per byte of X, the
+// fraction of the DRAM's nominal rate, ns per position of the longest block row, and 1e12 bytes per second of
+// the tokens that every block row gathers.
 constexpr double kStartUs = 3.84, kXNs = 0.0245, kStream = 0.64, kChainNs = 0.354, kGather = 6.26;
 
 Refusal refusal(const Problem& p, const Machine& machine) {
@@ -45,8 +45,8 @@ double predict_us(const Problem& p, const Machine& machine) {
                   rate_us(gathered, kGather, device));
 }
 
-/// Bytes that a multiprocessor moves. Its port is the bottleneck for everything but W. `warp_bytes`: of a
-/// warp's partial sums; `stored`: of W.
+/// Bytes through a multiprocessor's port, the bottleneck for everything but W. `warp_bytes`: a warp's partial
+/// sums; `stored`: bytes of W.
 double bytes_moved(const decode::staged::Tiling& tiling, std::int64_t waves, const Problem& p,
                    std::int64_t warp_bytes, double stored) {
   // Two barriers of the cluster, about 0.9 us, as bytes of a port of 70 GB/s.
@@ -60,8 +60,8 @@ double bytes_moved(const decode::staged::Tiling& tiling, std::int64_t waves, con
   return static_cast<double>(waves) * (x + partials + stored / static_cast<double>(thread_blocks));
 }
 
-// Strips of 16 outputs, or of 8 if these would not give (nearly) every multiprocessor a thread block when k
-// is split over a cluster. Narrow strips load more of X per byte of W.
+// Strips of 16 outputs, or of 8 if 16 would leave multiprocessors without a thread block even when k is split
+// over a cluster. Narrow strips load more of X per byte of W.
 Schedule schedule_of(const Problem& p, const Machine& machine) {
   using namespace decode::staged;
   const int expected_split = machine.cuda.sm >= 90 ? 4 : 1;
@@ -94,8 +94,8 @@ Schedule schedule_of(const Problem& p, const Machine& machine) {
     schedule.cluster = cut.cluster, schedule.tiles_at_once = cut.tiles_at_once;
   }
 
-  // Warps of a strip: no more than it has steps in one thread block on average, but at least 8 in all, since
-  // they also copy X.
+  // Warps of a strip: no more than its average steps in one thread block, but at least 8 in all, since they
+  // also copy X.
   const double groups = static_cast<double>(p.blocks) /
                         (static_cast<double>(std::max<std::int64_t>(1, block_rows)) * schedule.cluster);
   const auto steps = static_cast<std::int64_t>(groups / step_groups(p.block.cols / 8 * tiles)) + 1;

@@ -1,6 +1,6 @@
 // The norms of all blocks of dW = dY^T X, which is never stored: the mainloop of ../mma/dw over tiles of 128
 // columns of X x 128 columns of dY, with an epilogue that reduces the sums (shared/epilogue/block_norms.cuh).
-// A thread block has one tile and all tokens, since the norm of a sum is no sum of norms.
+// A thread block has one tile and all tokens, since the norm of a sum is not the sum of norms.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace sparseloom::kernels::cuda::mma_norms {
 
-/// fp32 as sums of two TF32: three of their four products are added (3xTF32). What is left out is below 2^-22
-/// of the product.
+/// fp32 as sums of two TF32: three of their four products are added (3xTF32). The omitted product is below
+/// 2^-22 of the whole.
 struct Tf32x3 {
   using Word = std::uint32_t;
   static __device__ __forceinline__ std::uint32_t operand(std::uint32_t bits) { return bits; }
@@ -39,19 +39,19 @@ struct Params {
   const void* dy;  // [m, rows]
   const void* x;   // [m, cols]
   std::int64_t dy_stride, x_stride, m, rows, cols;
-  bool dy_chunks, x_chunks;  // 16-byte chunks of the rows are aligned: cp.async; else by elements
+  bool dy_chunks, x_chunks;  // 16-byte chunks of the rows are aligned: cp.async; otherwise by elements
   NormGrid grid;
   BlockNorm norm;
   std::int32_t tile_cols;  // tiles side by side along X
 };
 
-/// Reduces the sums of a tile and writes its norms. The cells take the place of the ring.
+/// Reduces the sums of a tile and writes its norms. The cells overwrite the ring.
 template <BlockNorm kNorm, class Config>
 __device__ __forceinline__ void finish_tile(const Params& params, std::byte* shared,
                                             const mma::dw::Sums<Config>& sums, std::int64_t tile_row,
                                             std::int64_t tile_col) {
   constexpr int kAcross = 2 * Config::kPieces, kCount = Config::kSlices * kAcross;
-  static_assert(kCount == 64, "a lane is left with two cells");
+  static_assert(kCount == 64, "a lane ends with two cells");
   float own[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish_tile(const Params& params, std::byte* sha
     own[i] = NormSum<kNorm>::of(fragment[i % 2 * 2], fragment[i % 2 * 2 + 1]);
   }
   join_lanes<kNorm, kCount>(own);
-  // The lane's two cells are the halves of a piece in a slice.
+  // The lane's two cells are the halves of a 16-column piece in an 8-row slice.
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_column = warp % Config::kWarpColumns, warp_row = warp / Config::kWarpColumns;
   auto& cells = *reinterpret_cast<float(*)[kCells][kCells]>(shared);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(mma::dw::kThreads, mma::dw::Config<Type, kSide
   for (int stage = 0; stage < Config::kStages - 1; ++stage) load_stage(stage, stage);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    // Wait for the stage. After the barrier, nobody reads the previous stage any more: it may be refilled.
+    // Wait for the stage. After the barrier, all warps have read the previous stage: it may be refilled.
     ptx::cp_async_wait<Config::kStages - 2>();
     __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(mma::dw::kThreads, mma::dw::Config<Type, kSide
                                [&] { load_stage(chunk + Config::kStages - 1, before); });
     now = now + 1 == Config::kStages ? 0 : now + 1;
   }
-  ptx::cp_async_wait<0>();  // the cells take the place of the ring
+  ptx::cp_async_wait<0>();  // the cells overwrite the ring
   switch (params.norm) {
     case BlockNorm::l1: return finish_tile<BlockNorm::l1, Config>(params, shared, sums, tile_row, tile_col);
     case BlockNorm::l2: return finish_tile<BlockNorm::l2, Config>(params, shared, sums, tile_row, tile_col);

@@ -1,4 +1,4 @@
-// A warp's part of a tile in dw_small: the sums of up to 32 rows x 32 gathered columns, over a range of the
+// A cell is the warp tile of dw_small: the sums of up to 32 rows x 32 gathered columns, over a range of the
 // tokens in shared memory.
 #pragma once
 
@@ -32,7 +32,7 @@ struct F16 {
 };
 
 /// Rows of dY are the MMA's M, gathered columns of X its N, tokens its K. kRows: 8, 16 or 32 rows of a cell;
-/// of 8 the MMA's other half is zero. kColumns: columns of a block, or 32 if it has more.
+/// with 8 the MMA's other half is zero. kColumns: columns of a block, or 32 if it has more.
 template <class DataType, int kCellRows, int kBlockColumns>
 struct Config {
   using Type = DataType;
@@ -61,15 +61,15 @@ __device__ __forceinline__ void load_rows(std::uint32_t (&a)[Config::kHeights][4
 }
 
 /// sums += the products of a cell over the tokens from `token` to `end`, multiples of 16. `row_chunk[j]`:
-/// where the rows of its block j begin in the slab of dY. kShared: these are the same for all of its blocks,
-/// as in one block row.
+/// where the rows of its block j begin in the slab of dY. kShared: all of its blocks have the same rows, as
+/// in one block row.
 template <class Config, bool kShared>
 __device__ __forceinline__ void multiply(Sums<Config>& sums, const Slab& dy, const Slab& x,
                                          const int (&row_chunk)[Config::kBlocks], int column_chunk, int token,
                                          int end, int lane) {
   constexpr int kSlices = kShared ? 1 : Config::kBlocks;
   const int matrix = lane / 8;
-  // A's matrices: rows 0-7, 8-15 of tokens 0-7, then of tokens 8-15; of 8 rows, tokens 0-7 and 8-15.
+  // A's matrices: rows 0-7, 8-15 of tokens 0-7, then of tokens 8-15; with 8 rows, tokens 0-7 and 8-15.
   const int a_token = (Config::kRows == 8 ? matrix % 2 : matrix / 2) * 8 + lane % 8;
   std::uint32_t a_from[kSlices][Config::kHeights], b_from[2];
 #pragma unroll

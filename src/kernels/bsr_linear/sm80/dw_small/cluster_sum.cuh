@@ -1,6 +1,6 @@
-// The sums of dw_small in a cluster, whose thread blocks hold those of a part of the tokens each: every warp
-// puts its own into shared memory, and then adds up some of them from all thread blocks, in their order, so
-// that every run gives the same bits.
+// The reduction of dw_small over a cluster, whose thread blocks each have the sums of some of the tokens:
+// every warp writes its own to shared memory, and then adds up some of them from all thread blocks, in the
+// order of their ranks, so that every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// The sums of one MMA's rows of a cell, as a cell of its own.
+/// The sums of a cell's rows in one MMA, as a cell of its own.
 template <class C>
 using Strip = Config<typename C::Type, C::kRows == 8 ? 8 : 16, kCellSide / C::kBlocks>;
 
@@ -19,10 +19,10 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/// `memory` holds [warps][kVectors][32 lanes]. Warps w, w + cells, .. have parts of the sums of cell w.
+/// `memory` holds [warps][kVectors][32 lanes]. Warps w, w + cells, .. have partial sums of cell w.
 template <class Config>
 struct ClusterSums {
-  static constexpr int kVectors = Config::kHeights * Config::kTiles;  // of a lane
+  static constexpr int kVectors = Config::kHeights * Config::kTiles;  // vectors per lane
 
   float4* memory;
   int cells, thread_blocks;
@@ -35,7 +35,7 @@ struct ClusterSums {
     }
   }
 
-  /// Adds the parts of this thread block. A barrier must follow before the sums are read.
+  /// Adds the partial sums of this thread block. A barrier must follow before the sums are read.
   __device__ __forceinline__ void add_warps() const {
     if (cells == kWarps) return;
     __syncthreads();
@@ -47,7 +47,7 @@ struct ClusterSums {
     }
   }
 
-  /// Adds the sums of all thread blocks. Reads of two of them are under way at once.
+  /// Adds the sums of all thread blocks. Reads of two of them are in flight at once.
   __device__ __forceinline__ void get(Sums<Strip<Config>>& sum, int cell, int height, int lane) const {
     const float4* from = memory + (cell * kVectors + height * Config::kTiles) * 32 + lane;
     float4 total[Config::kTiles] = {};

@@ -1,5 +1,5 @@
-// The entry of dw_small, its launches by dtype, and how it cuts the results into thread blocks, on the host:
-// row.cpp puts the cut into the schedule. cuda/rows.h has the contract of entries.
+// The entry of dw_small, its launches by dtype, and its division of the results into tiles, on the host:
+// row.cpp puts it into the schedule. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// dW of bf16 and f16 by the schedule's tile and cluster, of at most dw_small::kMostSlice tokens for each
+/// dW of bf16 and f16 by the schedule's tile and cluster, with at most dw_small::kMostSlice tokens for each
 /// thread block of a cluster. Clusters of more than one need the code for sm_90.
 int sm80_dw_small(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
@@ -24,15 +24,15 @@ int launch_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// The tokens of a thread block lie in shared memory at once.
+/// The tokens of a thread block are in shared memory at once.
 constexpr int kMostSlice = 512;
-/// Thread blocks of a cluster, which share the tokens of a tile, and the tokens that they hold.
+/// Thread blocks of a cluster, which divide the tokens of a tile.
 constexpr int kMostCluster = 8;
 constexpr std::int64_t kMostTokens = std::int64_t{kMostCluster} * kMostSlice;
-// Results of a thread block if there are many thread blocks: a block of 128 x 128, which reads twice what it
+// Results per thread block if there are many thread blocks: a block of 128 x 128, which reads twice what it
 // writes at 128 tokens.
 constexpr int kManyResults = 32 * 1024;
-// With fewer thread blocks per multiprocessor tiles are cut smaller, since the latency of one tile counts.
+// With fewer thread blocks per multiprocessor tiles are smaller, since the latency of one tile dominates.
 constexpr int kEnough = 2;
 // Three thread blocks then fit on a multiprocessor: one loads while another multiplies and a third stores.
 constexpr int kSharedBytes = 74 * 1024;
@@ -41,16 +41,16 @@ constexpr int kCellSide = 32;
 constexpr int kWarps = 4;
 // A thread copies the same 16-byte chunk of every n-th token.
 constexpr int kMostColumns = 128 * 8;
-// A lane knows one block of the tile.
+// Each lane holds one block of the tile.
 constexpr int kMostBlocks = 32;
 
-/// A tile has `rows` rows of a block, and `columns` columns of one block or of columns / bn blocks that are
-/// stored one after the other, also across block rows.
+/// A tile has `rows` rows of a block, and `columns` columns of one block, or of columns / bn consecutive
+/// stored blocks, which may cross block rows.
 struct Tile {
   int rows = 0, columns = 0;
 };
 
-/// The tokens of each thread block of a cluster, in steps of an MMA; the last ones may have fewer.
+/// The tokens per thread block of a cluster, in steps of an MMA; the last ones may have fewer.
 constexpr int slice_of(std::int64_t m, int cluster) {
   return static_cast<int>(((m + cluster - 1) / cluster + 15) / 16 * 16);
 }
@@ -63,8 +63,8 @@ constexpr int cells_of(const Tile& tile) {
   return std::max(1, tile.rows / kCellSide) * (tile.columns / kCellSide);
 }
 
-/// Each block of a tile has room for dY of its own block row. In a cluster the warps' sums, of the 16 rows of
-/// an MMA at least, follow the tokens in the same memory.
+/// Each block of a tile has room for dY of its own block row. In a cluster, the sums of at least one MMA's 16
+/// rows of each warp then overwrite the tokens.
 constexpr int shared_bytes(const Tile& tile, BlockShape block, std::int64_t m, int cluster) {
   const int slabs = (tile.rows * blocks_of(tile, block) + tile.columns) * slice_of(m, cluster) * 2;
   return cluster == 1 ? slabs
@@ -76,7 +76,7 @@ constexpr std::int64_t thread_blocks(const Tile& tile, BlockShape block, std::in
   return (blocks + each - 1) / each * parts_of(tile, block);
 }
 
-/// The tile for a product whose m tokens a cluster shares. A warp of a cluster has one cell.
+/// The tile for a product whose m tokens a cluster divides. A warp of a cluster has one cell.
 constexpr Tile choose_tile(BlockShape block, std::int64_t blocks, std::int64_t m, int cluster,
                            int multiprocessors) {
   Tile tile{block.rows, std::max(block.cols, kCellSide)};

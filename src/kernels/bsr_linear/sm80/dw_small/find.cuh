@@ -1,5 +1,5 @@
-// Which blocks a thread block of dw_small computes, and in which block rows they lie. The host knows the
-// number of blocks but not the lengths of the block rows.
+// Finds the blocks of a thread block of dw_small, and their block rows. The host knows the number of blocks
+// but not the lengths of the block rows.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// Lane i of every warp knows the i-th block of the tile; lanes past the end repeat the last block.
-struct Share {
-  std::int64_t first;  // stored block
-  int blocks;
-  std::int64_t row;  // block row of the lane's block
-  int column;        // its block column
-  int leader;        // the tile's first block in the same block row, whose dY the lane's block uses
+/// The blocks of a tile: lane i of every warp holds the i-th; lanes past the end repeat the last block.
+struct TileBlocks {
+  std::int64_t first;  // the tile's first stored block
+  int count;           // stored blocks of the tile
+  std::int64_t row;    // block row of the lane's block
+  int column;          // its block column
+  int leader;          // the tile's first block in the same block row, whose dY the lane's block uses
 };
 
-/// How many of the warp's 32 ascending values are at most `target`, which may differ from lane to lane.
+/// Counts the warp's 32 ascending values that are at most `target`, which may differ from lane to lane.
 __device__ __forceinline__ int count_up_to(int value, int target) {
   int count = 0;
 #pragma unroll
@@ -70,18 +70,18 @@ __device__ __forceinline__ std::int64_t find_row(const Params& params, std::int6
   return count < 32 ? row + count - 1 : bisect_row(params, block, row + 31);
 }
 
-__device__ __forceinline__ Share find_share(const Params& params, std::int64_t first, int lane) {
-  Share share;
-  share.first = first;
+__device__ __forceinline__ TileBlocks find_blocks(const Params& params, std::int64_t first, int lane) {
+  TileBlocks of_tile;
+  of_tile.first = first;
   const std::int64_t left = params.blocks - first;
-  share.blocks = left < params.tile_blocks ? static_cast<int>(left) : params.tile_blocks;
-  const std::int64_t block = first + (lane < share.blocks ? lane : share.blocks - 1);
-  share.column = ptx::ld_global(params.col + block);
-  share.row = find_row(params, first, static_cast<int>(block), lane);
-  const std::int64_t before = __shfl_up_sync(~0u, share.row, 1);
-  const unsigned leaders = __ballot_sync(~0u, lane == 0 || before != share.row);
-  share.leader = 31 - __clz(static_cast<int>(leaders & ((2u << lane) - 1)));
-  return share;
+  of_tile.count = left < params.tile_blocks ? static_cast<int>(left) : params.tile_blocks;
+  const std::int64_t block = first + (lane < of_tile.count ? lane : of_tile.count - 1);
+  of_tile.column = ptx::ld_global(params.col + block);
+  of_tile.row = find_row(params, first, static_cast<int>(block), lane);
+  const std::int64_t before = __shfl_up_sync(~0u, of_tile.row, 1);
+  const unsigned leaders = __ballot_sync(~0u, lane == 0 || before != of_tile.row);
+  of_tile.leader = 31 - __clz(static_cast<int>(leaders & ((2u << lane) - 1)));
+  return of_tile;
 }
 
 }  // namespace sparseloom::kernels::cuda::dw_small

@@ -13,8 +13,8 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-// Thread blocks per multiprocessor that begin about at once, and so may ask for the operands before they
-// wait.
+// Thread blocks per multiprocessor that begin at about the same time, and so may prefetch the operands before
+// they wait.
 constexpr unsigned kPrefetching = 2;
 
 inline int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
@@ -31,8 +31,8 @@ inline Params params_of(const MatmulArgs& args, const Tile& tile, int cluster) {
   params.rows_per_block = static_cast<float>(params.block_rows) / static_cast<float>(index.blocks);
   params.log2_bm = log2_of(index.block.rows), params.log2_bn = log2_of(index.block.cols);
   params.log2_tile_rows = log2_of(tile.rows), params.log2_tile_columns = log2_of(tile.columns);
-  params.log2_row_parts = params.log2_bm - params.log2_tile_rows;
-  params.log2_parts = log2_of(parts_of(tile, index.block));
+  params.log2_row_tiles = params.log2_bm - params.log2_tile_rows;
+  params.log2_block_tiles = log2_of(parts_of(tile, index.block));
   params.tile_blocks = blocks_of(tile, index.block);
   params.log2_cluster = log2_of(cluster);
   params.out = args.out;

@@ -20,7 +20,7 @@ namespace {
 
 using plan::Machine;
 
-// Only the machine code for sm_90 knows clusters; code compiled from the PTX of sm_80 does not.
+// Only the machine code for sm_90 supports clusters; code compiled from the PTX of sm_80 does not.
 int most_cluster(const Machine& machine) {
   int most = 1;
   while (machine.cuda.sm == 90 && most < dw_small::kMostCluster &&
@@ -36,29 +36,29 @@ Refusal refusal(const Problem& p, const Machine& machine) {
     return {"takes at most {} tokens, the call has {}", most, p.m};
   // A tile is at least a 64th of a block.
   if (p.blocks >= std::int64_t{1} << 25)
-    return {"counts parts of blocks in 31 bits, and there are {} blocks", p.blocks};
+    return {"counts tiles of blocks in 31 bits, and there are {} blocks", p.blocks};
   return {};
 }
 
 struct Fit {
   double start_us;              // the launch, the search, one copy and one store
-  double tokens_us;             // what 256 tokens of a thread block add to that
-  double thread_block_us;       // of one that a multiprocessor takes, beside what it reads and stores
-  double stored_share;          // of the memory's rate
+  double tokens_us;             // additional time of 256 tokens per thread block
+  double thread_block_us;       // fixed time per thread block of a multiprocessor
+  double stored_share;          // fraction of the DRAM rate
   double narrow_stores;         // blocks of 16 columns and less are stored in short rows
   double read_bytes_per_clock;  // L2 to one multiprocessor
 };
-// Of single thread blocks from the sweeps of an H100 that docs/log names (2026-11-25); of
-// clusters from 38 products of 268 to 3877 tokens on an H200 (2026-11-28), all of them within 1.3 times.
+// Single thread blocks: from the sweeps of an H100 that docs/log names (2026-11-25). Clusters: from 38
+// products of 268 to 3877 tokens on an H200 (2026-11-28), all of them within 1.3 times.
 constexpr Fit kAlone{2.15, 1.45, 0, 0.74, 1.9, 18.6}, kClusters{3.89, 1, 1.09, 1, 1.36, 22.4};
-// Copies by elements: for every 16 tokens, and of the bytes read.
+// Element-wise copies: time per 16 tokens, and rate of the bytes read.
 constexpr double kElementsUs = 0.5, kElementsBytesPerClock = 8;
 
 double predict_us(const Problem& p, const dw_small::Tile& tile, int cluster, const Machine& machine) {
   if (p.blocks == 0) return kAlone.start_us;
   const Fit& fit = cluster > 1 ? kClusters : kAlone;
   const Device device(machine);
-  // A tile reads dY of each block row that it has blocks of.
+  // A tile reads dY of each block row of its blocks.
   const double block_rows = std::ceil(static_cast<double>(p.rows) / p.block.rows),
                tile_blocks = dw_small::blocks_of(tile, p.block);
   const double rows_of_blocks =

@@ -15,13 +15,13 @@ namespace sparseloom::kernels::cuda::dw_small {
 constexpr int kThreads = 32 * kWarps;
 
 /// Rows of 16-byte chunks, one row per token, at most kThreads chunks wide. ldmatrix reads a chunk of eight
-/// tokens; its number is xored with the token's, so that they lie in different banks (SharedTile in
+/// tokens; the chunk's index is xored with the token's, so that they lie in different banks (SharedTile in
 /// mma/dw/tile.cuh, for a width that is known at run time).
 struct Slab {
   std::byte* memory;
   int log2_chunks;
 
-  /// What a chunk's number is xored with; it is the same for tokens that differ by multiples of eight.
+  /// The XOR operand of a chunk's index; it is the same for tokens that differ by multiples of eight.
   __device__ __forceinline__ int turn(int token) const {
     const int bits = log2_chunks < 3 ? log2_chunks : 3;
     return token % 8 >> (3 - bits);
@@ -34,9 +34,9 @@ struct Slab {
   __device__ __forceinline__ int chunk_of_thread() const { return threadIdx.x & ((1 << log2_chunks) - 1); }
 };
 
-/// Copies the thread's chunk of `tokens` tokens from `first` on. `column` is where it begins in the matrix,
-/// of m tokens and `columns` columns; what lies beyond them becomes zeros. The data is there for this thread
-/// after its next commit and wait, for the others after a barrier.
+/// Copies the thread's chunk of `tokens` tokens from `first` on. `column` is the chunk's first column in the
+/// matrix, of m tokens and `columns` columns; elements past the edges become zeros. The data is visible to
+/// this thread after its next commit and wait, to the others after a barrier.
 __device__ __forceinline__ void copy_chunks(const Slab& slab, const void* matrix, std::int64_t stride,
                                             std::int64_t columns, std::int64_t column, int first, int m,
                                             int tokens, bool by_chunks) {

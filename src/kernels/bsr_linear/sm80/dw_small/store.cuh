@@ -9,7 +9,7 @@
 
 namespace sparseloom::kernels::cuda::dw_small {
 
-/// Where a cell lies: its first row in a block, and its first column among those of the tile's blocks.
+/// A cell's position: its first row in a block, and its first column among those of the tile's blocks.
 struct CellPlace {
   int row, column;
 };
@@ -29,22 +29,22 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&word)[4], int lan
   }
 }
 
-/// Where a lane's columns of a cell go: in block `block` of the tile, from column `column` on, of which
-/// `present` exist, and of the block's rows the first `rows`.
+/// The destination of a lane's columns of a cell: block `block` of the tile, from column `column` on, of
+/// which `present` exist, and the first `rows` rows of the block.
 struct Columns {
   bool stored;
-  std::int64_t corner;  // of the block, in elements of out
+  std::int64_t corner;  // offset of the block, in elements of out
   int column, present, rows;
 };
 
-/// For `gathered`, a column among those of the tile's blocks. All lanes of a warp call it.
-__device__ __forceinline__ Columns columns_at(const Params& params, const Share& share, int gathered) {
+/// `gathered` is a column among those of the tile's blocks. All lanes of a warp call it.
+__device__ __forceinline__ Columns columns_at(const Params& params, const TileBlocks& of_tile, int gathered) {
   const int block = gathered >> params.log2_bn;
-  Columns at{block < share.blocks, (share.first + block) << (params.log2_bm + params.log2_bn),
+  Columns at{block < of_tile.count, (of_tile.first + block) << (params.log2_bm + params.log2_bn),
              gathered & ((1 << params.log2_bn) - 1), 8, 1 << params.log2_bm};
   if (!params.ragged) return at;
-  const std::int64_t block_row = __shfl_sync(~0u, share.row, block),
-                     block_column = __shfl_sync(~0u, share.column, block);
+  const std::int64_t block_row = __shfl_sync(~0u, of_tile.row, block),
+                     block_column = __shfl_sync(~0u, of_tile.column, block);
   const std::int64_t columns = params.cols - (block_column << params.log2_bn) - at.column,
                      rows = params.rows - (block_row << params.log2_bm);
   at.present = static_cast<int>(columns < 0 ? 0 : columns < 8 ? columns : 8);
@@ -52,12 +52,12 @@ __device__ __forceinline__ Columns columns_at(const Params& params, const Share&
   return at;
 }
 
-/// Rounds the sums and writes a row's eight columns by one lane, 16 bytes. Padding gets zero instead of what
-/// was summed: 0 * NaN is NaN.
+/// Rounds the sums and writes a row's eight columns per lane, 16 bytes. Padding gets zero instead of its sum:
+/// 0 * NaN is NaN.
 template <class Config>
-__device__ __forceinline__ void store_rounded(const Params& params, const Share& share,
+__device__ __forceinline__ void store_rounded(const Params& params, const TileBlocks& of_tile,
                                               const CellPlace& place, const Sums<Config>& sums, int lane) {
-  const Columns at = columns_at(params, share, place.column + lane % 4 * 8);
+  const Columns at = columns_at(params, of_tile, place.column + lane % 4 * 8);
 #pragma unroll
   for (int h = 0; h < Config::kHeights; ++h)
 #pragma unroll
@@ -85,14 +85,14 @@ __device__ __forceinline__ void store_rounded(const Params& params, const Share&
     }
 }
 
-/// Adds the sums to fp32, two columns by one lane: whole sectors without an exchange between lanes.
+/// Adds the sums to fp32, two columns per lane: whole sectors without an exchange between lanes.
 template <class Config>
-__device__ __forceinline__ void add_sums(const Params& params, const Share& share, const CellPlace& place,
-                                         const Sums<Config>& sums, int lane) {
+__device__ __forceinline__ void add_sums(const Params& params, const TileBlocks& of_tile,
+                                         const CellPlace& place, const Sums<Config>& sums, int lane) {
   constexpr int kHalves = Config::kRows == 8 ? 1 : 2;
 #pragma unroll
   for (int t = 0; t < Config::kTiles; ++t) {
-    const Columns at = columns_at(params, share, place.column + 8 * t);
+    const Columns at = columns_at(params, of_tile, place.column + 8 * t);
     if (!at.stored) continue;
     const int pair = lane % 4 * 2;
     float value[Config::kHeights * kHalves][2];
@@ -100,7 +100,7 @@ __device__ __forceinline__ void add_sums(const Params& params, const Share& shar
       const int row = place.row + 8 * k + lane / 4;
       return static_cast<float*>(params.out) + at.corner + (row << params.log2_bn) + at.column + pair;
     };
-    // All loads come before the first store: for all the compiler knows, a store may alias the next load.
+    // All loads precede the first store: as far as the compiler knows, a store may alias the next load.
 #pragma unroll
     for (int k = 0; k < Config::kHeights * kHalves; ++k) {
       if (params.out_chunks) {

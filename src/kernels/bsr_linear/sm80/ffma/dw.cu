@@ -18,7 +18,7 @@ int sm80_ffma_dw(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const dw_pieces::Pieces cut = dw_pieces::pieces_of(args, schedule);
   if (cut.pieces == 0) return cudaErrorInvalidValue;
   const ffma::DwParams params{dw_pieces::params_of(args, cut), index.block.rows};
-  // Different thread blocks keep the parts of a block row. Some items are empty.
+  // Different thread blocks compute the row ranges (parts) of a block row. Some items are empty.
   const std::int64_t parts = index.block.rows / schedule.tile_m;
   const std::int64_t items = mma_dw_items(index.blocks, params.block_rows, cut.log2_group) * parts;
   if (items > std::numeric_limits<std::int32_t>::max()) return cudaErrorInvalidConfiguration;

@@ -2,16 +2,16 @@
 // stored blocks i.
 //
 // A thread block computes one work item: up to 128 / bn consecutive blocks of one block row (64 rows of them
-// at a time), over one piece of the tokens. It gathers their columns of X side by side and walks down the
-// tokens in steps of kTokens:
+// at a time), over one segment of the tokens (a piece). It gathers their columns of X side by side and walks
+// down the tokens in steps of kTokens:
 //
 //        dY   [##]          X   . [##] . [##][##] .
 //        [t]  [##]              . [##] . [##][##] .      -> ring of kStages steps -> registers -> FFMA
 //             rows                columns of blocks i, i + 1, i + 2
 //
-// Both operands lie in shared memory as in the matrices, one token per row, so the outer product of a token
-// reads four neighbouring rows or columns at a time without bank conflicts. Every thread sums its part of the
-// item over the piece in registers, in token order; sum_pieces adds the pieces.
+// Both operands have the matrices' layout in shared memory, one token per row, so the outer product of a
+// token reads four neighbouring rows or columns at a time without bank conflicts. Every thread sums its
+// results over the segment in registers, in token order; sum_pieces adds the segments.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,7 +38,7 @@ struct DwConfig {
   static constexpr int kRowGroups = kRowsPerThread / kChunk,
                        kColumnGroups = kColumnsPerThread / kChunk;  // of four neighbours
   static constexpr int kTokens = 16;
-  // A step of 1000 issue slots may take less time than a load from memory if few thread blocks share the
+  // A step of 1000 issue slots may take less time than a DRAM load if few thread blocks share the
   // multiprocessor.
   static constexpr int kStages = 3;
   static constexpr int kDyFloats = kTokens * kRows, kStageFloats = kDyFloats + kTokens * kColumns;
@@ -52,11 +52,11 @@ using Dw32 = DwConfig<1, 4, 8, 6>;  // 32 x 128, 64 threads
 using Dw16 = DwConfig<1, 2, 8, 8>;  // 16 x 128
 using Dw8 = DwConfig<1, 2, 4, 8>;   //  8 x 128
 
-/// What a thread block works on.
+/// The work of a thread block.
 struct DwWork {
   mma::dw::Item item;
-  int part;                             // of the block row: rows part * kRows .. of each block
-  std::int64_t first_token, end_token;  // equal for a piece past the end
+  int part;                             // rows part * kRows .. of each block of the block row
+  std::int64_t first_token, end_token;  // equal for a segment past the end
 };
 
 /// A thread's copies of one operand: a fixed chunk of columns, of every kPassRows-th token of a step.
@@ -67,20 +67,20 @@ struct DwColumn {
   static constexpr int kPasses = C::kTokens > kPassRows ? C::kTokens / kPassRows : 1;
   static_assert(C::kTokens % kPassRows == 0 || kPassRows > C::kTokens, "whole passes");
   const float* source;  // this thread's chunk of the next step
-  int floats;           // how many of the chunk exist
+  int floats;           // floats of the chunk that exist
 
   static __device__ __forceinline__ int column() { return threadIdx.x % kRowChunks * kChunk; }
   static __device__ __forceinline__ int token() { return threadIdx.x / kRowChunks; }
 
-  /// `first`: column of the matrix where this thread's chunk begins; nothing is read at or after `columns`.
+  /// `first`: the matrix column of this thread's chunk; nothing is read at or after `columns`.
   __device__ __forceinline__ DwColumn(const void* matrix, std::int64_t stride, std::int64_t first,
                                       std::int64_t columns, std::int64_t first_token)
       : source(static_cast<const float*>(matrix) + (first_token + token()) * stride + first),
         floats(chunk_floats(first, columns)) {}
 
   /// Queues the copies of a step, of which `tokens` exist, into a tile of kTokens x kWidth. A chunk of absent
-  /// columns keeps what the tile held: sums of different columns never mix, and those of absent ones are not
-  /// stored.
+  /// columns keeps the tile's old content: sums of different columns never mix, and those of absent ones are
+  /// not stored.
   __device__ __forceinline__ void load(std::uint32_t tile, int tokens, const void* matrix,
                                        std::int64_t stride, bool aligned) {
     if (floats == 0 || (kPassRows > C::kTokens && token() >= C::kTokens)) return;
@@ -128,9 +128,9 @@ struct DwPlace {
   }
 };
 
-/// Stores the sums of an item. Blocks are contiguous, so a sum's position follows from its block and its
-/// place in it. Padding is written as zero, or gets zero added: what was summed there is zero times X, which
-/// is NaN where X is infinite.
+/// Stores the sums of an item. Blocks are contiguous, so a sum's address follows from its block and its
+/// position in it. Padding is written as zero, or gets zero added: its sum is zero times X, which is NaN if X
+/// is infinite.
 template <class C>
 __device__ __forceinline__ void store_item(const DwParams& p, const DwWork& work, const DwSums<C>& sums,
                                            const DwPlace<C>& place) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void store_item(const DwParams& p, const DwWork& work
   }
 }
 
-/// Work item and piece of this thread block; item.blocks is 0 if there is nothing to do.
+/// Work item and segment of this thread block; item.blocks is 0 if there is nothing to do.
 template <class C>
 __device__ __forceinline__ DwWork dw_work(const DwParams& p) {
   const int parts = p.bm / C::kRows;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   using DyColumn = DwColumn<C, C::kRows>;
   using XColumn = DwColumn<C, C::kColumns>;
   const int x_column = XColumn::column(), x_block = x_column >> p.log2_bn;
-  // Columns behind the item's last block read nothing and are not stored.
+  // Columns past the item's last block read nothing and are not stored.
   const std::int64_t x_first = x_block < work.item.blocks
                                    ? (std::int64_t{p.col[work.item.first + x_block]} << p.log2_bn) +
                                          (x_column & ((1 << p.log2_bn) - 1))
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   // warp.
   const int columns_left = (work.item.blocks << p.log2_bn) - place.warp_column;
   for (int step = 0; step < steps; ++step) {
-    // Wait for the stage. After the barrier, all threads are done with the one that is filled next.
+    // Wait for the stage. After the barrier, all threads have read the stage that is filled next.
     ptx::cp_async_wait<C::kStages - 2>();
     __syncthreads();
     // Issue the copies of a later step.

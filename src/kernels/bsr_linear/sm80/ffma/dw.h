@@ -8,13 +8,12 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// The parameters of the tensor-core kernel, and the height of a block, which that kernel has as a template
-/// argument.
+/// The parameters of the tensor-core kernel, and the height of a block, a template argument there.
 struct DwParams : MmaDwParams {
   int bm;
 };
 
-/// grid.x: work items x parts of a block row, parts varying faster; grid.y: pieces of the tokens.
+/// grid.x: work items x row ranges of a block row, the latter varying faster; grid.y: segments of the tokens.
 cudaError_t ffma_dw(const DwParams& params, dim3 grid, int device, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::ffma

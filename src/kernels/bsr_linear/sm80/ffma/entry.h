@@ -9,7 +9,7 @@ namespace sparseloom::kernels::cuda {
 int sm80_ffma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int sm80_ffma_dw(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
-/// Forward of f8e4m3 by FFMA. Takes any m >= 1, block and alignment.
+/// Forward of f8e4m3 by FFMA. Supports any m >= 1, block and alignment.
 int sm80_ffma_f8(const MatmulArgs& args) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,4 +1,4 @@
-// Shared by the fp32 kernels without tensor cores: how lanes cover a warp's tile, and copies of four floats.
+// Shared by the fp32 kernels without tensor cores: the lane layout of a warp tile, and copies of four floats.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace sparseloom::kernels::cuda::ffma {
 
 constexpr int kChunk = 4;  // floats of one 16-byte copy, shared load or store
 
-/// Lanes over a warp's tile, kNarrow x kWide of them. The narrow side takes lane bit 0 and, if it has four
+/// Lanes over a warp tile, kNarrow x kWide of them. The narrow side takes lane bit 0 and, if it has four
 /// lanes, bit 4. So every quarter of a warp, the unit in which 16-byte shared loads are served, needs few
 /// different addresses of both operands, and both quarters of a half-warp need the same ones of the narrow
 /// operand.
@@ -23,14 +23,14 @@ struct Lanes {
   static __device__ __forceinline__ int wide(int lane) { return lane >> 1 & (kWide - 1); }
 };
 
-/// How many of the four floats from `column` on lie before `end`.
+/// The number of floats, of four from `column` on, that lie before `end`.
 __device__ __forceinline__ int chunk_floats(std::int64_t column, std::int64_t end) {
   return static_cast<int>(max(std::int64_t{0}, min(std::int64_t{kChunk}, end - column)));
 }
 
 /// Queues the copy of `floats` (0 to 4) floats, and zeros for the rest of the four. `source` is not read past
 /// them. `aligned`: it is 16-byte aligned wherever floats > 0; this is the same for every chunk of an
-/// operand. `anywhere`: a valid address, which is passed if nothing is read.
+/// operand. `anywhere`: a valid address to pass if nothing is read.
 __device__ __forceinline__ void copy_chunk(std::uint32_t shared, const float* source, int floats,
                                            bool aligned, const float* anywhere) {
   if (aligned) {
@@ -46,8 +46,7 @@ __device__ __forceinline__ void copy_chunk(std::uint32_t shared, const float* so
 /// Queues a thread's copies of a tile: kPasses chunks, `source_pass` floats apart in memory, kPassBytes apart
 /// in shared memory and kPassRows rows apart in the tile, of which `rows` (counted from the first chunk's)
 /// exist. Inside the matrix this takes kPasses instructions and their addresses. Computing the length and the
-/// alignment of each copy would take four times as many, a notable part of all that the kernels issue
-/// (measured).
+/// alignment of each copy would take four times as many, a notable fraction of all instructions (measured).
 template <int kPasses, int kPassRows, int kPassBytes>
 __device__ __forceinline__ void copy_column(std::uint32_t shared, const float* source,
                                             std::int64_t source_pass, int floats, int rows, bool aligned,
@@ -77,7 +76,7 @@ __device__ __forceinline__ void add_chunk(float4& v, const float* from, bool ali
   v.w += more.w;
 }
 
-/// Stores the first `floats` of four floats to global memory, one by one if the matrix is not aligned or ends
+/// Stores the first `floats` of four floats to global memory, one by one if the matrix is misaligned or ends
 /// there.
 __device__ __forceinline__ void store_chunk(float* out, float4 v, int floats, bool aligned) {
   if (aligned && floats == kChunk) {

@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_rows(ForwardSums<C>& sums, const float*
   }
 }
 
-/// The same with W read as four outputs of each position.
+/// Multiplies with W read as four outputs of each position.
 template <class C>
 __device__ __forceinline__ void multiply_columns(ForwardSums<C>& sums, const float* a, const float* w) {
   float outputs[kChunk][C::kOutputsPerThread];
@@ -102,7 +102,7 @@ __device__ __forceinline__ void multiply_step(ForwardSums<C>& sums, const float*
   const float* w =
       stage + C::kAFloats + place.first_output * (kDirection == Direction::forward ? C::kDepth : 1);
   // Not unrolled: with two chunks in flight, the 8 x 8 sums of forward spill at 168 registers. The other
-  // warps cover the latency of the first loads.
+  // warps hide the latency of the first loads.
 #pragma unroll 1
   for (int q = 0; q < chunks; ++q) {
     const float* a_chunk = a + (q ^ (place.lane_token % 8)) * kChunk;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void multiply_step(ForwardSums<C>& sums, const float*
   }
 }
 
-/// out <- act(sums + bias) + residual, through shared memory. Rows are then written whole, and the activation
-/// is compiled once rather than once per sum.
+/// out <- act(sums + bias) + residual, through shared memory. Rows are then written contiguously, and the
+/// activation is compiled once rather than once per sum.
 template <class C>
 __device__ __forceinline__ void store_tile(const ForwardParams& p, const ForwardTile& tile,
                                            const ForwardSums<C>& sums, const ForwardPlace<C>& place,
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     ptx::cp_async_commit();
   }
   for (int step = 0; step < steps; ++step) {
-    // Wait for the stage. After the barrier, all threads are done with the one that is filled next.
+    // Wait for the stage. After the barrier, all threads have read the stage that is filled next.
     ptx::cp_async_wait<C::kStages - 2>();
     __syncthreads();
     // Issue the copies of a later step.
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     if (has_tokens)
       multiply_step<C, kDirection>(sums, ring + step % C::kStages * C::kStageFloats, place, chunks);
   }
-  __syncthreads();  // the ring becomes the staging area of the epilogue
+  __syncthreads();  // the epilogue's staging area overwrites the ring
   store_tile<C>(p, tile, sums, place, ring);
 }
 
@@ -190,7 +190,7 @@ template <class C, Direction kDirection, ForwardShape kShape>
 cudaError_t launch_forward_config(const ForwardParams& params, unsigned grid, int device,
                                   cudaStream_t stream) noexcept {
   static_assert(C::kTokens == extent(kShape).tokens && C::kOutputs == extent(kShape).outputs,
-                "the launcher cut for this tile");
+                "forward_shape.h must name this tile");
   return launch_kernel<&ffma_forward_kernel<C, kDirection>, C::kThreads, C::kSharedBytes>(params, grid,
                                                                                           device, stream);
 }

@@ -27,9 +27,9 @@ struct ForwardParams {
   const std::int32_t* block_row;
   const std::int32_t* across;                   // their positions along the reduction (col, or row)
   const std::int32_t* slot;                     // dx: their positions in values
-  std::uint32_t output_tiles;                   // over the width
-  int side, side_shift;                         // of a block along the reduction, and its log2
-  int block_row_side, block_row_shift;          // of a block along the outputs, and its log2
+  std::uint32_t output_tiles;                   // tiles along the width
+  int side, side_shift;                         // extent of a block along the reduction, and its log2
+  int block_row_side, block_row_shift;          // extent of a block along the outputs, and its log2
   bool a_aligned, values_aligned, out_aligned;  // to 16 bytes, in every row
   Activation activation;
 };

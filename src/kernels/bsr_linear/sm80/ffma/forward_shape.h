@@ -1,5 +1,5 @@
-// The tiles of the fp32 forward and dX kernels, and which of them a product gets. The row chooses; the
-// launcher looks up.
+// The tiles of the fp32 forward and dX kernels, and the choice among them. The row chooses; the launcher
+// looks up.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace sparseloom::kernels::cuda::ffma {
 
 /// Tokens x outputs of a thread block. Tiles of few outputs are for blocks with that side; larger blocks are
-/// cut.
+/// divided.
 enum class ForwardShape : std::uint8_t { t128x64, t256x32, t256x16, t256x8, t64x32 };
 
 struct ForwardExtent {

@@ -25,33 +25,33 @@ struct ForwardConfig {
   // 128-byte rows of a: L2 delivers 32-byte rows much more slowly (measured).
   static constexpr int kDepth = 32;
   // A step of 8 x 8 sums takes 2000 issue slots of each of the three warps that share a scheduler, longer
-  // than any load takes. A third step in flight would only cost a resident thread block.
+  // than any load. A third step in flight would only cost a resident thread block.
   static constexpr int kStages = 2;
   static constexpr int kChunksPerRow = kDepth / kChunk;          // in rows of a, and of W in forward
   static constexpr int kRowsPerPass = kThreads / kChunksPerRow;  // rows that all threads copy at once
   static constexpr int kPassBytes = kRowsPerPass * kDepth * static_cast<int>(sizeof(float));
-  static constexpr int kOutputGroups = kOutputsPerThread / kChunk;  // of four neighbouring outputs
+  static constexpr int kOutputGroups = kOutputsPerThread / kChunk;  // groups of four neighbouring outputs
   static constexpr int kAFloats = kTokens * kDepth;
   static constexpr int kStageFloats = kAFloats + kOutputs * kDepth;
-  // Floats from row to row of the output tile in shared memory; the extra chunk spreads rows over the banks.
+  // Row pitch of the output tile in shared memory, in floats; the extra chunk spreads rows over the banks.
   static constexpr int kStagingPitch = kOutputs + kChunk;
   static constexpr int kSharedBytes = kStages * kStageFloats * static_cast<int>(sizeof(float));
   static_assert(kWarpsM * kWarpsN * 32 == kThreads, "four warps tile the output");
   static_assert(kTokens % kRowsPerPass == 0, "a is copied in whole passes");
   static_assert(kOutputsPerThread % kChunk == 0, "a thread stores four neighbouring outputs at once");
   static_assert(kTokens * kStagingPitch <= kStages * kStageFloats,
-                "the output tile is staged where the ring was");
+                "the staged output tile must fit in the ring");
 };
 
-// Tiles are tall in tokens, since a block's side limits the other direction: a thread needs 8 x 8 sums to
-// keep shared memory below FFMA. Three thread blocks of 72 KB fill an SM.
+// Tiles are tall in tokens, since a block's side limits the other direction: a thread needs 8 x 8 sums so
+// that FFMA, not shared memory, is the limit. Three thread blocks of 72 KB fill an SM.
 using Forward64 = ForwardConfig<2, 2, 8, 8, 8, 3>;       // 128 x 64
 using Forward32 = ForwardConfig<4, 1, 8, 8, 8, 3>;       // 256 x 32
 using Forward16 = ForwardConfig<4, 1, 8, 8, 4, 3>;       // 256 x 16
 using Forward8 = ForwardConfig<4, 1, 16, 4, 4, 3>;       // 256 x 8
 using Forward32Short = ForwardConfig<2, 2, 8, 4, 4, 6>;  //  64 x 32, for calls with too few tall tiles
 
-/// What a thread block works on.
+/// The work of a thread block.
 struct ForwardTile {
   std::int64_t first_token, first_output;
   int in_block_row;  // first_output inside its block row
@@ -61,7 +61,7 @@ struct ForwardTile {
 
 template <class C>
 __device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p) {
-  // Outputs vary fastest: the tiles in flight share a few strips of tokens of a, which stay in L2.
+  // Outputs vary fastest: the tiles in flight share a few rows of tiles of a, which stay in L2.
   ForwardTile tile;
   tile.first_token = std::int64_t{blockIdx.x / p.output_tiles} * C::kTokens;
   tile.first_output = std::int64_t{blockIdx.x % p.output_tiles} * C::kOutputs;
@@ -72,8 +72,8 @@ __device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p) {
   return tile;
 }
 
-/// Copies of one thread. Its chunk and its rows are the same in every step, so only the block that it reads
-/// from has to be looked up. This happens one step ahead, since the copies wait for the answer.
+/// Copies of one thread. Its chunk and its rows are the same in every step, so only the source block has to
+/// be looked up, one step ahead, since the copies wait for it.
 template <class C, Direction kDirection>
 class ForwardLoader {
  public:

@@ -13,7 +13,7 @@ namespace sparseloom::kernels::cuda::ffma {
 /// allowance, which is harmless.
 template <auto kKernel, int kThreads, int kSharedBytes, class Params>
 cudaError_t launch_kernel(const Params& params, dim3 grid, int device, cudaStream_t stream) noexcept {
-  constexpr int kKnown = 64;  // devices whose allowance is remembered; others ask in every call
+  constexpr int kKnown = 64;  // devices whose allowance is remembered; others request it in every call
   static std::atomic<std::uint64_t> allowed{0};
   const bool known = device >= 0 && device < kKnown;
   const std::uint64_t bit = known ? std::uint64_t{1} << device : 0;

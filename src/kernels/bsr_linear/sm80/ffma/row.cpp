@@ -31,9 +31,9 @@ ffma::DwCut cut_of_product(const Problem& p, int multiprocessors) {
 // f32, fitted to the sweeps of an H200 whose seeds docs/log names (2026-11-25); forward, then
 // dX.
 struct Fit {
-  double start_us, idle_outputs;  // idle_outputs: what a narrow tile's loads cost, in outputs
-  double flops, chain;            // 1e12 per second; ns of a position of the longest block row
-  double streams, ragged;         // share of DRAM bytes not overlapped; cost of odd rows
+  double start_us, idle_outputs;  // idle_outputs: cost of a narrow tile's loads, in outputs
+  double flops, chain;            // 1e12 per second; ns per position of the longest block row
+  double streams, ragged;         // share of DRAM bytes not overlapped; cost of misaligned rows
 };
 constexpr Fit kForward{2.79, 11.2, 56.5, 31.9, 1.39, 0.24}, kDx{3.76, 14.4, 48, 27.9, 0.54, 0.62};
 
@@ -47,7 +47,7 @@ double forward_us(const Problem& p, const Device& device) {
              (chain_us(fit.chain * w.longest, device) + rate_us(flops, fit.flops, device));
 }
 
-// dW: an item's way through its tokens, in ns for each, and the products of all items.
+// dW: the time of an item per token, in ns, and the rate of the products of all items.
 constexpr double kDwStartUs = 4.1, kDwTokenNs = 50, kDwFlops = 43.3, kDwRagged = 0.54, kDwStores = 1.43,
                  kDwItemUs = 0.19;
 
@@ -71,7 +71,7 @@ double predict_us(const Problem& p, const Machine& machine) {
   return p.direction == Direction::dw ? dw_us(p, device) : forward_us(p, device);
 }
 
-/// What the fp32 kernels run: the tile, and split-K of dW. Empty if no block of dW is stored.
+/// The schedule of the fp32 kernels: the tile, and split-K of dW. Empty if no block of dW is stored.
 Schedule schedule_of(const Problem& p, int multiprocessors) {
   Schedule schedule;
   if (p.direction != Direction::dw) {

@@ -1,4 +1,4 @@
-// What the rows of sm80_ffma for f32 and for f8e4m3 share.
+// Shared by the rows of sm80_ffma for f32 and for f8e4m3.
 #pragma once
 
 #include "kernels/shared/cost/cost_terms.h"

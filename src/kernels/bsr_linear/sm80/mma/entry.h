@@ -6,8 +6,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Takes any m >= 1, block and alignment,
-/// and a schedule of schedule.h for them.
+/// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Supports any m >= 1, block and
+/// alignment, with a schedule of schedule.h.
 int sm80_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace mma::forward {

@@ -1,5 +1,5 @@
-// out [m, rows] = act((x [m, cols] W^T) scales + bias) with e4m3 operands, by FFMA. It serves what Hopper's
-// tensor-core kernels do not take: narrow blocks, and operands at any address. A thread block computes 64
+// out [m, rows] = act((x [m, cols] W^T) scales + bias) with e4m3 operands, by FFMA. It serves the calls that
+// Hopper's tensor-core kernels refuse: narrow blocks, and misaligned operands. A thread block computes 64
 // tokens x up to 32 outputs of one block row, from operands that are widened to fp32 in shared memory; a
 // thread computes one output of 8 tokens. Tensor cores older than Hopper's do not support 8-bit floats.
 #include <cuda_runtime.h>
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) ffma_f8_kernel(const Params p) {
       for (int k = 0; k < p.bn; k += kDepth) {
         const int depth = min(kDepth, p.bn - k);
         const std::int64_t along = std::int64_t{p.col[block]} * p.bn + k;
-        __syncthreads();  // all threads are done with the previous K tile
+        __syncthreads();  // all threads have read the previous K tile
         // Load and widen the K tiles of x and of W.
         for (int i = threadIdx.x; i < kTokens * kDepth; i += kThreads) {
           const int row = i / kDepth, at = i % kDepth;

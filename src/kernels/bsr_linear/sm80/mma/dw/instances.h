@@ -11,8 +11,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Parameters of the kernel. One thread block computes one work item, i.e. up to `group` consecutive blocks
-/// of one block row, over one piece of the tokens.
+/// Parameters of the kernel. One thread block computes one work item, up to `group` consecutive blocks of one
+/// block row, over one segment (piece) of the tokens.
 struct MmaDwParams {
   const void* dy;  // [m, rows]
   const void* x;   // [m, cols]
@@ -24,21 +24,21 @@ struct MmaDwParams {
   int log2_bn, log2_group;
   std::int64_t piece_tokens;
   void* out;                 // [elements] of the dtype, or fp32
-  float* partial;            // [pieces, elements]; null: one piece, directly to out
+  float* partial;            // [pieces, elements]; null: one segment, directly to out
   std::int64_t elements;     // blocks * bm * bn
-  bool dy_chunks, x_chunks;  // 16-byte chunks of the rows are aligned: cp.async; else by elements
+  bool dy_chunks, x_chunks;  // 16-byte chunks of the rows are aligned: cp.async; otherwise by elements
   bool accumulate;           // out is fp32 and added to
 };
 
 /// Number of item ids, computed from the number of blocks alone. Called with crow[r] and r, it is also the
-/// first id of block row r. Ids behind a block row's last item are empty. With a group of 1, there is one id
+/// first id of block row r. Ids past a block row's last item are empty. With a group of 1, there is one id
 /// per block.
 __host__ __device__ constexpr std::int64_t mma_dw_items(std::int64_t blocks, std::int64_t block_rows,
                                                         int log2_group) {
   return (blocks >> log2_group) + (log2_group == 0 ? 0 : block_rows);
 }
 
-/// grid.x: items, grid.y: pieces of the tokens.
+/// grid.x: items, grid.y: segments of the tokens.
 cudaError_t mma_dw_bf16(const MmaDwParams& params, int bm, dim3 grid, int device,
                         cudaStream_t stream) noexcept;
 cudaError_t mma_dw_f16(const MmaDwParams& params, int bm, dim3 grid, int device,

@@ -1,5 +1,5 @@
-// Which blocks a thread block of the dW kernels computes. This follows from its item id and crow alone, since
-// the host knows the number of blocks but not the lengths of the block rows.
+// Finds the blocks of a thread block of the dW kernels, from its item id and crow alone, since the host knows
+// the number of blocks but not the lengths of the block rows.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct Item {
   int blocks;          // 0: nothing to do
 };
 
-// What the functions below ask of their Params beside its members. A convolution has overloads of its own,
-// whose blocks are those of W under one tap each (bsr_conv/sm80/dw_mma).
+// What the functions below need of their Params beside its members. A convolution overloads these: its blocks
+// are those of W under one tap (bsr_conv/sm80/dw_mma).
 __device__ __forceinline__ std::int64_t list_begin(const MmaDwParams& params, std::int64_t row) {
   return params.crow[row];
 }
@@ -45,7 +45,7 @@ __device__ __forceinline__ std::int64_t row_of_id(const Params& params, std::int
   return low;
 }
 
-/// A block row's blocks are dealt evenly to as few items as can hold them, so that no thread block gets a
+/// A block row's blocks are divided evenly among the fewest possible items, so that no thread block gets a
 /// short remainder.
 template <class Params>
 __device__ __forceinline__ Item find_item(const Params& params, std::int64_t id, int lane) {

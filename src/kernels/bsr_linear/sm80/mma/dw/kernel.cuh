@@ -6,14 +6,14 @@
 //     |          . . # # . . .             . # . . # . # .    through a ring of stages in shared memory:
 //     v          . . # # . . .             . # . . # . # .    [tokens][bm] + [tokens][columns]
 //
-// A block row's part of dY is loaded once for all blocks of the work item. The gathered columns are the MMA's
-// M and the rows its N: N comes in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two
-// blocks of bn = 8. The other way round, bm = 8 would leave half of every MMA idle. Warp w takes the pieces
-// w, w + 4, ...: short rows stay spread over the warps.
+// A block row's columns of dY are loaded once for all blocks of the work item. The gathered columns are the
+// MMA's M and the rows its N: N comes in eights, so that bm = 8 wastes nothing, and a fragment of 16 columns
+// (kPieces) may span two blocks of bn = 8. The other way round, bm = 8 would leave half of every MMA idle.
+// Warp w multiplies the column fragments w, w + 4, ...: short rows stay spread over the warps.
 //
-// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. For
-// bm <= 32 the bound is the traffic from L2 to shared memory: (columns + bm) elements per token for 2 *
-// columns * bm flops.
+// All thread blocks walk the tokens in step, so L2 holds the rows that they share and DRAM is read about
+// once. For bm <= 32 the bound is the traffic from L2 to shared memory: (columns + bm) elements per token for
+// 2 * columns * bm flops.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +36,15 @@ struct Config {
   static constexpr int kTokens = mma_dw_tokens(sizeof(Word));
   static constexpr int kStep = 32 / sizeof(Word);  // the MMA's K
   static constexpr int kSteps = kTokens / kStep;
-  // Three stages in flight are 48 KB per thread block, which is what one multiprocessor needs to draw all
-  // that L2 delivers.
+  // Three stages in flight are 48 KB per thread block, which one multiprocessor needs to use L2's full
+  // bandwidth.
   static constexpr int kStages = 4;
 
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kWarpRows = kRows / least(kRows, 64);  // warps side by side along the rows
   static constexpr int kWarpColumns = kWarps / kWarpRows;
-  static constexpr int kSlices = kRows / kWarpRows / 8;         // 8-row slices of a warp
-  static constexpr int kPieces = kColumns / 16 / kWarpColumns;  // 16-column pieces of a warp
+  static constexpr int kSlices = kRows / kWarpRows / 8;         // 8-row fragments (N) of a warp
+  static constexpr int kPieces = kColumns / 16 / kWarpColumns;  // 16-column fragments (M) of a warp
   // Resident thread blocks per multiprocessor, limited by registers: each slice x piece takes 4 sums per
   // thread.
   static constexpr int kResident = kSlices * kPieces > 16 ? 2 : 3;
@@ -54,9 +54,9 @@ struct Config {
   static constexpr int kTileXBytes = kTokens * TileX::kPitch;
   static constexpr int kStageBytes = kTileXBytes + kTokens * TileY::kPitch;
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static_assert(kSharedBytes <= 99 * 1024, "one thread block must fit on an sm_86, which lends 99 KB");
+  static_assert(kSharedBytes <= 99 * 1024, "exceeds the 99 KB of shared memory of sm_86");
   static_assert(kStageBytes % 128 == 0 && kTileXBytes % 128 == 0,
-                "the swizzle needs tiles on 128-byte boundaries");
+                "the swizzle requires tiles at multiples of 128 bytes");
 
   static __host__ __device__ constexpr int piece(int warp_column, int i) {
     return warp_column + kWarpColumns * i;
@@ -66,9 +66,9 @@ struct Config {
 template <class Config>
 using Sums = float[Config::kPieces][Config::kSlices][4];
 
-/// sums += the warp's part of one stage. The operands of the next step are loaded while this one is
-/// multiplied. Pieces that the item lacks are not multiplied (a condition that is uniform in a warp); what is
-/// read for them was never written and is not used.
+/// sums += the warp's products of one stage. The operands of the next step are loaded while this one is
+/// multiplied. Column fragments that the item lacks are not multiplied (a condition that is uniform in a
+/// warp); the values loaded for them are undefined and unused.
 template <class Config, class LoadNext>
 __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Config>& reads,
                                           const std::byte* shared, int stage, int warp_pieces,
@@ -91,8 +91,8 @@ __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Co
   }
 }
 
-/// Writes the warp's sums to their blocks, or adds them there. Padding gets zero instead of what was summed:
-/// 0 * NaN is NaN.
+/// Writes the warp's sums to their blocks, or adds them there. Padding gets zero instead of its sum: 0 * NaN
+/// is NaN.
 template <class Config, class Params>
 __device__ __forceinline__ void store_blocks(const Params& params, const Item& item, const Sums<Config>& sums,
                                              int lane, int warp_column, int warp_row) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_blocks(const Params& params, const Item& i
 #pragma unroll
       for (int k = 0; k < 2 * Config::kSlices; ++k)
         values[k] = first_row + 8 * (k / 2) + k % 2 < rows_left ? sums[i][k / 2][2 * half + k % 2] : 0.f;
-      // All loads come before the first store: for all the compiler knows, a store may alias the next load.
+      // All loads precede the first store: as far as the compiler knows, a store may alias the next load.
       if (adds) {
 #pragma unroll
         for (int k = 0; k < 2 * Config::kSlices; ++k) values[k] += fp32[place(k)];
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, Config::kResident)
   for (int stage = 0; stage < Config::kStages - 1; ++stage) load_stage(stage, stage);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    // Wait for the stage. After the barrier, nobody reads the previous stage any more: it may be refilled.
+    // Wait for the stage. After the barrier, all warps have read the previous stage: it may be refilled.
     ptx::cp_async_wait<Config::kStages - 2>();
     __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;

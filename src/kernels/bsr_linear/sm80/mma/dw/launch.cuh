@@ -13,8 +13,8 @@ namespace sparseloom::kernels::cuda::mma::dw {
 
 template <class Config>
 cudaError_t launch_config(const MmaDwParams& params, dim3 grid, int device, cudaStream_t stream) noexcept {
-  // More than 48 KB of shared memory have to be allowed once per device and kernel; two threads may both do
-  // so without harm.
+  // More than 48 KB of shared memory must be allowed once per device and kernel; two threads may both do so
+  // without harm.
   static std::atomic<std::uint64_t> allowed{0};
   const std::uint64_t bit = std::uint64_t{1} << (device & 63);
   if (device >= 64 || (allowed.load(std::memory_order_acquire) & bit) == 0) {

@@ -48,17 +48,17 @@ struct Tf32 {
   static __device__ __forceinline__ Word round(float value) { return __float_as_uint(value); }
 };
 
-/// A warp's operands of one step of k. x: its 16-column pieces; y: its 8-row slices, two to an entry.
+/// A warp's operands of one step of k. x: its 16-column fragments; y: its 8-row fragments, two per entry.
 template <class Config>
 struct Fragments {
   std::uint32_t x[Config::kPieces][4];
   std::uint32_t y[(Config::kSlices + 1) / 2][4];
 };
 
-/// Where this lane reads, in bytes from the beginning of a tile: one offset per operand. The lane's other
-/// offsets differ from it by an exclusive or (within the 128 bytes that the swizzle permutes) and an addition
-/// (beyond them, and from step to step, after which the swizzle repeats). Tiles begin at multiples of 128
-/// bytes, so that both work on whole offsets. An offset per piece and slice would be clearer, but ptxas
+/// This lane's read addresses, in bytes from the beginning of a tile: one offset per operand. The lane's
+/// other offsets differ from it by an exclusive or (within the 128 bytes that the swizzle permutes) and an
+/// addition (beyond them, and from step to step, after which the swizzle repeats). Tiles begin at multiples
+/// of 128 bytes, so that both work on whole offsets. An offset per fragment would be clearer, but ptxas
 /// recomputes those in every stage: 40 instructions beside 64 mma.
 template <class Config, int kBytes = sizeof(typename Config::Word)>
 struct LaneReads;
@@ -68,15 +68,16 @@ template <class Config>
 struct LaneReads<Config, 2> {
   using X = typename Config::TileX;
   using Y = typename Config::TileY;
-  static constexpr int kPieceBytes = Config::kWarpColumns * 32;  // from a warp's piece to its next: 64 or 128
+  static constexpr int kPieceBytes =
+      Config::kWarpColumns * 32;  // stride between a warp's column fragments: 64 or 128
   int x, y;
 
   __device__ __forceinline__ LaneReads(int lane, int warp_column, int warp_row) {
     const int matrix = lane / 8;
     // A's matrices: columns 0-7, 8-15 of tokens 0-7, then the same of tokens 8-15.
     x = X::offset(matrix / 2 * 8 + lane % 8, 2 * warp_column + matrix % 2);
-    // B's matrices: tokens 0-7, 8-15 of one slice, then of the next. A single slice uses the first two; the
-    // other lanes' addresses are ignored.
+    // B's matrices: tokens 0-7, 8-15 of one row fragment, then of the next. A single one uses the first two;
+    // the other lanes' addresses are ignored.
     y = Y::offset(matrix % 2 * 8 + lane % 8,
                   warp_row * Config::kSlices + (Config::kSlices == 1 ? 0 : matrix / 2));
   }
@@ -110,8 +111,9 @@ template <class Config>
 struct LaneReads<Config, 4> {
   using X = typename Config::TileX;
   using Y = typename Config::TileY;
-  static constexpr int kPieceBytes = Config::kWarpColumns * 64;  // from a warp's piece to its next
-  static_assert(kPieceBytes % 128 == 0, "pieces must lie whole swizzles apart to be reached by addition");
+  static constexpr int kPieceBytes = Config::kWarpColumns * 64;  // stride between a warp's column fragments
+  static_assert(kPieceBytes % 128 == 0,
+                "column fragments must be a multiple of 128 bytes apart, where the swizzle repeats");
   int x, y;
 
   __device__ __forceinline__ LaneReads(int lane, int warp_column, int warp_row) {

@@ -1,5 +1,5 @@
-// Host side that both dW kernels of sm_80 (tensor cores and FFMA) share: the pieces of the tokens, and the
-// parameters.
+// Host side that both dW kernels of sm_80 (tensor cores and FFMA) share: the segments of the tokens, called
+// pieces, and the parameters.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,21 @@
 
 namespace sparseloom::kernels::cuda::dw_pieces {
 
-/// What a schedule says of a product: the blocks of a work item, and the pieces of the tokens.
+/// A schedule's division of a product: the blocks of a work item, and the segments of the tokens.
 struct Pieces {
   int log2_group;  // log2(blocks of a work item)
   std::int64_t piece_tokens;
   int pieces;
 };
 
-/// Whether a schedule has this tile, which is that of an instance, and some number of pieces.
+/// Whether a schedule has this tile (of an instance) and a valid number of segments.
 inline bool names_instance(const Schedule& schedule, int tile_m, int tile_n, int tile_k) {
   return schedule.method == Method::only && schedule.tile_m == tile_m && schedule.tile_n == tile_n &&
          schedule.tile_k == tile_k && schedule.split_k >= 1;
 }
 
-/// split_k pieces of as many steps of tile_k tokens each; the last may have fewer. No tokens: one piece,
-/// which writes zeros. `pieces` is 0 if the schedule asks for more pieces than have a step.
+/// split_k segments of equally many steps of tile_k tokens; the last may have fewer. Without tokens: one
+/// segment, which writes zeros. `pieces` is 0 if the schedule asks for more segments than there are steps.
 inline Pieces pieces_of(const MatmulArgs& args, const Schedule& schedule) {
   const std::int64_t steps = std::max<std::int64_t>(1, (args.m + schedule.tile_k - 1) / schedule.tile_k),
                      each = (steps + schedule.split_k - 1) / schedule.split_k;
@@ -66,7 +66,7 @@ inline MmaDwParams params_of(const MatmulArgs& args, const Pieces& cut) {
   return params;
 }
 
-/// Called after a launch that returned `status`: adds up the pieces, if there are several.
+/// Called after a launch that returned `status`: adds up the segments, if there are several.
 inline cudaError_t sum_up(cudaError_t status, const MmaDwParams& params, int pieces, const MatmulArgs& args) {
   if (status != cudaSuccess || pieces == 1) return status;
   const auto stream = static_cast<cudaStream_t>(args.stream);

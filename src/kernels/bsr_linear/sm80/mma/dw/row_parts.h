@@ -1,4 +1,4 @@
-// What the row of sm80_mma (../forward/row.cpp) chooses for dW.
+// The dW schedule of the row sm80_mma (../forward/row.cpp).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline Size size_of_product(const Problem& p) {
 
 namespace dw_pieces {
 
-/// Bytes of the partial sums of split-K, for both dW kernels of sm_80; none if the tokens are not cut.
+/// Bytes of the partial sums of split-K, for both dW kernels of sm_80; 0 if the tokens are not cut.
 inline std::size_t partial_bytes(const Problem& p, const Schedule& schedule) {
   if (schedule.split_k <= 1) return 0;
   return static_cast<std::size_t>(p.blocks) * p.block.rows * p.block.cols * schedule.split_k * sizeof(float);

@@ -1,10 +1,10 @@
 // out[e] = partial[0][e] + partial[1][e] + ... + partial[pieces - 1][e]: the second kernel of a dW whose
-// tokens were cut into pieces.
+// tokens were cut into segments.
 //
-//   grid.x * threads: four elements per thread, of every piece
+//   grid.x * threads: four elements per thread, of every segment
 //
-// The pieces are added in order, so that every run gives the same bits, in fp32 with one rounding. If the sum
-// is added to out, out's old value comes last.
+// The segments are added in order, so that every run gives the same bits, in fp32 with one rounding. If the
+// sum is added to out, out's old value comes last.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 struct Config {
   static constexpr int kThreads = 256;
-  static constexpr int kEach = 4;  // elements: a 16-byte load per piece; blocks have multiples of 64
+  static constexpr int kEach = 4;  // elements: a 16-byte load per segment; blocks have multiples of 64
 };
 
 template <class Element>

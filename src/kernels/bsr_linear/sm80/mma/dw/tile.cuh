@@ -17,7 +17,7 @@ __host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 
 /// Rows of 16-byte chunks, one row per token. A warp reads one operand register from several tokens at the
-/// same columns: 8 tokens x 1 chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk's number is
+/// same columns: 8 tokens x 1 chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk's index is
 /// xored with the token's, so that these 128 bytes lie in different banks. There is no padding, so every
 /// chunk stays aligned.
 template <class Word, int kColumns>
@@ -25,10 +25,10 @@ struct SharedTile {
   static constexpr int kPerChunk = 16 / sizeof(Word);
   static constexpr int kChunks = kColumns / kPerChunk;
   static constexpr int kPitch = kColumns * sizeof(Word);  // bytes from token to token
-  static constexpr int kUnit = sizeof(Word) / 2;          // chunks that one read takes side by side
+  static constexpr int kUnit = sizeof(Word) / 2;          // adjacent chunks of one read
   static constexpr int kUnits = kChunks / kUnit;
   static constexpr int kBankUnits = 8 / kUnit;  // units in the 128 bytes of all banks
-  static_assert(kUnits >= 1, "a row must hold what one read takes");
+  static_assert(kUnits >= 1, "a row must hold the chunks of one read");
 
   static __device__ __forceinline__ int offset(int token, int chunk) {
     // Several short rows share the 128 bytes of all banks, which already separates those tokens.
@@ -43,7 +43,7 @@ struct TileSource {
   static constexpr int kPassTokens = kThreads / Tile::kChunks;
   static constexpr int kPasses = most(1, kTokens / kPassTokens);
   static_assert(kThreads % Tile::kChunks == 0 && (kTokens % kPassTokens == 0 || kPassTokens > kTokens),
-                "passes must fill the tile");
+                "whole passes must fill the tile");
 
   const std::byte* next;   // this thread's chunk in the next pass; never read beyond `bytes`
   std::int64_t pass_step;  // bytes
@@ -54,8 +54,8 @@ struct TileSource {
 
   static __device__ __forceinline__ int chunk_of_thread() { return threadIdx.x % Tile::kChunks; }
 
-  /// `column`: column of the matrix where this thread's chunk begins. `wanted`: false if no stored block
-  /// contains it. `by_chunks`: base and stride are multiples of 16 bytes.
+  /// `column`: the matrix column of this thread's chunk. `wanted`: false if no stored block contains it.
+  /// `by_chunks`: base and stride are multiples of 16 bytes.
   __device__ __forceinline__ TileSource(const void* matrix, std::int64_t stride, std::int64_t first_token,
                                         std::int64_t columns, std::int64_t column, bool wanted,
                                         bool by_chunks) {
@@ -73,7 +73,7 @@ struct TileSource {
   }
 };
 
-/// Reads up to 16 bytes by elements, with zeros behind them: for matrices whose base or stride is not a
+/// Reads up to 16 bytes element by element, followed by zeros: for matrices whose base or stride is not a
 /// multiple of 16 bytes.
 template <class Word>
 __device__ __forceinline__ uint4 read_elements(const std::byte* source, int bytes) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ uint4 read_elements(const std::byte* source, int byte
 }
 
 /// Loads the next kTokens tokens, of which the first `valid` exist; the others become zeros. The data is
-/// there for this thread after its next commit and wait, for the others after a barrier.
+/// visible to this thread after its next commit and wait, to the others after a barrier.
 template <class Word, class Tile, int kTokens>
 __device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& source, std::byte* tile,
                                           int valid) {

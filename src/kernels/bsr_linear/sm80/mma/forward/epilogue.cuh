@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_four(typename T::Bits* to, const float (&y
   }
 }
 
-/// Writes one row of fragments (16 tokens) of a warp's sums to shared memory as strip [16][kSumsStride].
+/// Writes one row of fragments (16 tokens) of a warp's sums to shared memory as [16][kSumsStride].
 template <class T>
 __device__ __forceinline__ void spread(float* strip, const float (&sums)[T::kFragmentsN][4]) {
   const int lane = threadIdx.x % 32;
@@ -60,8 +60,8 @@ __device__ __forceinline__ void spread(float* strip, const float (&sums)[T::kFra
 template <class T>
 struct Columns {
   static constexpr int kLanes = T::kWarpLine / 4, kRows = 32 / kLanes;  // lanes along a row; rows at a time
-  std::int64_t column;                                                  // of out
-  int exist;                                                            // of the four, inside the matrix
+  std::int64_t column;                                                  // column of out
+  int exist;  // how many of the four lie inside the matrix
   float bias[4];
 
   __device__ __forceinline__ Columns(const Params& params, unsigned block_row) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void store_strip(const Params& params, const Place& p
   }
 }
 
-/// Stores the sums of one block row through the ring stage at `bytes`, which no warp may still be reading.
+/// Stores the sums of one block row through the ring stage at `bytes`, which all warps must have read.
 template <class T>
 __device__ __forceinline__ void store_block_row(const Params& params, const Place& place, unsigned block_row,
                                                 std::byte* bytes, const Sums<T>& sums) {
@@ -129,8 +129,8 @@ __device__ __forceinline__ void store_block_row(const Params& params, const Plac
   }
 }
 
-/// The same for a cluster whose thread blocks hold the sums of one part of the reduction each. Every thread
-/// block stores some of the strips, for which it adds all parts in their order. The whole ring must be free.
+/// Stores the sums of one block row in a cluster whose thread blocks each hold a segment's sums. Every thread
+/// block stores some of the rows of fragments, and adds all segments in order. The whole ring must be free.
 template <class T>
 __device__ __forceinline__ void store_block_row_of_team(const Params& params, const Place& place,
                                                         unsigned block_row, SharedStorage<T>& shared,
@@ -142,13 +142,13 @@ __device__ __forceinline__ void store_block_row_of_team(const Params& params, co
   ptx::cluster_sync();
   const Columns<T> columns(params, block_row);
 #pragma unroll 1
-  for (int turn = place.part; turn < T::kFragmentsM; turn += place.parts) {
+  for (int turn = place.segment; turn < T::kFragmentsM; turn += place.segments) {
     store_strip<T>(params, place, columns, warp / T::kWarpsN * T::kWarpTokens + turn * 16, [&](int row) {
       const auto* at = reinterpret_cast<const float4*>(strips + (turn * 16 + row) * T::kSumsStride +
                                                        lane % Columns<T>::kLanes * 4);
       float4 sum = ptx::ld_shared_cluster(at, 0);
-      for (int part = 1; part < place.parts; ++part) {
-        const float4 more = ptx::ld_shared_cluster(at, part);
+      for (int segment = 1; segment < place.segments; ++segment) {
+        const float4 more = ptx::ld_shared_cluster(at, segment);
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
       return sum;

@@ -1,12 +1,11 @@
-// Copies one chunk of the stream (stream.cuh) from global to shared memory. Position p of a block row
-// lies in its block j at offset o:
+// Copies one chunk of the stream (stream.cuh) from global to shared memory. Position p of a block row is
+// offset o in its block j:
 //
 //   A[token][p]   a[token][along[j] * side + o]         a 16-byte copy never leaves a block, since side >= 8
 //   B[p]          forward: values[first + j][n][o], kept as [n][p]
 //                 dx:      values[slot[j]][o][n], kept as [p][n]
 //
-// Beyond the end of the list, the right edge of a and the last token, the copies write zeros and read
-// nothing.
+// Past the end of the list, the right edge of a and the last token, the copies write zeros and read nothing.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,8 +31,8 @@ template <class T>
 using DxRows = typename DxRowsOf<T>::type;
 
 /// A thread's index entries for the chunk at the cursor, loaded one chunk ahead: `along` for its copies of A
-/// and, for dx, `slot` for its first copy of B. They are zero beyond the list, so that addresses computed
-/// from them stay inside the operands.
+/// and, for dx, `slot` for its first copy of B. They are zero past the list, so that addresses computed from
+/// them stay inside the operands.
 struct Entries {
   std::int32_t along, slot;
 };
@@ -51,7 +50,7 @@ __device__ __forceinline__ Entries read_entries(const Params& params, const Curs
   return entries;
 }
 
-/// Copies 16 bytes of which the first `bytes` exist, where `from` is not 16-byte aligned. Synchronous.
+/// Copies 16 bytes of which the first `bytes` exist, from a misaligned `from`. Synchronous.
 template <class Bits>
 __device__ __forceinline__ void copy_elements(std::uint32_t to, const Bits* from, int bytes) {
   constexpr int kPerWord = 4 / sizeof(Bits);
@@ -109,7 +108,7 @@ __device__ __forceinline__ void fetch_a(const Params& params, const Place& place
       [&](int i) { return row + i * kRowStep < place.tokens ? elements * T::kBytes : 0; });
 }
 
-/// Forward's B [kBlockRow][kChunk]: like A, but from blocks that follow each other in memory.
+/// Forward's B [kBlockRow][kChunk]: like A, but from contiguous blocks.
 template <class T>
 __device__ __forceinline__ void fetch_b(Forward, const Params& params, const Cursor& cursor, const Entries&,
                                         bool inside, std::uint32_t to) {
@@ -137,7 +136,7 @@ __device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& 
   constexpr int kAll = T::kChunk * Rows::kChunks, kCopies = kAll < T::kThreads ? 1 : kAll / T::kThreads;
   constexpr int kRowStep = T::kThreads / Rows::kChunks;
   static_assert(kCopies == 1 || kRowStep % (Rows::kRowsPerLine * Rows::kKeys) == 0,
-                "a thread's swizzle key is one");
+                "all rows of a thread must have the same swizzle key");
   if (threadIdx.x >= kAll) return;
   const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
   const auto first_of = [&](std::int32_t slot, Position at) {
@@ -152,8 +151,8 @@ __device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& 
         [&](int) { return at.block < cursor.count() ? 16 : 0; });
     return;
   }
-  // Blocks that are long along the outputs and short along the reduction. Prefetching every row's slot is not
-  // worth the registers.
+  // Blocks that are long along the outputs and short along the reduction. Prefetching every row's slot would
+  // cost too many registers.
   if constexpr (kCopies > 1) {
 #pragma unroll 1
     for (int i = 0; i < kCopies; ++i) {
@@ -166,8 +165,8 @@ __device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& 
   }
 }
 
-/// Starts the copies of the chunk at the cursor into a ring stage, and records whether it is the last one of
-/// its block row.
+/// Starts the copies of the chunk at the cursor into a ring stage, and records whether it is its block row's
+/// last one.
 template <class Direction, class T>
 __device__ __forceinline__ void fetch_chunk(const Params& params, const Place& place, const Cursor& cursor,
                                             const Entries& entries, SharedStorage<T>& shared, int stage) {

@@ -11,12 +11,12 @@
 //              A [tokens][chunk], B [block row][chunk] (dx: [chunk][block row])
 //              sums += A B by mma.sync, warp tiles of up to 64 x 64
 //
-// A chunk is 128 bytes of the reduction, or 64 where a 64 x 64 warp tile needs this for 256 tokens to fit.
+// A chunk is 128 bytes of the reduction, or 64 if a 64 x 64 warp tile needs this to fit 256 tokens.
 //
 // The order of summation is fixed: the blocks of a block row in list order, in chunks. Block rows vary
-// fastest in the grid, so that an M tile of x stays in L2 while all block rows read it. A thread block takes
-// block_rows_in_turn block rows of one M tile through the same ring, so that the prologue and the epilogue of
-// a short block row hide behind its neighbours' copies.
+// fastest in the grid, so that an M tile of x stays in L2 while all block rows read it. A thread block
+// computes block_rows_in_turn block rows of one M tile through the same ring, so that the copies of its
+// neighbours hide the prologue and the epilogue of a short block row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -50,8 +50,8 @@ __device__ __forceinline__ void load_a(Fragments<T>& fragments, std::uint32_t ti
   }
 }
 
-/// Forward, B [kBlockRow][kChunk]: each ldmatrix loads two fragments of 8 columns, of each the low and the
-/// high half of k.
+/// Forward, B [kBlockRow][kChunk]: each ldmatrix loads two fragments of 8 columns, the low and the high half
+/// of k of each.
 template <class T>
 __device__ __forceinline__ void load_b(Forward, Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = Swizzle<T::kChunkBytes>;
@@ -149,7 +149,8 @@ __device__ __forceinline__ void fetch_next(const Params& params, const Place& pl
 }
 
 // Tags. Alone: a thread block computes whole block rows, block_rows_in_turn of them. Team: the thread blocks
-// of a cluster sum parts of one block row, for calls with fewer tiles than multiprocessors.
+// of a cluster each sum a segment of one block row (split-K), for calls with fewer tiles than
+// multiprocessors.
 struct Alone {};
 struct Team {};
 
@@ -159,10 +160,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   constexpr bool kTeam = std::is_same_v<Crew, Team>;
-  const unsigned parts = kTeam ? params.parts : 1;  // the cluster's size; its indices are consecutive
-  Place place = place_of<T>(params, blockIdx.x / parts);
+  const unsigned segments = kTeam ? params.segments : 1;  // the cluster's size; its indices are consecutive
+  Place place = place_of<T>(params, blockIdx.x / segments);
   if constexpr (kTeam)
-    place.part = static_cast<int>(blockIdx.x % parts), place.parts = static_cast<int>(parts);
+    place.segment = static_cast<int>(blockIdx.x % segments), place.segments = static_cast<int>(segments);
 
   // Prologue: fill all stages but one.
   Cursor cursor = cursor_at<T>(params, place);
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   Sums<T> sums = {};
   int stage = 0;
   for (unsigned block_row = place.block_row; block_row < place.end_block_row;) {
-    // Wait for the stage. After the barrier, all warps are also done with the stage that is filled next.
+    // Wait for the stage. After the barrier, all warps have also read the stage that is filled next.
     ptx::cp_async_wait<T::kStages - 2>();
     __syncthreads();
     const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     // Issue the copies of a later chunk.
     fetch_next<Direction, T>(params, place, cursor, entries, shared, stage == 0 ? T::kStages - 1 : stage - 1);
     ptx::cp_async_commit();
-    // Multiply; the fragments of the next step are loaded ahead.
+    // Multiply, with the fragments of the next step loaded ahead.
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       if (step + 1 < T::kSteps) {
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
         store_block_row_of_team<T>(params, place, block_row, shared, sums);
         return;
       } else {
-        __syncthreads();  // all warps are done with this stage
+        __syncthreads();  // all warps have read this stage
         store_block_row<T>(params, place, block_row, shared.ring[stage], sums);
         clear<T>(sums);
         ++block_row;

@@ -45,7 +45,7 @@ int launch_tile(Params params, const Schedule& schedule, const MatmulArgs& args)
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
   params.block_rows_in_turn = static_cast<unsigned>(schedule.tiles_in_turn);
-  params.parts = static_cast<unsigned>(schedule.cluster);
+  params.segments = static_cast<unsigned>(schedule.cluster);
   cudaLaunchConfig_t config{};
   // The grid is below 2^31 for every output that fits on a device: a thread block writes 512 elements or
   // more, and teams only run small calls.
@@ -65,8 +65,8 @@ int launch_tile(Params params, const Schedule& schedule, const MatmulArgs& args)
   return error;
 }
 
-/// Finds the tile of the schedule among kTiles, from kIndex on. A schedule whose tile is not there, or that
-/// divides block rows as the tile was not compiled to, names no instance.
+/// Finds the tile of the schedule among kTiles, from kIndex on. If that tile is missing, or not compiled for
+/// the schedule's division of block rows, the schedule names no instance.
 template <class Direction, class Element, int kIndex = 0>
 int launch_named(const Params& params, const Schedule& schedule, const MatmulArgs& args) noexcept {
   if constexpr (kIndex == kTileCount) {
@@ -74,14 +74,14 @@ int launch_named(const Params& params, const Schedule& schedule, const MatmulArg
   } else {
     constexpr TileShape kTile = kTiles[kIndex];
     using T = TileAt<Element, kIndex>;
-    static_assert(sizeof(SharedStorage<T>) == kTile.shared_bytes(), "the choice counts on it");
+    static_assert(sizeof(SharedStorage<T>) == kTile.shared_bytes(), "schedule.cpp relies on shared_bytes()");
     if (schedule.tile_m != T::kTokens || schedule.tile_n != T::kBlockRow || schedule.tile_k != T::kChunk)
       return launch_named<Direction, Element, kIndex + 1>(params, schedule, args);
     if (schedule.cluster == 1)
       return schedule.tiles_in_turn < 1 ? cudaErrorInvalidValue
                                         : launch_tile<Direction, T, Alone>(params, schedule, args);
     if constexpr (has_teams(kTile)) {
-      if ((schedule.cluster == 2 || schedule.cluster == kMostParts) && schedule.tiles_in_turn == 1)
+      if ((schedule.cluster == 2 || schedule.cluster == kMostSegments) && schedule.tiles_in_turn == 1)
         return launch_tile<Direction, T, Team>(params, schedule, args);
     }
     return cudaErrorInvalidValue;
@@ -117,7 +117,7 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.whole_width = params.a_width % side == 0;
   params.store_vectors = aligned(args.out, args.out_stride * kBytes, 4 * kBytes);
   if (params.m == 0 || params.block_rows == 0) return cudaSuccess;
-  // Blocks of another side would be read wrongly.
+  // The kernel would read blocks of another side wrongly.
   if (schedule.tile_n != (dx ? index.block.cols : index.block.rows)) return cudaErrorInvalidValue;
   return launch_named<Direction, Element>(params, schedule, args);
 }

@@ -24,14 +24,14 @@ struct Fit {
   double start_us, tile_us;
   double l2;                 // 1e12 bytes per second of the tokens' gathers
   double flops;              // 1e12 per second; TF32 half
-  double chain, chain_side;  // ns of a position of the longest block row, and for each output of a tile
-  double ragged;             // what copies of single elements add
+  double chain, chain_side;  // ns per position of the longest block row, and per output of a tile
+  double ragged;             // additional cost of element-wise copies
   double streams;            // share of DRAM bytes not overlapped by the products
 };
 constexpr Fit kForward{3.5, 0.73, 6.67, 313, 8.57, 0.029, 1.53, 1.1},
     kDx{3.28, 1.49, 7.13, 313, 9.29, 0.021, 1.85, 1.05};
 
-// A thread block takes a tile of a block row and of 64 tokens, or 128 to 256 if that fills the GPU.
+// A thread block computes a tile of a block row and 64 tokens, or 128 to 256 if that fills the GPU.
 double forward_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
   const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
@@ -47,9 +47,9 @@ double forward_us(const Problem& p, const Device& device) {
                    std::max(rate_us(gathered, fit.l2, device), rate_us(flops, fit.flops, device)));
 }
 
-// dW. Fitted to the sweeps of the H100: the start, more of it where a block has a side of 64 or more, an
-// item's way through its tokens, in ns for each, beside what all items read from L2 and multiply (1e12 per
-// second), and the stores of the blocks.
+// dW. Fitted to the sweeps of the H100: the start, an addition for blocks with a side of 64 or more, the time
+// of an item per token in ns, beside the L2 reads and products of all items (1e12 per second), and the stores
+// of the blocks.
 constexpr double kDwStartUs = 4.8, kDwLargeUs = 1.95, kDwTokenNs = 11.7, kDwPiecesUs = 4.04, kDwL2 = 6.66,
                  kDwFlops = 610, kDwRagged = 10, kDwStores = 2.74;
 
@@ -101,7 +101,8 @@ int sm80_mma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept 
     case DType::f16:
       return dx ? mma::forward::dx_f16(args, schedule) : mma::forward::forward_f16(args, schedule);
     case DType::f32:
-      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked: use sm80_ffma_forward
+      if (!args.tf32)
+        return cudaErrorInvalidValue;  // fp32 is not rounded unless allowed: use sm80_ffma_forward
       return dx ? mma::forward::dx_tf32(args, schedule) : mma::forward::forward_tf32(args, schedule);
     case DType::f64:
     case DType::i8:

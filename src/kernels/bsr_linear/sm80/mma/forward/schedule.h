@@ -1,4 +1,4 @@
-// What the row of sm80_mma chooses for forward and dX, as a function of the problem and the machine alone.
+// The schedule of sm80_mma for forward and dX, a function of the problem and the machine alone.
 #pragma once
 
 #include "plan/machine.h"

@@ -6,7 +6,7 @@
 //   stream of a thread block     | block row 0: chunk 0, 1, ... | block row 1: ... | ...
 //
 // One ring serves all block rows: the next block row's copies are in flight while this one's sums are stored.
-// An empty block row is one chunk of zeros, so that it reaches the epilogue, too.
+// An empty block row is one chunk of zeros, so that it reaches the epilogue too.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,22 +40,22 @@ struct Params {
   void* out;                       // [m, out_width], out_stride
   std::int64_t m, a_width, a_stride, out_width, out_stride, residual_stride;
   unsigned block_rows;
-  unsigned block_rows_in_turn;  // that one thread block processes in turn
-  unsigned parts;               // thread blocks that share a block row
+  unsigned block_rows_in_turn;  // block rows that one thread block computes in turn
+  unsigned segments;            // thread blocks that share a block row, a segment each
   int side_log2;                // log2 of a block's extent along the reduction
   Activation activation;
-  bool copy_a, copy_b;  // rows are 16-byte aligned: cp.async; else by elements
+  bool copy_a, copy_b;  // rows are 16-byte aligned: cp.async; otherwise by elements
   bool whole_width;     // a_width is a multiple of the side: no block crosses the edge
   bool store_vectors;   // four outputs may be stored at once
 };
 
-/// Tokens and block rows of one thread block, and which part of each block row's chunks it takes: all of
-/// them, except in a team.
+/// Tokens and block rows of one thread block, and its segment of each block row's chunks: all of them, except
+/// in a team.
 struct Place {
   std::int64_t token;  // first one
-  int tokens;          // that exist from there, at most the tile's
+  int tokens;          // existing tokens of the tile
   unsigned block_row, end_block_row;
-  int part = 0, parts = 1;
+  int segment = 0, segments = 1;
 };
 
 template <class T>
@@ -85,12 +85,12 @@ __device__ __forceinline__ void enter_block_row(const Params& params, const Plac
       static_cast<int>(((std::int64_t{cursor.count()} << params.side_log2) + T::kChunk - 1) / T::kChunk);
   cursor.chunk = 0;
   cursor.end_chunk = chunks;
-  if (place.parts > 1) {
-    cursor.chunk = static_cast<int>(std::int64_t{chunks} * place.part / place.parts);
-    cursor.end_chunk = static_cast<int>(std::int64_t{chunks} * (place.part + 1) / place.parts);
+  if (place.segments > 1) {
+    cursor.chunk = static_cast<int>(std::int64_t{chunks} * place.segment / place.segments);
+    cursor.end_chunk = static_cast<int>(std::int64_t{chunks} * (place.segment + 1) / place.segments);
   }
   if (cursor.chunk == cursor.end_chunk)
-    cursor.chunk = chunks, cursor.end_chunk = chunks + 1;  // one chunk behind the list: zeros
+    cursor.chunk = chunks, cursor.end_chunk = chunks + 1;  // one chunk past the list: zeros
   cursor.after =
       params.list_begin[cursor.block_row + 2 < params.block_rows ? cursor.block_row + 2 : params.block_rows];
 }

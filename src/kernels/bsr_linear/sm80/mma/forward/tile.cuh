@@ -48,7 +48,7 @@ struct Tf32 {  // fp32 in memory
 
 /// Rows of kRowBytes, with the 16-byte chunk c of row r stored at chunk c ^ key(r). One chunk column of 8
 /// rows (from a multiple of 8 on) then touches all 32 banks once, for cp.async and ldmatrix alike. Padding
-/// would do so, too, but would cost the third ring stage.
+/// would too, but would cost the third ring stage.
 template <int kRowBytes>
 struct Swizzle {
   static constexpr int kChunks = kRowBytes / 16;
@@ -92,7 +92,7 @@ struct Tile {
   static constexpr int kFragmentsM = kWarpTokens / 16, kFragmentsN = kWarpLine / 8;
   static constexpr int kABytes = kTokens * kChunkBytes, kBBytes = kBlockRow * kChunkBytes,
                        kStageBytes = kABytes + kBBytes;
-  // Floats from row to row of a warp's sums in the epilogue. Rows lie 8, 24 or 40 banks apart, so that the
+  // Row pitch of a warp's sums in the epilogue, in floats. Rows are 8, 24 or 40 banks apart, so that the
   // eight-byte fragment stores do not conflict.
   static constexpr int kSumsStride = kWarpLine == 8 ? 8 : kWarpLine + 8;
 

@@ -1,10 +1,10 @@
 // The tiles that mma/forward is compiled for, as numbers: schedule.cpp chooses one of them, and launch.cuh
-// makes the kernel's types of them.
+// derives the kernel's types from them.
 //
-// They are bound by the bandwidth from L2 to the multiprocessors, which does not depend on the rows' length
-// (measured in all tiles from 16 x 128 to 128 x 128; tensor cores would allow more). So the bytes per product
-// decide: block row x tokens outputs cost block row + tokens, and blocks of 64 and 128 take 64 x 64 warp
-// tiles, which reuse operands in registers most.
+// The bandwidth from L2 to the multiprocessors bounds them; it does not depend on the rows' length (measured
+// in all tiles from 16 x 128 to 128 x 128; tensor cores would allow more). So the bytes per product decide:
+// block row x tokens outputs cost block row + tokens, and blocks of 64 and 128 take 64 x 64 warp tiles, which
+// reuse operands in registers most.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,14 @@ struct TileShape {
 };
 
 /// For each side of a block along the outputs, the widest tile first. The others are for small batches and
-/// for little shared memory.
+/// for GPUs with less shared memory.
 inline constexpr TileShape kTiles[] = {
     {8, 128, 128, 4, 1, 4, 3},    //
     {16, 256, 128, 8, 1, 3, 2},   //
     {16, 128, 128, 4, 1, 4, 3},   //
     {32, 256, 128, 8, 1, 3, 2},   //
     {32, 64, 128, 4, 1, 4, 4},    //
-    {64, 256, 64, 4, 1, 4, 2},    // 128 bytes of k would leave two stages only
+    {64, 256, 64, 4, 1, 4, 2},    // 128 bytes of k would leave only two stages
     {64, 64, 128, 2, 2, 4, 3},    //
     {128, 256, 128, 4, 2, 4, 1},  //
     {128, 128, 128, 2, 2, 3, 2},  //
@@ -40,8 +40,8 @@ inline constexpr TileShape kTiles[] = {
 inline constexpr int kTileCount = sizeof kTiles / sizeof *kTiles;
 
 /// Whether a tile is compiled for teams, which are clusters whose thread blocks share a block row: the widest
-/// tiles of wide blocks. Narrower block rows give enough thread blocks.
+/// tiles of wide blocks. Narrower block rows have enough thread blocks without teams.
 constexpr bool has_teams(const TileShape& tile) { return tile.block_row >= 64 && tile.tokens == 256; }
-inline constexpr int kMostParts = 4;  // thread blocks of a team
+inline constexpr int kMostSegments = 4;  // most thread blocks of a team
 
 }  // namespace sparseloom::kernels::cuda::mma::forward
