@@ -1,4 +1,4 @@
-// The model that predicts a call's time from a kernel's fitted costs.
+// Predicts a call's time from a kernel's fitted costs.
 #include "kernels/bsr_linear/cpu/cost.h"
 
 #include <algorithm>
@@ -18,34 +18,34 @@ using core::round_up;
 
 constexpr double kAvx2FlopsPerCycle = 32;
 constexpr double kL1Bytes = 32 << 10;
-// Decode's forward takes this much longer for each token where the tokens outgrow L1. Fitted: 8 tokens of
-// 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time.
+// Decode's forward takes this factor longer per token if the tokens exceed L1. Fitted: 8 tokens of 2048
+// features took 1.45 (fp32) and 1.3 (bf16) of the model's time.
 constexpr double kTokensBeyondL1 = 1.4;
 
-// The most tokens of outer_few; and in blocks of half a vector, where it has only four sums side by side.
+// The most tokens of outer_few; fewer in blocks of half a vector, where it has only four sums side by side.
 // With more tokens the larger tiles of `outer` and its prefetches are as fast or faster.
 constexpr std::int64_t kFewOuterTokens = 256, kFewInHalves = 64;
-// dw of few tokens: cycles for each stored element that is written, of fp32 and of 16 bits.
+// dw of few tokens: cycles per stored element written, for fp32 and for 16 bits.
 constexpr double kFewElement = 0.3, kFewElement16 = 0.39;
 
-/// What a kernel waits for, the same with every instruction set: fitted as the costs were. A panel kernel's
-/// threads meet once more after packing.
+/// The waits of a kernel, the same with every instruction set: fitted as the costs were. A panel kernel's
+/// threads synchronise once more after packing.
 struct Waits {
   double fork;  // microseconds for waking and joining the threads
-  // Time of a byte of stored values, input and output over its time in a copy inside the last-level cache,
-  // where all of it comes from memory.
+  // Time per byte of stored values, input and output, relative to a copy inside the last-level cache, if all
+  // of it comes from DRAM.
   double values, in, out;
   // A call that touches as many bytes finds half of them in the caches.
   double resident_bytes;
 };
-// The same of a byte of a result that is mapped anew in each call: zeroing its huge page. Fitted to dw of
-// 40 to 160 MB.
+// Time per byte of a result that is mapped anew in each call: zeroing its huge page. Fitted to dw of 40 to
+// 160 MB.
 constexpr double kMappedAnew = 10;
 constexpr Waits kForwardWaits{17, 6.6, 9.7, 0.4, 4.3e6}, kDxWaits{17, 7.6, 6.5, 0.7, 4.7e6},
     kDwWaits{5.3, 0, 0.83, 3.7, 4e6}, kDecodeForwardWaits{5.7, 11, 1.9, 0, 9.5e6},
     kDecodeDxWaits{5.2, 13, 2.4, 0, 10e6};
 
-// A cycle of the costs on this machine.
+// Microseconds per cycle of the costs on this machine.
 double cycle_us(const plan::MachineRates& rates) {
   return 1e6 * kAvx2FlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
 }
@@ -69,7 +69,7 @@ double memory_us(const Problem& p, const plan::MachineRates& rates, const Waits&
          (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
 }
 
-// `us`: the time on one thread; `work`: what it is worth in tasks.
+// `us`: the time on one thread; `work`: the number of tasks it is worth.
 double with_threads(double us, const Problem& p, double work, double fork) {
   const double tasks = std::clamp(work, 1.0, static_cast<double>(std::max(1, p.threads)));
   return kCallUs + us / tasks + (tasks > 1 ? fork : 0);
@@ -85,9 +85,9 @@ double predict_strips_us(const Problem& p, const plan::MachineRates& rates, doub
   const double output_block = forward ? p.block.rows : p.block.cols;
   const std::int64_t vectors = ceil_div(p.m, costs.lanes), panels = ceil_div(vectors, kMaxVectors);
   const double elements = elements_of(p),
-               steps = elements / kGroup / costs.depth_step;  // of all strips of one panel
+               steps = elements / kGroup / costs.depth_step;  // steps of all strips of one panel
   const double element = size_of(p.dtype) == 2 ? c.widened : c.element;
-  // Panels are as even as possible: `wide` of them have one vector more than the others.
+  // Panels are as even as possible: `wide` of them have one more vector than the others.
   const std::int64_t narrow_width = panels ? vectors / panels : 0, wide = panels ? vectors % panels : 0;
   const auto products_us = [&](std::int64_t width) { return width * c.vectors[width] * steps * step_us; };
   double us = static_cast<double>(panels - wide) * products_us(narrow_width);
@@ -136,7 +136,7 @@ bool few_outer_tokens(int lanes, BlockShape block, std::int64_t m) {
 
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs) {
-  // The flops of one step of one vector: 2 x 8 outputs x lanes x the k values of a cell.
+  // The flops of one step of one vector: 2 x 8 outputs x lanes x the k values per cell.
   const double step_us = 1e6 * 2.0 * kGroup * costs.lanes * costs.depth_step / (peak > 0 ? peak : 100e9);
   return problem.direction == Direction::dw ? predict_outer_us(problem, rates, step_us, costs)
                                             : predict_strips_us(problem, rates, step_us, costs);
@@ -150,14 +150,14 @@ double predict_decode_us(const Problem& p, const plan::MachineRates& rates, cons
   const double token_bytes =
       tokens * static_cast<double>(forward ? p.cols : p.rows) * static_cast<double>(size_of(p.dtype));
   const double token_element = c.token_element * (forward && token_bytes >= kL1Bytes ? kTokensBeyondL1 : 1);
-  // The columns that dx does at once: two vectors where their sums fit into half of the registers.
+  // The columns that dx computes at once: two vectors if their sums fit into half of the registers.
   const bool two_vectors = p.block.cols >= 2 * c.lanes && 2 * tokens <= c.lanes;
   const double strip = c.lanes * (two_vectors ? 2 : 1);
   const double cycles = elements * (c.element + widen + tokens * token_element) +
                         outputs * (c.out + tokens * c.token_out) +
                         (forward ? 0 : elements / strip * (c.row + tokens * c.token_row));
   const double compute = cycle_us(rates) * cycles;
-  // A good part of the reads is hidden behind the products.
+  // Most reads overlap the products.
   const Waits& waits = forward ? kDecodeForwardWaits : kDecodeDxWaits;
   const double us = std::hypot(compute, memory_us(p, rates, waits));
   // Decode cuts its tasks by elements, not by products: see decode.cpp.

@@ -1,9 +1,9 @@
-// Deferred stores past the caches ("line" is a cache line). Outputs that outgrow L2 are written by
+// Deferred stores past the caches ("line" is a cache line). Outputs larger than L2 are written by
 // non-temporal stores: they are read again only much later, and an ordinary store would first read its cache
-// line from memory. A strip's lines stored all at once, though, are more than a core's store queue and
-// write-combining buffers hold, and everything behind them would wait for memory. So the lines wait in a
-// buffer and are stored a few at a time among the products of the next strips, where nothing waits for them.
-// Both choices were measured faster; the log has the figures.
+// line from DRAM. A strip's lines stored all at once, though, exceed a core's store queue and write-combining
+// buffers, and everything after them would wait for DRAM. So the lines wait in a buffer and are stored a few
+// at a time among the products of the next strips, where nothing waits for them. Both choices measured
+// faster; the log has the figures.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// The buffer of finished outputs of one task: rows of whole cache lines, one row for each token of a strip.
+/// The buffer of one task's finished outputs: rows of whole cache lines, one row per token of a strip.
 class DeferredLines {
  public:
-  /// Bytes of a line, and lines that the buffer holds: AMX writes 64 tokens of 32 fp32.
+  /// Bytes of a line, and capacity of the buffer in lines: AMX writes 64 tokens of 32 fp32.
   static constexpr std::int64_t kLine = 64, kMost = 128;
 
   struct Rows {
     std::byte* out;
     std::int64_t stride;  // bytes
   };
-  /// Returns where a strip shall write its `count` rows of `bytes` each, whose place is `rows`: the buffer,
-  /// if they are whole lines and fit (what the buffer still held is stored first), else `rows` itself.
-  /// `lines` may be null: then outputs are stored through the caches.
+  /// Returns where a strip writes its `count` rows of `bytes` each, whose destination is `rows`: the buffer,
+  /// if they are whole lines and fit (its old content is stored first), otherwise `rows` itself. `lines` may
+  /// be null: then outputs are stored through the caches.
   static Rows rows_of(DeferredLines* lines, Rows rows, std::int64_t bytes, std::int64_t count) {
     if (lines == nullptr || bytes % kLine != 0 || bytes / kLine * count > kMost || rows.stride % kLine != 0 ||
         reinterpret_cast<std::uintptr_t>(rows.out) % kLine != 0)
@@ -37,7 +37,7 @@ class DeferredLines {
   }
   std::int64_t left() const { return count_ - sent_; }
 
-  /// Lines to send at each of `times` calls of send(), so that none is left after the last.
+  /// Lines per call of send() such that none is left after `times` calls.
   static std::int64_t pace(const DeferredLines* lines, std::int64_t times) {
     times = std::max<std::int64_t>(1, times);
     return lines == nullptr ? 0 : (lines->left() + times - 1) / times;
@@ -52,8 +52,8 @@ class DeferredLines {
     }
   }
 
-  /// Stores what is left and waits until it has left this core. A task calls this before it reports that it
-  /// is done, so that the outputs may be read then.
+  /// Stores the remaining lines and waits until they have left this core. A task calls this before it reports
+  /// completion, so that the outputs may be read then.
   void finish() {
     send(left());
 #if defined(__x86_64__)
@@ -74,7 +74,7 @@ class DeferredLines {
   }
 
   alignas(kLine) std::byte held_[kMost * kLine];
-  Rows rows_ = {};  // where the row of the next line goes
+  Rows rows_ = {};  // destination of the next line's row
   std::int64_t width_ = kLine, column_ = 0, sent_ = 0, count_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Cuts the pass by sizes alone, so that its bits are the same on any number of threads; and the form for f64
-// and for CPUs without AVX2.
+// Divides the pass by sizes alone, so that its bits are the same on any number of threads; and has the form
+// for f64 and for CPUs without AVX2.
 #include "kernels/bsr_linear/cpu/gradient.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-// Rows of a chunk, whose sums are added up one after another: at least kRows, so that the sums of the chunks
-// are a small part of the matrix, and so many that there are at most kChunks of them; but at most kMostRows,
-// since longer chains of additions round away more.
+// Rows of a chunk, whose sums are added up one after another: at least kRows, so that the chunks' sums are
+// few beside the matrix, and enough that there are at most kChunks chunks; but at most kMostRows, since
+// longer chains of additions lose precision.
 constexpr std::int64_t kRows = 32, kChunks = 64, kMostRows = 1024;
-constexpr std::int64_t kCols = 1024;  // of one work item: pages of 4 KB in fp32
-// Elements that take as long as a thread takes to wake (kTaskUs): 4 a ns, where memory does not limit them.
+constexpr std::int64_t kCols = 1024;  // columns of one work item: pages of 4 KB in fp32
+// Elements that take as long as a thread takes to wake (kTaskUs): 4 per ns, if memory does not limit them.
 constexpr double kTaskElementsOfPass = 20e3;
 
 struct Cut {
@@ -41,18 +41,18 @@ const GradientOps& ops_of([[maybe_unused]] DType dtype) {
 }
 
 double dz_of(Activation activation, double dy, double saved) {
-  // As torch's threshold_backward: a NaN in y lets dy through, and 0 is no product of dy, which may be
+  // Like torch's threshold_backward: a NaN in y lets dy through, and 0 is not a product with dy, which may be
   // infinite.
   if (activation == Activation::relu) return saved <= 0 ? 0 : dy;
   return dy * slope(activation, saved);
 }
 
-void scalar_rows(const GradientArgs& args, const GradientPart& part, void* sums) {
+void scalar_rows(const GradientArgs& args, const GradientTile& tile, void* sums) {
   const DType dtype = args.dy.dtype;
   auto* const sum = static_cast<double*>(sums);
-  if (sum != nullptr) std::fill(sum + part.col, sum + part.col_end, 0.0);
-  for (std::int64_t r = part.row; r < part.row_end; ++r)
-    for (std::int64_t c = part.col; c < part.col_end; ++c) {
+  if (sum != nullptr) std::fill(sum + tile.col, sum + tile.col_end, 0.0);
+  for (std::int64_t r = tile.row; r < tile.row_end; ++r)
+    for (std::int64_t c = tile.col; c < tile.col_end; ++c) {
       double x = load(dtype, args.dy.data, r * args.dy.stride + c);
       if (args.activation != Activation::none) {
         x = dz_of(args.activation, x, load(dtype, args.saved.data, r * args.saved.stride + c));

@@ -1,5 +1,5 @@
-// The registry's rows for the CPU kernels: what each refuses, its predicted time, its workspace and its
-// launch. They choose nothing beforehand: their schedules are empty.
+// The registry's rows for the CPU kernels: refusals, predicted time, workspace and launch of each. They
+// choose nothing beforehand: their schedules are empty.
 #include "kernels/bsr_linear/cpu/amx/tile.h"
 #include "kernels/bsr_linear/cpu/ops.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
@@ -39,7 +39,7 @@ Refusal refuse_decode(const Problem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype == DType::f64) return "does not support f64: only reference does";
   if (problem.direction == Direction::dw)
-    return "does forward and dx only: dw reads both operands whole, panel kernels do it";
+    return "does forward and dx only: dw reads both operands in full, panel kernels do it";
   if (problem.m > cpu::kDecodeTokens)
     return {"takes at most {} tokens, the call has {}", cpu::kDecodeTokens, problem.m};
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
@@ -173,7 +173,7 @@ struct Decode<Isa::avx512_bf16> {
   static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Bf16Decode;
   static cpu::DecodeCosts costs(bool, const plan::MachineRates& rates) {
     cpu::DecodeCosts costs = cpu::kAvx512Bf16ForwardCosts;
-    // Some CPUs multiply pairs of bf16 no faster than the FMA multiplies single numbers.
+    // Some CPUs multiply pairs of bf16 no faster than FMA multiplies single numbers.
     if (rates.bf16_avx512 > 0) costs.token_element *= 2 * rates.f32_avx512 / rates.bf16_avx512;
     return costs;
   }

@@ -1,4 +1,4 @@
-// Forward and dx of the panel kernels of a matrix, and the transposed blocks of those that want them.
+// Forward and dx of the panel kernels on a matrix, and the transposed blocks that some of them need.
 #include "kernels/bsr_linear/cpu/panel.h"
 
 #include "kernels/bsr_linear/cpu/panel_run.h"

@@ -1,4 +1,4 @@
-// dW of the panel kernels of a matrix.
+// dW of the panel kernels on a matrix.
 #if defined(__x86_64__)  // write_run is AVX2 code
 
 #include "kernels/bsr_linear/cpu/panel_dw_run.h"

@@ -1,7 +1,7 @@
 // One dW of the panel kernels, computed at the stored blocks only. Both operands are packed into columns;
-// then one register tile for each (8 outputs, up to 3 vectors of the block row's stored columns) is summed
-// over all tokens of a chunk. Source says where X comes from: a matrix (panel_dw.cpp), or the pixels under a
-// convolution's taps (bsr_conv/cpu). write_run is AVX2 code, so that this is for x86-64 alone.
+// then each register tile (8 outputs, up to 3 vectors of the block row's stored columns) is summed over all
+// tokens of a chunk. Source provides X: a matrix (panel_dw.cpp), or the pixels under a convolution's taps
+// (bsr_conv/cpu). write_run is AVX2 code, so this is for x86-64 only.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline constexpr std::int64_t kOuterBytes = 32 << 20;
 inline constexpr std::int64_t kMinChunk = 64;
 
 /// The dtype of the result. Accumulated results are fp32: every chunk of tokens adds to them in place, as in
-/// products of fp32.
+/// fp32 products.
 inline DType result_dtype(DType dtype, bool accumulate) { return accumulate ? DType::f32 : dtype; }
 
 /// The sizes on which workspace_bytes() and the run must agree.
@@ -49,7 +49,7 @@ struct OuterShape {
   std::int64_t dy_bytes(int depth_step) const {
     return core::round_up(rows * steps(depth_step) * kCellBytes, kAlign);
   }
-  // Stage [chunks], behind the operands.
+  // Stage [chunks], after the operands.
   std::int64_t stage_bytes() const {
     return core::round_up(chunks * static_cast<std::int64_t>(sizeof(Stage)), kAlign);
   }
@@ -72,9 +72,9 @@ inline std::size_t outer_workspace(int depth_step, const Problem& problem, std::
   return static_cast<std::size_t>(bytes);
 }
 
-/// Source, whose copy a run keeps, has X:
+/// Source, which a run copies, provides X:
 ///   void pack(const PanelOps&, const MatmulArgs&, const ColumnShare&) const      packs a share of it
-///   std::int64_t valid(const IndexView&, std::int64_t block_column) const        how many columns exist from
+///   std::int64_t valid(const IndexView&, std::int64_t block_column) const        columns that exist from
 ///                                                the first of a block column on; the rest is padding
 ///   std::int64_t alike() const                   how many blocks of a row end with the same ragged columns
 template <class Source>
@@ -118,7 +118,7 @@ class OuterRun {
     runtime::parallel_tasks(executor_, tasks_, [this](std::int64_t) {
       for (std::int64_t i = 0; i < shape_.chunks; ++i) {
         const Chunk chunk = chunk_at(i);
-        // The operands of the chunk before are read until its last product.
+        // The previous chunk's operands are read until its last product.
         if (i > 0) stages_[i - 1].products.wait();
         stages_[i].packing.work([&](std::int64_t part) { pack(chunk, part); });
         stages_[i].packing.wait();
@@ -136,7 +136,7 @@ class OuterRun {
     const std::int64_t token = i * shape_.chunk, tokens = std::min(shape_.chunk, args_.m - token);
     return {token, tokens, core::ceil_div(tokens, ops_.depth_step)};
   }
-  // Work items of each phase.
+  // Work items per phase.
   std::int64_t parts() const { return tasks_ == 1 ? 1 : kPartsOfTask * tasks_; }
 
   const void* at_token(const Chunk& chunk, const void* base, std::int64_t stride) const {
@@ -154,7 +154,7 @@ class OuterRun {
 
   // Work is counted in cells (piece, sub), where a sub is 8 rows of a block row. The order is by block rows,
   // then by triples of vectors, then by subs, so that a triple of packed columns comes from L2 for all subs
-  // but the first. A unit (a sub of a triple) belongs to the part in which its first cell lies.
+  // but the first. A unit (a sub of a triple) belongs to the work item of its first cell.
   void multiply(const Chunk& chunk, std::int64_t part) const {
     const std::int64_t total = w_.blocks * pieces_per_block_ * subs_;
     const Range mine = share(total, part, parts());
@@ -174,8 +174,7 @@ class OuterRun {
     }
   }
 
-  // As multiply(), with one function for all tiles of a block row that are whole. Cells are counted as in
-  // FewOuter.
+  // Like multiply(), with one function for all whole tiles of a block row. Cells are counted as in FewOuter.
   void multiply_few(const Chunk& chunk, std::int64_t part) const {
     const Range mine = share(w_.blocks * subs_, part, parts());
     std::int64_t r = std::upper_bound(w_.crow, w_.crow + w_.block_rows(), mine.begin / subs_) - w_.crow - 1;
@@ -211,9 +210,9 @@ class OuterRun {
     job.steps = chunk.steps;
     job.dy = dy_ + (r * subs_ + sub) * chunk.steps * kGroup;
     const int vectors = static_cast<int>(core::ceil_div(count, pieces_per_vector_));
-    // The columns to prefetch: the next triple of the same block row, else the first of the next block row.
+    // The columns to prefetch: the next triple of the same block row, or the first of the next block row.
     const std::int64_t last = pieces_total_ - 1, next = w_.crow[r] * pieces_per_block_ + first + count;
-    const std::int64_t cells = chunk.steps * piece_ / subs_;  // of each piece, this sub's share
+    const std::int64_t cells = chunk.steps * piece_ / subs_;  // this sub's share of each piece
     job.next_lines = static_cast<int>(core::ceil_div(kAskSteps * piece_ / subs_, kLineCells));
     for (std::int64_t i = 0; i < vectors * pieces_per_vector_; ++i) {
       const std::int64_t piece =
@@ -226,8 +225,7 @@ class OuterRun {
     for (std::int64_t i = 0; i < count; ++i) write_piece(chunk, r, sub, first + i, tile + i * piece_);
   }
 
-  // Padding is written as zero. The product with padded zeros would be NaN where the other operand is
-  // infinite.
+  // Padding is written as zero. The product with padded zeros would be NaN if the other operand is infinite.
   void write_piece(const Chunk& chunk, std::int64_t r, std::int64_t sub, std::int64_t piece,
                    float* tile) const {
     const std::int64_t block = w_.crow[r] + piece / pieces_per_block_;
@@ -260,7 +258,7 @@ class OuterRun {
   int piece_;
   std::int64_t pieces_per_vector_, pieces_per_block_, subs_, pieces_total_, tasks_ = 1;
   bool few_ = false;         // outer_few multiplies
-  Stage* stages_ = nullptr;  // of the chunks
+  Stage* stages_ = nullptr;  // stages of the chunks
   float *x_ = nullptr, *dy_ = nullptr, *partial_ = nullptr;
   OuterFunction outer_[kMaxVectors + 1] = {};
 };

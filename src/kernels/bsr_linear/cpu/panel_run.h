@@ -1,5 +1,5 @@
 // One product of the panel kernels, forward or dX: a chunk of tokens is packed into micro-panels, then the
-// strips run over them. Source says where the tokens come from and go to: a matrix's rows (panel.cpp), or
+// strips run over them. Source provides the tokens and stores the outputs: a matrix's rows (panel.cpp), or
 // the pixels under a convolution's taps (bsr_conv/cpu).
 #pragma once
 
@@ -18,12 +18,12 @@
 namespace sparseloom::kernels::cpu {
 
 inline constexpr std::int64_t kPanelLineBytes = 64;
-inline constexpr std::int64_t kPackSteps = 256;  // of a panel, in one work item
-// Work items of a group of panels for each task that may work on it. 2 or 4 were measured slower where there
-// are several K tiles: all partial sums of an item pass between them, and larger items have more.
+inline constexpr std::int64_t kPackSteps = 256;  // steps of a panel in one work item
+// Work items of a group of panels per task that may work on it. 2 or 4 measured slower with several K tiles:
+// all partial sums of an item pass between them, and larger items have more.
 inline constexpr std::int64_t kPartsOfGroup = 8;
-// The share of L2 for a group: panels over which a strip of weights runs one after the other, so that it
-// comes from memory once for all of them. The rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
+// The fraction of L2 for a group: panels over which a strip of weights runs one after the other, so that it
+// comes from DRAM once for all of them. The rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
 inline constexpr double kPanelsInL2 = 0.78;
 
 // Divides `vectors` vectors into panels of at most three, as evenly as possible: 4 are 2 + 2, since a panel
@@ -44,10 +44,10 @@ struct Placed {
   std::int64_t row_bytes;
 };
 
-/// Source, whose copy a run keeps:
+/// Source, which a run copies:
 ///   void pack(const PanelOps&, const PanelJob&, const Pack&) const      fills a share of a panel
-///   static constexpr bool kPlaces        whether a token's outputs lie elsewhere than in the job's rows;
-///   then void place(const Placed&) const      puts a strip's outputs there
+///   static constexpr bool kPlaces        whether outputs are stored elsewhere than in the job's rows;
+///   then void place(const Placed&) const      stores a strip's outputs there
 template <class Source>
 class PanelRun {
  public:
@@ -68,8 +68,8 @@ class PanelRun {
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
     panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));
-    // A chunk has no more panels than the threads multiply at once, so that each thread finds in L2 what it
-    // packed itself. Measured faster at low densities.
+    // A chunk has no more panels than the threads multiply at once, so that each thread finds its own packed
+    // panels in L2. Measured faster at low densities.
     chunk_ = std::min(memory_.vectors,
                       even_chunk(core::ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
@@ -101,7 +101,7 @@ class PanelRun {
     }
   }
 
-  /// In the region, by each task. `lines`: the task's.
+  /// In the region, by each task. `lines`: the task's own.
   void work(std::int64_t task, DeferredLines& lines) {
     const std::int64_t vectors = core::ceil_div(job_.tokens, ops_.lanes);
     for (std::int64_t first = 0; first < vectors; first += chunk_)
@@ -112,7 +112,7 @@ class PanelRun {
   std::int64_t groups_of(const PanelCut& panels) const {
     return core::ceil_div(panels.count, panels_at_once_);
   }
-  // Work items of packing a panel, so that all threads share in packing even a single one.
+  // Work items of packing a panel, so that all threads can help to pack even a single one.
   std::int64_t pack_runs() const { return core::ceil_div(memory_.steps, kPackSteps); }
   // Work items of a group's products.
   std::int64_t parts_of(std::int64_t groups) const {
@@ -133,7 +133,7 @@ class PanelRun {
            (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
   }
 
-  // Finds where the K tiles cut each list. Lists ascend, so that a K tile's part of a list is contiguous.
+  // Finds where the K tiles cut each list. Lists ascend, so each K tile's range of a list is contiguous.
   void cut_lists(std::int32_t* cuts) {
     cuts_ = cuts;
     for (std::int64_t k_tile = 0; k_tile <= memory_.k_tiles; ++k_tile) {
@@ -155,7 +155,7 @@ class PanelRun {
 
   // Packs a chunk of tokens, then multiplies it by all weights. Panels are multiplied in groups that fit into
   // L2, and the outputs of a group in work items of equal cost. A task begins with a group of its own, which
-  // its L2 still holds when it multiplies, and goes on with items that the others have left.
+  // is still in its L2, and continues with work items that the others have left.
   void run_chunk(const PanelCut& panels, std::int64_t first_vector, std::int64_t task, DeferredLines& lines) {
     const std::int64_t groups = groups_of(panels), before = groups_of(PanelCut(chunk_));
     Stage* const stages = stages_ + first_vector / chunk_ * before;
@@ -165,7 +165,7 @@ class PanelRun {
         body(stages[g], share(panels.count, g, groups));
       }
     };
-    // The panels of the chunk before are read until its last product.
+    // The previous chunk's panels are read until its last product.
     for (std::int64_t i = 1; first_vector > 0 && i <= before; ++i) stages[-i].products.wait();
     each_group([&](Stage& mine, Range together) {
       mine.packing.work([&](std::int64_t item) { pack(panels, together, first_vector, item); });
@@ -189,9 +189,8 @@ class PanelRun {
                   std::min(memory_.steps, begin + kPackSteps), panel(panels, p)});
   }
 
-  // What products need of the weights: transposed blocks, or row sums, which are computed once for all
-  // panels. In a call of one panel each strip computes its own sums instead, from weights that it has just
-  // read.
+  // Prepares the weights: transposed blocks, or row sums, which are computed once for all panels. In a call
+  // of one panel each strip computes its own sums instead, from weights that it has just read.
   void prepare_weights() {
     if (transposed_) transposed_->work();
     if (row_summing_)
@@ -233,7 +232,7 @@ class PanelRun {
     }
   }
 
-  // The strips' outputs go through a tile on the stack.
+  // The strips' outputs pass through a tile on the stack.
   void place(PanelJob& job, Strip& strip) const {
     constexpr std::int64_t kOutputs = kMostStrips * kGroup;
     alignas(64) std::byte tile[kMaxVectors * kMaxLanes * kOutputs * sizeof(float)];
@@ -254,11 +253,11 @@ class PanelRun {
   RunningCosts costs_;
   PanelMemory memory_;
   std::int64_t subs_, tasks_ = 1, chunk_ = 0;
-  std::int64_t together_ = 1;  // strips whose outputs are written together: as many as fill a cache line
-  std::int64_t panels_at_once_ = 1;  // panels of a group
+  std::int64_t together_ = 1;        // strips written together: as many as fill a cache line
+  std::int64_t panels_at_once_ = 1;  // panels per group
   bool streams_ = false;             // outputs are stored past the caches
   std::byte* workspace_;
-  Stage* stages_;  // of all chunks
+  Stage* stages_;  // stages of all chunks
   std::optional<TransposedValues> transposed_;
   std::optional<Phase> row_summing_;
   const std::int32_t* cuts_ = nullptr;

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best rate per second in `windows` timings of work(), which returns how much it did.
+// The best rate per second in `windows` timings of work(), which returns the amount of its work.
 template <class Work>
 double best_rate(int windows, const Work& work) {
   double best = 0;

@@ -13,7 +13,7 @@
 
 namespace sparseloom::kernels {
 
-/// One field of MachineRates with its name in files and in info. gemm_flops is not among them, because it
+/// One field of MachineRates with its name in files and in info. gemm_flops is not included, because it
 /// belongs to a problem.
 using RateField = runtime::RateField<plan::MachineRates>;
 std::span<const RateField> rate_fields();
@@ -36,8 +36,8 @@ struct KnownRates {
 };
 
 /// Reads the rates for `isa` from `folder` (runtime::cache_folder), or measures them and keeps them there. A
-/// file that is missing, damaged, or of another CPU, build or instruction set is measured anew and replaced.
-/// With a folder that cannot be written every process measures. Never an error.
+/// file that is missing, damaged, or of another CPU, build or instruction set is replaced by a new
+/// measurement. If the folder cannot be written, every process measures. Never an error.
 KnownRates known_rates(const std::string& folder, runtime::Isa isa);
 
 /// Everything that the rates depend on, as one line of text: the CPU, the instruction set, this library's

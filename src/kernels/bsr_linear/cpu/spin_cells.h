@@ -8,9 +8,9 @@
 namespace sparseloom::kernels::cpu {
 
 /// Words that are finite numbers of either sign, read as one fp32, as two bf16 of 1/8 to 2, or as four int8.
-/// They are not zeros or ones, because a core whose power is capped multiplies those faster than anything
-/// else: measured so for AMX tile products of an Emerald Rapids, and not for FMA and dot products of a Zen 5.
-/// A kernel's share of a peak of zeros would mean nothing.
+/// They are not zeros or ones, because a core whose power is capped multiplies those faster: measured for AMX
+/// tile products of an Emerald Rapids, and not for FMA and dot products of a Zen 5. A kernel's fraction of a
+/// peak measured on zeros would mean nothing.
 template <std::size_t kCount>
 constexpr std::array<std::uint32_t, kCount> spin_cells() {
   std::array<std::uint32_t, kCount> cells{};

@@ -1,10 +1,9 @@
-// Prefetches of weights that are read only once, from memory. A strip of 8 outputs reads some hundred bytes
-// of each block, at a distance of one block's size, which no hardware prefetcher takes for a stream. But the
-// strips of a block row together read all of it, and block rows lie one behind the other. So while one block
-// row is multiplied the next one is prefetched from end to end, each strip a share of it, into all caches:
-// what L1 has no room for stays in L2. Measured, this reaches the bandwidth of plain reading. Prefetching the
-// strip's own rows 4 KB ahead gained nothing at one token, and prefetching into L2 alone was slower. The log
-// has the figures.
+// Prefetches of weights that are read only once, from DRAM. A strip of 8 outputs reads some hundred bytes of
+// each block, one block's size apart, which no hardware prefetcher recognises as a stream. But the strips of
+// a block row together read all of it, and block rows are contiguous. So while one block row is multiplied
+// the next one is prefetched from end to end, each strip a share of it, into all caches: what does not fit in
+// L1 stays in L2. This reached the bandwidth of plain reading (measured). Prefetching the strip's own rows 4
+// KB ahead gained nothing at one token, and prefetching into L2 alone was slower. The log has the figures.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +14,15 @@ namespace sparseloom::kernels::cpu {
 /// used.
 inline constexpr std::int64_t kStreamedRowBytes = 512 << 10;
 
-/// `begin`, where the next block row begins, or null if this one, of `elements`, is too long to prefetch the
+/// `begin`, the start of the next block row, or null if this one, of `elements`, is too long to prefetch the
 /// next one beside it.
 template <class T>
 [[gnu::always_inline]] inline const T* next_row(const T* begin, std::int64_t elements) {
   return elements * static_cast<std::int64_t>(sizeof(T)) <= kStreamedRowBytes ? begin : nullptr;
 }
 
-/// Prefetches elements [at, at + count) of the block row at `row`, if not null. Behind the last block row
-/// that prefetches an address which nothing reads, which does no harm.
+/// Prefetches elements [at, at + count) of the block row at `row`, if not null. Past the last block row this
+/// prefetches an address which nothing reads, which is harmless.
 template <class T>
 [[gnu::always_inline]] inline void stream_ahead(const T* row, std::int64_t at, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(T);

@@ -1,8 +1,8 @@
 // Predicts the time of a call on AMX tiles. The model is counted from the code, not fitted: its times are too
-// low on a shared host, but its choice against dense was right in almost all cells (the log has the figures).
-// The rates were measured on a Sapphire Rapids core (2026-11-20): TDPBF16PS takes 16 cycles whatever the
-// depth and columns, and 8.5 with 8 rows; tile loads from L2 reach three quarters of that rate; L3 gives 28
-// GB/s.
+// low on a shared host, but its choice against dense was right in almost all cells of the table (the log has
+// the figures). The rates were measured on a Sapphire Rapids core (2026-11-20): TDPBF16PS takes 16 cycles
+// whatever the depth and columns, and 8.5 with 8 rows; tile loads from L2 reach three quarters of that rate;
+// L3 gives 28 GB/s.
 #include <algorithm>
 
 #include "core/check.h"
@@ -17,14 +17,14 @@ using core::ceil_div;
 constexpr double kFlopsPerCycle = 1024;  // 2 * 16 * 16 * 32 in 16 cycles; int8 twice that
 constexpr double kDotCycles[2] = {16, 8.5};
 // Cycles to load a row of a tile from L2 or a cold L1. 1.33 is the hardware's best. In a prototype of the
-// inner loop, blocks that lie anywhere reached 44 % of the peak, which is two cycles.
+// inner loop, scattered blocks reached 44 % of the peak, which is two cycles.
 constexpr double kRowCycles = 2;
 constexpr double kBlockCycles = 12;  // addresses, prefetches, the last product's latency
 constexpr double kOutCycles = 0.5, kPackCycles = 0.25, kTransposeCycles = 0.4;
 constexpr double kOuterPackCycles = 0.4, kOuterOutCycles = 0.4;
 constexpr double kSharedBytes = 28e9;  // per second and core, beyond L2
 constexpr double kMacroTokens = 128;   // tokens that stay in L2 while the weights stream past
-constexpr double kForkUs = 25;         // as the panel kernels, whose threads meet as often
+constexpr double kForkUs = 25;         // as for the panel kernels, whose threads synchronise as often
 
 // The cycles of one step of depth of one set of sums: `high` tiles of A times `wide` tiles of B.
 double step_cycles(int side, double b_rows, int high, int wide) {

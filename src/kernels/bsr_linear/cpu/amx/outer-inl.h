@@ -1,7 +1,7 @@
 // dW on AMX tiles. Included inside a region, after strip-inl.h.
 
 // Writes the sums of one piece to its block: as bf16 with zero in the padding (the product with padded zeros
-// would be NaN where the other operand is infinite), or added to fp32 with the padding left alone.
+// would be NaN if the other operand is infinite), or added to fp32 with the padding unchanged.
 inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o,
                         int piece) {
   const std::int64_t width = std::min<std::int64_t>(kLanes, o.block_cols);
@@ -27,7 +27,7 @@ void outer(const cpu::TileOuter& o) {
   const std::int64_t sums_row = o.block_cols * 4;  // bytes
   const float* piece[kPieces];
   std::copy_n(o.pieces, kPieces, piece);
-  // Begin with zero, or with the sums of the chunks before.
+  // Begin with zero, or with the sums of the previous chunks.
   unroll<kUp>(SPARSELOOM_UNROLLED(u) {
     unroll<kPieces>(SPARSELOOM_UNROLLED(p) {
       constexpr int kSum = u.value * kPieces + p.value;

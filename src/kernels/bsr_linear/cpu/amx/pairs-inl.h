@@ -8,11 +8,10 @@
                          _mm512_add_ps(high, _mm512_set1_ps(high_bias)));
 }
 
-// Packs 128 columns of 32 rows together, for the reason given at pack_columns_of in
-// generic/pack_columns-inl.h.
+// Packs 128 columns of 32 rows together, for the reason in pack_columns_of in generic/pack_columns-inl.h.
 void pack_tiles(const cpu::TilePack& p) {
   constexpr std::int64_t kTogether = 4;  // pairs of groups
-  constexpr std::int64_t kAhead = 64;    // elements, to prefetch what the next call but one reads
+  constexpr std::int64_t kAhead = 64;    // elements, to prefetch for the next call but one
   alignas(64) float scratch[2][cpu::kTileCells];
   for (std::int64_t from = p.begin; from < p.end; from += kTogether)
     for (std::int64_t tile = 0; tile < p.tiles; ++tile)

@@ -20,10 +20,10 @@ using core::ceil_div;
 using core::round_up;
 
 // Bytes of the packed input of one chunk of tokens, as in the panel kernels; and of the group of panels (a
-// macro tile) over which the strips run at a time. That is half an L2 of the smallest machine with AMX; the
+// macro tile) over which the strips run at a time, which is half an L2 of the smallest machine with AMX; the
 // weights of a strip and the outputs use the other half.
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
-// Steps of a panel that one work item packs, so that all threads share in packing even a single panel.
+// Steps of a panel that one work item packs, so that all threads can help to pack even a single panel.
 constexpr std::int64_t kPackSteps = 256;
 // The least number of work items into which the outputs are divided.
 constexpr std::int64_t kParts = 16;
@@ -31,8 +31,8 @@ constexpr std::int64_t kParts = 16;
 /// The sizes on which workspace_bytes() and the run must agree: a function of the problem without its
 /// threads.
 struct Panels {
-  int outputs;         // of a strip, which is two tiles high where a block is that high
-  int vectors;         // of a panel, so that a strip has up to four tiles of sums
+  int outputs;         // outputs of a strip: two tiles high if a block is that high
+  int vectors;         // vectors of a panel, such that a strip has up to four tiles of sums
   std::int64_t steps;  // cells of depth, padded to whole blocks
   std::int64_t count;  // panels of all tokens
   std::int64_t chunk;  // panels that fit into the workspace
@@ -92,8 +92,8 @@ class TileRun {
 
   // There are two ways to divide a call. By tokens: a task packs its own tokens into its own L2, and reads
   // all weights once for each of its macro tiles. By outputs: all tasks pack together, and each reads all
-  // packed tokens; that is for calls with too few panels for the tasks. Between the two this chooses what
-  // moves fewer bytes from beyond L2.
+  // packed tokens; that is for calls with too few panels for the tasks. This chooses the way that moves fewer
+  // bytes from beyond L2.
   bool cut_by_tokens() const {
     if (tasks_ == 1) return true;
     if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9)
@@ -120,8 +120,8 @@ class TileRun {
     ops_.pack_panel(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
   }
 
-  // Each task packs a group of panels at a time into its own part of the workspace and multiplies it. When no
-  // group is left, it takes work items of the groups that others have open.
+  // Each task packs a group of panels at a time into its own range of the workspace and multiplies it. When
+  // no group is left, it takes work items of the groups that others have open.
   void by_tokens() {
     const std::int64_t fit = std::min(panels_.macro(), panels_.chunk / tasks_);
     const std::int64_t groups =
@@ -142,7 +142,7 @@ class TileRun {
         const Range group = share(panels_.count, g, groups);
         for (std::int64_t p = group.begin; p < group.end; ++p)
           pack(p, 0, panels_.steps, room + (p - group.begin) * panels_.cells());
-        // Multiply it, and wait for those who help.
+        // Multiply it, and wait for the tasks that help.
         open[task].open(group, room);
         open[task].work(multiply);
         open[task].wait();
@@ -160,7 +160,7 @@ class TileRun {
     transposed_->wait();
   }
 
-  // Packs a chunk together, then takes work items: a part of the outputs, for as many panels as stay in L2.
+  // Packs a chunk together, then takes work items: some of the outputs, for as many panels as stay in L2.
   void by_outputs() {
     auto* const stages = reinterpret_cast<Stage*>(args_.workspace + panels_.packed_bytes());
     const std::int64_t runs = ceil_div(panels_.steps, kPackSteps);
@@ -179,7 +179,7 @@ class TileRun {
       ops_.begin(shape());
       for (std::int64_t chunk = 0; chunk < panels_.chunks(); ++chunk) {
         const Range panels = panels_of(chunk);
-        // The panels of the chunk before are read until its last product.
+        // The previous chunk's panels are read until its last product.
         if (chunk > 0) stages[chunk - 1].products.wait();
         stages[chunk].packing.work([&](std::int64_t item) {
           const std::int64_t p = item / runs, begin = item % runs * kPackSteps;
@@ -199,7 +199,7 @@ class TileRun {
   }
 
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
-  /// The units of one part. Parts have equal costs and whole cache lines of outputs.
+  /// The units of one work item (part). Work items have equal costs and whole cache lines of outputs.
   Range units_of(std::int64_t part) const {
     return units_of_part(costs_, job_.output_blocks, subs(), part, parts(), together());
   }

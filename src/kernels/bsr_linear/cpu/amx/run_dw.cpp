@@ -1,6 +1,5 @@
-// dW on AMX tiles, computed at the stored blocks only. Both operands are packed into whole tiles; then one
-// set of sums for each (up to 32 rows, up to 4 pieces of 16 columns) of a block row runs over all tokens of a
-// chunk.
+// dW on AMX tiles, computed at the stored blocks only. Both operands are packed into whole tiles; then each
+// set of sums (up to 32 rows, up to 4 pieces of 16 columns) of a block row runs over all tokens of a chunk.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -18,7 +17,7 @@ using core::ceil_div;
 using core::round_up;
 
 // Bytes of both packed operands of one chunk of tokens, as in the panel kernels; bytes of X and of dY that
-// are to stay in L2 from block row to block row.
+// should stay in L2 from block row to block row.
 constexpr std::int64_t kOuterBytes = 32 << 20, kColumnBytes = 1 << 20, kRowBytes = 512 << 10;
 constexpr std::int64_t kMinChunk = 64;
 
@@ -40,7 +39,7 @@ struct OuterShape {
   std::int64_t tiles() const { return chunk / kTileDepth; }
   std::int64_t x_bytes() const { return column_groups * tiles() * kTileCells * 4; }
   std::int64_t dy_bytes() const { return row_groups * tiles() * kTileCells * 4; }
-  // Stage [chunks], behind the operands.
+  // Stage [chunks], after the operands.
   std::int64_t stage_bytes() const {
     return round_up(chunks * static_cast<std::int64_t>(sizeof(Stage)), kAlign);
   }
@@ -81,7 +80,7 @@ class OuterRun {
       ops_.begin({std::min(outputs_, kTileSide), kTileDepth, piece_, outputs_ > kTileSide ? 2 : 1});
       for (std::int64_t i = 0; i < shape_.chunks; ++i) {
         const Chunk chunk = chunk_at(i);
-        // The operands of the chunk before are read until its last product.
+        // The previous chunk's operands are read until its last product.
         if (i > 0) stages_[i - 1].products.wait();
         stages_[i].packing.work([&](std::int64_t item) { pack(chunk, item); });
         stages_[i].packing.wait();
@@ -116,9 +115,9 @@ class OuterRun {
     one(args_.a, args_.a_stride, w_.rows, shape_.row_groups, true, dy_);
   }
 
-  // The number of block columns in a group, which a task finishes for all its rows before the next group. It
-  // is as many as let X stay in L2; or all of them, where stored blocks are so few that reading dY again for
-  // each group costs more than reading X for each block.
+  // The number of block columns in a group, which a task finishes for all its rows before the next group: as
+  // many as let X stay in L2; or all of them, if stored blocks are so few that rereading dY for each group
+  // costs more than reading X for each block.
   std::int64_t columns_in_l2(std::int64_t tiles) const {
     const double feature =
         static_cast<double>(tiles) * kTileDepth * 2;  // bytes of a feature of all tokens of the chunk
@@ -136,8 +135,8 @@ class OuterRun {
 
   // Work is counted in cells (piece, sub), where a sub is up to 32 rows of a block row. The order is by block
   // rows, then by sets of pieces, then by subs, which read the same pieces. A unit (a sub of a set) belongs
-  // to the part in which its first cell lies. A work item is one part of one group of block columns; all
-  // parts of a group come before the next group.
+  // to the part of its first cell. A work item is one part of one group of block columns; all parts of a
+  // group come before the next group.
   void multiply(const Chunk& chunk, std::int64_t item) const {
     const std::int64_t cells = pieces_per_block_ * subs_, column = item / parts() * chunk.group_columns;
     const Range mine = share(w_.blocks * cells, item % parts(), parts());
@@ -150,7 +149,7 @@ class OuterRun {
     }
   }
 
-  // Multiplies blocks [first, last) of block row r, as far as they belong to `mine`.
+  // Multiplies the blocks [first, last) of block row r that belong to `mine`.
   void row(const Chunk& chunk, std::int64_t r, std::int64_t first, std::int64_t last, Range mine) const {
     const std::int64_t pieces = (last - first) * pieces_per_block_;
     for (std::int64_t piece = 0; piece < pieces; piece += wide_) {
@@ -195,7 +194,7 @@ class OuterRun {
   OuterShape shape_;
   int outputs_, piece_, wide_;
   std::int64_t pieces_per_block_, subs_, tasks_ = 1;
-  Stage* stages_ = nullptr;  // of the chunks
+  Stage* stages_ = nullptr;  // stages of the chunks
   float *x_ = nullptr, *dy_ = nullptr, *sums_ = nullptr;
   TileOuterFunction outer_[TileOuter::kMaxPieces + 1] = {};
 };

@@ -6,12 +6,12 @@
 
 constexpr int kFirstA = 4;  // tiles 0 .. 3 hold sums
 
-// Sums stay in their tiles for the whole depth, where the panel kernels drain theirs: one instruction adds
+// Sums stay in their tiles for the whole depth, while the panel kernels drain theirs: one instruction adds
 // its 8 to 32 products among themselves first, so the chain of additions is at most an eighth of the plain
 // product's, and the result is rounded to bf16 anyway.
 
-// The panel rows of successive blocks lie anywhere, so those of the next block are prefetched one block
-// ahead. One tile's worth suffices: they come from L2, whose latency the queued tile loads hide and whose
+// The panel rows of successive blocks are scattered, so those of the next block are prefetched one block
+// ahead. One tile's rows suffice: they come from L2, whose latency the queued tile loads hide and whose
 // bandwidth they need. Weights come from L3 when the first panel reads them, and are prefetched some 8 KiB
 // ahead: 4 KiB of operands (half of them weights) take 64 cycles, and the latency is 250.
 constexpr std::int64_t kWeightsAhead = 8 << 10, kWeightLines = 64, kPanelLines = 16;
@@ -47,7 +47,7 @@ template <int kOutputs, int kVectors>
   const std::int64_t block = output / job.output_block;
   const std::int64_t first = job.begin[block], last = job.end[block];
   // The first element of the strip inside a block. The blocks lie in memory in list order. It is an offset
-  // and not a pointer, because `values` may be null where there are no blocks.
+  // and not a pointer, because `values` may be null if there are no blocks.
   const std::int64_t offset = output % job.output_block * depth;
   const auto weights = [&](std::int64_t i) {
     return static_cast<const Element*>(job.values) + i * job.block_elements + offset;
@@ -61,7 +61,7 @@ template <int kOutputs, int kVectors>
                      std::min(kPanelLines, cells * kVectors));
     if (s.fetch && i + ahead < last)
       prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
-    // Send a share of the deferred stores.
+    // Send some of the deferred stores.
     if (pace > 0) s.leaving->send(pace);
     // Multiply the block.
     const float* x = s.panel + job.depth_index[i] * cells * kRow;
@@ -76,8 +76,8 @@ template <int kOutputs, int kVectors>
   });
 }
 
-// Block rows of fewer than 32 rows are written together, a cache line for each token: tokens lie a page or
-// more apart, and each store of a part of a line would miss L1 anew.
+// Block rows of fewer than 32 rows are written together, a cache line per token: tokens are a page or more
+// apart, and each partial store of a line would miss L1 anew.
 template <int kOutputs, int kVectors>
 void strip(const cpu::PanelJob& job, const cpu::TileStrip& s) {
   alignas(64) float

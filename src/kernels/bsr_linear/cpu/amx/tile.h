@@ -1,5 +1,5 @@
 // The kernels on AMX tiles, in two halves like the panel kernels: the drivers in plain C++ (run.cpp,
-// run_dw.cpp) and what the instruction set provides (TileOps: product.cpp, product_int8.cpp).
+// run_dw.cpp) and the functions of the instruction set (TileOps: product.cpp, product_int8.cpp).
 //
 // TDPBF16PS multiplies A [16 x 32 bf16] by B [16 pairs x 16 columns]. A is row-major, and B has two rows
 // interleaved. Forward and dx are swap-AB: weights are on M and tokens on N.
@@ -10,10 +10,10 @@
 //            columns' lists.
 //   dw       A = dY^T and B = X, both packed into whole tiles. The sums are the blocks themselves.
 //
-// int8 uses TDPBSSD, with 64 values in a row as quads in place of 32 as pairs; it does forward only, in the
-// same way on half the bytes. Without swap-AB (A = X in place, B = W packed) W would need packing for each
-// version of its values, for which the interface has no place. Done in every call it would cost more than
-// packing X does.
+// int8 uses TDPBSSD, with 64 values per row as quads instead of 32 as pairs; it does forward only, in the
+// same way on half the bytes. Without swap-AB (A = X in place, B = W packed) W would have to be packed for
+// each version of its values, which the interface cannot cache. Packing in every call would cost more than
+// packing X.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ namespace sparseloom::kernels::cpu {
 
 inline constexpr int kTileSide = 16;     // rows of a tile, and its columns of 4 bytes
 inline constexpr int kTileDepth = 32;    // bf16 values in a row; int8: 64
-inline constexpr int kTileOutputs = 32;  // written together: a cache line of bf16
+inline constexpr int kTileOutputs = 32;  // outputs written together: a cache line of bf16
 inline constexpr std::int64_t kTileCells = kTileSide * kTileSide;
 inline constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
 
-/// How a thread's tiles are configured: 0 .. 3 hold sums, 4 .. 3 + a_count hold A, and the others B. side:
-/// rows of A and of the sums; depth: elements in a row of A; columns: of B and of the sums.
+/// The configuration of a thread's tiles: 0 .. 3 hold sums, 4 .. 3 + a_count hold A, and the others B. side:
+/// rows of A and of the sums; depth: elements per row of A; columns: of B and of the sums.
 struct TileShape {
   int side, depth, columns, a_count;
 };
@@ -41,9 +41,9 @@ struct TileShape {
 struct TileStrip {
   const float* panel;    // [step][vector][16] cells
   std::int64_t output;   // first output
-  std::int64_t outputs;  // up to 32, whole block rows (or 32 of one); the last may reach beyond the matrix
+  std::int64_t outputs;  // up to 32, whole block rows (or 32 of one); the last may exceed the matrix
   std::int64_t token;    // first token of the panel
-  std::int64_t tokens;   // valid ones
+  std::int64_t tokens;   // valid tokens
   bool fetch;            // the first panel to read these weights
   DeferredLines* leaving = nullptr;  // as in Strip
 };
@@ -54,16 +54,16 @@ using TileStripFunction = void (*)(const PanelJob& job, const TileStrip& strip);
 struct TileOuter {
   static constexpr int kMaxPieces = 4;
   const float* dy;        // tiles of the first 16 rows
-  std::int64_t dy_group;  // cells from there to the tiles of the next 16 rows
+  std::int64_t dy_group;  // stride in cells to the tiles of the next 16 rows
   const float* pieces[kMaxPieces];
   std::int64_t tiles;
-  // The valid rows and columns before the matrix's edge may be negative, or more than the piece has.
+  // The valid rows and columns before the matrix's edge may be negative, or exceed the piece.
   std::int64_t block_cols, valid_rows, valid_columns[kMaxPieces];
-  float* sums[kMaxPieces];  // fp32 sums passed between chunks of tokens; null when there is one chunk
+  float* sums[kMaxPieces];  // fp32 sums passed between chunks of tokens; null if there is one chunk
   void* out[kMaxPieces];    // bf16, or fp32 that is added to
   bool first, last;         // whether this is the first chunk, the last chunk
-  /// Adds to fp32 `out`, once, when the sums are complete. Beginning the tiles with the old values would
-  /// round these again with every 32 tokens.
+  /// Adds to fp32 `out`, once, when the sums are complete. Starting the tiles with the old values would round
+  /// these again every 32 tokens.
   bool accumulate;
 };
 using TileOuterFunction = void (*)(const TileOuter& outer);
@@ -83,7 +83,7 @@ struct TilePack {
 struct TileOps {
   Runs* runs;    // the kernel's count of its runs
   int per_cell;  // elements in the 4 bytes of a cell
-  /// Configures the calling thread's tiles. To be called before any strip or outer.
+  /// Configures the calling thread's tiles. Call it before any strip or outer.
   void (*begin)(const TileShape& shape);
   void (*end)();
   void (*pack_panel)(const PanelJob& job, const Pack& pack);

@@ -3,7 +3,7 @@
 // functions in plain C++.
 //
 // They are written in assembly, since <amxtileintrin.h> is not safe: g++ 12's _tile_loadd does not declare
-// that it reads memory, so the compiler may move stores into a buffer that only tiles read behind the load.
+// that it reads memory, so the compiler may move stores into a buffer that only tiles read past the load.
 
 // The memory format of LDTILECFG, palette 1.
 struct alignas(64) TileConfig {

@@ -34,7 +34,7 @@ template <int kVectors>
 void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   const std::int64_t outputs = std::min(s.outputs, job.outputs - s.output);
-  // Without an activation the bias is added while rounding, else here.
+  // Without an activation the bias is added while rounding, otherwise here.
   alignas(64) float bias[cpu::kTileOutputs] = {};
   if (job.bias) widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
   if (job.activation != Activation::none) {

@@ -30,7 +30,7 @@ template <int kVectors>
   }
 }
 
-// As interleave_bf16, but keeps denormals: the other int8 kernels keep them, and all write the same bits.
+// Like interleave_bf16, but keeps denormals: the other int8 kernels keep them, and all write the same bits.
 inline Vec interleave_denormals(Vec low, Vec high) {
   alignas(64) std::uint16_t rounded[2][kLanes], cells[2 * kLanes];
   narrow(reinterpret_cast<cpu::Bf16*>(rounded[0]), low);

@@ -1,5 +1,4 @@
-// How a vector of dW is filled from two pieces of 8 columns, from two blocks of 8 columns. Included inside a
-// region, after vector.h.
+// Fills a vector of dW from two pieces, of two blocks of 8 columns. Included inside a region, after vector.h.
 
 struct HalfPieces {
   static constexpr int kPieces = 2;

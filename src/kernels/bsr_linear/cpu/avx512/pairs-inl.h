@@ -7,9 +7,10 @@
 [[gnu::always_inline]] inline __mmask16 first16(std::int64_t n) { return static_cast<__mmask16>(first32(n)); }
 
 // Makes two tiles of cells from up to 32 rows x 32 columns of a matrix: cell (i, j) of the first holds rows 2
-// i and 2 i + 1 at column j, that of the second the same rows at column 16 + j. Cells are zero beyond the
-// edges, where nothing is read. Both tiles are made at once, so that each cache line is fetched once: rows a
-// page apart evict one another from L1. `next` points at the rows that a later call reads, to prefetch them.
+// i and 2 i + 1 at column j, that of the second the same rows at column 16 + j. Cells past the edges are
+// zero, and nothing is read there. Both tiles are made at once, so that each cache line is fetched once: rows
+// a page apart evict one another from L1. `next` points at the rows that a later call reads, to prefetch
+// them.
 inline void pair_rows(const std::uint16_t* in, const std::uint16_t* next, std::int64_t stride,
                       std::int64_t rows, std::int64_t columns, float* first, float* second) {
   const __m512i left = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),

@@ -1,5 +1,5 @@
-// avx512bf16_panel: VDPBF16PS multiplies pairs of bf16 and sums them in fp32. It pays where the CPU does that
-// at twice the FMA's rate.
+// avx512bf16_panel: VDPBF16PS multiplies pairs of bf16 and sums them in fp32. It is faster if the CPU does
+// that at twice the FMA's rate.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -40,8 +40,8 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/outer_few-inl.h"
 // clang-format on
 
-// Transposes blocks of 8 x 8, which are two vectors each. In the squares of pairs that transpose_blocks uses,
-// three quarters would be empty; measured slower.
+// Transposes blocks of 8 x 8, which are two vectors each. The squares of pairs that transpose_blocks uses
+// would be three quarters empty, which measured slower.
 void transpose_eights(const std::uint16_t* values, const std::int32_t* slot, std::int64_t begin,
                       std::int64_t end, std::uint16_t* out) {
   alignas(64) std::uint16_t from[64];

@@ -3,7 +3,7 @@
 // The instruction multiplies unsigned by signed numbers. So x is packed as x + 128, and 128 times the sum of
 // each stored row of W is subtracted at the end; computing these sums once per call costs as much as one
 // token. All of it is exact: sums wrap modulo 2^32, and the true sum fits. The alternative, |x| times W with
-// x's signs, needs one more instruction for each product, since a weight is broadcast to sixteen tokens with
+// x's signs, needs one more instruction per product, since a weight is broadcast to sixteen tokens with
 // sixteen signs.
 #if defined(__x86_64__)
 
@@ -30,8 +30,8 @@ constexpr int kDepthStep = 4;
 [[gnu::always_inline]] inline __m512i bits(Vec x) { return _mm512_castps_si512(x); }
 [[gnu::always_inline]] inline Vec cells(__m512i x) { return _mm512_castsi512_ps(x); }
 
-// Row sums of 8 outputs, from kChunks vectors of 64 bytes of each block. One vector holds from 8 rows of 8
-// columns to half a row of 128.
+// Row sums of 8 outputs, from kChunks vectors of 64 bytes per block. One vector holds between 8 rows of 8
+// columns and half a row of 128.
 template <int kChunks>
 void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
   const std::int64_t block = output / job.output_block, first = job.begin[block], last = job.end[block];
@@ -40,18 +40,18 @@ void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* su
   __m512i acc[kChunks];
   unroll<kChunks>(SPARSELOOM_UNROLLED(c) { acc[c.value] = _mm512_setzero_si512(); });
   for (std::int64_t i = first; i < last; ++i) {
-    const std::int8_t* const piece = from + i * job.block_elements;
+    const std::int8_t* const row = from + i * job.block_elements;
     unroll<kChunks>(SPARSELOOM_UNROLLED(c) {
-      __builtin_prefetch(piece + job.block_elements + c.value * 64);  // harmless behind the last block
-      acc[c.value] = _mm512_dpbusd_epi32(acc[c.value], offset, _mm512_loadu_si512(piece + c.value * 64));
+      __builtin_prefetch(row + job.block_elements + c.value * 64);  // harmless past the last block
+      acc[c.value] = _mm512_dpbusd_epi32(acc[c.value], offset, _mm512_loadu_si512(row + c.value * 64));
     });
   }
-  alignas(64) std::uint32_t parts[kChunks * kLanes];
-  unroll<kChunks>(SPARSELOOM_UNROLLED(c) { _mm512_store_si512(parts + c.value * kLanes, acc[c.value]); });
-  constexpr int kParts = kChunks * kLanes / cpu::kGroup;  // of one row
+  alignas(64) std::uint32_t partials[kChunks * kLanes];
+  unroll<kChunks>(SPARSELOOM_UNROLLED(c) { _mm512_store_si512(partials + c.value * kLanes, acc[c.value]); });
+  constexpr int kPartials = kChunks * kLanes / cpu::kGroup;  // partial sums per row
   for (int o = 0; o < cpu::kGroup; ++o) {
     std::uint32_t sum = 0;
-    for (int i = 0; i < kParts; ++i) sum += parts[o * kParts + i];
+    for (int i = 0; i < kPartials; ++i) sum += partials[o * kPartials + i];
     sums[o] = static_cast<std::int32_t>(sum);
   }
 }

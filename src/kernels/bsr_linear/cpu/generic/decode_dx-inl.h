@@ -2,8 +2,8 @@
 // decode_forward-inl.h. Lanes hold a strip of a block's columns; every row of the block adds dY[t, row] times
 // itself.
 
-// Whether a dx strip has two vectors: where the block is wide enough and the accumulators of all tokens fit
-// into half of the registers.
+// Whether a dx strip has two vectors: if the block is wide enough and the accumulators of all tokens fit into
+// half of the registers.
 constexpr bool two_vectors(int tokens, std::int64_t block_cols) {
   return block_cols >= 2 * kLanes && 2 * tokens <= kRegisters / 2;
 }

@@ -1,15 +1,15 @@
 // Decode's forward product. Included inside an instruction set's region, after chain-inl.h and dot-inl.h. It
 // computes dot products, with k on lanes, of a few outputs x all tokens at a time.
 
-// Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last token and are not written. One
-// token takes four outputs at a time (AVX-512), not eight, since each output's row is one more memory stream.
-// Measured faster.
+// Tokens are computed 1, 2, 4 or 8 at a time; those past m repeat the last token and are not written. One
+// token computes four outputs at a time (AVX-512), not eight, since each output's row is one more memory
+// stream. Measured faster.
 template <int kTokens>
 constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, kRegisters / 8);
 
-// Adds the lanes of each sum to [output][token]. Where there are as many sums as lanes, all are added at
-// once: with AVX-512 that takes 30 shuffles in place of 130, which at density .05 would be more work than the
-// products of 4096 features.
+// Adds the lanes of each sum to [output][token]. If there are as many sums as lanes, all are added at once:
+// with AVX-512 that takes 30 shuffles instead of 130, which at density .05 would exceed the products of 4096
+// features.
 template <int kOutputs, int kTokens>
 [[gnu::always_inline]] inline void add_lanes(const Vec (&sums)[kOutputs][kTokens],
                                              float (*tile)[cpu::kDecodeTokens]) {
@@ -54,7 +54,8 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
     const T* next_row =
         cpu::next_row(static_cast<const T*>(args.values) + last * elements, (last - first) * elements);
     alignas(64) float tile[cpu::kGroup][cpu::kDecodeTokens] = {};
-    // One chain of additions takes so many blocks; a longer row takes several passes over the 8 outputs.
+    // A chain of additions is limited to so many blocks; a longer row takes several passes over the 8
+    // outputs.
     for (std::int64_t from = first, to; from < last; from = to) {
       to = std::min(last, from + chain);
       for (int o = 0; o < cpu::kGroup; o += kOutputs) {
@@ -64,7 +65,7 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
         });
         for (std::int64_t b = from; b < to; ++b) {
           const T* block = strip + b * elements + o * bn;
-          // Each pass over the block row prefetches its share of the next block row, see stream.h.
+          // Each pass over the block row prefetches a share of the next block row, see stream.h.
           cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn,
                             kOutputs * bn);
           // Multiply one block.

@@ -1,4 +1,4 @@
-// How a dot product with k on lanes reads its operands: the elements of a step, and the step itself. Included
+// The operand loads of a dot product with k on lanes: the elements of a step, and the step itself. Included
 // inside an instruction set's region, after vector.h.
 template <class T>
 struct Dot {

@@ -18,11 +18,11 @@ template <class T>
   return static_cast<T*>(const_cast<void*>(m.data)) + row * m.stride;
 }
 
-// The whole vectors of kRows rows, then what is left of them. dz_of(dy, saved) is dz; what is summed is dz as
-// it was rounded. Four rows at once: one after another, each would load and store the sums.
+// The whole vectors of kRows rows, then the remaining columns. dz_of(dy, saved) is dz; the sums are of the
+// rounded dz. Four rows at once: one after another, each would load and store the sums.
 template <class T, bool kActive, bool kSums, int kRows, class Function>
 [[gnu::always_inline]] inline void gradient_of_rows(const cpu::GradientArgs& args, std::int64_t row,
-                                                    const cpu::GradientPart& part, cpu::Cell* sums,
+                                                    const cpu::GradientTile& tile, cpu::Cell* sums,
                                                     const Function& dz_of) {
   const T *dy[kRows], *saved[kRows];
   T* dz[kRows];
@@ -48,34 +48,34 @@ template <class T, bool kActive, bool kSums, int kRows, class Function>
     });
     if constexpr (kSums) put8(sums + c, sum, n);
   };
-  std::int64_t c = part.col;
-  for (; c + 8 <= part.col_end; c += 8) step(c, 8);
-  if (c < part.col_end) step(c, part.col_end - c);
+  std::int64_t c = tile.col;
+  for (; c + 8 <= tile.col_end; c += 8) step(c, 8);
+  if (c < tile.col_end) step(c, tile.col_end - c);
 }
 
 template <class T, bool kActive, bool kSums, class Function>
-[[gnu::always_inline]] inline void gradient_of_part(const cpu::GradientArgs& args,
-                                                    const cpu::GradientPart& part, cpu::Cell* sums,
+[[gnu::always_inline]] inline void gradient_of_tile(const cpu::GradientArgs& args,
+                                                    const cpu::GradientTile& tile, cpu::Cell* sums,
                                                     const Function& dz_of) {
   if constexpr (kSums)
-    for (std::int64_t c = part.col; c < part.col_end; ++c) sums[c] = 0;
-  std::int64_t row = part.row;
-  for (; row + 4 <= part.row_end; row += 4)
-    gradient_of_rows<T, kActive, kSums, 4>(args, row, part, sums, dz_of);
-  for (; row < part.row_end; ++row) gradient_of_rows<T, kActive, kSums, 1>(args, row, part, sums, dz_of);
+    for (std::int64_t c = tile.col; c < tile.col_end; ++c) sums[c] = 0;
+  std::int64_t row = tile.row;
+  for (; row + 4 <= tile.row_end; row += 4)
+    gradient_of_rows<T, kActive, kSums, 4>(args, row, tile, sums, dz_of);
+  for (; row < tile.row_end; ++row) gradient_of_rows<T, kActive, kSums, 1>(args, row, tile, sums, dz_of);
 }
 
 template <class T, bool kSums>
-inline void gradient_by_activation(const cpu::GradientArgs& args, const cpu::GradientPart& part,
+inline void gradient_by_activation(const cpu::GradientArgs& args, const cpu::GradientTile& tile,
                                    cpu::Cell* sums) {
   switch (args.activation) {
     case Activation::none:
-      return gradient_of_part<T, false, kSums>(
-          args, part, sums, [&](Vec8 dy, Vec8) __attribute__((always_inline)) { return dy; });
+      return gradient_of_tile<T, false, kSums>(
+          args, tile, sums, [&](Vec8 dy, Vec8) __attribute__((always_inline)) { return dy; });
 #define SPARSELOOM_ROW(name, torch_name)     \
   case Activation::name:                     \
-    return gradient_of_part<T, true, kSums>( \
-        args, part,                          \
+    return gradient_of_tile<T, true, kSums>( \
+        args, tile,                          \
         sums, [&](Vec8 dy, Vec8 saved) __attribute__((always_inline)) { return name##_dz(dy, saved); });
       SPARSELOOM_ACTIVATION_FUNCTIONS(SPARSELOOM_ROW)
 #undef SPARSELOOM_ROW
@@ -83,16 +83,16 @@ inline void gradient_by_activation(const cpu::GradientArgs& args, const cpu::Gra
 }
 
 template <class T>
-inline void gradient_of(const cpu::GradientArgs& args, const cpu::GradientPart& part, void* sums) {
-  if (sums == nullptr) return gradient_by_activation<T, false>(args, part, nullptr);
-  gradient_by_activation<T, true>(args, part, static_cast<cpu::Cell*>(sums));
+inline void gradient_of(const cpu::GradientArgs& args, const cpu::GradientTile& tile, void* sums) {
+  if (sums == nullptr) return gradient_by_activation<T, false>(args, tile, nullptr);
+  gradient_by_activation<T, true>(args, tile, static_cast<cpu::Cell*>(sums));
 }
 
-inline void gradient_rows(const cpu::GradientArgs& args, const cpu::GradientPart& part, void* sums) {
+inline void gradient_rows(const cpu::GradientArgs& args, const cpu::GradientTile& tile, void* sums) {
   switch (args.dy.dtype) {
-    case DType::f16: return gradient_of<cpu::F16>(args, part, sums);
-    case DType::bf16: return gradient_of<cpu::Bf16>(args, part, sums);
-    default: return gradient_of<cpu::Cell>(args, part, sums);
+    case DType::f16: return gradient_of<cpu::F16>(args, tile, sums);
+    case DType::bf16: return gradient_of<cpu::Bf16>(args, tile, sums);
+    default: return gradient_of<cpu::Cell>(args, tile, sums);
   }
 }
 

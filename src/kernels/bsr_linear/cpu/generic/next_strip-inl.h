@@ -1,9 +1,9 @@
 // Prefetches the weights of the next strip while this one is multiplied: each panel reads the weights once,
-// from beyond L2. Included inside an instruction set's region, before panel-inl.h. ("Line" is a cache line
-// here.)
+// from beyond L2. Included inside an instruction set's region, before panel-inl.h. "Line" is a cache line
+// here.
 //
-//   forward   the next 8 rows of the same block row, else the first 8 of the next block row
-//   dx        adjacent strips lie in the same cache lines, and together prefetch those of the next such group
+//   forward   the next 8 rows of the same block row, or the first 8 of the next block row
+//   dx        adjacent strips share cache lines, and together prefetch those of the next such group
 //
 // At the n-th block of its list a strip prefetches its share of the lines of the n-th block of the next
 // strip's list. Measured faster, most of all for AVX2, which otherwise waited for memory half of its time;
@@ -28,7 +28,7 @@ class NextStrip {
             share * lines_ * line_bytes_;
   }
 
-  /// The number of lines to prefetch at a block and pass; they are line_bytes() apart.
+  /// The number of lines to prefetch per block and pass; they are line_bytes() apart.
   std::int64_t lines_of_pass() const { return lines_; }
   std::int64_t line_bytes() const { return line_bytes_; }
   /// The first of these lines at the n-th block of the strip, or null if the next strip has fewer blocks.
@@ -40,13 +40,13 @@ class NextStrip {
 
  private:
   static constexpr std::int64_t kPasses = cpu::kGroup / kTileOutputs;
-  /// Outputs whose weights lie in the same cache lines.
+  /// Outputs whose weights share cache lines.
   static constexpr std::int64_t kTogether = Weights::kForward ? cpu::kGroup : 64 / sizeof(*Weights::values);
   static constexpr std::int64_t kShares = kTogether / cpu::kGroup * kPasses;
 
   const std::int32_t* slot_;
   const char* from_;  // the first line of this strip's share in block 0
-  // Distances between blocks and between lines, in bytes; lines of a pass.
+  // Strides of blocks and of lines, in bytes; lines per pass.
   std::int64_t block_bytes_, line_bytes_, lines_;
   std::int64_t begin_ = 0, end_ = 0;  // the next strip's blocks
 };

@@ -1,6 +1,6 @@
 // dW of few tokens: each tile of sums goes from registers to the stored block, whose lines are written once.
-// Included inside an instruction set's region, after outer-inl.h. With few tokens the products are fewer than
-// the stores, and the tile in memory that outer-inl.h fills costs as much as the sums themselves.
+// Included inside an instruction set's region, after outer-inl.h. With few tokens there are more stores than
+// products, and the tile in memory that outer-inl.h fills would cost as much as the sums themselves.
 
 // kRows rows x kVectors vectors of one stored block, over all tokens of the call.
 template <int kRows, int kVectors, class T>

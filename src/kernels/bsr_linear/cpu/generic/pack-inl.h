@@ -2,7 +2,7 @@
 // With kDepthStep 1 elements are widened to fp32 cells; with 2 and 4 cells are pairs of bf16 and quads of
 // int8, passed through Product::prepare.
 
-// Cells [k, k + kLanes) of one token, which has `depth` elements; zero beyond them.
+// Cells [k, k + kLanes) of one token, which has `depth` elements; zero past them.
 template <class T>
 [[gnu::always_inline]] inline Vec row_cells(const T* row, std::int64_t k, std::int64_t depth) {
   if constexpr (kDepthStep > 1) {
@@ -25,7 +25,7 @@ template <class T>
   transpose(square);
   if (steps == kLanes) {
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(out + i.value * row, square[i.value]); });
-  } else {  // the depth ends with half a square: an odd number of blocks that are 8 cells deep
+  } else {  // the depth ends in half a square: an odd number of blocks of 8 cells
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
       if (i.value < steps) store(out + i.value * row, square[i.value]);
     });
@@ -33,7 +33,7 @@ template <class T>
 }
 
 // The distance, in squares, at which the tokens' rows are prefetched: the rows of 48 tokens are more streams
-// than the hardware follows. Measured faster at low densities; 4 to 12 squares are alike.
+// than the hardware follows. Measured faster at low densities; 4 to 12 squares perform alike.
 constexpr int kSquaresAhead = 8;
 
 // [token][depth] -> [step][vector][lane]: squares of kLanes tokens x kLanes cells are transposed in

@@ -1,8 +1,8 @@
-// Packs the operands of dw: its cells run along columns (tokens), where those of pack-inl.h run along rows.
-// Included inside an instruction set's region, after pack-inl.h.
+// Packs the operands of dw: its cells run along columns (tokens), those of pack-inl.h along rows. Included
+// inside an instruction set's region, after pack-inl.h.
 
-// Eight cells of one step, from the row of its token and, for pairs, from the row after it. At the right edge
-// only `n` < 8 of them are valid.
+// Eight cells of one step, from the row of its token and, for pairs, the row after it. At the right edge only
+// `n` < 8 of them are valid.
 template <class T>
 [[gnu::always_inline]] inline void column_cells(const T* row, const T* next, float* out) {
   if constexpr (kDepthStep == 2) {
@@ -23,9 +23,9 @@ inline void column_cells_first(const T* row, const T* next, std::int64_t n, floa
   column_cells(padded[0], padded[1], out);
 }
 
-// [token][column] -> [column / piece][step][piece]. Rows lie a page or more apart, so 128 columns of a row
-// are read together while those of a later row are prefetched. Without the prefetch the packing of bf16 was
-// measured to wait for memory much longer.
+// [token][column] -> [column / piece][step][piece]. Rows are a page or more apart, so 128 columns of a row
+// are read together while those of a later row are prefetched. Without the prefetch, packing bf16 waited for
+// memory much longer (measured).
 template <class T>
 void pack_columns_of(const cpu::ColumnPack& p) {
   constexpr std::int64_t kTogether = 128, kAhead = 4;

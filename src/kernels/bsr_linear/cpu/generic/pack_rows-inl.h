@@ -1,8 +1,8 @@
-// Packs panels, and columns of dw, from rows that lie anywhere: the pixels of convolutions. Included inside
-// an instruction set's region, after pack-inl.h and pack_columns-inl.h.
+// Packs panels, and columns of dw, from rows at arbitrary addresses: the pixels of convolutions. Included
+// inside an instruction set's region, after pack-inl.h and pack_columns-inl.h.
 
-// As pack_tokens. The rows of the next vector are prefetched: where they lie a multiple of 2 KB apart, L1
-// has room for little more than those of two vectors, and each tap finds its pixels in L2.
+// Like pack_tokens. The rows of the next vector are prefetched: if they are a multiple of 2 KB apart, L1 has
+// room for little more than those of two vectors, and each tap finds its pixels in L2.
 template <class T>
 void pack_rows_of(const cpu::RowPack& p) {
   const std::int64_t row = std::int64_t{p.vectors} * kLanes;
@@ -34,7 +34,7 @@ void pack_rows(DType dtype, const cpu::RowPack& p) {
     }
 }
 
-// As pack_columns_of; a few columns, which are of one block.
+// Like pack_columns_of, for a few columns of one block.
 template <class T>
 void pack_column_rows_of(const cpu::ColumnRowPack& p) {
   for (std::int64_t step = 0; step < p.steps; ++step) {

@@ -23,9 +23,9 @@ template <int kVectors>
   }
 }
 
-// The four structs below say where the cells of a strip's blocks come from. Strides count cells. source() and
-// `lines` (cache lines) say what to prefetch of a block: nothing for a dx strip in the middle of cache lines
-// that the strip before it has brought.
+// The four structs below provide the cells of a strip's blocks. Strides count cells. source() and `lines`
+// (cache lines) say what to prefetch of a block: nothing for a dx strip in the middle of cache lines that the
+// previous strip has fetched.
 struct DirectForward {
   // Rows of the block are outputs: a strip is 8 rows, which are contiguous.
   static constexpr bool kForward = true;
@@ -59,7 +59,7 @@ struct DirectDx {
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return source(slot); }
 };
 
-// 16-bit values are widened strip by strip into a buffer in L1: 8 x depth conversions against 8 x depth x 3
+// 16-bit values are widened strip by strip into a buffer in L1: 8 x depth conversions for 8 x depth x 3
 // products of vectors.
 template <class T>
 struct WidenForward {
@@ -108,8 +108,8 @@ struct WidenDx {
   }
 };
 
-// The panel rows of successive blocks lie anywhere, so the hardware's prefetchers begin each block with a few
-// misses. Prefetching the next block's weights and its first panel rows one block ahead was measured faster;
+// The panel rows of successive blocks are scattered, so the hardware's prefetchers begin each block with a
+// few misses. Prefetching the next block's weights and its first panel rows one block ahead measured faster;
 // prefetching more rows gained nothing.
 template <int kVectors>
 [[gnu::always_inline]] inline void prefetch_panel(const float* x) {
@@ -117,7 +117,7 @@ template <int kVectors>
   unroll<kPanelRows * kVectors * kLanes / 16>(
       SPARSELOOM_UNROLLED(line) { __builtin_prefetch(x + line.value * 16); });
 }
-// Prefetches `count` cache lines and returns the one behind them. kLocality 3 is L1, 2 is L2.
+// Prefetches `count` cache lines and returns the next one. kLocality 3 is L1, 2 is L2.
 template <int kLocality>
 [[gnu::always_inline]] inline const char* ask_lines(const char* line, std::int64_t count,
                                                     std::int64_t stride) {
@@ -127,21 +127,20 @@ template <int kLocality>
 
 // Steps of depth (a run) that are multiplied between two groups of prefetches, each a share of a block's
 // lines. A block of 128 would otherwise prefetch some 100 lines at once, and the misses of its own first
-// steps would queue behind them. Runs of 8 steps were measured fastest for fp32. Dot products prefetch half
-// the lines, and with runs of 8 they were slower in small blocks.
+// steps would queue after them. Runs of 8 steps measured fastest for fp32. Dot products prefetch half the
+// lines, and with runs of 8 they were slower in small blocks.
 constexpr std::int64_t kRunSteps = kDepthStep == 1 ? 8 : 16;
 
 [[gnu::always_inline]] inline std::int64_t runs_of(const cpu::PanelJob& job) {
   return std::max<std::int64_t>(1, job.depth_block / kDepthStep / kRunSteps);
 }
 
-// After this many steps the sums are added to the tile in memory and begun anew: chains as a blocked dense
-// product has them (chain-inl.h). It costs 24 additions in memory for 128 x 24 products.
+// After this many steps the sums are added to the tile in memory and restarted: a blocked dense product has
+// the same chains (chain-inl.h). It costs 24 additions in memory per 128 x 24 products.
 constexpr std::int64_t kChainSteps = 128;
 
-// The mainloop: tile <- the sums of one strip. The tile must be a local array of the caller: with one that
-// could alias the job, gcc loads the job's members anew at each block, which was measured slower in blocks of
-// 8.
+// The mainloop: tile <- the sums of one strip. The tile must be a local array of the caller: if it could
+// alias the job, gcc would reload the job's members at each block, which measured slower in blocks of 8.
 template <class Weights, int kVectors>
 [[gnu::always_inline]] inline void sum_strip(const cpu::PanelJob& job, const cpu::Strip& s, float* tile) {
   constexpr std::int64_t kRow = kVectors * kLanes;  // cells of one panel step
@@ -155,17 +154,17 @@ template <class Weights, int kVectors>
   if constexpr (kStreams)
     next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
-  constexpr bool kAsks = kVectors > 1;  // prefetch the next strip, which pays for wider panels
+  constexpr bool kAsks = kVectors > 1;  // prefetch the next strip, which helps wider panels
   const std::int64_t runs = runs_of(job);
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
   // Weights are prefetched 32 steps ahead, up to the last block. A block of 32 takes 384 cycles by bf16 dot
-  // products and 192 by int8's, and one of 16 takes 192 by FMA: about what a weight takes from L3, so that
-  // one block ahead would be too late. Measured faster; the log has the figures.
+  // products and 192 by int8's, and one of 16 takes 192 by FMA: about the latency of a weight from L3, so one
+  // block ahead would be too late. Measured faster; the log has the figures.
   const std::int64_t ahead = std::max<std::int64_t>(1, 32 / steps);
   const std::int64_t run_lines = weights.lines / runs, run_steps = steps / runs,
                      next_run_lines = next_strip.lines_of_pass() / runs;
-  // Where stream.h prefetches the weights, that is near enough for FMA, and prefetching them again into L1
-  // was measured slower. bf16 dot products were slower without it.
+  // If stream.h prefetches the weights, that suffices for FMA, and prefetching them again into L1 measured
+  // slower. bf16 dot products were slower without it.
   const bool pieces_to_l1 = !kStreams || kDepthStep == 2 || next_row == nullptr;
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
     Vec acc[kTileOutputs][kVectors];
@@ -211,7 +210,7 @@ template <class Weights, int kVectors>
   }
 }
 
-// Passes partial sums from K tile to K tile: adds the sums of the K tiles before, and stores the result for
+// Passes partial sums from K tile to K tile: adds the sums of the previous K tiles, and stores the result for
 // the next K tile or, in the last, in `tile`.
 template <int kVectors>
 [[gnu::always_inline]] inline void pass_sums(const cpu::Strip& s, float* left, float* tile) {
@@ -229,7 +228,7 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
   const float* scale = nullptr;
   const std::int64_t pace = cpu::DeferredLines::pace(s.leaving, s.count);
   for (int i = 0; i < s.count; ++i) {
-    // Send a share of the deferred stores.
+    // Send some of the deferred stores.
     if (pace > 0) s.leaving->send(pace);
     cpu::Strip one = s;
     one.output += i * cpu::kGroup;
@@ -280,8 +279,8 @@ cpu::StripFunction choose_strip(DType dtype, Direction direction, int vectors) {
                         : strip_of<1>(dtype, direction);
 }
 
-// Runs the register tile without loads: every share of peak is measured against its rate. Returns the flops
-// done.
+// Runs the register tile without loads: every fraction of peak is measured against its rate. Returns the
+// flops done.
 std::int64_t spin(std::int64_t rounds) {
   constexpr int kVectors = cpu::kMaxVectors;
   static constexpr auto kCells = cpu::spin_cells<(kVectors + 1) * kLanes>();
@@ -292,7 +291,7 @@ std::int64_t spin(std::int64_t rounds) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       acc[o.value][v.value] = zero();
       asm volatile(""
-                   : "+v"(acc[o.value][v.value]));  // hides the value, else gcc would compute one of these
+                   : "+v"(acc[o.value][v.value]));  // hides the value, or gcc would compute one of these
                                                     // equal sums for all
     });
   });
@@ -302,9 +301,7 @@ std::int64_t spin(std::int64_t rounds) {
         acc[o.value][v.value] = Product::step(acc[o.value][v.value], x[v.value], w);
       });
     });
-    asm volatile(
-        ""
-        : "+v"(w));  // a new value as far as the compiler knows, so that it cannot hoist or fold the round
+    asm volatile("" : "+v"(w));  // opaque to the compiler, so that it cannot hoist or fold the round
   }
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { asm volatile("" : : "v"(acc[o.value][v.value])); });
