@@ -37,7 +37,7 @@ struct DenseProblem {
 inline const char* refuse_dense_on_cpu(const DenseProblem& p) noexcept {
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.direction == Direction::dw) return "dw is made at the stored blocks only, without a dense buffer";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   if (p.gemm_flops <= 0)
     return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel "
            "was forced";

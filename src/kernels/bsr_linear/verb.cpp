@@ -24,9 +24,9 @@ ProblemKey key_of(const CommonProblem& p, std::uint64_t own) {
 std::string print_of(const CommonProblem& p, Direction direction, const Schedule& schedule) {
   std::string text = to_string(schedule);
   if (schedule.groups.block_rows > 0 && p.facts.known)
-    text += std::string(text.empty() ? "" : "\n  ") + "takes block " +
+    text += std::string(text.empty() ? "" : "\n  ") + "orders block " +
             (direction == Direction::dx ? "columns" : "rows") +
-            " in an order of its own: those that read the same parts together, costly ones first";
+            ": those that read the same K tiles together, costly ones first";
   return text;
 }
 

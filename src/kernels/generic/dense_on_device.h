@@ -49,7 +49,7 @@ Refusal dense_refusal(const ScaledProblem& p, const plan::Machine& machine) {
   if (p.strict) return "strict forbids going dense";
   if (p.device >= 0 && !LayoutOnDevice<L>) return {"the layout {} has no unpack on CUDA devices", L::kId};
   if (p.dtype != DType::f8e4m3)
-    return {"multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is {}", name_of(p.dtype)};
+    return {"supports no 8-bit dtype but float8_e4m3fn, the dtype is {}", name_of(p.dtype)};
   if (p.device < 0) return "multiplies float8_e4m3fn on CUDA devices only, the operands are on the CPU";
   if (!p.can_gemm) return "the executor lends no GEMM with scales";
   if (const int sm = machine.cuda.sm; sm < kScaledSm)
@@ -58,7 +58,7 @@ Refusal dense_refusal(const ScaledProblem& p, const plan::Machine& machine) {
   if (p.rows % kScaledFeatures != 0 || p.cols % kScaledFeatures != 0)
     return {"multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [{}, {}]",
             p.rows, p.cols};
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
 }
 
@@ -87,7 +87,7 @@ Refusal dense_refusal(const Problem& p, const plan::Machine& machine) {
     return why != nullptr ? Refusal(why) : Refusal();
   }
   if (!p.can_gemm) return "the executor lends no GEMM";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
 }
 

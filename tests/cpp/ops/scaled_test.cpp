@@ -49,7 +49,7 @@ TEST(ScaledLinear, PlanNamesBothDtypes) {
   call.problem.out = DType::bf16;
   const std::string text = make_plan(call.problem, call.w, Executor::serial(), "reference")->describe();
   EXPECT_NE(text.find("forward int8 to bf16 m=5"), std::string::npos) << text;
-  EXPECT_NE(text.find("not dense: multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is int8"),
+  EXPECT_NE(text.find("not dense: supports no 8-bit dtype but float8_e4m3fn, the dtype is int8"),
             std::string::npos)
       << text;
 }

@@ -42,11 +42,10 @@ TEST(Schedule, IsALineOfItsPlan) {
   plan.schedule.tile_m = 256, plan.schedule.tile_n = 128, plan.schedule.groups = {4};
   EXPECT_EQ(plan.describe(),
             "plan: " + to_string(plan.problem) +
-                "\n  runs it, predicted 2.0 us, workspace 0 bytes\n  tile 256x128\n  takes block "
-                "rows in an order of its own: those that read the same parts together, costly "
-                "ones first\n");
+                "\n  runs it, predicted 2.0 us, workspace 0 bytes\n  tile 256x128\n  orders block "
+                "rows: those that read the same K tiles together, costly ones first\n");
   plan.problem.facts.known = false;  // no order is made for a pattern that nobody looked at
-  EXPECT_EQ(plan.describe().find("order of its own"), std::string::npos);
+  EXPECT_EQ(plan.describe().find("orders block"), std::string::npos);
 }
 
 }  // namespace

@@ -232,7 +232,7 @@ def test_plan_names_both_dtypes() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "why"),
-    [(torch.int8, "float8_e4m3fn alone of the 8-bit dtypes"), (FLOAT8, "float8_e4m3fn on CUDA devices only")],
+    [(torch.int8, "no 8-bit dtype but float8_e4m3fn"), (FLOAT8, "float8_e4m3fn on CUDA devices only")],
 )
 def test_the_dense_candidate_says_why_it_does_not_multiply_8_bits_here(dtype: torch.dtype, why: str) -> None:
     x, values, index = operands(48, 64, (16, 16), 5, dtype)

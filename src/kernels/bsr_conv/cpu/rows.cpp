@@ -37,16 +37,16 @@ Refusal refuse(const Method& method, const bsr_conv::Problem& p, const plan::Mac
   if (!machine.isa.has(method.needs))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
             runtime::name_of(machine.isa)};
-  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (method.bf16_only && p.dtype != DType::bf16)
     return {"multiplies bf16 only, the dtype is {}", name_of(p.dtype)};
   if (p.direction != Direction::forward && (p.activation != Activation::none || p.residual))
-    return "has an activation and a residual in forward only";
+    return "supports an activation and a residual in forward only";
   const std::int64_t taps = p.shape.taps(), limit = std::int64_t{1} << 31;
   if (p.blocks * taps >= limit || p.rows * taps >= limit || p.cols * taps >= limit)
     return "counts blocks and channels times taps in 31 bits, and there are more";
   if (p.direction == Direction::dx && p.shape.strides() > cpu::kMostClasses)
-    return {"takes dX whose strides multiply to {} at most, these to {}", cpu::kMostClasses,
+    return {"supports dX with a product of strides of at most {}, the product is {}", cpu::kMostClasses,
             p.shape.strides()};
   return {};
 }

@@ -107,7 +107,7 @@ double predict_dw_us(const bsr_conv::Problem& p, const Schedule& schedule, const
 
 Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Proposals<bsr_conv::Conv>& out) {
   if (const Refusal why = refuse(p)) return why;
-  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
   Schedule schedule;
   if (p.direction == Direction::dw) {
@@ -118,7 +118,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   }
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const mma::forward::TileShape* const tile = conv_forward::tile_of(side);
-  if (tile == nullptr) return {"has no tile for blocks of {}", side};
+  if (tile == nullptr) return {"has no tile for blocks of side {}", side};
   if (const auto needed = static_cast<std::size_t>(conv_forward::bytes_of_thread_block(*tile));
       machine.cuda.shared_bytes < needed)
     return {"needs {} bytes of shared memory, the device has {}", needed, machine.cuda.shared_bytes};

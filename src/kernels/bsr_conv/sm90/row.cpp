@@ -33,7 +33,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (p.m == 0) return "has no pixels to copy by TMA";
+  if (p.m == 0) return "copies pixels by TMA, and the call has none";
   const int side = p.block.rows;
   if (side != p.block.cols || side < 32 || side > 128)
     return {"needs square blocks of 32, 64 or 128, the block is {}x{}", p.block.rows, p.block.cols};
@@ -54,7 +54,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
     const wgmma::dw::Size size = wgmma::dw::size_of_problem(product, wgmma::dw::kStep16, multiprocessors);
     wgmma::dw::Way way;
     way.deal = wgmma::dw::deal(size, kNarrow);
-    if (way.deal.most_blocks == 0) return "has items of half the size, which hold no block";
+    if (way.deal.most_blocks == 0) return "halves the work items, which then hold no block";
     const double memory = us(memory_seconds(
         std::max(0.0, bytes_of(product).tokens - repeated_bytes(p)) + bytes_of(product).stored, device));
     out.add({wgmma::dw::schedule_of(product, wgmma::dw::kStep16, way),

@@ -41,7 +41,7 @@ Refusal refuse_decode(const Problem& problem, const Machine& machine) {
   if (problem.direction == Direction::dw)
     return "does forward and dx only: dw reads both operands in full, panel kernels do it";
   if (problem.m > cpu::kDecodeTokens)
-    return {"takes at most {} tokens, the call has {}", cpu::kDecodeTokens, problem.m};
+    return {"supports at most {} tokens, the call has {}", cpu::kDecodeTokens, problem.m};
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
     return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
   if (kIsa == Isa::avx512_bf16) {

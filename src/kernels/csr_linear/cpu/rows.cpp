@@ -33,9 +33,9 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
   if (!machine.isa.has(method.needs))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
             runtime::name_of(machine.isa)};
-  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
-  if (method.single != nullptr && p.m > 1) return {"takes one token, the call has {}", p.m};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
+  if (method.single != nullptr && p.m > 1) return {"supports a single token, the call has {}", p.m};
   return {};
 }
 

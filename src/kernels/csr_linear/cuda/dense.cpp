@@ -33,9 +33,9 @@ constexpr double kUnpacked = 2.1, kGathered = 4.1;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   if (p.strict) return "strict forbids going dense";
-  if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+  if (is_scaled(p.dtype)) return {"does not support 8-bit operands, the dtype is {}", name_of(p.dtype)};
   if (!p.can_gemm) return "the executor lends no GEMM";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const bool dw = p.direction == Direction::dw;
   const double moved = dw ? kGathered * stored_bytes(p)

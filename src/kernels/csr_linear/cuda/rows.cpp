@@ -13,8 +13,8 @@ std::span<const CsrRow> csr_cuda_rows() {
 namespace cuda::csr_rows {
 
 Refusal refuse(const LinearProblem& p) {
-  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
 }
 

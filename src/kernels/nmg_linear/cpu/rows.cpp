@@ -65,7 +65,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
             runtime::name_of(machine.isa)};
   if (p.direction != Direction::forward) return "does forward only";
   const cpu::GroupedOps* const ops = cpu::grouped_avx2(p.dtype);
-  if (ops == nullptr) return {"has no {}", name_of(p.dtype)};
+  if (ops == nullptr) return {"does not support {}", name_of(p.dtype)};
   if (p.activation != Activation::none || p.residual) return "adds a bias and nothing else";
   const NmgView w = shape_of(p);
   out.add({{}, predict_us(p, w, ops->lanes, machine), cpu::grouped_workspace(ops->lanes, p.m, w, p.threads)});

@@ -59,10 +59,10 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
             runtime::name_of(machine.isa)};
   }
-  if (!method.has(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (!method.has(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (p.direction != Direction::forward) return "does forward only";
   const std::int64_t most = method.expand != nullptr ? cpu::kExpandTokens : kSelectMostTokens;
-  if (p.m > most) return {"takes at most {} tokens, the call has {}", most, p.m};
+  if (p.m > most) return {"supports at most {} tokens, the call has {}", most, p.m};
   return {};
 }
 

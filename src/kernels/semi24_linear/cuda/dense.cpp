@@ -34,9 +34,9 @@ constexpr double kUnpackShare = 0.8, kUnpackStartUs = 1;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (p.strict) return "strict forbids going dense";
-  if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+  if (is_scaled(p.dtype)) return {"does not support 8-bit operands, the dtype is {}", name_of(p.dtype)};
   if (!p.can_gemm) return "the executor lends no GEMM";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols),
                moved = 1.6 * weights * static_cast<double>(size_of(p.dtype));
   const double unpack = us(memory_seconds(moved, Device(machine))) / kUnpackShare;

@@ -29,9 +29,9 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (p.direction != Direction::forward) return "does forward only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (std::max(p.block.rows, p.block.cols) > kStagedBlock)
-    return {"takes blocks of at most {} on each side, the block is {}x{}", kStagedBlock, p.block.rows,
+    return {"supports blocks of at most {} on each side, the block is {}x{}", kStagedBlock, p.block.rows,
             p.block.cols};
-  if (p.cols > kStagedColumns) return {"takes at most {} columns, there are {}", kStagedColumns, p.cols};
+  if (p.cols > kStagedColumns) return {"supports at most {} columns, there are {}", kStagedColumns, p.cols};
   return {};
 }
 

@@ -33,7 +33,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (p.direction != Direction::dw) return "does dw only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (const std::int64_t most = std::int64_t{most_cluster(machine)} * dw_small::kMostSlice; p.m > most)
-    return {"takes at most {} tokens, the call has {}", most, p.m};
+    return {"supports at most {} tokens, the call has {}", most, p.m};
   // A tile is at least a 64th of a block.
   if (p.blocks >= std::int64_t{1} << 25)
     return {"counts tiles of blocks in 31 bits, and there are {} blocks", p.blocks};

@@ -28,9 +28,9 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (p.m == 0) return "takes at least one token";
+  if (p.m == 0) return "needs at least one token";
   if (std::max(p.block.rows, p.block.cols) > expanded::kGroup)
-    return {"takes blocks of 8 to 64, the block is {}x{}", p.block.rows, p.block.cols};
+    return {"supports blocks of 8 to 64, the block is {}x{}", p.block.rows, p.block.cols};
   if (constexpr std::int64_t most = std::int64_t{expanded::kKTile} * expanded::kMostKTiles;
       depth_of(p) > most)
     return {"keeps masks of the reduction in shared memory, up to {} positions, and there are {}", most,
@@ -42,7 +42,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
       vectors >= std::int64_t{1} << 31)
     return {"counts the 16-byte vectors of all blocks in 31 bits, and there are {}", vectors};
   constexpr std::int64_t kMostTokens = 65535 * 64;  // as many tiles as a grid has
-  if (p.m > kMostTokens) return {"takes at most {} tokens, the call has {}", kMostTokens, p.m};
+  if (p.m > kMostTokens) return {"supports at most {} tokens, the call has {}", kMostTokens, p.m};
   return {};
 }
 

@@ -56,7 +56,8 @@ Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
     return {"needs blocks of 16x16, the block is {}x{}", p.block.rows, p.block.cols};
   const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
   if (along > kMmaAlong)
-    return {"keeps a table of at most {} places along the reduction, there are {}", kMmaAlong, along};
+    return {"keeps a table of at most {} block positions along the reduction, there are {}", kMmaAlong,
+            along};
   return refuse_too_many_tiles(p.m, p.direction == Direction::dx ? p.cols : p.rows, kTileTokens,
                                kTileOutputs);
 }

@@ -39,9 +39,9 @@ shares::Size size_of_product(const Problem& p, const Machine& machine) {
 Refusal refusal(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_16_bit_forward(p, machine)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (p.m == 0) return "takes at least one token";
+  if (p.m == 0) return "needs at least one token";
   if (p.m > shares::kMostTokens)
-    return {"takes at most {} tokens, the call has {}", shares::kMostTokens, p.m};
+    return {"supports at most {} tokens, the call has {}", shares::kMostTokens, p.m};
   if (std::min(p.block.rows, p.block.cols) < 32)
     return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
   if (const std::int64_t most = std::max(p.rows, p.cols) + 4 * p.blocks; most >= std::int64_t{1} << 30)

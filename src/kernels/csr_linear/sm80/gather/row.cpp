@@ -19,7 +19,7 @@ constexpr double kChainUs = 0.35;   // of one token of dW that is not in shared 
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   // A result of empty sums is written too, so nothing is refused for its size.
-  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   const Device device(machine);
   const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
   const bool staged = csr_gather_stages(p.direction, dx ? p.rows : p.cols, p.m, p.dtype);

@@ -26,7 +26,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
     return {"counts rows and columns of W in 31 bits, W is [{}, {}]", p.rows, p.cols};
   if (constexpr std::int64_t kMost = kMostTokenTiles * std::int64_t{semi24_mma::kTiles[0].tokens};
       p.m > kMost)
-    return {"multiplies at most {} tokens, the call has {}", kMost, p.m};
+    return {"supports at most {} tokens, the call has {}", kMost, p.m};
   const Device device(machine);
   for (int i = 0; i < semi24_mma::kTileCount; ++i) {
     const semi24_mma::TileShape& tile = semi24_mma::kTiles[i];

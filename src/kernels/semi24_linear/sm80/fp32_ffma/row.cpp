@@ -21,11 +21,11 @@ constexpr double kExposed = 0.5;
 constexpr int kTurnColumns = 1024;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
-  if (p.direction == Direction::dw) return "multiplies forward and dX only, the direction is dw";
+  if (p.direction == Direction::dw) return "does forward and dX only, the direction is dw";
   if (p.dtype != DType::f32) return {"multiplies f32 only, the dtype is {}", name_of(p.dtype)};
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   if (p.m > semi24_ffma::kMostTokens)
-    return {"multiplies at most {} tokens, the call has {}", semi24_ffma::kMostTokens, p.m};
+    return {"supports at most {} tokens, the call has {}", semi24_ffma::kMostTokens, p.m};
   if (p.cols % 8 != 0) return {"needs in features in multiples of 8, W has {}", p.cols};
   const bool dx = p.direction == Direction::dx;
   if (dx && p.rows % 4 != 0) return {"needs out features in multiples of 4, W has {}", p.rows};

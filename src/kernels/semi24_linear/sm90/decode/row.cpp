@@ -28,7 +28,7 @@ template <class V>
 Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Proposals<V>& out) {
   if (const Refusal why = refuse(p)) return why;
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
-  if (p.m > kMostTokens) return {"multiplies at most {} tokens, the call has {}", kMostTokens, p.m};
+  if (p.m > kMostTokens) return {"supports at most {} tokens, the call has {}", kMostTokens, p.m};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)),
                tiles = tiles_of(p.rows, semi24::kDecodeRows), k_tiles = tiles_of(p.cols, k_tile_of(p));

@@ -21,11 +21,11 @@ constexpr double kMemoryShare = 0.8;  // of the memory's rate
 constexpr const char* kCaveat = "zeros of W between stored elements are multiplied, so a NaN in dY spreads";
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
-  if (p.direction != Direction::dx) return {"multiplies dX only, the direction is {}", name_of(p.direction)};
+  if (p.direction != Direction::dx) return {"does dX only, the direction is {}", name_of(p.direction)};
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return {"multiplies bf16 and f16 only, the dtype is {}", name_of(p.dtype)};
   if (p.strict) return "strict forbids multiplying by zeros that are not stored";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.cols % semi24_dx::kInputsMultiple != 0)
     return {"needs in features in multiples of {}, W has {}", semi24_dx::kInputsMultiple, p.cols};

@@ -43,7 +43,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
             p.block.cols};
   if (const int most = narrow ? kNarrowBlockRowTokens : kDecodeTokens; p.m > most)
     return {"takes at most {} tokens with such blocks, the call has {}", most, p.m};
-  if (p.m == 0) return "takes at least one token";
+  if (p.m == 0) return "needs at least one token";
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (!decode_lines::counts_fit(p.rows, p.cols, p.block, p.blocks))
     return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";

@@ -35,7 +35,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  if (p.direction == Direction::dw && p.m == 0) return "sums over tokens by TMA, and there are none";
+  if (p.direction == Direction::dw && p.m == 0) return "reads tokens by TMA, and the call has none";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     if (dw_way(p, machine, false).exists()) return {};
     return {
@@ -52,8 +52,7 @@ Refusal refuse_narrow(const Problem& p, const Machine& machine) {
   if (const Refusal why = refusal_of_both(p, machine, true); why || p.direction != Direction::dw) return why;
   if (size_of(p.dtype) != 2) return {"does dw of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
   if (!dw_way(p, machine, true).exists())
-    return {"does dw by items of half the size, which would hold no block of {}x{}", p.block.rows,
-            p.block.cols};
+    return {"halves the work items of dw, which then hold no block of {}x{}", p.block.rows, p.block.cols};
   return {};
 }
 
