@@ -1,5 +1,5 @@
-// The rows of this library for the verb bsr_conv, CUDA's and the CPU's. bsr_linear/cuda/rows.h says what the
-// launches of CUDA rows promise.
+// The rows of this library for the verb bsr_conv, CUDA's and the CPU's. bsr_linear/cuda/rows.h has the
+// contract of launches of CUDA rows.
 #pragma once
 
 #include <span>
@@ -16,7 +16,8 @@ std::span<const ConvRow> conv_cuda_rows();
 
 namespace cuda::conv_rows {
 
-/// What every row here begins with: pixels and channels to multiply, and fewer pixels than 31 bits count.
+/// The first refusals of every row here: there must be pixels and channels, and 31 bits must count the
+/// pixels.
 Refusal refuse(const bsr_conv::Problem& problem);
 
 ConvRow sm90_wgmma();

@@ -9,8 +9,8 @@ std::uint64_t pair(std::int32_t high, std::int32_t low) {
   return word(high) << 32 | static_cast<std::uint32_t>(low);
 }
 
-// Strides, paddings, dilations and kernels below 2^16 have words of their own; beyond that the plan would
-// take two problems for one. make_plan refuses them.
+// Strides, paddings, dilations and kernels below 2^16 have words of their own in the key; with larger ones
+// the plan would take two problems for one. make_plan refuses them.
 std::uint64_t taps_of(const ConvAxis& a) {
   return word(a.kernel) << 48 | word(a.stride) << 32 | word(a.padding) << 16 | word(a.dilation);
 }

@@ -1,13 +1,12 @@
-// How a kernel of bsr_conv walks the pixels of one tensor and gathers pixels of the other under them, one
-// axis of space at a time, and in plain integers.
+// How a kernel of bsr_conv walks the pixels of one tensor and gathers pixels of the other for them, one axis
+// of space at a time, in plain integers.
 //
 //   forward  walks out, gathers x:     gathered = walked stride - padding + tap dilation
 //   dW       the same: walks dy, gathers x
-//   dx       walks dx, gathers dy:     gathered = (walked + padding - tap dilation) / stride, where it
-//   divides
+//   dx       walks dx, gathers dy:     gathered = (walked + padding - tap dilation) / stride, if it divides
 //
-// With a stride above 1, dx is cut into classes by the remainder of `walked`: in a class the same taps divide
-// for every pixel, so that it is a convolution of stride 1 with some of the taps.
+// With a stride above 1, dx is divided into classes by the remainder of `walked`: in a class the same taps
+// divide for every pixel, so a class is a convolution of stride 1 with some of the taps.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ namespace sparseloom::kernels::conv {
 using Axis = ConvAxis;
 using Shape = ConvShape;
 
-/// An axis of a walk. Under walked pixel p and tap t the gathered pixel is first + p step + t tap_step; it is
+/// An axis of a walk. For walked pixel p and tap t the gathered pixel is first + p step + t tap_step; it is
 /// zero outside [0, gathered). Walked pixel p is pixel own_first + p own_step of its tensor, and tap t is tap
 /// tap_first + t tap_each of the kernel.
 struct Walk {
@@ -47,7 +46,7 @@ SPARSELOOM_BOTH inline Walk walk_forward(const Axis& axis) {
   return {axis.out, axis.in, -axis.padding, axis.stride, axis.kernel, axis.dilation, 0, 1, 0, 1};
 }
 
-/// The class of dx's pixels whose remainder by the stride is `rest`. It has no taps where none divides.
+/// The class of dx's pixels whose remainder by the stride is `rest`. It has no taps if none divides.
 SPARSELOOM_BOTH inline Walk walk_dx(const Axis& axis, int rest) {
   const int divisor = greatest_divisor(axis.stride, axis.dilation), each = axis.stride / divisor;
   Walk walk{axis.in > rest ? (axis.in - rest - 1) / axis.stride + 1 : 0,
@@ -71,7 +70,7 @@ SPARSELOOM_BOTH inline Walk walk_dx(const Axis& axis, int rest) {
   return walk;
 }
 
-/// Whether a word has a bit for each tap along each axis, and one left (cuda/pixel.cuh).
+/// Whether a word has a bit per tap along each axis, and one more (cuda/pixel.cuh).
 inline bool few_taps(const Shape& shape) {
   return std::int64_t{shape.axis[0].kernel} + shape.axis[1].kernel + shape.axis[2].kernel < 32;
 }

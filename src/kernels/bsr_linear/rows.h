@@ -1,6 +1,6 @@
 // The rows of this family for the CPU and for any device: the fast CPU kernels; `dense`, which scatters W
-// into a dense matrix and calls the GEMM that the executor lends; `reference`, which the fast kernels are
-// tested against: plain loops, fp64 accumulation, every dtype and shape. cuda/rows.h has those of CUDA.
+// into a dense matrix and calls the GEMM that the executor lends; `reference`, against which the fast kernels
+// are tested: plain loops, fp64 accumulation, every dtype and shape. cuda/rows.h has CUDA's.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// The verbs of sparseloom/bsr_linear.h: their keys, what they refuse for a row, and schedules as text.
+// The verbs of sparseloom/bsr_linear.h: their keys, their refusals of rows, and schedules as text.
 #include "sparseloom/bsr_linear.h"
 
 namespace sparseloom::bsr_linear {
@@ -6,7 +6,7 @@ namespace {
 
 std::uint64_t word(std::int64_t number) { return static_cast<std::uint64_t>(number); }
 
-// `own`: what the verb's problems alone have, in 24 bits.
+// `own`: the members of this verb's problems only, in 24 bits.
 ProblemKey key_of(const CommonProblem& p, std::uint64_t own) {
   const std::uint64_t flags = word(p.aligned) | word(p.out_aligned) << 1 | word(p.bias) << 2 |
                               word(p.can_gemm) << 3 | word(p.strict) << 4;

@@ -1,4 +1,4 @@
-// The rows of this library for the verbs of sparseloom/bsr_linear.h, and what tests and benchmarks ask them.
+// The rows of this library for the verbs of sparseloom/bsr_linear.h, and queries for tests and benchmarks.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ using ScaledKernel = OwnRow<Scaled>;
 
 namespace bsr_linear {
 
-/// What a row says of a problem on its own side: why it refuses, or the fastest of its proposals.
+/// A row's answer to a problem: its refusal, or the fastest of its proposals.
 template <class V>
 struct AnswerOf : Proposal<V> {
   std::string refusal;  // empty: it can run the problem

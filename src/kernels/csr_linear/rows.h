@@ -1,7 +1,7 @@
-// The rows of this library for the verb csr_linear. LinearOf adds `dense` and `reference` behind the CPU's.
-// Each CUDA row is in row.cpp of its method's folder, beside the kernel: what it refuses, its predicted time,
-// and its launch. All entries are asynchronous, allocate nothing and may be captured in a CUDA graph. Every
-// output is summed in an order that the problem alone decides.
+// The rows of this library for the verb csr_linear. LinearOf adds `dense` and `reference` after the CPU's.
+// Each CUDA row is in row.cpp of its method's folder, beside the kernel: its refusals, predicted time and
+// launch. All entries are asynchronous, allocate nothing and may be captured in a CUDA graph. Every output is
+// summed in an order that depends on the problem alone.
 #pragma once
 
 #include <span>
@@ -22,10 +22,11 @@ std::span<const CsrRow> csr_cuda_rows();
 
 namespace cuda::csr_rows {
 
-/// What every row here but `dense` begins with: operands of at most 32 bits, and something to multiply.
+/// The first refusals of every row here but `dense`: operands of at most 32 bits, and a product that is not
+/// empty.
 Refusal refuse(const LinearProblem& problem);
 
-/// Bytes of the stored elements with their columns.
+/// Bytes of the stored elements and their columns.
 double stored_bytes(const LinearProblem& problem);
 
 CsrRow gather();

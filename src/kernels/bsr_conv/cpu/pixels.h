@@ -1,6 +1,6 @@
-// Where a convolution's products find their tokens: the pixels that a walk (bsr_conv/walk.h) gathers
-// under a tap. The depth of a product runs over (channel block, tap, channel), so that the blocks of a list
-// follow each other in the stored values.
+// The tokens of a convolution's products: the pixels that a walk (bsr_conv/walk.h) gathers under a tap. The
+// depth of a product runs over (channel block, tap, channel), so that the blocks of a list are contiguous in
+// the stored values.
 #pragma once
 
 #include <algorithm>
@@ -13,22 +13,22 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// One tensor as a walk gathers it.
+/// One tensor, as gathered by a walk.
 struct Pixels {
   conv::Walk axis[3];
   const std::byte* in;
   std::int64_t pixel_bytes, channels;
-  std::int64_t side;  // of a block along the channels
+  std::int64_t side;  // side of a block along the channels
   DType dtype;
 
   std::int64_t taps() const { return std::int64_t{axis[0].taps} * axis[1].taps * axis[2].taps; }
   std::int64_t walked() const { return std::int64_t{axis[0].walked} * axis[1].walked * axis[2].walked; }
 };
 
-/// What is read outside of the tensor, and for tokens that are not there: a row of a block.
+/// The row read outside of the tensor and for absent tokens: zeros, as long as a row of a block.
 alignas(64) inline constexpr std::byte kNoPixel[kMaxBlock * sizeof(float)] = {};
 
-/// The pixels under a run of walked tokens.
+/// The gathered pixels of a run of walked tokens.
 class PixelRows {
  public:
   static constexpr int kMost = 64;
@@ -53,8 +53,8 @@ class PixelRows {
     }
   }
 
-  /// The channels of depth block `block` under tap `block % taps` of each token, and how many exist. Rows
-  /// from `count` to `rows` on are kNoPixel.
+  /// Finds the channels of depth block `block` under tap `block % taps` of each token, and returns how many
+  /// exist. Rows from `count` to `rows` on are kNoPixel.
   std::int64_t find(std::int64_t block, const void** rows, int count) const {
     const conv::Walk(&w)[3] = pixels_.axis;
     const std::int64_t taps = pixels_.taps(), channel = block / taps * pixels_.side;
@@ -78,8 +78,8 @@ class PixelRows {
  private:
   const Pixels& pixels_;
   int count_;
-  int place_[3][kMost];        // along each axis, before the tap's shift
-  std::int64_t first_[kMost];  // the same as a pixel of the tensor
+  int place_[3][kMost];        // position along each axis, before the tap's shift
+  std::int64_t first_[kMost];  // the same position as a pixel of the tensor
 };
 
 }  // namespace sparseloom::kernels::cpu

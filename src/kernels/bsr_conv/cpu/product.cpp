@@ -18,8 +18,8 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-/// A panel's tokens are pixels. A work item of packing has whole blocks, since kPackSteps is a multiple of
-/// every block side.
+/// A panel's tokens are pixels. A work item of packing consists of whole blocks, since kPackSteps is a
+/// multiple of every block side.
 struct PixelSource {
   static constexpr bool kPlaces = false;
   Pixels pixels;
@@ -42,12 +42,12 @@ struct PixelSource {
   }
 };
 
-/// dX of a stride above 1: the pixels of a class do not follow each other.
+/// dX of a stride above 1: the pixels of a class are not contiguous.
 struct ClassSource : PixelSource {
   static constexpr bool kPlaces = true;
-  int extent[3];  // of dX
+  int extent[3];  // extent of dX
   std::byte* out;
-  std::int64_t out_bytes;  // of a pixel
+  std::int64_t out_bytes;  // bytes per pixel of out
 
   void place(const Placed& placed) const {
     const conv::Walk(&w)[3] = pixels.axis;
@@ -107,8 +107,8 @@ Pixels pixels_of(const bsr_conv::Args& args, const ConvProduct& product, const v
 
 std::int64_t blocks_along(std::int64_t channels, std::int32_t side) { return ceil_div(channels, side); }
 
-/// A weight with a block for each stored block and tap: the arguments of a product, whose index goes to
-/// `lists`, which is moved behind it.
+/// A weight with one block per stored block and tap: the arguments of a product, whose index is written to
+/// `lists`, which is advanced past it.
 MatmulArgs with_taps(const bsr_conv::Args& args, const ConvProduct& product, std::int32_t*& lists) {
   MatmulArgs one = args.product;
   const IndexView& w = args.product.index;
@@ -143,13 +143,13 @@ MatmulArgs with_taps(const bsr_conv::Args& args, const ConvProduct& product, std
   return one;
 }
 
-/// Numbers of all products' lists: each tap belongs to one class.
+/// Numbers in all products' lists: each tap belongs to one class.
 std::int64_t lists_of(const IndexView& w, Direction direction, std::int64_t taps, std::int64_t products) {
   return direction == Direction::dx ? products * (w.block_cols() + 1) + 2 * w.blocks * taps
                                     : w.block_rows() + 1 + w.blocks * taps;
 }
 
-/// The products of a call share what one would have for its panels.
+/// The products of a call share the bytes that a single product would have for its panels.
 std::int64_t chunk_bytes(std::int64_t products) { return kPanelChunkBytes / products; }
 
 template <class Source>
@@ -161,7 +161,7 @@ struct ConvRun {
       : args(one), run(ops, args, problem, source, executor, chunk_bytes(products)) {}
 };
 
-/// Where the parts of a workspace lie, in bytes: those of the products at first.
+/// The layout of a workspace, in bytes; the products' own come first.
 struct ConvMemory {
   std::int64_t lists = 0, runs = 0;
   std::size_t bytes = 0;
@@ -199,7 +199,8 @@ bsr_conv::Problem problem_of(const bsr_conv::Args& args) {
   return problem;
 }
 
-/// Forward, or the classes of dX one after the other in one parallel region. source(product) makes a Source.
+/// Forward, or the classes of dX one after the other in one parallel region. source(product) returns a
+/// Source.
 template <class Source, class Make>
 void run_products(const PanelOps& ops, const bsr_conv::Args& args, const ConvMemory& memory,
                   const Make& source, const Executor& executor) {

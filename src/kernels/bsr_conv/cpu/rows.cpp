@@ -1,4 +1,4 @@
-// The rows: what they refuse, their predicted time, their workspace and their launch.
+// The rows: their refusals, predicted times, workspaces and launches.
 #include "kernels/bsr_conv/rows.h"
 
 #include "kernels/bsr_conv/cpu/product.h"
@@ -14,7 +14,7 @@ namespace {
 using bsr_conv::Conv;
 using runtime::Isa;
 
-/// The panel kernels that a row runs.
+/// The panel kernels of a row.
 struct Method {
   const char* name;
   Isa needs;
@@ -51,9 +51,9 @@ Refusal refuse(const Method& method, const bsr_conv::Problem& p, const plan::Mac
   return {};
 }
 
-// Time of a product over that of a linear layer's of the same sizes: its tokens are packed from rows that lie
-// anywhere, once for each tap. Two sweeps on two threads of a Zen 4, 132 and 101 products, ask for .98
-// (quiet) and 1.15 in the median. The 1.45 of before made up for the linear costs of their time.
+// Time of a product relative to a linear layer's of the same sizes: its tokens are packed from scattered
+// rows, once per tap. The median of two sweeps on two threads of a Zen 4, 132 and 101 products, is .98
+// (quiet) and 1.15. The former 1.45 compensated for the linear costs of that time.
 constexpr double kOverLinear = 1.1;
 
 double predict_us(const Method& method, const bsr_conv::Problem& p, const plan::Machine& machine) {

@@ -1,5 +1,5 @@
-// Places of pixels as the kernels that gather them keep them: the number of a pixel in its tensor [images,
-// .., pixels], and its place along the three axes of space, which says whether it is inside.
+// The representation of pixels in the kernels that gather them: the number of a pixel in its tensor [images,
+// .., pixels], and its position along the three axes of space, which says whether it is inside.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,15 +12,16 @@ namespace sparseloom::kernels::cuda {
 
 using conv::Axis, conv::Walk;
 
-/// A pixel, or what a tap adds to it. kNowhere along an axis stays outside whatever a tap adds.
+/// A pixel, or the offset of a tap. kNowhere along an axis stays outside whatever tap is added.
 struct alignas(16) Pixel {
   std::int32_t number, place[3];
 };
 inline constexpr std::int32_t kNowhere = -(1 << 30);
 inline constexpr Pixel kNoPixel{0, {kNowhere, kNowhere, kNowhere}};
 
-/// The gathered pixel under walked pixel `walked`, which exists, for the walk's first tap. at(axis, place) is
-/// told the walked pixel's place along each axis, the innermost first, and then image(number) its image.
+/// The gathered pixel of walked pixel `walked`, which exists, for the walk's first tap. at(axis, place)
+/// receives the walked pixel's position along each axis, the innermost first, and image(number) then its
+/// image.
 template <class At, class Image>
 __device__ __forceinline__ Pixel pixel_under(const Walk (&walk)[3], unsigned walked, At at, Image image) {
   int place[3];
@@ -43,14 +44,14 @@ __device__ __forceinline__ Pixel pixel_under(const Walk (&walk)[3], unsigned wal
   return pixel;
 }
 
-/// What tap `number` of the walk adds to a pixel, which of the kernel's taps it is, and which bits of
-/// `insides` say that it stays inside.
+/// Tap `number` of the walk: the offset that it adds to a pixel, its index in the kernel, and the bits of
+/// `insides` that say whether the pixel stays inside.
 struct Tap {
   Pixel adds;
   std::int32_t of_kernel;
   std::uint32_t needs;
 };
-/// What no pixel has: one bit of `insides` is never set.
+/// Bits that no pixel has: one bit of `insides` is never set.
 inline constexpr std::uint32_t kNeedsTooMuch = ~0u;
 __device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[3], unsigned number) {
   int tap[3];
@@ -74,7 +75,7 @@ __device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[
   return found;
 }
 
-/// The number of the pixel that a tap brings `pixel` to; -1 outside the tensor.
+/// The number of the pixel that a tap moves `pixel` to; -1 outside the tensor.
 __device__ __forceinline__ std::int32_t moved(const Pixel& pixel, const Pixel& tap, const Walk (&walk)[3]) {
   const bool inside =
       static_cast<unsigned>(pixel.place[0] + tap.place[0]) < static_cast<unsigned>(walk[0].gathered) &&
@@ -83,8 +84,8 @@ __device__ __forceinline__ std::int32_t moved(const Pixel& pixel, const Pixel& t
   return inside ? pixel.number + tap.number : -1;
 }
 
-/// A bit for each tap along each axis, the outermost axis first: whether it leaves `pixel` inside along that
-/// axis. For convolutions of few_taps: a copy under a tap then asks for bits, and not for three places.
+/// A bit per tap along each axis, the outermost axis first: whether `pixel` stays inside along that axis. For
+/// convolutions with few_taps: a copy under a tap then tests bits instead of three positions.
 __device__ __forceinline__ std::uint32_t insides(const Pixel& pixel, const Walk (&walk)[3]) {
   std::uint32_t bits = 0, bit = 1;
 #pragma unroll
@@ -96,7 +97,7 @@ __device__ __forceinline__ std::uint32_t insides(const Pixel& pixel, const Walk 
   return bits;
 }
 
-/// A gathered pixel for the walk's first tap, and `insides` of it.
+/// A gathered pixel for the walk's first tap, and its `insides`.
 struct alignas(8) Under {
   std::int32_t number;
   std::uint32_t inside;

@@ -17,7 +17,7 @@ sparseloom::Problem product_of(const bsr_conv::Problem& p) {
     product.cols = whole(p.cols, p.block.cols);
   }
   product.blocks = p.blocks * taps;
-  product.facts = {};  // those of W's channels: its taps make rows of the product more even than they say
+  product.facts = {};  // W's facts: its taps make the product's rows more even than they say
   return product;
 }
 
@@ -35,17 +35,18 @@ namespace sparseloom::kernels {
 
 namespace {
 
-// What cuDNN takes, with channels last: fitted to 300 convolutions of a sweep of an H200
-// (docs/log, 2026-11-28), but for the shares of 16 bits, which are those of long ones.
+// The time of cuDNN with channels last: fitted to 300 convolutions of a sweep of an H200 (docs/log,
+// 2026-11-28), except the rates of 16 bits, which come from long ones.
 struct Fit {
   double start_us;
-  // More of it: for several taps; for strides above 1; where rows of channels do not lie at multiples of 16
-  // bytes, so that it pads them in a pass of its own.
+  // Additional time: for several taps; for strides above 1; if rows of channels are not at multiples of 16
+  // bytes, so that cuDNN pads them in a pass of its own.
   double taps_us, strided_us, ragged_us;
-  double share;    // of the peak
-  double root;     // of the microseconds at that rate, for what small products leave of the GPU idle
-  double chain;    // ns of a position of the reduction
-  double streams;  // of the memory's rate
+  double share;    // fraction of the peak
+  double root;     // factor on the root of the microseconds at that rate, since small products leave the GPU
+                   // partly idle
+  double chain;    // ns per position of the reduction
+  double streams;  // fraction of the DRAM rate
 };
 // 16 bits, then TF32; forward, dX, dW.
 constexpr Fit kFits[2][3] = {{{4.0, 1.67, 0.48, 13.4, 0.92, 1.85, 0.46, 1.22},
@@ -54,8 +55,8 @@ constexpr Fit kFits[2][3] = {{{4.0, 1.67, 0.48, 13.4, 0.92, 1.85, 0.46, 1.22},
                              {{3.3, 3.02, 1.41, 11.3, 0.72, 2.4, 0.076, 1.22},
                               {4.4, 3.39, 8.14, 8.7, 0.72, 1.22, 3.64, 0.68},
                               {5.6, 5.85, 0.09, 7, 0.5, 4.54, 0.05, 1.22}}};
-// The pass that scatters W, and the gather of dW's blocks: what they add to the bytes that they move, of
-// which L2 keeps some. Fitted to 184 convolutions of the same sweep.
+// The pass that scatters W, and the gather of dW's blocks: their fixed times and factors on the bytes that
+// they move, some of which stay in L2. Fitted to 184 convolutions of the same sweep.
 constexpr double kScatterUs = 3.6, kScatterTf32Us = 1.5, kScatterStreams = 1.4, kGatherUs = 3,
                  kGatherStreams = 0.8;
 

@@ -1,6 +1,6 @@
-// The entries of bsr_conv's forward_mma and dw_mma; and of forward_mma the instances of kernel.cuh, one per
-// translation unit so that they compile in parallel, and their tiles. A stage and two or three thread blocks
-// of a multiprocessor have less room than in bsr_linear's tiles: the table of pixels lies beside the ring.
+// The entries of bsr_conv's forward_mma and dw_mma; and the instances of forward_mma/kernel.cuh, one per
+// translation unit so that they compile in parallel, with their tiles. Tiles have fewer stages or thread
+// blocks per multiprocessor than bsr_linear's, since the table of pixels needs shared memory beside the ring.
 // bsr_linear/cuda/rows.h has the contract of entries.
 #pragma once
 
@@ -11,10 +11,9 @@
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. args is the product of W's channels,
-/// whose tokens are pixels: a and out are [pixels, channels], and values are [blocks][taps][bm, bn]. Takes
-/// any number of pixels below 2^31, any stride, padding, dilation, block and alignment. In dx, too, it adds
-/// the bias, applies the activation and adds the residual. schedule: tile_n is the block's side along the
-/// outputs.
+/// whose tokens are pixels: a and out are [pixels, channels], and values are [blocks][taps][bm, bn]. Supports
+/// fewer than 2^31 pixels and any stride, padding, dilation, block and alignment. dx too adds the bias,
+/// applies the activation and adds the residual. schedule: tile_n is the block's side along the outputs.
 int sm80_conv_forward(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
 namespace conv_forward {
@@ -47,7 +46,7 @@ constexpr int bytes_of_thread_block(const mma::forward::TileShape& tile) {
   return tile.stages * (tile.tokens + tile.block_row) * tile.chunk_bytes + kTableBytes;
 }
 
-/// The tile for blocks of this side along the outputs; null: there is none.
+/// The tile for blocks of this side along the outputs, or null.
 constexpr const mma::forward::TileShape* tile_of(int block_row) {
   for (const mma::forward::TileShape& tile : kTiles) {
     if (tile.block_row == block_row) return &tile;

@@ -24,22 +24,22 @@ double of(const BySide& by_side, int side) {
   return by_side[i];
 }
 
-// Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/log, 2026-11-28): 90 %
-// and 91 % lie within 1.3 times. Of blocks of 8 there were none.
+// Fitted to 97 convolutions of a sweep of an H200, forward and dX (docs/log, 2026-11-28): 90 % and 91 % are
+// within 1.3 times. There were no blocks of 8.
 struct Fit {
   double start_us, round_us;
-  BySide step_us;      // of a tile that has its multiprocessor for itself
-  double tf32;         // a step of TF32 over one of 16 bits
-  BySide flops;        // per clock and multiprocessor, that the gathers sustain
-  double by_elements;  // how much longer copies by elements take
+  BySide step_us;      // a tile alone on its multiprocessor
+  double tf32;         // time of a TF32 step relative to a 16-bit one
+  BySide flops;        // per clock and multiprocessor, limited by the gathers
+  double by_elements;  // factor of element-wise copies
 };
 constexpr Fit kForward{4.51, 1.89, {0.8, 0.63, 0.7, 0.8, 1.14}, 1.14, {100, 190, 647, 687, 718}, 3.7},
     kDx{5.59, 2.76, {0.8, 0.66, 0.52, 0.73, 1.19}, 1.28, {100, 253, 600, 680, 1000}, 4.5};
-// dW: to 53 of the same sweep; the flops of dX and dW also to 24 long ones.
+// dW: fitted to 53 of the same sweep; the flops of dX and dW also to 24 long ones.
 constexpr BySide kDwFlops = {80, 160, 345, 415, 520}, kDwStepUs = {1.6, 1.55, 1.45, 1.6, 1.3};
 constexpr double kDwStartUs = 4.1, kPartialSumsUs = 3.8, kDwByElements = 3;
 
-// What both predictions need beside a tile's steps.
+// The inputs of both predictions beside a tile's steps.
 struct Common {
   Common(const bsr_conv::Problem& p, const sparseloom::Problem& product, const Device& device,
          const BySide& flops_by_side) {
@@ -53,11 +53,11 @@ struct Common {
         us(memory_seconds(std::max(0.0, bytes.stored + bytes.tokens - repeated_bytes(p)), device)) / 2;
   }
 
-  double busy_us;    // with every multiprocessor busy to the end
-  double memory_us;  // what the steps do not hide
+  double busy_us;    // with all multiprocessors busy to the end
+  double memory_us;  // DRAM time not overlapped by the steps
 };
 
-// Taps of the class of dX's pixels that has most (../walk.h).
+// Most taps of any class of dX's pixels (../walk.h).
 double most_taps(const ConvShape& shape) {
   double taps = 1;
   for (const ConvAxis& axis : shape.axis) {
@@ -67,8 +67,8 @@ double most_taps(const ConvShape& shape) {
   return taps;
 }
 
-// A tile's steps follow one another, however few tiles there are. The first round of tiles takes the steps of
-// the longest list of blocks, and those behind it what the multiprocessors sustain.
+// A tile's steps are sequential, however few tiles there are. The first wave of tiles takes the steps of the
+// longest list of blocks, and later waves run at the sustained rate of the multiprocessors.
 double predict_us(const bsr_conv::Problem& p, const mma::forward::TileShape& tile,
                   const plan::Machine& machine) {
   if (p.blocks == 0) return kLaunchUs;
@@ -152,7 +152,7 @@ int sm80_conv_forward(const MatmulArgs& args, const conv::Shape& shape, const Sc
       return dx ? conv_forward::conv_dx_f16(args, shape, schedule)
                 : conv_forward::conv_forward_f16(args, shape, schedule);
     case DType::f32:
-      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unless allowed
       return dx ? conv_forward::conv_dx_tf32(args, shape, schedule)
                 : conv_forward::conv_forward_tf32(args, shape, schedule);
     case DType::f64:

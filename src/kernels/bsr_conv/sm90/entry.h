@@ -7,13 +7,13 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Whether im2col TMA describes the gathered tensor of forward or dX: strides of 1 in dX and of 8 at most in
-/// forward; with three axes of extents above 1, taps and padding that stay within 16 pixels, else within 128.
+/// Whether im2col TMA supports the gathered tensor of forward or dX: strides of 1 in dX and of at most 8 in
+/// forward; with three axes of extents above 1, taps and padding within 16 pixels, otherwise within 128.
 bool wgmma_conv_possible(const conv::Shape& shape, bool dx) noexcept;
 
 /// Forward and dX of bf16 and f16 on Hopper, for square blocks of 32, 64 and 128, at least one block, aligned
-/// operands, and what wgmma_conv_possible says. Operands as sm80_conv_forward has them. In dX it adds the
-/// bias, but knows no activation; it adds no residual. schedule: that of bsr_linear's sm90_wgmma.
+/// operands, and shapes that wgmma_conv_possible accepts. Operands as for sm80_conv_forward. dX adds the
+/// bias, but supports no activation; there is no residual. schedule: that of bsr_linear's sm90_wgmma.
 int sm90_wgmma_conv(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
 namespace wgmma_conv {
@@ -26,9 +26,8 @@ int conv_wgmma_dx_f16(const MatmulArgs& args, const conv::Shape& shape, const Sc
 }  // namespace wgmma_conv
 
 /// dW of bf16 and f16 on Hopper, for square blocks of 32, 64 and 128, at least one block and one pixel,
-/// aligned operands, and what wgmma_conv_possible(shape, false) says. Operands as sm80_conv_dw has them.
-/// schedule and workspace: those of bsr_linear's dw_wgmma for the product with a block for each block and
-/// tap.
+/// aligned operands, and shapes that wgmma_conv_possible(shape, false) accepts. Operands as for sm80_conv_dw.
+/// schedule and workspace: those of bsr_linear's dw_wgmma for the product with one block per block and tap.
 int sm90_wgmma_conv_dw(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
 namespace wgmma_conv_dw {

@@ -16,14 +16,14 @@
 namespace sparseloom::kernels::cuda::conv_rows {
 namespace {
 
-// What bsr_linear's prediction of the product counts for reading a byte from memory, beside its other terms
-// (Fit::streams of bsr_linear/sm90/wgmma/forward/predict.cpp): the product's X lies in memory once for each
-// tap, the convolution's once.
+// The weight of a DRAM byte in bsr_linear's prediction of the product, beside its other terms (Fit::streams
+// of bsr_linear/sm90/wgmma/forward/predict.cpp): the product reads X from DRAM once per tap, the convolution
+// once.
 constexpr double kStreams = 0.45;
-// What a convolution takes of bsr_linear's prediction of the product: less, since its tokens lie in L2. Of
-// wide tiles, then of narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x
-// 3, 64 images, 512 channels of 28 x 28 and 1024 of 14 x 14; docs/log, 2026-11-28). dW: to 24
-// and 12. An H100 took 1.3 times as long for the long ones.
+// A convolution's time relative to bsr_linear's prediction of the product: less, since its tokens are in L2.
+// Wide tiles, then narrow ones: fitted to 43 convolutions of a sweep of an H200 and to 24 long ones (3 x 3,
+// 64 images, 512 channels of 28 x 28 and 1024 of 14 x 14; docs/log, 2026-11-28). dW: to 24 and 12. An H100
+// took 1.3 times as long for the long ones.
 constexpr double kStartUs = 0.5, kShare[] = {0.9, 0.85}, kDwStartUs = 6, kDwLonger = 1.06;
 
 template <bool kNarrow>
@@ -43,7 +43,8 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   if (!wgmma_conv_possible(p.shape, dx))
     return "needs strides of 8 at most and taps and padding within 128 pixels, or within 16 with three axes";
   sparseloom::Problem product = product_of(p);
-  const bool passes = p.residual || (dx && p.activation != Activation::none);  // behind the kernel, over y
+  const bool passes =
+      p.residual || (dx && p.activation != Activation::none);  // passes over y after the kernel
   product.residual = false;
   if (dx) product.activation = Activation::none;
   const Device device(machine);
@@ -65,7 +66,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   const wgmma::forward::TileShape& tile = kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile;
   if (const Refusal why = wgmma::forward::refuse_tiles(product, tile)) return why;
   Schedule schedule = wgmma::forward::schedule_of(product, machine, tile);
-  schedule.tile_k = 64;  // K tiles of half a line measured in products only
+  schedule.tile_k = 64;  // K tiles of half a line were measured for products only
   schedule.groups = {0};
   const double us_of_product = wgmma::forward::predict_us(product, machine, kNarrow),
                repeated = kStreams * us(memory_seconds(repeated_bytes(p), device));

@@ -1,4 +1,4 @@
-// Finds the instance of a kernel of block norms by dtype.
+// Selects the instance of a block-norm kernel by dtype.
 #include "kernels/bsr_linear/cuda/gradient_norms.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA

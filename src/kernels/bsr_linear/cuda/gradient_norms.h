@@ -1,5 +1,5 @@
 // The entries that compute block norms of dW without dW (sparseloom/gradient_norms.h), and the instances of
-// sm80/dw_norms and sm90/dw_norms. rows.h has the contract of entries. They are no rows of the plan:
+// sm80/dw_norms and sm90/dw_norms. rows.h has the contract of entries. They are not rows of the plan:
 // ops/gradient_norms.cpp chooses between the two.
 #pragma once
 
@@ -21,14 +21,14 @@ struct GradientNorms {
   void* stream;
 };
 
-/// f16 and bf16 on compute capability 9.0, of at least one token and fewer than 2^31 rows and columns, whose
-/// rows lie at multiples of 16 bytes.
+/// Supports f16 and bf16 on compute capability 9.0, at least one token, fewer than 2^31 rows and columns, and
+/// rows at multiples of 16 bytes.
 int sm90_gradient_norms(const GradientNorms& call) noexcept;
 
-/// f32, f16 and bf16, of any sizes and alignment.
+/// Supports f32, f16 and bf16, of any sizes and alignment.
 int sm80_gradient_norms(const GradientNorms& call) noexcept;
 
-// The instances of sm80/dw_norms and sm90/dw_norms, one for each dtype.
+// The instances of sm80/dw_norms and sm90/dw_norms, one per dtype.
 namespace mma_norms {
 
 int norms_bf16(const GradientNorms& call) noexcept;

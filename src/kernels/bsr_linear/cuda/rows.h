@@ -21,16 +21,16 @@ std::span<const ScaledKernel> cuda_scaled_kernels();
 
 namespace cuda {
 
-/// For rows that need all operands aligned, or those that they read.
+/// For rows that need all operands aligned, or all that they read.
 inline Aligned all_aligned(const Problem&) { return Aligned::all; }
 inline Aligned inputs_aligned(const Problem&) { return Aligned::inputs; }
 
-/// What every row here begins with. Members that few rows set follow by assignment.
+/// The members that every row here sets. Members that few rows set follow by assignment.
 inline Kernel cuda_row(const char* name, decltype(Kernel::propose) propose, decltype(Kernel::launch) launch) {
   return {{name, Placement::cuda, propose, launch}};
 }
 
-/// The same of 8-bit operands.
+/// A row for 8-bit operands.
 inline ScaledKernel scaled_row(const char* name, decltype(ScaledKernel::propose) propose,
                                decltype(ScaledKernel::launch) launch) {
   return {{name, Placement::cuda, propose, launch}};

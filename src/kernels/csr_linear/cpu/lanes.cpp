@@ -1,4 +1,5 @@
-// The driver of the lanes kernels: operands into panels, then the product in items of a panel and some rows.
+// The driver of the lanes kernels: packs operands into panels, then multiplies in work items of a panel and
+// some rows.
 #if defined(__x86_64__)
 
 #include "kernels/csr_linear/cpu/lanes.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kPackFeatures = 256;
 
-/// Sizes of the parts of a workspace, in floats; each begins at a cache line.
+/// Sizes of the buffers of a workspace, in floats; each begins at a cache line.
 struct Sizes {
   std::int64_t tokens, panels, chunks, sides, a, b, sums, part;
 
@@ -75,7 +76,7 @@ bool sums_apart(DType dtype, bool accumulate) { return dtype != DType::f32 && !a
 
 std::size_t lanes_workspace(const LanesOps& ops, const CsrView& w, Direction direction, DType dtype,
                             std::int64_t m, int vectors) {
-  // A plan does not know whether dW will be added to something.
+  // A plan does not know whether dW will be accumulated.
   const Sizes sizes(ops, w, direction, sums_apart(dtype, false), m, vectors);
   return static_cast<std::size_t>(sizes.a + sizes.b + sizes.sums + sizes.part) * sizeof(float);
 }

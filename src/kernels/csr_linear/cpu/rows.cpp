@@ -1,4 +1,4 @@
-// The rows of the lanes kernels and the single one: what they refuse, their predicted time and their launch.
+// The rows of the lanes kernels and the single one: refusals, predicted times and launches.
 #include "kernels/csr_linear/rows.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 using plan::MachineRates;
 using runtime::Isa;
 
-/// A kernel of one instruction set: of lanes and single, one is null.
+/// The kernel of one instruction set: either lanes or single is null.
 struct Method {
   const char* name;
   Isa needs;
@@ -39,7 +39,7 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
   return {};
 }
 
-/// One core's cycles in which it does 32 fp32 flops by AVX2 FMA, in microseconds.
+/// Microseconds per cycle in which one core does 32 fp32 flops by AVX2 FMA.
 double cycle_us(const MachineRates& rates) {
   constexpr double kFlopsPerCycle = 32;
   return 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
@@ -54,12 +54,12 @@ double on_threads(double us, int threads) {
 /// Cycles of one thread, on a Zen 4; the log has the measurements.
 double lanes_cycles(const cpu::LanesOps& ops, const LinearProblem& p, int vectors) {
   const bool wide = ops.lanes > 8;
-  const double line = wide ? 1.0 : 0.6;  // cycles for a vector of a panel that lies in L1
+  const double line = wide ? 1.0 : 0.6;  // cycles per vector of a panel in L1
   const double tokens = static_cast<double>(vectors * ops.lanes);
   const double panels = std::ceil(static_cast<double>(p.m) / tokens);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
   const double panel_bytes = 4 * tokens * cols;
-  // Of a vector that comes from L2, or from the cache that all cores share.
+  // Additional cycles for a vector from L2, or from the cache that all cores share.
   const double far = panel_bytes < 24e3 ? 0 : panel_bytes < 0.7e6 ? 1.0 : 3.0;
   const double scale = wide ? 1 : 0.5;
   const double vector = p.direction == Direction::forward ? line + scale * far
@@ -80,7 +80,7 @@ double single_us(const LinearProblem& p, const MachineRates& rates) {
   return on_threads(cycle_us(rates) * cycles, p.threads);
 }
 
-/// The index's sizes, which are all that a workspace depends on.
+/// The sizes of the index, on which alone a workspace depends.
 CsrView sizes_of(const LinearProblem& p) {
   CsrView w;
   w.rows = p.rows, w.cols = p.cols, w.stored = p.stored;
@@ -97,8 +97,8 @@ CsrRow row() {
       out.add({{}, single_us(p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction, p.dtype)});
       return {};
     }
-    // One thread's time decides on the vectors of a panel: sums are in an order that depends on them, and
-    // bits may not depend on the number of threads.
+    // One thread's time decides the vectors of a panel: the order of sums depends on them, and bits must not
+    // depend on the number of threads.
     int vectors = 4;
     for (const int fewer : {2, 1})
       if (lanes_cycles(*method.lanes, p, fewer) < lanes_cycles(*method.lanes, p, vectors)) vectors = fewer;

@@ -1,5 +1,5 @@
-// The single kernel: products of one token, whose time is that of reading W. Stored elements lie on the
-// lanes, and x is picked for each of them by single loads, which measured faster than gathers of AVX2 and
+// The single kernel: products of one token, whose time is that of reading W. Stored elements are on the
+// lanes, and x is gathered for each by single loads, which measured faster than the gathers of AVX2 and
 // AVX-512.
 #pragma once
 

@@ -28,7 +28,7 @@ struct DeviceCopies<Csr> {
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
-// What unpacking W and gathering dW take over a stream of the bytes, as BSR's do on an H100.
+// Times of unpacking W and gathering dW relative to streaming their bytes, like BSR's on an H100.
 constexpr double kUnpacked = 2.1, kGathered = 4.1;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {

@@ -1,5 +1,5 @@
-// Elements of the three dtypes: loads of neighbouring ones in fp32, the one rounding, and how kernels for all
-// of them are launched.
+// Elements of the three dtypes: loads of neighbouring ones as fp32, the single rounding, and the dispatch by
+// dtype.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,7 +43,7 @@ int with_element(DType dtype, const Run& run) {
   }
 }
 
-/// kCount neighbouring elements, which lie at a multiple of their size together.
+/// kCount neighbouring elements, aligned to their total size.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(typename T::Bits)) Stretch {
   typename T::Bits element[kCount];
@@ -56,10 +56,10 @@ __device__ __forceinline__ void load(const typename T::Bits* from, float (&to)[k
   for (int i = 0; i < kCount; ++i) to[i] = T::widen(stretch.element[i]);
 }
 
-/// Where the index of the rows of W (dX: of its columns) and the results of forward or dX lie.
+/// The index of W's rows (dX: of its columns), and the results of forward or dX.
 template <class T>
 struct Rows {
-  const std::int32_t *begin, *index;  // of row r: the elements from begin[r] to begin[r + 1]
+  const std::int32_t *begin, *index;  // row r has the elements from begin[r] to begin[r + 1]
   std::int64_t rows, depth, m;        // outputs of a token, terms of the longest sum, tokens
   const typename T::Bits *a, *bias, *residual;
   typename T::Bits* out;
@@ -76,7 +76,7 @@ struct Rows {
   }
 };
 
-/// The operands of forward, or of dX, which is the same on the column index.
+/// The operands of forward, or of dX, which is forward on the column index.
 template <class T, class View>
 Rows<T> rows_of(const MatmulArgs& args, const View& w) {
   using Bits = typename T::Bits;
@@ -92,7 +92,7 @@ Rows<T> rows_of(const MatmulArgs& args, const View& w) {
   return p;
 }
 
-/// dW at slot `at`: written, or added to a sum in fp32.
+/// Writes dW at slot `at`, or adds it to a sum in fp32.
 template <class T>
 __device__ __forceinline__ void write_dw(void* out, bool accumulate, std::int64_t at, float sum) {
   if (accumulate)

@@ -1,6 +1,6 @@
-// The host entries of this family's CUDA kernels, a folder each: copies, gather, sampled and slabs, and what
-// they get: the operands as MatmulArgs has them, and W. They queue their launches on args.stream or `stream`,
-// a cudaStream_t, and return a cudaError_t.
+// The host entries of this family's CUDA kernels, a folder each: copies, gather, sampled and slabs, and their
+// arguments: the operands as in MatmulArgs, and W. They queue their launches on args.stream or `stream`, a
+// cudaStream_t, and return a cudaError_t.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct CsrProduct {
   const CsrView& w;
 };
 
-/// dense <- the values at their places, zero elsewhere. Each function queues its work on `stream`, a
+/// dense <- the values at their positions, zero elsewhere. Each function queues its work on `stream`, a
 /// cudaStream_t, and returns a cudaError_t.
 int csr_unpack(const CsrView& w, const void* values, const MatrixView& dense, void* stream) noexcept;
 
@@ -31,18 +31,18 @@ int csr_gather_add(const ConstMatrixView& dense, const CsrView& w, void* values,
 /// by_column[i] <- values[w.slot[i]]: the values in the order of the column index.
 int csr_by_column(DType dtype, const CsrView& w, const void* values, void* by_column, void* stream) noexcept;
 
-/// Tokens that are multiplied at a time where there are several.
+/// Tokens multiplied at a time if there are several.
 inline constexpr int kCsrGatherTokens = 4;
 
-/// Whether x of so many terms is brought into shared memory; more are read from where they lie. dW: of that
-/// many tokens.
+/// Whether x of this reduction length (dW: of this many tokens) is copied to shared memory; otherwise it is
+/// read from global memory.
 bool csr_gather_stages(Direction direction, std::int64_t depth, std::int64_t m, DType dtype);
 
 int sm80_csr_gather(const CsrProduct& product) noexcept;
 
-/// Tokens of a lane: 1, 2 or 4.
+/// Tokens per lane: 1, 2 or 4.
 constexpr int csr_sampled_tokens(std::int64_t m) { return m <= 32 ? 1 : m <= 64 ? 2 : 4; }
-/// Tokens that are multiplied, those beyond m as zeros.
+/// Tokens multiplied, padded with zeros past m.
 constexpr std::int64_t csr_sampled_padded(std::int64_t m) {
   const std::int64_t tile = 32 * csr_sampled_tokens(m);
   return (m + tile - 1) / tile * tile;
@@ -53,10 +53,10 @@ std::size_t csr_sampled_workspace(std::int64_t rows, std::int64_t cols, std::int
 
 int sm80_csr_sampled(const CsrProduct& product) noexcept;
 
-/// Bytes of args.workspace: dX has the values in the order of the columns there.
+/// Bytes of args.workspace: for dX it holds the values in the order of the columns.
 std::size_t csr_slabs_workspace(Direction direction, std::int64_t stored, DType dtype);
 
-/// `cut`: a place in slabs::kCuts. `most`: the bytes of shared memory that a thread block may take.
+/// `cut`: an index into slabs::kCuts. `most`: the most bytes of shared memory of a thread block.
 int sm80_csr_slabs(const CsrProduct& product, int cut, int most) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -8,15 +8,14 @@
 
 namespace sparseloom::kernels::cuda::conv_dw {
 
-/// Of the base, m counts the pixels of dy; elements are blocks * taps * bm * bn.
+/// In the base, m counts the pixels of dy; elements are blocks * taps * bm * bn.
 struct Params : MmaDwParams {
   conv::Axis axis[3];  // the outermost first
   unsigned taps;
-  bool few_taps;  // as conv::few_taps, of an x that is copied in chunks, and lies less than 2^31 elements
-                  // apart
+  bool few_taps;  // conv::few_taps, for an x that is copied in chunks and spans less than 2^31 elements
 };
 
-/// grid.x: items, grid.y: pieces of the pixels.
+/// grid.x: items, grid.y: segments of the pixels.
 cudaError_t conv_dw_bf16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
 cudaError_t conv_dw_f16(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
 cudaError_t conv_dw_tf32(const Params& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;

@@ -1,12 +1,12 @@
 // dW of a convolution on tensor cores: out[i][t][r, c] = sum over pixels p of dy of dy[p, row(i) * bm + r] *
 // x[under(p, t), col[i] * bn + c] for every stored block i and tap t.
 //
-// To the kernel of bsr_linear/sm80/mma/dw, whose parts this one uses, a block under a tap is a block, and
-// pixels are tokens. The taps of a block follow each other, and so share a work item: it reads dy's rows
-// once, and x's once for each tap, from L2.
+// It uses the kernel of bsr_linear/sm80/mma/dw with a block under a tap as block and pixels as tokens. The
+// taps of a block are consecutive and share a work item, which reads dy's rows once, and x's once per tap,
+// from L2.
 //
 //   blocks      of block row r: crow[r] taps .. crow[r + 1] taps - 1; block b is stored block b / taps
-//   pixels      of x under those of a step are found by one warp, a step ahead, for the walk's first tap
+//   pixels      one warp finds those of x for a step, a step ahead, for the walk's first tap
 #pragma once
 
 #include <cstddef>
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(mma::dw::kThreads, Config::kResident)
   const int item_pieces = ((item.blocks << params.log2_bn) + 15) / 16;
   const int warp_pieces = (item_pieces - warp_column + Config::kWarpColumns - 1) / Config::kWarpColumns;
   mma::dw::Sums<Config> sums = {};
-  // Prologue: fill all stages but one. A step's pixels are written over once those of the next were read.
+  // Prologue: fill all stages but one. A step's pixels are overwritten once those of the next were read.
   for (int stage = 0; stage < Config::kStages - 1; ++stage) {
     if (finds) find(stage);
     __syncthreads();
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(mma::dw::kThreads, Config::kResident)
   if (finds) find(Config::kStages - 1);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    // Wait for the stage. After the barrier, nobody reads the previous stage any more: it may be refilled.
+    // Wait for the stage. After the barrier, all warps have read the previous stage: it may be refilled.
     ptx::cp_async_wait<Config::kStages - 2>();
     __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;

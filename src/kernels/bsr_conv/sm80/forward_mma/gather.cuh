@@ -2,10 +2,10 @@
 // over its stored blocks, over the taps of each, and over the block's side:
 //
 //   stream   | block 0, tap 0 | block 0, tap 1 | .. | block 1, tap 0 | ..      cut into chunks of T::kChunk
-//   pieces   what lies in a chunk of one block and tap: one piece if the side is a chunk or more, else
-//   several
+//   pieces   the elements of a chunk that belong to one block and tap: one piece if the side is a chunk or
+//            more, otherwise several
 //
-// A few threads find the pieces of a chunk, one each, a chunk before all threads copy by them.
+// A few threads find the pieces of a chunk, one each, a chunk before all threads copy them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,17 +29,17 @@ class Stream {
     blocks_ = count_ * taps;
   }
 
-  /// Chunks of the stream.
+  /// Number of chunks of the stream.
   __device__ __forceinline__ int chunks(const Params& params) const {
     return static_cast<int>(((std::int64_t{blocks_} << params.side_log2) + T::kChunk - 1) / T::kChunk);
   }
 
-  /// Finds piece `number` of a chunk. Where there is none, its copies are zeros.
+  /// Finds piece `number` of a chunk. If it does not exist, its copies are zeros.
   __device__ __forceinline__ Piece find(const Params& params, const SharedStorage<T>& shared, int chunk,
                                         int number) const {
     const std::int64_t start = std::int64_t{chunk} * T::kChunk + number * 8;
     const auto at = static_cast<unsigned>(start >> params.side_log2);
-    // Pieces are numbered in eights of the chunk, and those of wider blocks by their first eight.
+    // Pieces are numbered by their first eight elements of the chunk.
     const bool exists =
         at < static_cast<unsigned>(blocks_) && (number * 8 & ((1 << params.side_log2) - 1)) == 0;
     if (!exists) return {kNoPixel, 0, -1, 0, kNeedsTooMuch};
@@ -61,7 +61,7 @@ class Stream {
   unsigned taps_;
 };
 
-/// Copies 16 bytes of which `bytes` exist, by cp.async where `aligned` says that it may.
+/// Copies 16 bytes of which `bytes` exist, by cp.async if `aligned` allows it.
 template <class Bits>
 __device__ __forceinline__ void copy(std::uint32_t to, const Bits* from, int bytes, bool aligned) {
   if (aligned) {
@@ -71,14 +71,14 @@ __device__ __forceinline__ void copy(std::uint32_t to, const Bits* from, int byt
   }
 }
 
-/// The pixels that a thread copies: every kStep-th one of the tile, each 16 bytes wide.
+/// The pixels that a thread copies: every kStep-th one of the tile, 16 bytes of each.
 template <class T>
 struct Rows {
   static constexpr int kChunks = T::kChunkBytes / 16, kStep = T::kThreads / kChunks,
                        kCount = T::kTokens / kStep;
   Under under[kCount];
 
-  /// Reads them where there are few taps; else copies look into shared memory.
+  /// Reads them if there are few taps; otherwise copies look into shared memory.
   __device__ __forceinline__ Rows(const Params& params, const SharedStorage<T>& shared) {
     if (!params.few_taps) return;
 #pragma unroll
@@ -95,7 +95,7 @@ __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorag
   using Bits = typename T::Bits;
   const int row = threadIdx.x / Rows<T>::kChunks, c = threadIdx.x % Rows<T>::kChunks;
   const int inside =
-      c * T::kPack & ((1 << params.side_log2) - 1);  // of a piece; kPack and side are powers of 2
+      c * T::kPack & ((1 << params.side_log2) - 1);  // offset in a piece; kPack and side are powers of 2
   const Piece& piece = pieces[(c * T::kPack - inside) / 8];
   const int column = piece.column + inside;
   const std::int64_t left = params.a_width - column;

@@ -1,19 +1,18 @@
 // Convolution with block-sparse channels on tensor cores, fp32 sums; out and x are channels-last:
 //
-//   forward  out[p, o] = act(sum over taps t and stored blocks (o, i) of W[t][o, i] x[under(p, t), i] +
-//   bias[o]) dx       dx[p, i]  = sum over taps t and stored blocks (o, i) of W[t][o, i] dy[under(p, t), o]
+//   forward  out[p, o] = act(sum over taps t, stored blocks (o, i) of W[t][o, i] x[under(p, t), i] + bias[o])
+//   dx       dx[p, i]  = sum over taps t, stored blocks (o, i) of W[t][o, i] dy[under(p, t), o]
 //
-// A thread block computes kTokens pixels of one block row (dx: block column). Under each tap the pixels of a
-// tile lie under pixels of the other tensor, or outside it, where they are zero:
+// A thread block computes kTokens pixels of one block row (dx: block column). Under each tap, each pixel of
+// the tile meets a pixel of the other tensor, or lies outside it and meets zeros:
 //
-//   pixels  x  . # . . # .    channels under the stored blocks, once for each tap, every row from its own
-//   place
+//   pixels  x  . # . . # .    channels under the stored blocks, once per tap, each row at its own address
 //                |     |
 //                v     v      gathered into a ring of kStages chunks in shared memory
 //              A [pixels][chunk], B [block row][chunk] (dx: [chunk][block row]); sums += A B by mma.sync
 //
-// Taps of one block follow each other, so that what they share of x comes from L2. The order of summation is
-// fixed: blocks of a block row in list order, the taps of each in theirs.
+// Taps of one block are consecutive, so that their common pixels of x come from L2. The order of summation is
+// fixed: blocks of a block row in list order, and the taps of each in order.
 //
 // grid.x: tiles of pixels, and block rows, which vary fastest; grid.y: classes of pixels (../walk.h)
 #pragma once
@@ -29,7 +28,7 @@
 
 namespace sparseloom::kernels::cuda::conv_forward {
 
-/// Rounds and stores the tile's sums by way of the ring, which must be free.
+/// Rounds and stores the tile's sums through the ring, which must be free.
 template <class T>
 __device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T>& shared, unsigned block_row,
                                            const mma::forward::Sums<T>& sums) {
@@ -50,7 +49,7 @@ __device__ __forceinline__ void store_tile(const Params& params, SharedStorage<T
       for (int row = lane / mma::forward::Columns<T>::kLanes; row < 16;
            row += mma::forward::Columns<T>::kRows) {
         const std::int64_t own = shared.own[first + row];
-        if (own < 0) break;  // so are those behind it
+        if (own < 0) break;  // later ones are negative too
         const float4 sum = *reinterpret_cast<const float4*>(strip + row * T::kSumsStride +
                                                             lane % mma::forward::Columns<T>::kLanes * 4);
         float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2],
@@ -93,8 +92,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     fetch_b<T>(Direction{}, params, shared.pieces[chunk % 2], to + T::kABytes);
   };
 
-  // Prologue: fill all stages but one, and find the pieces of the next chunk. Pieces of a chunk are written
-  // over once those of the next one were read, which the barrier between tells.
+  // Prologue: fill all stages but one, and find the pieces of the next chunk. Pieces of a chunk are
+  // overwritten once those of the next one were read, which the barrier in between guarantees.
 #pragma unroll 1
   for (int chunk = 0; chunk < T::kStages - 1; ++chunk) {
     if (finds) shared.pieces[chunk % 2][threadIdx.x] = find(chunk);
@@ -108,14 +107,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   int stage = 0;
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    // Wait for the stage. After the barrier, all warps are also done with the stage that is filled next.
+    // Wait for the stage. After the barrier, all warps have also read the stage that is filled next.
     ptx::cp_async_wait<T::kStages - 2>();
     __syncthreads();
     const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
     mma::forward::Fragments<T> fragments[2];
     mma::forward::load_a<T>(fragments[0], a, 0);
     mma::forward::load_b<T>(Direction{}, fragments[0], b, 0);
-    // Begin to find the pieces of a later chunk: the index arrives while this chunk is multiplied.
+    // Start to find the pieces of a later chunk: the index arrives while this chunk is multiplied.
     Piece piece;
     if (finds) piece = find(chunk + T::kStages);
     // Issue the copies of the chunk before that one.

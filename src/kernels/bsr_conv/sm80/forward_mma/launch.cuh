@@ -91,7 +91,7 @@ int launch(const MatmulArgs& args, const conv::Shape& shape, const Schedule& sch
   params.kernel_taps = static_cast<int>(shape.taps());
   params.few_taps = conv::few_taps(shape) && args.a_stride < std::int64_t{1} << 31;
   if (most_pixels<Direction>(shape) == 0 || params.block_rows == 0) return cudaSuccess;
-  // Blocks of another side would be read wrongly.
+  // The kernel would read blocks of another side wrongly.
   if (schedule.tile_n != (dx ? index.block.cols : index.block.rows)) return cudaErrorInvalidValue;
   return launch_named<Direction, Element>(params, args, shape, schedule);
 }

@@ -1,5 +1,5 @@
-// What the kernel of forward_mma gets, and where a thread block of it works. "Output" and "block row" are
-// those of the product: in dx, dx's channels and the block columns of W.
+// The kernel parameters of forward_mma, and the work of a thread block. "Output" and "block row" are those of
+// the product: in dx, dx's channels and the block columns of W.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,20 +14,20 @@ namespace sparseloom::kernels::cuda::conv_forward {
 
 using mma::forward::Dx, mma::forward::Forward, mma::forward::kIsDx;
 
-/// Of the base, a is what is gathered: x [pixels, a_width], in dx dy. values is [blocks][taps][bm, bn].
+/// In the base, a is the gathered tensor: x [pixels, a_width], in dx dy. values is [blocks][taps][bm, bn].
 struct Params : mma::forward::Params {
   Axis axis[3];  // the outermost first
   int images;
   int kernel_taps;
-  bool few_taps;  // as conv::few_taps, and pixels lie less than 2^31 elements apart
+  bool few_taps;  // conv::few_taps, and pixels are less than 2^31 elements apart
 };
 
-/// What a block contributes to a chunk of the reduction under one tap.
+/// The elements of a chunk of the reduction that belong to one block and tap.
 struct alignas(16) Piece {
   Pixel tap;
-  std::int32_t column;  // of the gathered tensor, where the piece begins
-  std::int32_t block;   // stored block and tap, as they lie in values
-  std::int32_t offset;  // in the block, along the reduction
+  std::int32_t column;  // first column of the gathered tensor
+  std::int32_t block;   // stored block and tap, in the order of values
+  std::int32_t offset;  // offset in the block, along the reduction
   std::uint32_t needs;  // Tap::needs
 };
 
@@ -35,13 +35,13 @@ template <class T>
 struct SharedStorage {
   alignas(
       128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; the epilogue's sums
-  static constexpr int kPieces = T::kChunk / 8;         // of a chunk, at most: blocks have a side of 8
+  static constexpr int kPieces = T::kChunk / 8;         // most pieces of a chunk: block sides are at least 8
   static constexpr int kTaps = 64;
   Piece pieces[2][kPieces];
-  Pixel pixels[T::kTokens];      // under each walked pixel, for the walk's first tap
-  Under under[T::kTokens];       // the same, where there are few taps
+  Pixel pixels[T::kTokens];      // gathered pixel of each walked pixel, for the walk's first tap
+  Under under[T::kTokens];       // the same, if there are few taps
   Tap taps[kTaps];               // the first ones of the walk
-  std::int32_t own[T::kTokens];  // the pixel of out; negative behind the last
+  std::int32_t own[T::kTokens];  // the pixel of out; negative past the last
   Walk walk[3];
 };
 

@@ -1,8 +1,8 @@
 // The Hopper kernel of a convolution's dW[block][tap] = sum over pixels p of dY[p, rows of the block]^T
 // x[under (p, tap), columns of the block], at the stored blocks. It is the kernel of a product
-// (bsr_linear/sm90/wgmma/dw/kernel.cuh) whose blocks are the stored ones under each tap, with producers of
-// its own. Taps of a block follow each other, so that most items are the taps of one or two blocks: they read
-// dY once, and of X mostly the same lines of L2.
+// (bsr_linear/sm90/wgmma/dw/kernel.cuh) whose blocks are the stored ones under each tap, with its own
+// producers. Taps of a block are consecutive, so most items are the taps of one or two blocks: they read dY
+// once, and mostly the same lines of X from L2.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the compiler sees it is uniform
+  const int warpgroup =
+      __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells the compiler that it is uniform
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     produce<T>(params, shared);

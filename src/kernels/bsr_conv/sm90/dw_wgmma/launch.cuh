@@ -23,7 +23,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const PixelTensor& x, in
       status != cudaSuccess)
     return status;
   const TensorMapMatrix dy{args.a, args.dtype, args.m, args.index.rows, args.a_stride * 2};
-  constexpr std::int64_t kMostChannels = std::int64_t{T::kBoxColumns} << 16;  // of BoxPlace
+  constexpr std::int64_t kMostChannels = std::int64_t{T::kBoxColumns} << 16;  // limit of BoxPlace
   if (!tensor_map_possible(dy) || !pixel_map_possible(x) || x.channels > kMostChannels ||
       !encode_tensor_map(params.dy, dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
       !encode_pixel_map(params.x, x, T::kStep.tokens, T::kBoxColumns))

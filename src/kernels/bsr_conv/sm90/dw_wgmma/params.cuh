@@ -1,4 +1,4 @@
-// What the Hopper kernel of a convolution's dW gets beside what that of a product gets.
+// The parameters that the Hopper kernel of a convolution's dW adds to those of a product's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 
-/// Of the base, x is an im2col map. To the kernel a block under a tap is a block: block b is stored block b /
+/// In the base, x is an im2col map. A block under a tap is a block of the kernel: block b is stored block b /
 /// taps, and block row r has blocks crow[r] taps .. crow[r + 1] taps - 1.
 struct Params : wgmma::dw::Params {
   wgmma_conv::PixelWalk walk;

@@ -1,5 +1,5 @@
 // The producers of a convolution's dW: those of a product (bsr_linear/sm90/wgmma/dw/produce.cuh), but X's
-// boxes hold the pixels that a step's pixels of dY meet under the tap of a block.
+// boxes hold the pixels that meet a step's pixels of dY under the tap of a block.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +13,8 @@ namespace sparseloom::kernels::cuda::wgmma_conv_dw {
 
 using wgmma::dw::Agenda, wgmma::dw::Ring;
 
-/// Where a box of X begins: its channel and its tap in one register, since a warp has up to seven boxes, and
-/// as many of the next part. A map has 8 bits for a tap along each of two axes, or 5 along each of three.
+/// The channel and tap of a box of X in one register, since a warp has up to seven boxes, and as many of the
+/// next segment. A map has 8 bits for a tap along each of two axes, or 5 along each of three.
 class BoxPlace {
  public:
   BoxPlace() = default;
@@ -36,7 +36,7 @@ class BoxPlace {
   std::uint32_t bits_;
 };
 
-/// What a warp copies for each step of a part. Producer warp i % kProducers copies box i of X.
+/// A warp's copies for each step of a segment. Producer warp i % kProducers copies box i of X.
 template <class T>
 struct Copies {
   wgmma::dw::Item item;
@@ -44,7 +44,7 @@ struct Copies {
   BoxPlace box[T::kOwnBoxes];  // this warp's boxes of X
 };
 
-/// Finds what to copy for the next part; false: there are no more. Takes a few L2 latencies.
+/// Finds the copies of the next segment; false: there are no more. Takes a few L2 latencies.
 template <class T>
 __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, wgmma::dw::Cursor& cursor,
                                             Copies<T>& copies) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
   return true;
 }
 
-/// Issues TMA for a part's steps from `step` up to but not including `end`. With kFirst it also writes the
-/// part's record beside the stage of its first step.
+/// Issues TMA for a segment's steps from `step` up to but not including `end`. With kFirst it also writes the
+/// segment's record beside the stage of its first step.
 template <class T, bool kFirst>
 __device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step,
                                              std::int32_t end, Ring& ring, const Agenda& agenda,
@@ -119,7 +119,7 @@ __device__ __forceinline__ void produce(const Params& params, wgmma::dw::SharedS
   bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1
   while (more) {
-    // Fill the ring, then find the next part while the ring is full.
+    // Fill the ring, then find the next segment while the ring is full.
     const std::int32_t ahead = min(copies.part.steps, ring.count);
     start_copies<T, true>(params, copies, 0, ahead, ring, agenda, shared.records);
     Copies<T> next;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void produce(const Params& params, wgmma::dw::SharedS
     start_copies<T, false>(params, copies, ahead, copies.part.steps, ring, agenda, shared.records);
     copies = next;
   }
-  // Tell the consumers that there are no more parts.
+  // Tell the consumers that there are no more segments.
   ring.await();
   if (ptx::elect_lane()) {
     if (threadIdx.x / 32 % 4 == 0) shared.records[ring.stage].blocks = 0;

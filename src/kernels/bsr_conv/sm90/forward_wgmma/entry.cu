@@ -10,7 +10,7 @@ bool wgmma_conv_possible(const conv::Shape& shape, bool dx) noexcept {
   if (dx && shape.strides() != 1) return false;
   PixelTensor pixels = wgmma_conv::pixel_tensor(shape, dx);
   pixels.dtype = DType::bf16;
-  pixels.channels = 8;  // channels and alignment are the caller's to check
+  pixels.channels = 8;  // the caller checks channels and alignment
   pixels.stride_bytes = 16;
   return pixel_map_possible(pixels);
 }

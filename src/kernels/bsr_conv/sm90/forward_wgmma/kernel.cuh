@@ -1,5 +1,5 @@
-// The Hopper kernel of a convolution: that of a product (bsr_linear/sm90/wgmma/forward/kernel.cuh), whose
-// tiles, ring, consumers and stores it uses, with producers of its own. A tile's tokens are walked pixels, of
+// The Hopper kernel of a convolution: the tiles, ring, consumers and stores of a product's
+// (bsr_linear/sm90/wgmma/forward/kernel.cuh), with its own producers. A tile's tokens are walked pixels, of
 // out in forward and of dx in dx; a stage has a K tile of channels under one tap.
 //
 //   forward  out [pixels, rows] = act(sum over taps of x under the tap W[tap]^T + bias)
@@ -22,7 +22,8 @@ namespace sparseloom::kernels::cuda::wgmma_conv {
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     wgmma_conv_kernel(const __grid_constant__ Params params) {
-  static_assert(!T::kAddsResidual && !T::kHasEpilogueWarps, "barriers that are not initialised here");
+  static_assert(!T::kAddsResidual && !T::kHasEpilogueWarps,
+                "this kernel does not initialise the barriers of residuals and epilogue warps");
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<wgmma::forward::SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
   if (warpgroup >= T::kConsumers) {
     if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
     const int producer = __shfl_sync(0xffffffff, threadIdx.x / 32 - T::kConsumers * 4, 0);

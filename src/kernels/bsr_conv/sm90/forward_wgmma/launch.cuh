@@ -33,7 +33,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const PixelTensor& pixel
           allow_shared_memory<wgmma_conv_kernel<T>>(kSharedBytes, args.device, kCarveout);
       status != cudaSuccess)
     return status;
-  // What Tiles adds for each step of the grid.
+  // Tiles adds these per step of the grid.
   const unsigned grid = std::min(params.tiles, static_cast<unsigned>(std::max(schedule.grid, 1)));
   params.grid_m_tiles = grid / params.groups;
   params.grid_rest = grid % params.groups;
@@ -51,7 +51,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const PixelTensor& pixel
 template <class Direction, class Element, int kSide>
 int launch_side(Params& params, const MatmulArgs& args, const PixelTensor& pixels, const Operands& operands,
                 const Schedule& schedule) noexcept {
-  constexpr int kPart = kSide < 64 ? kSide : 64;  // of a K tile; in narrow tiles also the most of a slice
+  constexpr int kPart = kSide < 64 ? kSide : 64;  // extent in a K tile; in narrow tiles also the widest slice
   using Plain = wgmma::forward::Tile<Direction, Element, wgmma::forward::Wide, kSide, kPart>;
   using Narrow = wgmma::forward::Tile<Direction, Element, wgmma::forward::Narrow, kPart, kPart>;
   if (schedule.tile_n == Narrow::kOutputs)
@@ -60,7 +60,7 @@ int launch_side(Params& params, const MatmulArgs& args, const PixelTensor& pixel
     if (schedule.stores_at_end)
       return launch_tile<wgmma::forward::Tile<wgmma::forward::ForwardActivated, Element, wgmma::forward::Wide,
                                               kSide, kPart>>(params, args, pixels, operands, schedule);
-    if (params.activation != Activation::none) return cudaErrorInvalidValue;  // a deferred store has none
+    if (params.activation != Activation::none) return cudaErrorInvalidValue;  // a deferred store applies none
   }
   return launch_tile<Plain>(params, args, pixels, operands, schedule);
 }

@@ -1,4 +1,4 @@
-// What the Hopper kernel of a convolution gets beside what that of a product gets.
+// The parameters that the Hopper kernel of a convolution adds to those of a product's.
 #pragma once
 
 #include "kernels/bsr_conv/sm90/forward_wgmma/pixels.cuh"
@@ -6,8 +6,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 
-/// Of the base, x is an im2col map, and values has the blocks of all taps: tap t of block b is block b taps +
-/// t there.
+/// In the base, x is an im2col map, and values has the blocks of all taps: tap t of block b is block b taps +
+/// t.
 struct Params : wgmma::forward::Params {
   PixelWalk walk;
 };

@@ -1,4 +1,4 @@
-// Device side of pixels.h: where a copy of pixels begins, and under which tap.
+// Device side of pixels.h: the first pixel and the tap of a copy of pixels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_conv {
 
-/// The base pixel of a walked pixel. One behind the last is that of an image behind the last.
+/// The base pixel of a walked pixel. Past the last pixel it lies in an image past the last.
 __device__ __forceinline__ ptx::BasePixel base_pixel(const PixelWalk& walk, std::int32_t walked) {
   auto left = static_cast<unsigned>(walked);
   std::int32_t at[3];
@@ -32,7 +32,7 @@ __device__ __forceinline__ ptx::TapOffset tap_offset(const PixelWalk& walk, unsi
   };
   return {along(2, w), along(1, h), along(0, d)};
 }
-/// That of tap `number` of the kernel.
+/// The offset of tap `number` of the kernel.
 __device__ __forceinline__ ptx::TapOffset tap_offset(const PixelWalk& walk, unsigned number) {
   const auto width = static_cast<unsigned>(walk.axis[2].taps),
              height = static_cast<unsigned>(walk.axis[1].taps);
@@ -40,7 +40,7 @@ __device__ __forceinline__ ptx::TapOffset tap_offset(const PixelWalk& walk, unsi
   return tap_offset(walk, plane, line - plane * height, number - line * width);
 }
 
-/// The taps of the kernel one after the other.
+/// Enumerates the taps of the kernel.
 class Taps {
  public:
   __device__ __forceinline__ void advance(const PixelWalk& walk) {

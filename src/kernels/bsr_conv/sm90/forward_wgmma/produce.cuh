@@ -1,7 +1,7 @@
 // The producers of a convolution: they find the K tiles of channels in which any block row of the tile stores
-// something, as those of a product do, and copy each once for every tap: the pixels that the tile's pixels
-// meet under the tap, by im2col, and the tap's parts of the blocks. Taps of a K tile follow each other, so
-// that what they share of x, all but its edges, comes from L2.
+// a block, as those of a product do, and copy each once per tap: the pixels that meet the tile's pixels under
+// the tap, by im2col, and the tap's parts of the blocks. Taps of a K tile are consecutive, so that their
+// common pixels of x, all but the edges, come from L2.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -46,7 +46,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step& s
   Pipeline::expect(full, T::kKTileBytes + __popc(parts) * T::kPartBytes);
   const std::int32_t channel = step.k_tile * T::kKTile;
   load_pixels(stage, &params.x, params.walk, channel, pixel, tap.offset(params.walk), full, params.x_policy);
-  // For a block row wider than the tile: where the tile begins in it
+  // The tile's offset in a block row that is wider than the tile.
   const std::int32_t output = place.output & ((1 << params.block_row_log2) - 1);
 #pragma unroll
   for (int block_row = 0; block_row < T::kBlockRows; ++block_row) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void produce(const Params& params, wgmma::forward::Sh
           } else if (!last) {
             next = record_of(ahead, taps_of(ahead) == 1);
           }
-          // Wait until the consumers have given the stage back, then fill it.
+          // Wait until the consumers have released the stage, then fill it.
           pipeline.acquire(stage.index, stage.parity ^ 1);
           start_copies<T>(params, step, place, pixel, tap, ring + stage.index * T::kStageBytes,
                           pipeline.full(stage.index), shared.record[stage.index], record_of(step, left == 1),

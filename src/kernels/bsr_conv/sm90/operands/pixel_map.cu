@@ -35,7 +35,7 @@ bool pixel_map_possible(const PixelTensor& tensor) noexcept {
 bool encode_pixel_map(CUtensorMap& map, const PixelTensor& tensor, int pixels, int channels) noexcept {
   static const auto encode = reinterpret_cast<EncodeIm2col>(find_in_driver("cuTensorMapEncodeIm2col"));
   if (encode == nullptr) return false;
-  // The driver takes axes from the innermost on. The upper corner counts from the tensor's last pixel.
+  // The driver expects axes from the innermost on. The upper corner counts from the tensor's last pixel.
   cuuint64_t size[5] = {static_cast<cuuint64_t>(tensor.channels)}, stride[4];
   cuuint32_t step[5] = {1};
   int lower[3], upper[3], rank = 1;

@@ -10,10 +10,10 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// A channels-last tensor [images, depth, height, width, channels] of 16-bit elements, with stride_bytes from
-/// pixel to pixel, as the taps of a convolution meet it. Axes are depth, height, width; without depth the
-/// first has the extent 1 and does not count. Base pixels begin at `first`, are `step` apart, and there are
-/// `count` of them along an axis; taps add at most `reach`.
+/// A channels-last tensor [images, depth, height, width, channels] of 16-bit elements, with a stride of
+/// stride_bytes between pixels, as the taps of a convolution visit it. Axes are depth, height, width; without
+/// depth the first has the extent 1 and is ignored. Base pixels begin at `first`, are `step` apart, and there
+/// are `count` of them along an axis; taps add at most `reach`.
 struct PixelTensor {
   struct Axis {
     std::int64_t extent = 1;
@@ -26,11 +26,11 @@ struct PixelTensor {
   bool deep;  // three axes
 };
 
-/// Whether TMA can address it: alignment and sizes as tensor_map_possible has them, and corners, steps and
-/// offsets within the bits of a map.
+/// Whether TMA can address it: alignment and sizes as in tensor_map_possible, and corners, steps and offsets
+/// within the bits of a map.
 bool pixel_map_possible(const PixelTensor& tensor) noexcept;
 
-/// Copies of so many pixels x channels; the channels take 128 or 64 bytes. As encode_tensor_map.
+/// Copies of `pixels` x `channels`; the channels take 128 or 64 bytes. Like encode_tensor_map.
 bool encode_pixel_map(CUtensorMap& map, const PixelTensor& tensor, int pixels, int channels) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

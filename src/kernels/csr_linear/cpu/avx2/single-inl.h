@@ -1,6 +1,6 @@
 // The single kernel. Included inside AVX2's region, after chain-inl.h and lanes-inl.h.
 
-// x at four columns, which are loaded two at a time.
+// x at four columns, loaded two at a time.
 [[gnu::always_inline]] inline __m128 picked4(const float* x, const std::int32_t* col) {
   std::uint64_t low, high;
   std::memcpy(&low, col, sizeof low);
@@ -50,21 +50,20 @@ void widen_single(DType dtype, const void* from, std::int64_t n, float* to) {
   }
 }
 
-// All bits of the first n lanes; none of them where n is 0 or less.
+// All bits of the first n lanes; none if n <= 0.
 [[gnu::always_inline]] inline Vec first_lanes(std::int64_t n) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<std::int32_t>(n)), lanes));
 }
-// acc + x * values at the eight elements from `at` on, of which the first n count. All of them are stored.
+// acc + x * values at the eight elements from `at` on, of which the first n count. All eight must be stored.
 template <class T>
 [[gnu::always_inline]] inline Vec add_first(Vec acc, const CsrView& w, const T* values, const float* x,
                                             std::int64_t at, std::int64_t n) {
-  const Vec inside = first_lanes(n);  // what lies behind may be NaN, in x and in W
+  const Vec inside = first_lanes(n);  // elements past n may be NaN, in x and in W
   return fma(acc, _mm256_and_ps(picked(x, w.col + at), inside), _mm256_and_ps(widen(values + at), inside));
 }
 
-// The sum of so much of a row from i on, where i is moved, that one chain of additions is long enough for the
-// rest (chain-inl.h).
+// Sums a row from i on, advancing i, until one chain of additions is long enough for the rest (chain-inl.h).
 template <class T>
 [[gnu::noinline]] Vec begin_of_long_row(const CsrView& w, const T* values, const float* x, std::int64_t& i,
                                         std::int64_t end) {
@@ -80,7 +79,7 @@ template <class T>
   return sum;
 }
 
-// The sum of a row, before its lanes are added.
+// The sum of a row, before its lanes are added up.
 template <class T>
 [[gnu::always_inline]] inline Vec single_row(const CsrView& w, const T* values, const float* x,
                                              std::int64_t row) {
@@ -90,7 +89,7 @@ template <class T>
   if (end - i > kLanes * kLongestChain) [[unlikely]]
     acc = begin_of_long_row(w, values, x, i, end);
   for (; i + kLanes <= end; i += kLanes) acc = fma(acc, picked(x, w.col + i), widen(values + i));
-  // A loop over what is left would end elsewhere in each row, which the machine cannot foresee.
+  // A loop over the rest would end at another place in each row, which the branch predictor cannot foresee.
   if (i + kLanes <= w.stored) return add_first(acc, w, values, x, i, end - i);
   __m128 rest = _mm_setzero_ps(), last = rest;
   if (i + 4 <= end) {
@@ -101,10 +100,10 @@ template <class T>
   return acc + _mm256_zextps128_ps256(_mm_add_ps(rest, last));
 }
 
-// Rows whose products may come before their sums: where these are short, a branch that depends on the length
-// of one costs more than its elements.
+// Rows whose products may precede their sums: if rows are short, a branch that depends on the length of one
+// costs more than its elements.
 constexpr std::int64_t kBatch = 16, kShort = 48, kMean = 28;
-static_assert(cpu::kLineCells % kBatch == 0, "how rows are cut into tasks may not change their sums");
+static_assert(cpu::kLineCells % kBatch == 0, "the division of rows into tasks must not change their sums");
 struct Products {
   alignas(64) float of[kBatch * kMean + kLanes + kShort];
 };
@@ -117,8 +116,8 @@ struct Inside {
 };
 alignas(64) constexpr Inside kInside;
 
-// x * values at all elements of the rows [row, row + kBatch), one behind the other as they are stored.
-// Returns false where those are many, and at W's end.
+// x * values at all elements of the rows [row, row + kBatch), contiguous as they are stored. Returns false if
+// there are too many, and at W's end.
 template <class T>
 [[gnu::always_inline]] inline bool multiply(const CsrView& w, const T* values, const float* x,
                                             std::int64_t row, Products& products) {
@@ -131,8 +130,7 @@ template <class T>
   return true;
 }
 
-// The sums of eight rows of `products`, of the elements from `first` on; false where one is longer than
-// kShort.
+// The sums of eight rows of `products`, of the elements from `first` on; false if one is longer than kShort.
 [[gnu::always_inline]] inline bool short_rows(const std::int32_t* crow, std::int64_t first,
                                               const Products& products, Vec (&sums)[kLanes]) {
   const __m256i begin = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(crow)),
@@ -146,7 +144,7 @@ template <class T>
     unroll<kLanes>(SPARSELOOM_UNROLLED(r) {
       const std::int64_t at = crow[r.value] - first + i;
       const std::int32_t* const inside = kInside.bits + kShort - (crow[r.value + 1] - crow[r.value]) + i;
-      // What lies behind the row may be NaN.
+      // Elements past the row may be NaN.
       const Vec own = _mm256_and_ps(load(products.of + at), load(reinterpret_cast<const float*>(inside)));
       sums[r.value] = begins ? own : sums[r.value] + own;
     });
@@ -177,7 +175,7 @@ void forward_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int64
       });
     }
     Vec sum = sum_lanes(sums);
-    if (args.activation != Activation::none) {  // a tile whose first token alone is valid
+    if (args.activation != Activation::none) {  // a tile of which only the first token is valid
       unroll<kLanes>(SPARSELOOM_UNROLLED(r) { store(lanes + r.value * kLanes, sum); });
       alignas(64) float tile[kLanes * kLanes];
       for (std::int64_t r = 0; r < kLanes; ++r) tile[r * kLanes] = lanes[r];

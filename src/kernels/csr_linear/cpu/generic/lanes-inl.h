@@ -1,10 +1,10 @@
 // The lanes kernels. Included inside an instruction set's region, after its vector.h and chain-inl.h.
 
-// Entries that have sums of their own, so that enough additions are under way to hide their latency.
+// Entries with sums of their own, enough to hide the latency of additions.
 template <int kVectors>
 constexpr int kChains = kRegisters >= 32 ? 8 / kVectors : 4 / kVectors;
 
-// The values of a row in fp32, kLanes at a time, from which each is splat to all lanes.
+// The values of a row in fp32, kLanes at a time; each is broadcast to all lanes.
 template <class T>
 [[gnu::always_inline]] inline const float* widened(const T* values, std::int64_t n, float* buffer) {
   if constexpr (std::is_same_v<T, float>) return values;
@@ -86,7 +86,7 @@ template <class T, int kVectors>
   });
 }
 
-// The same of a whole row whose sums one chain of additions is too short for (chain-inl.h).
+// Sums a whole row that is too long for one chain of additions (chain-inl.h).
 template <class T, int kVectors>
 [[gnu::noinline]] void long_lanes_row(const CsrView& w, const T* values, const float* panel, std::int64_t row,
                                       float* out) {
@@ -101,9 +101,9 @@ template <class T, int kVectors>
 
 template <class T, int kVectors>
 void forward_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, std::int64_t end) {
-  // Outputs that are written together. Tokens of Y often lie at a multiple of 4 KB, so that lines of all of
-  // them meet in one set of L1: several lines of a token in turn take a tenth less than one where rows are
-  // short (Zen 3).
+  // Outputs that are written together. Tokens of Y often are at a multiple of 4 KB, so that lines of all of
+  // them share one set of L1: writing several lines of a token in turn takes a tenth less time than one if
+  // rows are short (Zen 3).
   constexpr std::int64_t kTokens = kVectors * kLanes, kWritten = 4 * cpu::kCsrOutputs;
   const MatmulArgs& args = job.args;
   const float* const x = job.a + panel * kTokens * job.w.cols;
@@ -129,8 +129,8 @@ void forward_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t begin, 
   }
 }
 
-// Adds the sums of a share of dX's rows to `whole`, behind them, and begins them anew; at its end adds those
-// back to them.
+// Adds the sums of a chunk of dX's rows to `whole`, which follows them, and restarts them; at the chunk's end
+// adds `whole` back to them.
 inline void set_aside_columns(float* sums, std::int64_t size, bool first) {
   float* const whole = sums + size;
   for (std::int64_t i = 0; i < size; i += kLanes) {
@@ -143,8 +143,8 @@ inline void take_back_columns(float* sums, std::int64_t size) {
   for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(sums + size + i) + load(sums + i));
 }
 
-// The rows [begin, end) of W by add(row), whose sums `sums` [size] takes; with room for as many behind them
-// where job.sides is 2.
+// Adds the rows [begin, end) of W by add(row) to `sums` [size], which is followed by as many more if
+// job.sides is 2.
 template <class Job, class Add>
 [[gnu::always_inline]] inline void add_rows(const Job& job, float* sums, std::int64_t size,
                                             std::int64_t begin, std::int64_t end, Add add) {
@@ -167,7 +167,7 @@ template <class Job, class Add>
   if (begun) take_back_columns(sums, size);
 }
 
-// dX: each row of W is multiplied by dY's vectors of that row, and added to the sums of its columns.
+// dX: each row of W is multiplied by dY's vectors of that row and added to the sums of its columns.
 template <class T, int kVectors>
 void dx_of(const cpu::CsrJob& job, std::int64_t panel, std::int64_t chunk, std::int64_t begin,
            std::int64_t end) {

@@ -18,7 +18,7 @@ struct Params {
 
 enum class Copy { unpack, gather, add };
 
-/// A thread block for a row.
+/// One thread block per row.
 template <class Element, Copy kCopy>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const Params<Element> p) {
   for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {

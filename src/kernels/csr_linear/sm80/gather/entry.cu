@@ -10,9 +10,9 @@ namespace {
 using namespace csr;
 
 constexpr std::int64_t kMostGridY = 65535;
-// Two thread blocks of an sm_80 have so much, and so has one of an sm_86.
+// Two thread blocks fit on an sm_80 with this much, and one on an sm_86.
 constexpr std::int64_t kStagedBytes = 80 << 10;
-// Rows that store fewer elements than this, on average, get 8 lanes instead of 32.
+// Rows with fewer stored elements than this, on average, get 8 lanes instead of 32.
 constexpr std::int64_t kShortRow = 24;
 
 int tokens_of(std::int64_t m) { return m == 1 ? 1 : kCsrGatherTokens; }

@@ -1,5 +1,5 @@
-// Few tokens: stored elements lie on the lanes, and each picks its x from shared memory, or from where it
-// lies.
+// Few tokens: stored elements are on the lanes, and each reads its x from shared memory or, if x does not
+// fit, from global memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sparseloom::kernels::cuda::csr {
 
 constexpr int kGatherThreads = 512;
 
-/// Copies kTokens rows of `from` [m, depth] from `first` on as [depth][kTokens]; zero beyond m.
+/// Copies kTokens rows of `from` [m, depth] from `first` on as [depth][kTokens]; zero past m.
 template <class T, int kTokens>
 __device__ __forceinline__ void stage(const typename T::Bits* from, std::int64_t stride, std::int64_t depth,
                                       std::int64_t first, std::int64_t m, Stretch<T, kTokens>* to) {
@@ -28,11 +28,11 @@ __device__ __forceinline__ void stage(const typename T::Bits* from, std::int64_t
 template <class T>
 struct GatherParams {
   Rows<T> out;
-  const std::int32_t* slot;  // of each element of out.index; null: its own position
+  const std::int32_t* slot;  // slot of each element of out.index; null: its own position
   const typename T::Bits* values;
 };
 
-/// Forward and dX: kLanes lanes have a row. Tokens are taken kTokens at a time, along the grid's y.
+/// Forward and dX: kLanes lanes share a row. Tokens are processed kTokens at a time, along grid.y.
 template <class T, int kTokens, int kLanes, bool kStaged>
 __global__ void __launch_bounds__(kGatherThreads) gather_kernel(const GatherParams<T> p) {
   extern __shared__ __align__(16) std::byte shared[];
@@ -86,7 +86,7 @@ struct GatherDwParams {
   bool accumulate;
 };
 
-/// dW: kLanes lanes have a row. kStaged: of at most kTokens tokens.
+/// dW: kLanes lanes share a row. kStaged: at most kTokens tokens.
 template <class T, int kTokens, int kLanes, bool kStaged>
 __global__ void __launch_bounds__(kGatherThreads) gather_dw_kernel(const GatherDwParams<T> p) {
   extern __shared__ __align__(16) std::byte shared[];

@@ -10,15 +10,15 @@
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
-// Clocks of a multiprocessor for 32 stored elements: to read and pick them, and for each token; for the
-// values that dX finds by their slots; and for a row.
+// Clocks of a multiprocessor per 32 stored elements: to read and gather them, and per token; for the values
+// that dX finds by their slots; and per row.
 constexpr double kClocks = 10, kTokenClocks = 4, kTokenFarClocks = 16, kSlotClocks = 43, kRowClocks = 16;
-constexpr double kL2Tera = 5;       // bytes per second of x that come into shared memory, in 1e12, of an H200
-constexpr double kRowsAtOnce = 16;  // of a thread block with long rows
-constexpr double kChainUs = 0.35;   // of one token of dW that is not in shared memory
+constexpr double kL2Tera = 5;       // 1e12 bytes per second of x into shared memory, on an H200
+constexpr double kRowsAtOnce = 16;  // rows of a thread block if rows are long
+constexpr double kChainUs = 0.35;   // per token of dW that is not in shared memory
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
-  // A result of empty sums is written too, so nothing is refused for its size.
+  // Empty sums are written too, so no size is refused.
   if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   const Device device(machine);
   const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
@@ -33,7 +33,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   const double work = slices * (static_cast<double>(p.stored) / 32 * clocks + rows * kRowClocks) /
                       std::max(device.multiprocessors, 1);
   const double moved = staged ? slices * std::ceil(rows / kRowsAtOnce) * depth * at_once * size : 0;
-  // Lanes that pick dY and X from where they lie wait for one token after the other.
+  // Lanes that read dY and X from global memory wait for one token after the other.
   const double rounds = std::clamp(static_cast<double>(p.stored) / std::max(rows, 1.0) / 32, 1.0, 2.0),
                chain = dw && !staged ? static_cast<double>(p.m) * rounds * kChainUs : 0;
   out.add({{},

@@ -10,7 +10,7 @@ namespace {
 using namespace csr;
 
 constexpr std::int64_t kMostGridY = 65535;
-// Rows that store fewer elements than this, on average, are multiplied 8 elements at a time instead of 32.
+// Rows with fewer stored elements than this, on average, are multiplied 8 elements at a time instead of 32.
 constexpr std::int64_t kShortRow = 12;
 constexpr std::int64_t kMostSplit = 16;
 

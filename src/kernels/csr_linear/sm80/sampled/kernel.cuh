@@ -1,4 +1,4 @@
-// dW: dY^T X at the stored elements, of both in the order [feature][token].
+// dW: dY^T X at the stored elements, with both operands as [feature][token].
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Transposed {
   Bits* to;
 };
 
-/// The two matrices that dW reads.
+/// The two operands of dW.
 template <class Bits>
 struct TransposeParams {
   Transposed<Bits> first, second;
@@ -52,17 +52,17 @@ template <class T>
 struct SampledParams {
   const std::int32_t *crow, *col;
   const typename T::Bits *dy, *x;
-  void* out;  // of T, or fp32 that the sums are added to
+  void* out;  // of T, or fp32 to which the sums are added
   std::int64_t rows, padded;
-  int split;  // warps of a row
+  int split;  // warps per row
   bool accumulate;
 };
 
 constexpr int kSampledWarps = 8;
 
-/// Adds lane l's 2 kHalf sums and those of lane l ^ kHalf, and so on for half as many: what is left is lane
-/// l's sum of element l % (2 kHalf). A recursion, since nvcc leaves the loop, and then the sums in local
-/// memory.
+/// Adds lane l's 2 kHalf sums and those of lane l ^ kHalf, then half as many, and so on: the result is lane
+/// l's sum of element l % (2 kHalf). A recursion, since nvcc does not unroll the loop and puts the sums into
+/// local memory.
 template <int kHalf, int kElements>
 __device__ __forceinline__ void fold(float (&sum)[kElements]) {
   if constexpr (kHalf > 0) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ float added_up(float (&sum)[kElements]) {
   return all;
 }
 
-/// A warp has kElements stored elements of a row at a time, and its lanes kTokens tokens each. The warps of a
-/// thread block have neighbouring rows, which store about the same columns there, and find them in L1.
+/// A warp computes kElements stored elements of a row at a time, and its lanes kTokens tokens each. The warps
+/// of a thread block have neighbouring rows, which store similar columns and find them in L1.
 template <class T, int kTokens, int kElements>
 __global__ void __launch_bounds__(32 * kSampledWarps, kTokens* kElements > 64 ? 2 : 3)
     sampled_kernel(const SampledParams<T> p) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * kSampledWarps, kTokens* kElements > 64 ? 
   const std::int64_t end = p.crow[row + 1];
   for (std::int64_t at = p.crow[row] + std::int64_t{blockIdx.x} % p.split * kElements; at < end;
        at += std::int64_t{p.split} * kElements) {
-    // Lanes beyond the end repeat the last element.
+    // Lanes past the end repeat the last element.
     const std::int32_t column = p.col[min(at + lane % kElements, end - 1)];
     float sum[kElements] = {};
     for (std::int64_t token = lane * kTokens; token < p.padded; token += 32 * kTokens) {

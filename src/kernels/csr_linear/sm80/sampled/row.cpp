@@ -10,8 +10,8 @@
 namespace sparseloom::kernels::cuda::csr_rows {
 namespace {
 
-// Bytes per second of X from L2 and L1 together, in 1e12, of an H200; and clocks of a multiprocessor for an
-// element and the tokens of a warp.
+// Bytes per second of X from L2 and L1 together, in 1e12, on an H200; and clocks of a multiprocessor per
+// element and tokens of a warp.
 constexpr double kTera = 8.5, kElementClocks = 7;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
@@ -23,12 +23,12 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   const double padded = static_cast<double>(csr_sampled_padded(p.m)),
                size = static_cast<double>(size_of(p.dtype)), stored = static_cast<double>(p.stored),
                sms = std::max(device.multiprocessors, 1);
-  // Both operands, whose copies L2 still has.
-  const double turned = padded * size * static_cast<double>(p.rows + p.cols);
+  // Both operands are transposed; the copies are still in L2.
+  const double transposed = padded * size * static_cast<double>(p.rows + p.cols);
   const double tiles = padded / (32 * csr_sampled_tokens(p.m));
   const double clocks = (stored + 8 * static_cast<double>(p.rows)) * tiles * kElementClocks / sms;
   out.add({{},
-           2 * kLaunchUs + us(memory_seconds(turned + stored_bytes(p), device)) +
+           2 * kLaunchUs + us(memory_seconds(transposed + stored_bytes(p), device)) +
                std::max(1e6 * clocks / device.clock_hz, rate_us(stored * padded * size, kTera, device)),
            csr_sampled_workspace(p.rows, p.cols, p.m, p.dtype)});
   return {};

@@ -1,5 +1,5 @@
-// Forward and dX of many tokens: x of a tile of tokens comes slab by slab into shared memory, transposed, and
-// a thread block's rows of W take from there what they store.
+// Forward and dX of many tokens: x of a tile of tokens is copied slab by slab into shared memory, transposed,
+// and a thread block's rows of W multiply their stored elements there.
 #pragma once
 
 #include <climits>
@@ -17,17 +17,18 @@ struct SlabParams {
   Rows<T> out;
   const typename T::Bits* values;  // in the order of out.index
   slabs::Room room;
-  int rows;  // of a thread block
+  int rows;  // rows of a thread block
   std::int64_t row_blocks;
 };
 
-/// A stored element in a warp's list: where its feature lies in the slab, in bytes, and its value.
+/// A stored element in a warp's list: the byte offset of its feature in the slab, and its value.
 struct Entry {
   unsigned offset;
   float weight;
 };
 
-/// x of the features [begin, begin + features) and a tile's tokens, as [feature][token]; zero beyond the
+/// Copies x of the features [begin, begin + features) and a tile's tokens, as [feature][token]; zero past the
+/// ends.
 /// ends.
 template <class T, int kPerLane>
 __device__ __forceinline__ void bring(const Rows<T>& p, std::int64_t begin, int features, std::int64_t token,
@@ -45,8 +46,8 @@ __device__ __forceinline__ void bring(const Rows<T>& p, std::int64_t begin, int 
   }
 }
 
-/// Adds the first `count` elements of a list to the lane's tokens. Those behind them, up to a multiple of
-/// four, are zeros.
+/// Adds the first `count` elements of a list to the lane's tokens. Later ones, up to a multiple of four, are
+/// zeros.
 template <class T, int kPerLane>
 __device__ __forceinline__ void add(const Entry* list, int count, const std::byte* slab,
                                     float (&sum)[kPerLane]) {
@@ -68,8 +69,8 @@ __device__ __forceinline__ void add(const Entry* list, int count, const std::byt
   }
 }
 
-/// Multiplies the slab whose features end at `slab_end` with the warp's rows, which go on at next[row] and
-/// end at end[row]. The elements to come are under way while some are multiplied.
+/// Multiplies the slab whose features end at `slab_end` with the warp's rows, which continue at next[row] and
+/// end at end[row]. The next elements are in flight while some are multiplied.
 template <class T, int kPerLane>
 __device__ __forceinline__ void multiply(const SlabParams<T>& p, std::int64_t slab_begin, int count_rows,
                                          std::int32_t* next, const std::int32_t* end, Entry* list,
@@ -86,7 +87,7 @@ __device__ __forceinline__ void multiply(const SlabParams<T>& p, std::int64_t sl
   const auto fetch = [&] {
     const bool there = lane < last - at;
     const std::int64_t element = std::int64_t{at} + lane;
-    // A row's elements are of ascending features, so that those of this slab come first.
+    // A row's elements have ascending features, so those of this slab come first.
     feature = there ? static_cast<int>(p.out.index[element] - slab_begin) : INT_MAX;
     if (there) value = p.values[element];
   };

@@ -13,12 +13,12 @@ namespace {
 
 using slabs::Cut;
 
-// Clocks of a multiprocessor, fitted to an H100: for a stored element beside its tokens; for a row's part of
-// a slab; for 32 elements of x to come; for a thread block to begin and end; how much longer one takes that
-// is alone on its multiprocessor; and of dX, for the values in the order of the columns.
-constexpr double kElement = 1.16, kPart = 42, kBring = 5.1, kBlock = 1650, kAlone = 1.2, kByColumn = 2.2;
+// Clocks of a multiprocessor, fitted to an H100: per stored element beside its tokens; per row and slab; per
+// 32 elements of x to copy; per thread block to begin and end; the factor of a thread block alone on its
+// multiprocessor; and for dX, to permute the values into the order of the columns.
+constexpr double kElement = 1.16, kRowSlab = 42, kCopyX = 5.1, kBlock = 1650, kAlone = 1.2, kByColumn = 2.2;
 
-/// Bytes of a thread block, so that a multiprocessor has two of them, of which each takes 1 KB for itself.
+/// Bytes of a thread block such that a multiprocessor has two of them; each reserves 1 KB.
 int most_of(std::size_t shared_bytes) { return static_cast<int>(shared_bytes / 2) - 1024; }
 
 double predict_us(const LinearProblem& p, const Cut& cut, const Device& device) {
@@ -31,10 +31,10 @@ double predict_us(const LinearProblem& p, const Cut& cut, const Device& device) 
                         std::ceil(static_cast<double>(p.m) / cut.tokens()),
                elements = static_cast<double>(p.stored) / static_cast<double>(outputs) * rows,
                sms = std::max(device.multiprocessors, 1);
-  // A load of 32 lanes takes a clock for 128 bytes.
+  // A load of 32 lanes takes one clock per 128 bytes.
   const double load = std::max(1.0, cut.tokens() * size / 128.0);
-  const double clocks = kBlock + elements * (load + kElement) + slab_count * rows * kPart +
-                        static_cast<double>(depth) * cut.tokens() / 32 * kBring;
+  const double clocks = kBlock + elements * (load + kElement) + slab_count * rows * kRowSlab +
+                        static_cast<double>(depth) * cut.tokens() / 32 * kCopyX;
   const double turns = blocks <= sms ? kAlone : std::ceil(2 * blocks / sms) / 2;
   const double by_column = dx ? static_cast<double>(p.stored) * kByColumn / sms : 0;
   return (dx ? 2 : 1) * kLaunchUs + 1e6 * (turns * clocks + by_column) / device.clock_hz;

@@ -1,4 +1,4 @@
-// How a product is cut for slabs, and how its shared memory lies. For rows of the registry and kernels.
+// The division of a product into slabs, and the layout of its shared memory. For the row and the kernel.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace sparseloom::kernels::cuda::slabs {
 
-/// A thread block's outputs: rows of W (dX: columns) by tokens, 32 for each token of a lane.
+/// A thread block's outputs: rows of W (dX: columns) by tokens, 32 per token of a lane.
 struct Cut {
   int rows, per_lane;
   constexpr int tokens() const { return 32 * per_lane; }
@@ -14,27 +14,27 @@ struct Cut {
 inline constexpr Cut kCuts[] = {{32, 1}, {64, 1}, {128, 1}, {32, 2}, {64, 2}, {128, 2}};
 inline constexpr int kCutCount = 6, kWarps = 16;
 
-/// Elements between features of a slab. So transposing into it meets each bank at most twice, and the tokens
-/// of a lane lie at a multiple of their size.
+/// Stride between features of a slab, in elements, such that transposing into it has at most two-way bank
+/// conflicts, and the tokens of a lane are aligned to their size.
 constexpr int stride_of(int per_lane, int size) {
   return 32 * per_lane + (size == 4 && per_lane == 1 ? 1 : 2);
 }
-/// Floats between the sums of two rows.
+/// Stride between the sums of two rows, in floats.
 constexpr int sum_stride_of(int per_lane) { return per_lane == 1 ? 33 : 66; }
 
-/// The same for device code, which calls no functions of the host.
+/// The strides for device code, which cannot call host functions.
 template <int kPerLane, int kSize>
 inline constexpr int kStride = stride_of(kPerLane, kSize);
 template <int kPerLane>
 inline constexpr int kSumStride = sum_stride_of(kPerLane);
 
-/// The shared memory of a thread block, in bytes from its start: lists of the warps' elements, sums, where
-/// the rows' elements go on and end, and a slab with a feature of zeros behind it.
+/// The shared memory of a thread block, as byte offsets: lists of the warps' elements, sums, the next and end
+/// positions of the rows' elements, and a slab with a feature of zeros after it.
 struct Room {
   int sums, rows, slab, features, bytes;
 };
 
-/// `most`: bytes that a thread block may have; depth: features of the whole product.
+/// `most`: the most bytes of a thread block; depth: features of the whole product.
 constexpr Room room_of(const Cut& cut, int size, std::int64_t depth, int most) {
   Room room{};
   room.sums = kWarps * 32 * 8;
