@@ -1,4 +1,4 @@
-// What the launch of a kernel gets: its operands (MatmulArgs) and what its row chose (Schedule).
+// The arguments of a kernel's launch: its operands (MatmulArgs) and its row's choice (Schedule).
 #pragma once
 
 #include "sparseloom/matmul_args.h"

@@ -11,8 +11,8 @@ namespace sparseloom::kernels {
 /// gemm_flops stays 0.
 const plan::MachineRates& machine_rates();
 
-/// Rates of no machine in particular, for the active instruction set: those that deterministic
-/// plans follow, so that they are the same everywhere. gemm_flops stays 0.
+/// Nominal rates of no particular machine, for the active instruction set: deterministic plans follow them,
+/// so that they are the same everywhere. gemm_flops stays 0.
 const plan::MachineRates& nominal_rates();
 
 /// Where this machine's rates come from; see KnownRates::origin.

@@ -6,7 +6,7 @@
 //   f8e4m3   forward with D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not
 //            those of matmul_args.h
 //
-// and what a row of the registry says of both.
+// and the answers of a registry row for both.
 #pragma once
 
 #include <concepts>
@@ -39,8 +39,8 @@ concept LayoutOnDevice = Layout<L> && requires(const typename L::View& view, con
   { DeviceCopies<L>::add(dense, view, written, stream) } -> std::same_as<int>;
 };
 
-// The vendor's 8-bit products (cuBLAS, and so torch) require this compute capability and these multiples of
-// features. ScaledGemm guarantees them to the executor that lends one.
+// The vendor's 8-bit products (cuBLAS, and so torch) require this compute capability and features in these
+// multiples. ScaledGemm guarantees them to the executor that lends one.
 inline constexpr int kScaledSm = 89, kScaledFeatures = 16;
 
 /// Why a dense row cannot run the 8-bit problem.
@@ -62,7 +62,7 @@ Refusal dense_refusal(const ScaledProblem& p, const plan::Machine& machine) {
   return {};
 }
 
-/// What the dense row on the CPU is judged by.
+/// The facts by which the dense row on the CPU is predicted.
 inline DenseProblem dense_problem(const Problem& p, const plan::Machine& machine) {
   const bool pass = p.activation != Activation::none || p.residual;
   return {p.direction,
@@ -97,8 +97,8 @@ inline std::size_t dense_workspace_bytes(const Problem& p) {
          size_of(p.accumulate ? DType::f32 : p.dtype);
 }
 
-/// Forward of f8e4m3 on a CUDA device. A pass of its own adds the bias to f32 outputs, because cuBLAS's 8-bit
-/// products take none there. It links only in a build with CUDA kernels.
+/// Forward of f8e4m3 on a CUDA device. A separate pass adds the bias to f32 outputs, because cuBLAS's 8-bit
+/// products do not. It links only in a build with CUDA kernels.
 template <LayoutOnDevice L>
 int scaled_dense_on_device(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
   const MatrixView dense = dense_of<L>(args, w),

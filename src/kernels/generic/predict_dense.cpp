@@ -10,23 +10,23 @@
 namespace sparseloom::kernels::dense {
 namespace {
 
-// The share of the peak (cuda::kVendorShare) for e4m3 without fast accumulation (the measurement included the
-// scatter of W), and for TF32 dW, whose operands are contiguous along the tokens: cuBLAS takes 1.5 times as
-// long there as in forward.
+// The fraction of the peak (cuda::kVendorShare) for e4m3 without fast accumulation (the measurement included
+// the scatter of W), and for TF32 dW, whose operands are contiguous along the tokens: cuBLAS takes 1.5 times
+// as long there as in forward.
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 
-// dW of 16 bits reaches this share where the product is as long as 8192 x 4096 x 4096, on an H100 and an H200
-// alike. The sweeps, whose products are shorter, gave the fit below.
+// dW of 16 bits reaches this fraction of the peak if the product is as long as 8192 x 4096 x 4096, on an H100
+// and an H200 alike. The sweeps, whose products are shorter, gave the fit below.
 constexpr double kLongDwShare = 0.76, kLongDwFlops = 2.75e11;
 
 // Fitted to the sweeps of an H100 and an H200 whose seeds docs/log names (2026-11-25).
 struct Fit {
-  double start_us, share;  // the share of the peak on long reductions
-  double chain;            // ns of a position of the reduction, which a tile takes however many there are
-  // What operands add whose rows do not lie at multiples of 16 bytes: to the product, and to the chain.
+  double start_us, share;  // fraction of the peak on long reductions
+  double chain;            // ns per position of the reduction, for any number of tiles
+  // Additional factors for rows that are not at multiples of 16 bytes: on the product, and on the chain.
   double ragged, ragged_chain;
-  double l2;      // the product's operands over those of the memory's rate: L2 has some of them
-  double moving;  // the bytes of the scatter or the gather over those of a stream
+  double l2;      // factor on the DRAM time of the product's operands: some are in L2
+  double moving;  // factor on the time of streaming the scattered or gathered bytes
 };
 // 16-bit, 8-bit and TF32 products, then fp32; forward, dX, dW.
 constexpr Fit kFits[2][3] = {{{3.31, 0.776, 0.54, 3, 8.8, 5.2, 1.36},
@@ -36,9 +36,9 @@ constexpr Fit kFits[2][3] = {{{3.31, 0.776, 0.54, 3, 8.8, 5.2, 1.36},
                               {6.2, 0.686, 1.1, 0.14, 0.14, 34, 2.2},
                               {2.6, 0.753, 8.4, 0.5, 0.5, 0.7, 4.1}}};
 
-// A kept copy of W, of forward and dX: the same products where W comes from memory. Fitted to the dense
-// baselines of the sweeps of an H100 (2026-11-26), which do: of those of 16 bits 93 % and 95 % lie within 1.3
-// times. One token of fp32 is a matrix-vector product, which starts sooner.
+// Forward and dX with a kept dense copy of W: the same products with W from DRAM. Fitted to the dense
+// baselines of the sweeps of an H100 (2026-11-26), which are such products: in 16 bits 93 % and 95 % are
+// within 1.3 times. One token of fp32 is a matrix-vector product, which starts sooner.
 struct FitOfCopy {
   double start_us, chain, l2;
 };
@@ -52,14 +52,14 @@ Fit fit_of(const Problem& p) {
 
 Fit fit_of_copy(const Problem& p) {
   Fit fit = fit_of(p);
-  if (p.direction == Direction::dw) return fit;  // has no W
+  if (p.direction == Direction::dw) return fit;  // dW reads no W
   const bool f32 = p.dtype == DType::f32 && !p.tf32;
   const FitOfCopy& copy = (!f32 ? kCopy16 : p.m == 1 ? kCopyVector : kCopy32)[p.direction == Direction::dx];
   fit.start_us = copy.start_us, fit.chain = copy.chain, fit.l2 = copy.l2;
   return fit;
 }
 
-// The vendor's product and what follows it, with W dense already; `out_size`: bytes of an output.
+// The vendor's product and the passes after it, with W already dense; `out_size`: bytes of an output.
 double product_cuda_us(const Problem& p, const plan::Machine& machine, const Fit& fit, double out_size) {
   using namespace cuda;
   const Device device(machine);
@@ -74,7 +74,7 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine, const Fit
       (w.ragged ? 1 + fit.ragged_chain : 1) * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
   double total = fit.start_us + us(product) + chain_us(chain, device);
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * out_size;
-  if (p.activation != Activation::none || p.residual)  // an extra pass over what the product wrote
+  if (p.activation != Activation::none || p.residual)  // an extra pass over the outputs
     total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));
   return total;
 }
@@ -89,20 +89,20 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine, Fit fit) 
   return product_cuda_us(p, machine, fit, static_cast<double>(size_of(p.dtype)));
 }
 
-// 8-bit products, which write f32 or 16 bits.
+// 8-bit products, whose outputs are f32 or 16 bits.
 double scaled_cuda_us(const ScaledProblem& p, const plan::Machine& machine, Fit fit) {
   using namespace cuda;
   const double size = static_cast<double>(size_of(p.out));
   fit.share = kVendorF8Share;
   const double total = product_cuda_us(forward_of(p), machine, fit, size);
   if (p.out != DType::f32) return total;
-  // An f32 output needs an extra pass for the bias and one each for the scales of tokens and of outputs, of
-  // which the plan is not told.
+  // An f32 output needs an extra pass for the bias and one each for the scales of tokens and of outputs,
+  // which the plan does not know.
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * size;
   return total + (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, Device(machine))));
 }
 
-// The scatter of W, or the gather of dW's blocks, whose product L2 still has.
+// The scatter of W, or the gather of dW's blocks from a product that is still in L2.
 double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
   using namespace cuda;
   const Bytes bytes = bytes_of(p);

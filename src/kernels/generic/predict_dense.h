@@ -11,12 +11,12 @@ namespace sparseloom::kernels::dense {
 double predict_us(const Problem& problem, const plan::Machine& machine);
 double predict_us(const ScaledProblem& problem, const plan::Machine& machine);
 
-/// Microseconds of that product alone on a CUDA device, behind a pass that wrote W: L2 still has some of it.
+/// Microseconds of that product alone on a CUDA device, after a pass that wrote W: some of it is still in L2.
 double product_us(const Problem& problem, const plan::Machine& machine);
-/// The same of a weight in any layout: W is dense, and it does not matter what was stored.
+/// Like the above for a weight in any layout: W is dense, whatever was stored.
 double product_us(const LinearProblem& problem, const plan::Machine& machine);
 
-/// The same of a W that a caller keeps dense, and that comes from memory in each call.
+/// Like the above for a W that a caller keeps dense, and that comes from DRAM in each call.
 double copy_us(const Problem& problem, const plan::Machine& machine);
 double copy_us(const LinearProblem& problem, const plan::Machine& machine);
 double copy_us(const ScaledProblem& problem, const plan::Machine& machine);

@@ -1,4 +1,4 @@
-// The rows of this library for the verb nmg_linear. LinearOf adds `dense` and `reference` behind them.
+// The rows of this library for the verb nmg_linear. LinearOf adds `dense` and `reference` after them.
 #pragma once
 
 #include <span>

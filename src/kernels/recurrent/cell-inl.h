@@ -1,7 +1,7 @@
 // The cells, once for numbers, vectors and CUDA threads. Included where `sigmoid` and `tangent` of V are
 // known and SPARSELOOM_CELL says how functions are declared.
 
-// Where the four gates of a unit lie in memory: the first, and how far behind it each next one is.
+// The memory layout of a unit's four gates: the first, and the stride to the next ones.
 struct GatesAt {
   std::int64_t first, apart;
 };
@@ -14,7 +14,7 @@ SPARSELOOM_CELL GatesAt gates_at(const Cell& cell, std::int64_t row, std::int64_
   return {at + 3 * std::int64_t{static_cast<std::uint32_t>(unit) / side * side}, cell.side};
 }
 
-// In: z of the gates and c before. Out: the gates, c and h.
+// In: z of the gates and the previous c. Out: the gates, c and h.
 template <class V>
 SPARSELOOM_CELL void lstm_forward(V& i, V& f, V& g, V& o, V& c, V& h) {
   i = sigmoid(i), f = sigmoid(f), g = tangent(g), o = sigmoid(o);
@@ -22,7 +22,7 @@ SPARSELOOM_CELL void lstm_forward(V& i, V& f, V& g, V& o, V& c, V& h) {
   h = o * tangent(c);
 }
 
-// In: the gates and the gradient of c. Out: the gradients of z and of c before.
+// In: the gates and the gradient of c. Out: the gradients of z and of the previous c.
 template <class V>
 SPARSELOOM_CELL void lstm_backward(V& i, V& f, V& g, V& o, const V& c_before, const V& c, const V& dh,
                                    V& dc) {
@@ -34,7 +34,7 @@ SPARSELOOM_CELL void lstm_backward(V& i, V& f, V& g, V& o, const V& c_before, co
   i = di, g = dg;
 }
 
-// In: x and g by gate, h before. Out: r, u and m in x, and h. g's third of m stays.
+// In: x and g by gate, the previous h. Out: r, u and m in x, and h. g's third of m is unchanged.
 template <class V>
 SPARSELOOM_CELL void gru_forward(V& r, V& u, V& m, const V& gr, const V& gu, const V& gm, const V& h_before,
                                  V& h) {
@@ -42,8 +42,8 @@ SPARSELOOM_CELL void gru_forward(V& r, V& u, V& m, const V& gr, const V& gu, con
   h = m + u * (h_before - m);
 }
 
-// In: r, u, m, g's third of m, and dh. Out: the gradients of x in r, u and m, that of gm in gm, and in dh
-// what reaches h before.
+// In: r, u, m, g's third of m, and dh. Out: the gradients of x in r, u and m, that of gm in gm, and in dh the
+// gradient that reaches the previous h.
 template <class V>
 SPARSELOOM_CELL void gru_backward(V& r, V& u, V& m, V& gm, const V& h_before, V& dh) {
   const V dm = dh * (1.0f - u) * (1.0f - m * m), du = dh * (h_before - m) * u * (1.0f - u);

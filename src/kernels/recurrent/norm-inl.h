@@ -1,7 +1,7 @@
-// What happens to one unit of a unit_norm, once for the CPU and for CUDA threads. Included where
+// The computation of one unit of a unit_norm, once for the CPU and for CUDA threads. Included where
 // SPARSELOOM_NORM says how functions are declared.
 
-// `extra`: the number times its scale; only where `reached`. y before relu.
+// `extra`: the number times its scale; used only if `reached`. Returns y before relu.
 template <class V>
 SPARSELOOM_NORM V norm_value(V normal, V weight, V bias, bool reached, bool multiply, V extra) {
   const V y = normal * weight + bias;
@@ -10,8 +10,8 @@ SPARSELOOM_NORM V norm_value(V normal, V weight, V bias, bool reached, bool mult
 
 template <class V>
 struct NormSlope {
-  V before;  // the gradient before the input came in: of normal x weight + bias
-  V extra;   // that of `extra`
+  V before;  // gradient of (normal x weight + bias), before the input was added
+  V extra;   // gradient of `extra`
 };
 template <class V>
 SPARSELOOM_NORM NormSlope<V> norm_slope(V dy, V normal, V weight, V bias, bool reached, bool multiply,

@@ -1,4 +1,4 @@
-// What the CUDA kernels of this family get: the operands as MatmulArgs has them, and W.
+// The arguments of this family's CUDA kernels: the operands as in MatmulArgs, and W.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace sparseloom::kernels::cuda {
 
 /// out [m, rows] = act(a [m, cols] W^T + bias) + residual; act and the additions are in fp32, before the only
-/// rounding. args.values are [rows, 2 ceil(cols / 4)], as in memory of record; `metadata` is what
-/// semi24_order_metadata made of the positions.
+/// rounding. args.values are [rows, 2 ceil(cols / 4)], as in memory of record (row by row); `metadata` is the
+/// result of semi24_order_metadata.
 struct Semi24Product {
   const MatmulArgs& args;
   std::int64_t rows, cols;

@@ -1,8 +1,7 @@
 // The rows of this library for the verbs semi24_linear and semi24_scaled_linear, the CPU's and CUDA's. Each
-// CUDA row is in row.cpp of its method's folder, beside the kernel: what it refuses, its predicted time, and
-// its launch.
+// CUDA row is in row.cpp of its method's folder, beside the kernel: its refusals, predicted time and launch.
 //
-// A launch needs Semi24View::metadata, and returns a cudaError_t where it is missing. All entries are
+// A launch needs Semi24View::metadata, and returns a cudaError_t if it is missing. All entries are
 // asynchronous, allocate nothing and may be captured in a CUDA graph.
 #pragma once
 
@@ -19,7 +18,7 @@ namespace sparseloom::kernels {
 using Semi24Row = Row<Semi24Linear>;
 using Semi24ScaledRow = Row<Semi24Scaled>;
 
-/// In order of preference at equal predictions. LinearOf adds `dense` and `reference` behind them. Empty on
+/// In order of preference at equal predictions. LinearOf adds `dense` and `reference` after them. Empty on
 /// other machines than x86-64.
 std::span<const Semi24Row> semi24_cpu_rows();
 
@@ -32,13 +31,14 @@ std::span<const Row<Semi24Scaled>> semi24_scaled_cuda_rows();
 
 namespace cuda::semi24_rows {
 
-/// What every row here begins with: forward of 16-bit operands, or of 8-bit ones, with something to multiply.
+/// The first refusals of every row here: forward of 16-bit operands, or of 8-bit ones, with nonempty
+/// products.
 Refusal refuse(const LinearProblem& problem);
 Refusal refuse(const Semi24ScaledProblem& problem);
-/// What rows on TMA refuse beside, which run on compute capability 9.0 alone.
+/// The further refusals of rows on TMA, which run on compute capability 9.0 only.
 Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
 
-/// Bytes that a product moves: the values with their metadata, and tokens and outputs.
+/// Bytes that a product moves: values, metadata, tokens and outputs.
 double bytes_of(const LinearProblem& problem);
 double bytes_of(const Semi24ScaledProblem& problem);
 /// Columns of W whose stored values are 128 bytes.

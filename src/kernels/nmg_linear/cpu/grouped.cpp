@@ -52,7 +52,7 @@ void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w
     const std::int64_t first = i * vectors;
     return TokenTile{first * lanes, std::min(vectors, in_all - first), x + first * lanes * columns};
   };
-  // Each item packs some strips, so that few tokens keep all threads busy too.
+  // Each work item packs some strips, so that few tokens keep all threads busy too.
   constexpr std::int64_t kColumns = 512;
   const std::int64_t strips_of_item = std::max<std::int64_t>(args.m == 1 ? w.strips() : kColumns / w.m, 1);
   const std::int64_t items_of_tile = core::ceil_div(w.strips(), strips_of_item);

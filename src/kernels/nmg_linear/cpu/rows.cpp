@@ -1,4 +1,4 @@
-// The row of the grouped kernel: what it refuses, its predicted time and its launch.
+// The row of the grouped kernel: refusals, predicted time and launch.
 #include "kernels/nmg_linear/rows.h"
 
 #include <algorithm>
@@ -21,15 +21,15 @@ constexpr const char* kName = "avx2_grouped";
 struct Costs {
   double group = 0.5;           // per group of n values and vector of tokens: its sum is loaded and stored
   double stored = 0.6;          // per stored element and vector of tokens
-  double value = 1.2;           // per stored element and tile: it is loaded, widened and spread
+  double value = 1.2;           // per stored element and tile: it is loaded, widened and broadcast
   double pattern = 4;           // per use of a pattern and tile
   double pattern_vector = 1.6;  // per use of a pattern and vector of tokens: its inputs are loaded
-  double x = 2;                 // per input and vector of tokens: bringing x into order
-  // Of a single token, per group, stored element and use of a pattern.
+  double x = 2;                 // per input and vector of tokens: packing x
+  // For a single token, per group, stored element and use of a pattern.
   double group_of_one = 0.9, stored_of_one = 1, pattern_of_one = 1.5;
 };
 
-/// The view's sizes, without its order, of a problem.
+/// The view's sizes for a problem, without its order.
 NmgView shape_of(const LinearProblem& p) {
   return nmg_view("nmg_linear", p.rows, p.cols, p.shape & 0xffff, p.shape >> 16 & 0xffff, p.shape >> 32);
 }

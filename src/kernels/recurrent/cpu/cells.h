@@ -1,4 +1,4 @@
-// The cells on the CPU, as an instruction set provides them, and the norms between their steps.
+// The cells on the CPU for one instruction set, and the norms between their steps.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Each computes the units [begin, end) of one row; begin is a multiple of 16. All but `scalar` leave f64
-/// out.
+/// Each computes the units [begin, end) of one row; begin is a multiple of 16. All but `scalar` do not
+/// support f64.
 struct CellOps {
   void (*lstm)(const LstmCell& cell, std::int64_t row, std::int64_t begin, std::int64_t end);
   void (*lstm_gradient)(const LstmCellGradient& cell, std::int64_t row, std::int64_t begin, std::int64_t end);

@@ -1,5 +1,4 @@
-// The norms between steps, row by row. Sums of a row run in eight lanes, which the compiler makes a vector
-// of.
+// The norms between steps, row by row. A row has eight sums, which the compiler turns into a vector.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -42,7 +41,7 @@ void widen(const T* __restrict__ from, Wide<T>* __restrict__ to, std::int64_t n)
   for (std::int64_t j = 0; j < n; ++j) to[j] = read(from + j);
 }
 
-/// norm_value and norm_slope of a whole row that no extra number reaches: loops that become vectors.
+/// norm_value and norm_slope of a whole row without extra numbers: loops that the compiler vectorises.
 template <class T>
 void values_of(const Wide<T>* __restrict__ unit, const T* __restrict__ weight, const T* __restrict__ bias,
                Wide<T> mean, Wide<T> inverse, bool relu, T* __restrict__ y, std::int64_t n) {
@@ -67,7 +66,7 @@ void slopes_of(const Wide<T>* __restrict__ unit, const T* __restrict__ dy, const
   }
 }
 
-/// The two sums over a row of what body(j, first, second) adds.
+/// The two sums over a row of the numbers that body(j, first, second) adds.
 template <class V, class Body>
 void sums_of(std::int64_t n, V (&sums)[2], Body body) {
   V lanes[2][kLanes] = {};
@@ -81,11 +80,11 @@ void sums_of(std::int64_t n, V (&sums)[2], Body body) {
   }
 }
 
-/// One group of one row: where it lies, and its weight, bias and extra numbers.
+/// One group of one row: its offset, and its weight, bias and extra numbers.
 template <class T>
 struct Group {
   using V = Wide<T>;
-  std::int64_t at, slots;                   // units before it, and extra numbers before the row's
+  std::int64_t at, slots;                   // units before the group, and extra numbers before the row
   std::int64_t from, side, groups, hidden;  // of z: see each_place
   const T *z, *weight, *bias, *extra;
   V* statistics;
@@ -108,7 +107,7 @@ struct Group {
                        : static_cast<V*>(norm.statistics) + 2 * (row * norm.groups + group)),
         scale(static_cast<V>(norm.scale)) {}
 
-  /// Calls body(j, place) for the units, where place is where j lies in z and dz, behind `from`.
+  /// Calls body(j, place) for the units, where place is the offset of j in z and dz from `from`.
   template <class Body>
   void each_place(Body body) const {
     for (std::int64_t begin = 0; begin < hidden; begin += side)
@@ -139,7 +138,7 @@ void forward(const UnitNorm& norm, std::int64_t row) {
     const Group<T> mine(norm, row, group);
     const std::vector<V> z = mine.units();
     const V* const unit = z.data();
-    // Around the first unit, so that a mean far from zero costs no digits.
+    // Sums around the first unit, so that a mean far from zero loses no precision.
     const V origin = unit[0], count = static_cast<V>(norm.hidden);
     V sums[2];
     sums_of<V>(norm.hidden, sums, [&](std::int64_t j, V& first, V& second) {

@@ -23,7 +23,7 @@ template <class T>
   }
 }
 
-// The sum of the gradients of h that there are.
+// The sum of the gradients of h that exist.
 template <class T>
 [[gnu::always_inline]] inline auto sum_of(std::initializer_list<const void*> all, std::int64_t at,
                                           std::int64_t n) {

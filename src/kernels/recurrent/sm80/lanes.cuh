@@ -1,4 +1,4 @@
-// What the cells' kernels share: loads of a few units of a row, the functions of the gates, and the launch.
+// Shared by the cells' kernels: loads of a few units of a row, the functions of the gates, and the launch.
 //
 //   grid.x: units of a row, kUnits per thread    grid.y: rows (sequences), strided
 #pragma once
@@ -27,7 +27,7 @@ __device__ __forceinline__ float tangent(float x) { return tanhf(x); }
 #include "kernels/recurrent/cell-inl.h"
 #undef SPARSELOOM_CELL
 
-/// kUnits units of a row at once: 4, of which all rows are whole vectors, or 1.
+/// kUnits units of a row at once: 4, if all rows are whole vectors, or 1.
 template <class Element, int kUnits>
 struct Units {
   using Bits = typename Element::Bits;
@@ -65,7 +65,7 @@ struct Units {
   }
 };
 
-/// Calls body(row, unit) for the units that this thread has.
+/// Calls body(row, unit) for the units of this thread.
 template <int kUnits, class Body>
 __device__ __forceinline__ void each(std::int64_t n, std::int64_t hidden, Body body) {
   const std::int64_t unit = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kUnits;
@@ -78,7 +78,7 @@ struct Kernels {
   void (*one)(Cell), (*four)(Cell);
 };
 
-/// Launches `four` where every row of every matrix is a whole number of vectors of four units.
+/// Launches `four` if every row of every matrix is a whole number of vectors of four units.
 template <class Cell>
 int launch(const Cell& cell, const Kernels<Cell>& kernels, std::initializer_list<const void*> matrices,
            void* stream) noexcept {

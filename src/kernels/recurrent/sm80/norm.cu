@@ -1,8 +1,8 @@
 // The norms between steps, and their gradient.
 //
-//   unit_norm_kernel, means_kernel: a thread block for each group of a row. It reads the row twice; the
-//   second read finds it in L1. spread_kernel: columns of four units a thread, and a share of the rows for
-//   each blockIdx.y. The sums of weight and bias lie in registers over those rows, so that no atomics are
+//   unit_norm_kernel, means_kernel: a thread block per group of a row. It reads the row twice; the second
+//   read hits L1. spread_kernel: columns of four units per thread, and a share of the rows for each
+//   blockIdx.y. The sums of weight and bias are in registers over those rows, so that no atomics are
 //   needed, and their order is fixed.
 #include "kernels/recurrent/sm80/cells.h"
 #include "kernels/recurrent/sm80/lanes.cuh"
@@ -14,8 +14,8 @@ namespace recurrent {
 #include "kernels/recurrent/norm-inl.h"
 #undef SPARSELOOM_NORM
 
-constexpr int kRows = 4;           // of spread_kernel in flight
-constexpr int kMostThreads = 768;  // of the others; the 64 registers of 1024 threads spill
+constexpr int kRows = 4;           // rows of spread_kernel in flight
+constexpr int kMostThreads = 768;  // threads of the others; 1024 threads with 64 registers spill
 
 /// Adds up two numbers over the thread block; every thread gets the sums.
 __device__ __forceinline__ float2 block_sums(float2 mine) {
@@ -32,12 +32,12 @@ __device__ __forceinline__ float2 block_sums(float2 mine) {
   return sums;
 }
 
-/// The extra numbers that reach some units in a row: their places, or -1.
+/// The extra numbers of some units in a row: their indices, or -1.
 template <int kUnits>
 struct Slots {
   std::int32_t at[kUnits];
   __device__ __forceinline__ void find(std::int64_t unit, std::int64_t stride, bool any) {
-    std::int64_t slot = 0, past = 0;  // units behind the last one reached
+    std::int64_t slot = 0, past = 0;  // units past the last one reached
     if (any) {
       slot = static_cast<std::uint32_t>(unit) / static_cast<std::uint32_t>(stride);
       past = unit - slot * stride;
@@ -69,7 +69,7 @@ __device__ __forceinline__ std::int64_t extras(const UnitNorm& norm) {
   return (norm.hidden + norm.stride - 1) / norm.stride;
 }
 
-/// Where a unit of a group lies in a row of z and dz.
+/// The offset of a unit of a group in a row of z and dz.
 __device__ __forceinline__ std::int64_t place_of(const UnitNorm& norm, std::int64_t group,
                                                  std::int64_t unit) {
   if (norm.side == 0) return group * norm.hidden + unit;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kMostThreads) unit_norm_kernel(const __grid_co
   const std::int64_t pair = blockIdx.x, row = pair / norm.groups, group = pair % norm.groups;
   const std::int64_t begin = pair * norm.hidden, step = std::int64_t{blockDim.x} * kUnits;
   const std::int64_t first = std::int64_t{threadIdx.x} * kUnits, from = row * norm.groups * norm.hidden;
-  Units<Element, 1> origin;  // sums around it lose no digits to a mean far from zero
+  Units<Element, 1> origin;  // sums around it lose no precision if the mean is far from zero
   origin.load(norm.z, from + place_of(norm, group, 0));
   float2 sums{0.0f, 0.0f};
 #pragma unroll 4
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMostThreads) unit_norm_kernel(const __grid_co
   }
 }
 
-/// The two means over a group that the gradient of z takes away, and the gradient of the extra numbers.
+/// The two means over a group that the gradient of z subtracts, and the gradient of the extra numbers.
 template <class Element, int kUnits>
 __global__ void __launch_bounds__(kMostThreads) means_kernel(const __grid_constant__ UnitNormGradient of) {
   const UnitNorm& norm = of.norm;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
     float2 known[kRows], means[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      // rows behind the last one are read as the first, and neither summed nor stored
+      // rows past the last one read the first, and are neither summed nor stored
       const std::int64_t at = row + r * kUnitNormParts, pair = (at < norm.n ? at : row) * norm.groups + group;
       z[r].load(norm.z, (at < norm.n ? at : row) * columns + place),
           dy[r].load(of.dy, pair * norm.hidden + unit);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
   dweight.store(of.sums, at), dbias.store(of.sums, at + columns);
 }
 
-/// Thread blocks for groups of rows: whole warps, as many as the units keep busy.
+/// Thread blocks for groups of rows: whole warps, as many as the units occupy.
 LaunchShape by_rows(const UnitNorm& norm, bool four, void* stream) {
   const std::int64_t vectors = norm.hidden / (four ? 4 : 1);
   const std::int64_t threads = std::clamp<std::int64_t>((vectors + 31) / 32 * 32, 32, kMostThreads);
@@ -215,7 +215,7 @@ bool in_fours(const UnitNorm& norm, std::initializer_list<const void*> matrices)
                      [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; });
 }
 
-/// `kernel` for the norm's dtype, of four units a thread or one.
+/// `kernel` for the norm's dtype, with four units per thread or one.
 #define SPARSELOOM_NORM_KERNEL(kernel, norm, four)                                     \
   ((norm).dtype == DType::f32   ? ((four) ? kernel<row::F32, 4> : kernel<row::F32, 1>) \
    : (norm).dtype == DType::f16 ? ((four) ? kernel<row::F16, 4> : kernel<row::F16, 1>) \

@@ -19,7 +19,7 @@ std::size_t expand_workspace(const ExpandOps& ops, std::int64_t m, std::int64_t 
 void run_expand(const ExpandOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
   if (args.m == 0 || w.rows == 0) return;
   ops.runs->add();
-  // One thread packs the tokens: they are at most 16, and beside W few bytes.
+  // One thread packs the tokens: they are at most 16, few bytes beside W.
   ops.pack_x(args, w.cols, args.workspace, stride_of(w.cols));
   const ExpandJob job{args, w, args.workspace, stride_of(w.cols)};
   for_units(w, core::ceil_div(w.rows, kExpandOutputs), executor,

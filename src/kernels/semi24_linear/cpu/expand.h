@@ -1,6 +1,6 @@
-// The expand kernels: the forward product of 1 to 16 tokens, whose time is that of reading W. A step takes
-// the stored elements of a few rows, spreads them in registers to the places that they have in W, zeros
-// between them, and multiplies those vectors by the same stretch of each token.
+// The expand kernels: the forward product of 1 to 16 tokens, whose time is that of reading W. A step loads
+// the stored elements of a few rows, expands them in registers to their columns in W with zeros between them,
+// and multiplies those vectors by the same columns of each token.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,24 @@
 namespace sparseloom::kernels::cpu {
 
 inline constexpr int kExpandTokens = 16;
-/// Groups that one step of the outer loop takes: their positions are one register of 16 bytes.
+/// Groups per step of the outer loop: their positions are one register of 16 bytes.
 inline constexpr int kExpandGroups = 32;
-/// Outputs of one unit of work: kernels take 1, 2, 3 or 4 of them at a time.
+/// Outputs per unit of work: kernels compute 1, 2, 3 or 4 of them at a time.
 inline constexpr int kExpandOutputs = 24;
 
-/// One call, as the kernels see it.
+/// The arguments of a kernel.
 struct ExpandJob {
   const MatmulArgs& args;
   Semi24View w;
-  // The tokens [args.m, x_stride]: fp32, or as they are where the kernel multiplies pairs of bf16; zero
-  // beyond w.cols.
+  // The tokens [args.m, x_stride]: fp32, or bf16 if the kernel multiplies pairs of bf16; zero past w.cols.
   const void* x;
   std::int64_t x_stride;  // elements, a multiple of 4 kExpandGroups
 };
 
 struct ExpandOps {
   Runs* runs;           // the kernel's count of its runs
-  std::size_t x_bytes;  // of one element of ExpandJob::x
-  /// Writes the tokens for ExpandJob::x.
+  std::size_t x_bytes;  // bytes of an element of ExpandJob::x
+  /// Writes ExpandJob::x.
   void (*pack_x)(const MatmulArgs& args, std::int64_t cols, void* x, std::int64_t x_stride);
   /// Computes the units [begin, end).
   void (*units)(const ExpandJob& job, std::int64_t begin, std::int64_t end);

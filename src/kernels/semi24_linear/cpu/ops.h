@@ -1,5 +1,5 @@
-// The expand kernels of AVX-512 and AVX2's select kernel. AVX2 has no instruction that spreads; by
-// permutations from a table that took twice select's time (docs/log).
+// The expand kernels of AVX-512 and AVX2's select kernel. AVX2 has no expand instruction; permutations from a
+// table took twice select's time (docs/log).
 #pragma once
 
 #include "kernels/semi24_linear/cpu/expand.h"
@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// The kernel of a dtype; null where there is none.
+/// The kernel of a dtype, or null.
 const ExpandOps* expand_avx512(DType dtype) noexcept;
 const ExpandOps* expand_avx512_bf16(DType dtype) noexcept;  // bf16 only; needs avx512_vbmi2 too
 

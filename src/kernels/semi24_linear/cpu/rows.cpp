@@ -1,4 +1,4 @@
-// The rows of the expand and select kernels: what they refuse, their predicted time and their launch.
+// The rows of the expand and select kernels: refusals, predicted times and launches.
 #include "kernels/semi24_linear/rows.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr const char* kExpandCaveat =
     "the zeros between stored elements are multiplied too, so a NaN or Inf in x spreads to every output of "
     "its "
     "token";
-// A row of select's x has 4 bytes for each token and column, 15 MB at this bound and 14336 columns.
+// x as select packs it has 4 bytes per token and column, 15 MB at this bound and 14336 columns.
 constexpr std::int64_t kSelectMostTokens = 256;
 
 /// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread with W in cache, expand on a
@@ -27,10 +27,10 @@ constexpr std::int64_t kSelectMostTokens = 256;
 struct Costs {
   double pass;   // per stored element and pass of kPassTokens
   double token;  // per stored element and token
-  double x;      // per column and token: bringing x into order
+  double x;      // per column and token: packing x
 };
 
-/// A kernel of one instruction set: of `expand` and `select`, one is null.
+/// The kernel of one instruction set: either `expand` or `select` is null.
 struct Method {
   const char* name;
   Isa needs;
@@ -75,7 +75,7 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   const double compute =
       cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token) +
                   m * (c.x * static_cast<double>(p.cols) + 4 * static_cast<double>(p.rows)));
-  // Two elements have four bits of positions.
+  // The positions of two elements take four bits.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
   const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
   const double us = std::max(compute, 1e6 * std::max(0.0, bytes - kResidentBytes) / memory);

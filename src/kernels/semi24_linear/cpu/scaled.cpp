@@ -1,8 +1,8 @@
 // The CPU rows of 8-bit 2:4 weights: `expand` and the reference.
 //
-// expand spreads the stored elements of a few outputs to the places that they have in W, zeros between them,
-// and multiplies those rows by all tokens: int8 as int16 (which compilers turn into multiply-adds of pairs),
-// and f8e4m3 as fp32. It has no intrinsics: fast 8-bit products of the CPU are BSR's.
+// expand places the stored elements of a few outputs at their columns in W, with zeros between them, and
+// multiplies those rows by all tokens: int8 as int16 (which compilers turn into multiply-adds of pairs), and
+// f8e4m3 as fp32. It has no intrinsics: the fast 8-bit products of the CPU are BSR's.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ constexpr std::int64_t kOutputs = 8, kLanes = 16;
 
 constinit Runs expand_runs{"expand"};
 
-/// The wide type of an 8-bit one, and how a thread widens it.
+/// The wide type of an 8-bit one, and its conversion.
 struct I8 {
   using Wide = std::int16_t;
   using Sum = std::int32_t;
@@ -44,8 +44,8 @@ struct E4m3 {
   static Wide widen(std::uint8_t bits) { return kWide[bits]; }
 };
 
-/// padded is a multiple of kLanes. The order of the terms does not depend on the threads. No fp32 sum takes
-/// more than kLongestChain terms one after another, since longer chains round away more.
+/// padded is a multiple of kLanes. The order of the terms does not depend on the threads. No fp32 sum adds
+/// more than kLongestChain terms one after another; longer chains lose precision.
 template <class Type>
 typename Type::Sum dot(const typename Type::Wide* a, const typename Type::Wide* b, std::int64_t padded) {
   constexpr std::int64_t kLongestChain = 512;
@@ -68,7 +68,7 @@ std::int64_t tasks_of(std::int64_t rows, int threads) {
   return std::clamp<std::int64_t>(core::ceil_div(rows, kOutputs), 1, std::max(1, threads));
 }
 
-/// The tokens, and for each task the rows of kOutputs outputs.
+/// The tokens, and kOutputs rows per task.
 std::size_t expand_workspace(const LinearProblem& p) {
   const std::int64_t rows = p.m + kOutputs * tasks_of(p.rows, p.threads);
   return static_cast<std::size_t>(rows * padded_of(p.cols)) *
@@ -113,7 +113,7 @@ void run_expand(const MatmulArgs& args, const Semi24View& w, const Executor& exe
 }
 
 Refusal propose_expand(const Semi24ScaledProblem& p, const plan::Machine&, Proposals<Semi24Scaled>& out) {
-  // Nanoseconds of one thread without wide vectors: for an element of W, and for each product.
+  // Nanoseconds of one thread without wide vectors: per element of W, and per product.
   constexpr double kSpread = 0.5, kProduct = 0.15;
   const double elements = static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const double us = 1e-3 * elements * (kSpread + kProduct * static_cast<double>(p.m));

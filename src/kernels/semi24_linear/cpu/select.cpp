@@ -1,4 +1,4 @@
-// The driver of the select kernels: in one parallel region all threads order x, then take units of outputs.
+// The driver of the select kernels: in one parallel region all threads pack x, then take units of outputs.
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"

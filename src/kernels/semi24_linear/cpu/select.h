@@ -1,5 +1,5 @@
 // The select kernels: the forward product of few tokens, whose time is that of reading W. Each stored element
-// picks its x from the four of its group: nothing is multiplied for elements that are not stored.
+// selects its x from the four of its group: absent elements are not multiplied.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Tokens that are multiplied by a unit's rows of W before the next ones.
+/// Tokens multiplied by a unit's rows of W before the next tokens.
 inline constexpr int kSelectTokens = 16;
-/// Groups of one step: 4 bytes of positions.
+/// Groups per step: 4 bytes of positions.
 inline constexpr int kSelectGroups = 8;
-/// Outputs of one unit of work. Their sums and one block of x lie in L1; the more outputs, the more often a
+/// Outputs per unit of work. Their sums and one block of x are in L1; the more outputs, the more often a
 /// block of x is used before the next one comes from L2.
 inline constexpr int kSelectOutputs = 32;
 
-/// One call, as the kernels see it.
+/// The arguments of a kernel.
 struct SelectJob {
   const MatmulArgs& args;
   Semi24View w;
-  /// x in fp32 as [groups rounded up to kSelectGroups, a step each][tokens][columns of a step], zero beyond
-  /// w.cols; the order of a step's columns is the kernel's.
+  /// x in fp32 as [steps of kSelectGroups groups][tokens][columns of a step], zero past w.cols; the kernel
+  /// defines the order of a step's columns.
   std::byte* x;
 };
 

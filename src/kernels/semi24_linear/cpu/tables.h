@@ -1,4 +1,4 @@
-// What the positions of a group mean as masks.
+// Maps the positions of a group to masks.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace sparseloom::kernels::cpu {
 
 struct ExpandTables {
-  /// For each half byte, the columns of its group that are stored, as a bit each; and the same four bits up.
+  /// For each half byte: a bit per stored column of its group; and the same four bits up.
   std::uint8_t low[16], high[16];
 };
 

@@ -1,4 +1,4 @@
-// How the products of 2:4 weights are cut into tasks.
+// The division of products with 2:4 weights into tasks.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Calls body(begin, end) for ranges of `units` equal shares of the outputs, on as many threads as there is
-/// work for. An output is computed by one thread, in an order that does not depend on the ranges. Before any
-/// of them, pack(begin, end) was called for ranges of [0, packed), by the same threads in the same parallel
-/// region.
+/// Calls body(begin, end) for ranges of `units` equal shares of the outputs, on as many threads as the work
+/// is worth. An output is computed by one thread, in an order that does not depend on the ranges. Before any
+/// of them, pack(begin, end) has been called for ranges of [0, packed), by the same threads in the same
+/// parallel region.
 template <class Pack, class Body>
 void for_units(const Semi24View& w, std::int64_t packed, std::int64_t units, const Executor& executor,
                const Pack& pack, const Body& body) {
@@ -39,7 +39,7 @@ void for_units(const Semi24View& w, std::int64_t packed, std::int64_t units, con
   });
 }
 
-/// The same where nothing is packed, or one thread has packed it.
+/// Like the above if nothing is packed, or one thread has packed it.
 template <class Body>
 void for_units(const Semi24View& w, std::int64_t units, const Executor& executor, const Body& body) {
   for_units(

@@ -27,9 +27,9 @@ struct DeviceCopies<Semi24> {
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// What unpacking adds to the product, beside kLaunchUs: fitted to what two sweeps of an H100 timed of this
-// row (2026-11-26 and 27), of the memory's rate and as the grid's start and end. 96 % of the times with rows
-// at multiples of 16 bytes lie within 1.3 of the prediction.
+// The time of unpacking beside the product and kLaunchUs: fitted to the times of this row in two sweeps of an
+// H100 (2026-11-26 and 27), as a fraction of the DRAM rate and the grid's start and end. 96 % of the times
+// with rows at multiples of 16 bytes are within 1.3 of the prediction.
 constexpr double kUnpackShare = 0.8, kUnpackStartUs = 1;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {

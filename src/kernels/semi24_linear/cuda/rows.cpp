@@ -23,7 +23,7 @@ namespace {
 double bytes_of(const LinearProblem& p, double size, double out_size) {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
-  // Half of the values, and a bit of metadata for each element of W.
+  // Half of the values, and a bit of metadata per element of W.
   return rows * cols * (size / 2 + 0.125) + m * (size * cols + out_size * rows * (p.residual ? 2 : 1));
 }
 

@@ -1,6 +1,6 @@
 // The grouped kernels. Included inside an instruction set's region, after its vectors.
 
-// Sums of kPlaces of a pattern's inputs for the outputs that use it. `n`: places of the pattern in all.
+// Sums kPlaces of a pattern's inputs for the outputs that use it. `n`: all positions of the pattern.
 template <int kPlaces, int kVectors>
 void add_pattern(const float* x, const std::uint8_t* places, const float* values, std::int64_t n,
                  const std::int16_t* order, std::int64_t g, float* sums) {
@@ -23,7 +23,7 @@ void add_pattern(const float* x, const std::uint8_t* places, const float* values
   }
 }
 
-// Patterns of more places than registers hold inputs of are added in pieces.
+// Patterns with more positions than registers hold inputs are added in several passes.
 template <int kVectors>
 void add_strip(const NmgView& w, const float* x, const float* values, const std::int16_t* order,
                float* sums) {
@@ -44,7 +44,7 @@ void add_strip(const NmgView& w, const float* x, const float* values, const std:
     }
 }
 
-// One token: its sums are single floats. kPlaces: places of a pattern, or 0 for any number.
+// One token: its sums are single floats. kPlaces: positions of a pattern, or 0 for any number.
 template <int kPlaces>
 void add_strip_of_one(const NmgView& w, const float* x, const float* values, const std::int16_t* order,
                       float* sums) {
@@ -136,7 +136,7 @@ void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
   }
 }
 
-// whole (+)= sums, which are zero again afterwards. `size` may be any: the vectors' rest is room.
+// whole (+)= sums, which are then zeroed. `size` may be arbitrary: vectors may use the room past it.
 inline void set_aside_chunk(float* sums, float* whole, std::int64_t size, bool first) {
   for (std::int64_t i = 0; i < size; i += kLanes) {
     store(whole + i, first ? load(sums + i) : load(whole + i) + load(sums + i));

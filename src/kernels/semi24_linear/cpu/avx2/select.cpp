@@ -1,4 +1,4 @@
-// avx2_select: two rows of W on the lanes, in fp32. VPERMILPS picks one of four numbers for each lane; eight
+// avx2_select: two rows of W on the lanes, in fp32. VPERMILPS selects one of four numbers per lane; eight
 // lanes are two groups, of which each of two rows stores two elements.
 #if defined(__x86_64__)
 
@@ -23,14 +23,14 @@ namespace {
 
 constexpr std::int64_t kChunk = cpu::kSelectGroups;  // groups of one step
 static_assert(kChunk == 8, "a row's positions of a step are 4 bytes");
-constexpr int kVectors = 4;          // of a step, each of two groups of both rows
-constexpr std::int64_t kToken = 32;  // numbers of x that a token has in a step
-// Tokens of one pass over two rows: their sums, and what a step holds of W, fill the registers.
+constexpr int kVectors = 4;          // vectors per step, each of two groups of both rows
+constexpr std::int64_t kToken = 32;  // numbers of x per token and step
+// Tokens per pass over two rows: their sums and a step's operands of W fill the registers.
 constexpr int kPassTokens = 8;
-// Bytes of x that one block over columns has at most. The sums of a unit lie beside it in L1.
+// Most bytes of x in one block of columns. The sums of a unit are beside it in L1.
 constexpr std::int64_t kBlockBytes = 16 << 10;
 
-// What a step multiplies: vectors with the elements 0 and 1 of a group of row 0, of the same group of row 1,
+// The operands of a step: vectors with the elements 0 and 1 of a group of row 0, of the same group of row 1,
 // and four more of another group. kGroups[j]: the two groups of vector j, in the order that is cheapest to
 // widen.
 template <class T>
@@ -97,8 +97,8 @@ struct Picks {
   }
 };
 
-// Adds a step of two rows to the sums of kTokens tokens. Few tokens have several sums each, taken in turn: a
-// sum waits four cycles for the one before.
+// Adds a step of two rows to the sums of kTokens tokens. Few tokens have several sums each, used in turn: an
+// addition waits four cycles for the previous one.
 template <class T, int kTokens, int kSums>
 [[gnu::always_inline]] inline void step(const T* const (&values)[2],
                                         const std::uint8_t* const (&positions)[2], const float* x,
@@ -117,15 +117,15 @@ template <class T, int kTokens, int kSums>
   });
 }
 
-// Two rows of W, the second perhaps the first again, in one block over columns.
+// Two rows of W, of which the second may be the first again, in one block of columns.
 template <class T>
 struct Rows {
   const cpu::SelectJob& job;
   const T* values[2];
   const std::uint8_t* positions[2];
   std::int64_t begin, end;  // groups
-  // How far behind these rows' values and positions lie those of the block that comes next. It is fetched
-  // meanwhile: behind some hundred bytes of a row no hardware prefetcher goes on to the next row.
+  // The distance from these rows' values and positions to those of the next block, which is prefetched: past
+  // some hundred bytes of a row no hardware prefetcher continues to the next row.
   std::int64_t values_ahead, positions_ahead;
 
   // Adds to sums [tokens][lanes] of the tokens from `token` on. Each block's sums begin at zero, which keeps
@@ -137,7 +137,7 @@ struct Rows {
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
       unroll<kSums>(SPARSELOOM_UNROLLED(s) { acc[t.value][s.value] = zero(); });
     });
-    const std::int64_t floats = job.args.m * kToken;  // of x in a step
+    const std::int64_t floats = job.args.m * kToken;  // floats of x per step
     const float* x = reinterpret_cast<const float*>(job.x) + begin / kChunk * floats + token * kToken;
     for (std::int64_t i = begin / 2; i < (end + 1) / 2; i += 64)
       for (const std::uint8_t* row : positions) __builtin_prefetch(row + i + positions_ahead);
@@ -151,7 +151,7 @@ struct Rows {
       }
       step<T, kTokens, kSums>(at, of, x, acc);
     }
-    if (g < end) {  // the rows' end, behind which lies the next row or nothing
+    if (g < end) {  // the rows' end, followed by the next row or nothing
       T rest[2][2 * kChunk] = {};
       std::uint8_t halves[2][kChunk / 2] = {};
       for (int r = 0; r < 2; ++r) {
@@ -194,7 +194,7 @@ void select_tile(const cpu::SelectJob& job, std::int64_t output, std::int64_t ou
     for (std::int64_t o = 0; o < outputs; o += 2) {
       const std::int64_t row[2] = {output + o, output + std::min(o + 1, outputs - 1)};
       const auto* const values = static_cast<const T*>(args.values);
-      // Behind the unit's last rows come its first ones again, at the next block.
+      // After the unit's last rows come its first ones again, at the next block.
       const bool last = o + 2 >= outputs && g + block < groups;
       const std::int64_t down = last ? -o : 2, right = last ? block : 0;
       Rows<T>{job,

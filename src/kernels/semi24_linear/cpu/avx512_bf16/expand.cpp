@@ -1,4 +1,4 @@
-// avx512bf16_expand: 32 columns a step, spread as 16-bit elements by VPEXPANDW (VBMI2) and multiplied in
+// avx512bf16_expand: 32 columns per step, expanded as 16-bit elements by VPEXPANDW (VBMI2) and multiplied in
 // pairs by VDPBF16PS.
 #if defined(__x86_64__)
 

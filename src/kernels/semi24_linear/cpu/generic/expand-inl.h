@@ -3,22 +3,22 @@
 //
 //   kElements                 columns of W of one step
 //   X                         the type of the elements of ExpandJob::x
-//   prepare(positions, out)   16 bytes, a byte for two groups, as weights() wants them
+//   prepare(positions, out)   16 bytes, a byte for two groups, in the format of weights()
 //   weights(values, bytes)    the step's columns of a row of W: kElements / 2 values, kElements / 8 bytes
 //   step(acc, x, w)           acc + the products of the step
 
-// Tokens of one pass over a row of W, and rows of W that are multiplied together: each load of x serves all
-// of them, and each row is one more stream from memory. The sums fill half of 32 registers, or with 8 tokens
+// Tokens per pass over a row of W, and rows of W that are multiplied together: each load of x serves all of
+// them, and each row is one more stream from memory. The sums fill half of 32 registers, or with 8 tokens
 // three quarters of them.
 constexpr int kPassTokens = 8;
 template <int kTokens>
 constexpr int kExpandRows = kTokens == 8 ? 3 : std::min(4, kRegisters / 2 / kTokens);
 
-// Bytes of values by which the loop over columns asks ahead.
+// Bytes of values by which the loop over columns prefetches.
 constexpr std::int64_t kAhead = 2048;
 
-// Where more tokens than one pass takes come, the first pass keeps what it spread of a few rows and kKept
-// vectors of each, 24 KB in all, for the passes behind it: spreading costs a third of a pass's products.
+// If there are more tokens than one pass takes, the first pass keeps the expanded vectors of a few rows,
+// kKept of each, 24 KB in all, for the later passes: expanding costs a third of a pass's products.
 constexpr int kKept = 128, kKeptRows = kExpandRows<kPassTokens>;
 enum class Weights { spread, spread_and_kept, kept };
 
@@ -29,11 +29,11 @@ struct ExpandRows {
   const std::uint8_t* positions[kRows];
   const typename E::X* x[kTokens];
   Vec acc[kRows][kTokens];
-  // Of kept weights: how far behind what was read lies what the next first pass reads. It is fetched then,
-  // since memory has nothing else to do.
+  // With kept weights: the distance from the values just read to those of the next first pass. They are
+  // prefetched then, since memory is otherwise idle.
   std::int64_t values_ahead, positions_ahead;
 
-  // The groups [group, group + kExpandGroups); `from`: where x of them lies; `kept`: of row r the vectors
+  // The groups [group, group + kExpandGroups); `from`: the position of their x; `kept`: row r has the vectors
   // from r kKept on.
   [[gnu::always_inline]] void chunk(std::int64_t group, std::int64_t from, Vec* kept) {
     constexpr int kSteps = 4 * cpu::kExpandGroups / E::kElements;
@@ -68,8 +68,8 @@ struct ExpandRows {
 };
 
 // Adds the products of the groups [first, last) of the rows [row, row + kRows) of W by the tokens [token,
-// token + kTokens) to a tile with kExpandTokens of each row. Rows and tokens beyond the last repeat it; their
-// sums are not written to y. `first` is a multiple of kExpandGroups, and `last` too unless it is the end.
+// token + kTokens) to a tile with kExpandTokens per row. Rows and tokens past the last repeat it; their sums
+// are not written to y. `first` is a multiple of kExpandGroups, and so is `last` unless it is the end.
 template <class T, int kTokens, int kRows, Weights kWeights>
 void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token, std::int64_t first,
                  std::int64_t last, Vec* kept, float* tile) {
@@ -86,7 +86,7 @@ void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token
     rows.x[t.value] = static_cast<const typename Expand<T>::X*>(job.x) +
                       std::min<std::int64_t>(token + t.value, job.args.m - 1) * job.x_stride;
   });
-  // The next stretch of these rows, or the first one of the next rows.
+  // The next groups of these rows, or the first ones of the next rows.
   const std::int64_t groups = last < w.groups() ? last - first : -first, down = last < w.groups() ? 0 : kRows;
   rows.values_ahead = down * w.row_values() + 2 * groups;
   rows.positions_ahead = down * w.position_bytes() + groups / 2;
@@ -94,8 +94,8 @@ void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token
   for (std::int64_t group = first; group < whole; group += cpu::kExpandGroups, kept += kVectors)
     rows.chunk(group, 4 * group, kept);
   if (const std::int64_t rest = last - whole; rest > 0) {
-    // Behind a row's end lies the next row, or nothing: the rest is read from zero-padded copies. The
-    // padding's positions may be any.
+    // A row's end is followed by the next row, or nothing: the rest is read from zero-padded copies. The
+    // padding's positions are arbitrary.
     alignas(64) T values[kRows][2 * cpu::kExpandGroups] = {};
     std::uint8_t positions[kRows][16] = {};
     for (int r = 0; r < kRows; ++r) {
@@ -113,7 +113,7 @@ void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token
   });
 }
 
-// Calls body(number) with the least number of tokens that has a kernel and holds `tokens`, as a constant.
+// Calls body(number), as a constant, with the least number of tokens that has a kernel and holds `tokens`.
 template <class Body>
 [[gnu::always_inline]] inline void of_tokens(std::int64_t tokens, const Body& body) {
   if (tokens <= 1)
@@ -126,8 +126,8 @@ template <class Body>
     body(std::integral_constant<int, kPassTokens>{});
 }
 
-// The outputs [output, output + outputs), all tokens of which one pass takes. Longer rows are added up in
-// stretches, so that no sum is of too many steps (chain-inl.h).
+// The outputs [output, output + outputs) for tokens of a single pass. Longer rows are added up in ranges, so
+// that no sum has too many steps (chain-inl.h).
 template <class T>
 void expand_at_once(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, float* tile) {
   of_tokens(job.args.m, [&](auto tokens) {
@@ -142,7 +142,7 @@ void expand_at_once(const cpu::ExpandJob& job, std::int64_t output, std::int64_t
   });
 }
 
-// The same in several passes.
+// The same outputs for several passes.
 template <class T>
 void expand_in_passes(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, float* tile) {
   constexpr std::int64_t kGroups = std::int64_t{kKept} * Expand<T>::kElements / 4;

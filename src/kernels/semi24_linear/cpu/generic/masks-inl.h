@@ -1,6 +1,6 @@
 // Positions as masks of stored columns. Included inside an AVX-512 region.
 
-// A byte of positions becomes a byte with a bit for each of its eight columns.
+// Converts a byte of positions to a byte with a bit for each of its eight columns.
 [[gnu::always_inline]] inline void masks_of(const std::uint8_t* positions, std::uint8_t* out) {
   const auto table = [](const std::uint8_t* bytes) __attribute__((always_inline)) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(bytes));

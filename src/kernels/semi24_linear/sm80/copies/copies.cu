@@ -32,7 +32,7 @@ __device__ __forceinline__ Columns columns_of(const Params<Element>& params, std
   return {4 * group + (bits & 3u), 4 * group + (bits >> 2)};
 }
 
-/// Calls body(row, group) for every group; neighbouring threads have neighbouring groups.
+/// Calls body(row, group) for every group; neighbouring threads get neighbouring groups.
 template <class Element, class Body>
 __device__ __forceinline__ void for_groups(const Params<Element>& params, Body body) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads, count = params.rows * params.groups;
@@ -46,7 +46,7 @@ __device__ __forceinline__ Element member_of(unsigned bits, unsigned column, Ele
   return column == (bits & 3u) ? first : column == bits >> 2 ? second : Element{};
 }
 
-// Unpacking takes a block of kRowsAtOnce rows x 32 lanes, so that no thread divides.
+// Unpacking processes kRowsAtOnce rows x 32 lanes at a time, so that no thread divides.
 constexpr unsigned kRowsAtOnce = kThreads / 32;
 template <class Element, class Body>
 __device__ __forceinline__ void for_rows(const Params<Element>& params, Body body) {
@@ -154,7 +154,7 @@ int unpack(const Semi24View& w, const void* values, const MatrixView& dense, voi
   if (w.rows == 0 || w.cols == 0) return cudaSuccess;
   constexpr std::int64_t kGroups = Vector<Element>::kCount / 2, kSize = sizeof(Element);
   const auto address = reinterpret_cast<std::uintptr_t>(dense.data);
-  // Whether so many columns lie together, and may be stored at once, in every row.
+  // Whether so many columns are contiguous and aligned, and may be stored at once, in every row.
   const auto together = [&](std::int64_t columns) {
     return w.cols % columns == 0 && dense.stride % columns == 0 && address % (columns * kSize) == 0;
   };
@@ -162,7 +162,7 @@ int unpack(const Semi24View& w, const void* values, const MatrixView& dense, voi
                        vector_aligned(values, 2 * w.groups() * kSize) &&
                        vector_aligned(dense.data, dense.stride * kSize) &&
                        reinterpret_cast<std::uintptr_t>(w.positions) % sizeof(std::uint32_t) == 0;
-  constexpr int kMost = kSize == 8 ? 2 : 4;  // of 16 bytes
+  constexpr int kMost = kSize == 8 ? 2 : 4;  // columns in 16 bytes
   const auto kernel = vectors           ? unpack_vectors<Element>
                       : together(kMost) ? unpack_groups<Element, kMost>
                       : together(2)     ? unpack_groups<Element, 2>

@@ -30,7 +30,8 @@ struct I8 {
 
 struct E4m3 {
   using Sum = float;
-  // The bits of exponent and fraction, moved to their place in fp32, are 2^-120 of the value; denormals too.
+  // The bits of exponent and fraction, shifted to their position in fp32, are 2^-120 of the value; denormals
+  // too.
   static __device__ __forceinline__ Sum wide(std::uint8_t bits) {
     const std::uint32_t sign = std::uint32_t{bits & 0x80u} << 24, magnitude = bits & 0x7fu;
     const float value = __uint_as_float(sign | magnitude << 20) * 0x1p120f;
@@ -38,7 +39,7 @@ struct E4m3 {
   }
 };
 
-/// An item is an output feature and kTokens tokens; a warp takes items in turn.
+/// A work item is an output feature and kTokens tokens; a warp takes work items in turn.
 template <class Type>
 __global__ void __launch_bounds__(kThreads) semi24_dots_kernel(const Params params) {
   using Sum = typename Type::Sum;

@@ -7,7 +7,7 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Stored elements that a multiprocessor multiplies by up to 8 tokens in a clock: 14336 x 4096 of e4m3 and one
+// Stored elements per clock that a multiprocessor multiplies by up to 8 tokens: 14336 x 4096 of e4m3 and one
 // token took 208 us on an H100.
 constexpr double kElementsPerClock = 0.6;
 constexpr std::int64_t kTokens = 8;

@@ -7,7 +7,7 @@ namespace sparseloom::kernels::cuda {
 
 namespace semi24_mma {
 
-/// A tile of four warps, rows of W x tokens; `depth` columns of W are a K tile, of which each warp along K
+/// A tile of four warps, rows of W x tokens; a K tile is `depth` columns of W, of which each warp along K
 /// multiplies 64.
 struct TileShape {
   int rows, tokens, depth;

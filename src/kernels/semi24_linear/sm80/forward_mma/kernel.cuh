@@ -16,7 +16,7 @@
 
 namespace sparseloom::kernels::cuda::semi24_mma {
 
-/// Copies 8 elements of a row of `width` elements, from `column` on, and writes zeros beyond the row.
+/// Copies 8 elements of a row of `width` elements, from `column` on, and writes zeros past the row.
 __device__ __forceinline__ void copy_chunk(const Params& params, std::uint32_t to, const std::byte* row,
                                            std::int64_t column, std::int64_t width, bool exists) {
   const std::int64_t left = exists ? width - column : 0;
@@ -33,40 +33,41 @@ __device__ __forceinline__ void copy_chunk(const Params& params, std::uint32_t t
   ptx::st_shared_v4_b32(to, words);
 }
 
-/// Starts the copies of K tile k_tile. The 16-byte chunks of a row are permuted, so that ldmatrix meets all
+/// Starts the copies of K tile k_tile. The 16-byte chunks of a row are permuted, so that ldmatrix uses all
 /// banks.
 template <class T>
 __device__ __forceinline__ void copy_stage(const Params& params, std::uint32_t stage, std::int32_t row,
                                            std::int32_t token, std::int32_t k_tile) {
   constexpr int kWeightChunks = T::kWarpsK * T::kRows * 4, kXChunks = T::kWarpsK * T::kTokens * 8;
-  static_assert(kWeightChunks % T::kThreads == 0 && kXChunks % T::kThreads == 0, "whole rounds");
+  static_assert(kWeightChunks % T::kThreads == 0 && kXChunks % T::kThreads == 0,
+                "all threads copy the same number of chunks");
 #pragma unroll
   for (int i = 0; i < kWeightChunks / T::kThreads; ++i) {
     const int at = i * T::kThreads + static_cast<int>(threadIdx.x);
     // Neighbouring lanes read along a row.
-    const int chunk = at % 4, part = at / 4 % T::kWarpsK, r = at / 4 / T::kWarpsK;
+    const int chunk = at % 4, warp_k = at / 4 % T::kWarpsK, r = at / 4 / T::kWarpsK;
     const bool exists = row + r < params.rows;
-    copy_chunk(params, stage + part * T::kWeightBytes + r * 64 + (chunk ^ (r / 2 % 4)) * 16,
+    copy_chunk(params, stage + warp_k * T::kWeightBytes + r * 64 + (chunk ^ (r / 2 % 4)) * 16,
                params.values + (exists ? row + r : 0) * params.stored * 2,
-               std::int64_t{k_tile} * (T::kCols / 2) + part * 32 + chunk * 8, params.stored, exists);
+               std::int64_t{k_tile} * (T::kCols / 2) + warp_k * 32 + chunk * 8, params.stored, exists);
   }
 #pragma unroll
   for (int i = 0; i < kXChunks / T::kThreads; ++i) {
     const int at = i * T::kThreads + static_cast<int>(threadIdx.x);
-    const int chunk = at % 8, part = at / 8 % T::kWarpsK, t = at / 8 / T::kWarpsK;
+    const int chunk = at % 8, warp_k = at / 8 % T::kWarpsK, t = at / 8 / T::kWarpsK;
     const bool exists = token + t < params.tokens;
-    copy_chunk(params, stage + T::kXAt + part * T::kXBytes + t * 128 + (chunk ^ (t % 8)) * 16,
+    copy_chunk(params, stage + T::kXAt + warp_k * T::kXBytes + t * 128 + (chunk ^ (t % 8)) * 16,
                params.x + (exists ? token + t : 0) * params.x_stride * 2,
-               std::int64_t{k_tile} * T::kCols + part * 64 + chunk * 8, params.cols, exists);
+               std::int64_t{k_tile} * T::kCols + warp_k * 64 + chunk * 8, params.cols, exists);
   }
 }
 
-/// A warp's metadata of K tile k_tile: of its two blocks of 16 rows.
+/// A warp's metadata of K tile k_tile, for its two blocks of 16 rows.
 template <class T>
 __device__ __forceinline__ void load_metadata(const Params& params, std::uint32_t (&metadata)[2],
-                                              std::int32_t row, std::int32_t k_tile, int part) {
-  // Beyond the matrix W is zero, whatever the metadata says, as long as it is valid.
-  const std::int32_t col = k_tile * T::kWarpsK + part,  // in units of 64
+                                              std::int32_t row, std::int32_t k_tile, int warp_k) {
+  // Past the matrix W is zero, whatever the metadata says, as long as it is valid.
+  const std::int32_t col = k_tile * T::kWarpsK + warp_k,  // in units of 64
       tile_col = min(col / 2, params.metadata_cols - 1), tile_row = min(row / 64, params.metadata_rows - 1);
   const std::uint32_t* const tile =
       params.metadata + (std::int64_t{tile_row} * params.metadata_cols + tile_col) * 256;
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
                      token = static_cast<std::int32_t>(blockIdx.y) * T::kTokens;
   const std::int32_t k_tiles = (params.cols + T::kCols - 1) / T::kCols;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int part = warp % T::kWarpsK, own_row = warp / T::kWarpsK * 32;
+  const int warp_k = warp % T::kWarpsK, own_row = warp / T::kWarpsK * 32;
 
   float sums[2][T::kTokens / 8][4] = {};
 #pragma unroll
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
     ptx::cp_async_commit();
   }
   std::uint32_t next[2];
-  load_metadata<T>(params, next, row + own_row, 0, part);
+  load_metadata<T>(params, next, row + own_row, 0, warp_k);
 #pragma unroll 1
   for (std::int32_t k = 0; k < k_tiles; ++k) {
     ptx::cp_async_wait<T::kStages - 2>();
@@ -129,12 +130,12 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
     if (ahead < k_tiles) copy_stage<T>(params, ring + ahead % T::kStages * T::kStageBytes, row, token, ahead);
     ptx::cp_async_commit();
     const std::uint32_t metadata[2] = {next[0], next[1]};
-    if (k + 1 < k_tiles) load_metadata<T>(params, next, row + own_row, k + 1, part);
+    if (k + 1 < k_tiles) load_metadata<T>(params, next, row + own_row, k + 1, warp_k);
     const std::uint32_t stage = ring + k % T::kStages * T::kStageBytes;
-    multiply<T>(sums, stage + part * T::kWeightBytes + own_row * 64, stage + T::kXAt + part * T::kXBytes,
+    multiply<T>(sums, stage + warp_k * T::kWeightBytes + own_row * 64, stage + T::kXAt + warp_k * T::kXBytes,
                 metadata);
   }
-  // Hand over the sums, so that outputs of one token are written side by side.
+  // Exchange the sums, so that outputs of one token are written contiguously.
   ptx::cp_async_wait<0>();
   __syncthreads();
   auto* const all = reinterpret_cast<float*>(shared_bytes);
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int t = n * 8 + lane % 4 * 2 + e % 2, r = own_row + i * 16 + e / 2 * 8 + lane / 4;
-        all[(part * T::kTokens + t) * T::kSumsStride + r] = sums[i][n][e];
+        all[(warp_k * T::kTokens + t) * T::kSumsStride + r] = sums[i][n][e];
       }
     }
   }

@@ -12,12 +12,12 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Clocks of a multiprocessor: between the K tiles of one thread block, and for each K tile where kAtOnce
-// thread blocks take turns. All tiles copy and multiply the same in a K tile.
+// Clocks of a multiprocessor: between the K tiles of one thread block, and per K tile if kAtOnce thread
+// blocks alternate. All tiles copy and multiply the same amount per K tile.
 constexpr double kLatencyClocks = 2200, kKTileClocks = 1250;
 constexpr int kAtOnce = 3;
-constexpr int kMostTokenTiles = 65535;  // of a grid
-constexpr double kMisaligned = 4;       // times slower, since elements are copied one by one
+constexpr int kMostTokenTiles = 65535;  // most token tiles of a grid
+constexpr double kMisaligned = 4;       // factor, since elements are copied one by one
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (const Refusal why = refuse(p)) return why;

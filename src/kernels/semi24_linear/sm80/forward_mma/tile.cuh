@@ -1,4 +1,4 @@
-// Sizes of a tile, the types, and what a call passes to the kernel.
+// Sizes of a tile, the types, and the kernel's parameters.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,22 +35,22 @@ struct F16 {
   }
 };
 
-/// kWarpsM x kWarpsK warps, of which each multiplies 32 rows of W by all kTokens tokens, 64 columns of every
-/// K tile. Where there are few rows, warps along K keep all multiprocessors busy.
+/// kWarpsM x kWarpsK warps, each of which multiplies 32 rows of W by all kTokens tokens, 64 columns of every
+/// K tile. If there are few rows, warps along K keep all multiprocessors busy.
 template <class Element_, int kWarpsM_, int kWarpsK_, int kTokens_>
 struct Tile {
   using Element = Element_;
   static constexpr int kWarpsM = kWarpsM_, kWarpsK = kWarpsK_, kTokens = kTokens_;
   static constexpr int kThreads = kWarpsM * kWarpsK * 32, kRows = kWarpsM * 32, kCols = kWarpsK * 64;
   static constexpr int kStages = 4;
-  /// In a stage: for each warp along K, W's rows of 32 values and x's rows of 64.
+  /// Per stage and warp along K: W's rows of 32 values and x's rows of 64.
   static constexpr int kWeightBytes = kRows * 64, kXBytes = kTokens * 128;
   static constexpr int kXAt = kWarpsK * kWeightBytes, kStageBytes = kXAt + kWarpsK * kXBytes;
-  /// At the end of the tile the sums of each warp along K take the place of the stages.
+  /// At the end of the tile the sums of each warp along K overwrite the stages.
   static constexpr int kSumsStride = kRows + 4;
   static constexpr int kSumsBytes = kWarpsK * kTokens * kSumsStride * 4;
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static_assert(kSumsBytes <= kSharedBytes, "the ring holds the sums");
+  static_assert(kSumsBytes <= kSharedBytes, "the sums must fit in the ring");
 };
 
 struct Params {
@@ -58,7 +58,7 @@ struct Params {
   const std::uint32_t* metadata;
   const std::uint16_t *bias, *residual;
   std::uint16_t* out;
-  std::int64_t stored, x_stride, out_stride, residual_stride;  // elements; stored: values of a row
+  std::int64_t stored, x_stride, out_stride, residual_stride;  // elements; stored: values per row
   std::int32_t rows, cols, tokens;
   std::int32_t metadata_rows, metadata_cols;  // tiles
   Activation activation;

@@ -18,7 +18,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32, kAtOnce = kDxRows / kWarps;
 
 struct Params {
-  const uint2* values;  // a group each
+  const uint2* values;  // one group each
   const std::uint8_t* positions;
   const float* dy;
   float* out;
@@ -26,7 +26,7 @@ struct Params {
   std::int32_t rows, cols, tokens, groups;
 };
 
-/// Rows of W from `begin` to `end`, as thread block `rank` of `ranks` has them: multiples of kAtOnce.
+/// Rows of W from `begin` to `end` for thread block `rank` of `ranks`: multiples of kAtOnce.
 struct Cut {
   std::int32_t begin, end;
   __device__ __forceinline__ Cut(std::int32_t rows, unsigned rank, unsigned ranks)
@@ -39,7 +39,7 @@ struct Cut {
 };
 
 /// sum += a b if `there`: by a predicate, where the compiler would branch. On an H100 41 tokens then take 78
-/// us for 128, but one token of 5120 x 5120 35 for 26, so that fewer tokens than eight branch.
+/// us instead of 128, but one token of 5120 x 5120 35 instead of 26, so fewer than eight tokens branch.
 __device__ __forceinline__ void add_if(bool there, float& sum, float a, float b) {
   asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p fma.rn.f32 %0, %1, %2, %0;\n}"
       : "+f"(sum)
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
       for (unsigned other = 0; other < ranks; ++other)
         add(ptx::ld_shared_cluster(&of_block[warp][lane], other));
     }
-    ptx::cluster_sync();  // until here the first thread block reads the others' sums
+    ptx::cluster_sync();  // the first thread block may still read the others' sums
   }
   const std::int32_t t = token + warp, group = first_group + lane;
   if (adds && rank == 0 && t < params.tokens && group < params.groups)

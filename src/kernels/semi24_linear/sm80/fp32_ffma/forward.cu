@@ -31,7 +31,7 @@ __device__ __forceinline__ float4 ld_four(const float* from) {
                      __uint_as_float(bits.w));
 }
 
-/// The element of a group at the position in the lowest two bits.
+/// The element of a group selected by the lowest two bits.
 __device__ __forceinline__ float member(const float4& group, unsigned bits) {
   const float low = (bits & 1u) != 0 ? group.y : group.x, high = (bits & 1u) != 0 ? group.w : group.z;
   return (bits & 2u) != 0 ? high : low;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) ffma_forward(const __grid_constant__
   const std::int32_t row = static_cast<std::int32_t>(blockIdx.x) * kForwardRows,
                      token = static_cast<std::int32_t>(blockIdx.y) * kMany;
   float sums[kMany][kForwardRows] = {};
-  // Rows and tokens beyond the last repeat it, and are not written.
+  // Rows and tokens past the last repeat it, and are not written.
   const float4* values[kForwardRows];
   const std::uint8_t* positions[kForwardRows];
 #pragma unroll

@@ -10,14 +10,15 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Instructions for two groups of W, forward and dX: those of the group, those of each token, and how many a
-// multiprocessor of an H100 ran in a clock. Then of the memory's rate, what one token reached there.
+// Instructions for two groups of W, forward and dX: per group and per token, and how many a multiprocessor of
+// an H100 executed per clock. Then the fraction of the DRAM rate that one token reached there.
 constexpr double kGroupSlots[2] = {12, 20}, kTokenSlots[2] = {17, 5}, kSlotsPerClock[2] = {1.3, 0.74},
                  kMemoryShare[2] = {0.95, 0.85};
 constexpr double kClusterUs = 0.8;
-// Of the shorter of memory and compute, what the longer one does not hide where there are several tokens.
+// The fraction of the shorter of memory and compute time that the longer one does not hide with several
+// tokens.
 constexpr double kExposed = 0.5;
-// Columns of W that forward's thread block takes in a turn, two groups by each thread.
+// Columns of W per pass of forward's thread block, two groups per thread.
 constexpr int kTurnColumns = 1024;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
@@ -34,10 +35,9 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
   const double tokens_bytes = 4 * static_cast<double>(p.m) * (rows + cols),
                stored = rows * cols * (2 + 0.125);
-  // L2 gives a W that it holds to the second tile of tokens and to those behind it, at some three times the
-  // memory's rate.
+  // If L2 holds W, it serves the second and later tiles of tokens, at some three times the DRAM rate.
   const double again = stored <= static_cast<double>(device.l2_bytes) ? 1.0 / 3 : 1;
-  // A thread block waits for the threads that have one turn more than the others.
+  // A thread block waits for the threads that have one more pass than the others.
   const double turns = cols / kTurnColumns, idle = dx || turns <= 1 ? 1 : std::ceil(turns) / turns;
   for (int i = 0; i < semi24_ffma::kTokensCount; ++i) {
     const double each = semi24_ffma::kTokens[i], tiles = tiles_of(p.m, semi24_ffma::kTokens[i]);
@@ -48,7 +48,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
     for (int log2 = 0; log2 < (dx ? 4 : 1); ++log2) {
       const int ranks = 1 << log2, clusters = machine.clusters[static_cast<std::size_t>(log2)];
       if (ranks > 1 && clusters <= 0) break;
-      // dX has few thread blocks; forward has one for four outputs. Some four of eight warps fill a
+      // dX has few thread blocks; forward has one per four outputs. Some four of eight warps fill a
       // multiprocessor.
       const double blocks = dx ? tiles_of(p.cols, semi24_ffma::kDxInputs) * tiles * ranks
                                : tiles_of(p.rows, semi24_ffma::kForwardRows) * tiles / 2;

@@ -33,7 +33,7 @@ __device__ __forceinline__ std::uint32_t positions_of(const Params& params, std:
   return bits;
 }
 
-/// kWords: of a lane in a tile.
+/// kWords: words per lane and tile.
 template <int kWords>
 __global__ void __launch_bounds__(kThreads) order_metadata_kernel(const Params params) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;

@@ -1,4 +1,4 @@
-// The positions of a 2:4 matrix in the order in which tensor cores take them as metadata.
+// The positions of a 2:4 matrix in the order of the tensor cores' metadata operand.
 //
 // A tile is 64 rows x as many columns as 128 stored bytes of a row cover: 128 columns and 1024 bytes, or 256
 // columns and 2048 bytes for values of 8 bits. Tiles follow each other row of tiles by row of tiles. A
@@ -22,7 +22,7 @@ namespace sparseloom::kernels::cuda {
 
 inline constexpr std::int64_t kMetadataRows = 64, kMetadataCols = 128, kMetadataTileBytes = 1024;
 
-/// How many of those columns and bytes a tile has: 2 for values of 8 bits, else 1.
+/// The columns and bytes of a tile relative to those: 2 for values of 8 bits, otherwise 1.
 constexpr std::int64_t semi24_metadata_width(DType dtype) { return size_of(dtype) == 1 ? 2 : 1; }
 
 constexpr std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype) {
@@ -32,10 +32,9 @@ constexpr std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t col
 }
 
 /// Orders `positions`, uint8 [rows, ceil(ceil(cols / 4) / 2)] as in memory of record, for values of `dtype`
-/// into `metadata` of semi24_metadata_bytes(rows, cols, dtype), aligned to 16 bytes. Beyond the matrix it
-/// writes the positions 0 and 1, since two equal ones mean nothing to the hardware. Queues one kernel on
-/// `stream`, a cudaStream_t, and returns a cudaError_t. Whatever makes the weights calls it once; products
-/// read only the result.
+/// into `metadata` of semi24_metadata_bytes(rows, cols, dtype), aligned to 16 bytes. Past the matrix it
+/// writes the positions 0 and 1, since two equal ones are invalid. Queues one kernel on `stream`, a
+/// cudaStream_t, and returns a cudaError_t. Call it once per weight; products read only the result.
 int semi24_order_metadata(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols, DType dtype,
                           std::byte* metadata, void* stream) noexcept;
 

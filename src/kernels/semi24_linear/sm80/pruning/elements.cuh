@@ -1,4 +1,4 @@
-// The elements of a thread: two tiles of 4 x 4 that lie side by side, as bits in registers.
+// The elements of a thread: two adjacent tiles of 4 x 4, as bits in registers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// Two elements that lie side by side in memory.
+/// Two elements that are adjacent in memory.
 template <class Word>
 struct alignas(2 * sizeof(Word)) Pair {
   Word first, second;
@@ -37,7 +37,7 @@ struct Elements<std::uint32_t> {
     for (int i = 0; i < 16; ++i)
       if ((mask >> i & 1u) == 0) of[i / 4][half * 4 + i % 4] = 0;
   }
-  /// Of row `row` of tile `half`, the elements at the two places that a group's positions name.
+  /// The elements of row `row` of tile `half` at the two columns that a group's positions name.
   __device__ __forceinline__ Pair<std::uint32_t> in_row(int row, int half, unsigned positions) const {
     return chosen(positions, of[row][half * 4], of[row][half * 4 + 1], of[row][half * 4 + 2],
                   of[row][half * 4 + 3]);
@@ -59,7 +59,7 @@ struct Elements<std::uint32_t> {
 
 template <>
 struct Elements<std::uint16_t> {
-  std::uint32_t of[4][4];  // two a register
+  std::uint32_t of[4][4];  // two per register
 
   __device__ __forceinline__ std::uint32_t at(int row, int col) const {
     return col % 2 == 0 ? of[row][col / 2] & 0xffffu : of[row][col / 2] >> 16;

@@ -11,7 +11,7 @@ namespace sparseloom::kernels::cuda {
 namespace semi24 {
 namespace {
 
-// Of a thread block: kChunks x kStrips threads, of two tiles each.
+// The threads of a thread block: kChunks x kStrips, of two tiles each.
 constexpr int kChunks = 16, kStrips = 16, kThreads = kChunks * kStrips;
 constexpr int kRows = kStrips * 4, kCols = kChunks * 8;
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ unsigned positions_of(unsigned bits) {
   constexpr std::uint64_t kOf = 0x000e'0dcc'0988'4444ull;
   return static_cast<unsigned>(kOf >> (bits * 4)) & 15u;
 }
-/// Thread blocks that a multiprocessor should hold. The exact choice and fp32 would spill registers with
-/// more.
+/// Thread blocks that a multiprocessor should hold. With more, the exact choice and fp32 would spill
+/// registers.
 template <class E, Semi24Pruning kPruning>
 inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4 || kPruning
                                                                       == Semi24Pruning::transposable_exact
@@ -42,8 +42,8 @@ inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4 || kPruning
 template <class E, Semi24Pruning kPruning, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kernel(const PruneParams params) {
   using Word = typename E::Word;
-  // Pairs and positions of W^T: a row for each column of W.
-  __shared__ Pair<Word> turned[kTransposed ? kCols : 1][kStrips + 1];
+  // Pairs and positions of W^T: a row per column of W.
+  __shared__ Pair<Word> transposed[kTransposed ? kCols : 1][kStrips + 1];
   __shared__ std::uint8_t turned_positions[kTransposed ? kCols : 1][kStrips + 4];
   const int chunk = threadIdx.x % kChunks, strip = threadIdx.x / kChunks;
   const std::int64_t first_row = std::int64_t{blockIdx.x / params.col_tiles} * kRows,
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kern
       positions[half] = positions_of(nonzero[half] >> (4 * r) & 15u);
       pairs[half] = w.in_row(r, half, positions[half]);
     }
-    const bool both = col + 4 < params.cols;  // the second group has a column
+    const bool both = col + 4 < params.cols;  // the second group has columns
     Pair<Word>* const to =
         static_cast<Pair<Word>*>(params.out.values) + ((row + r) * params.row_values + col / 2) / 2;
     if (whole) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kern
       const TileMask of = nonzero[c / 4] >> (c % 4);
       const unsigned bits = (of & 1u) | (of >> 3 & 2u) | (of >> 6 & 4u) | (of >> 9 & 8u);
       const unsigned positions = positions_of(bits);
-      turned[chunk * 8 + c][strip] = w.in_column(c, positions);
+      transposed[chunk * 8 + c][strip] = w.in_column(c, positions);
       turned_positions[chunk * 8 + c][strip] = static_cast<std::uint8_t>(positions);
     }
     __syncthreads();
@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kern
       const std::int64_t out_row = first_col + c, group = first_row / 4 + own;
       if (out_row >= params.cols || 4 * group >= params.rows) continue;
       static_cast<Pair<Word>*>(
-          params.out.transposed_values)[out_row * (params.transposed_values / 2) + group] = turned[c][own];
+          params.out.transposed_values)[out_row * (params.transposed_values / 2) + group] =
+          transposed[c][own];
       if (own % 2 == 0) {
         const bool both = 4 * (group + 1) < params.rows;
         params.out.transposed_positions[out_row * params.transposed_bytes + group / 2] =

@@ -1,4 +1,4 @@
-// Which elements of a tile of 4 x 4 stay: layout/semi24_prune.cpp on a GPU, with the same ties.
+// Selects the elements of a tile of 4 x 4 that stay: layout/semi24_prune.cpp on a GPU, with the same ties.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -54,7 +54,8 @@ __device__ __forceinline__ std::uint32_t magnitude_of(std::uint32_t bits) {
   return min(bits & kAll, E::kInfinity);
 }
 
-/// The two largest of each row. Keys descend as the choice does: of equal magnitudes the lower place first.
+/// The two largest of each row. Keys descend in the order of choice: of equal magnitudes the lower position
+/// first.
 template <class E>
 __device__ __forceinline__ TileMask largest_of_rows(const Tile& tile) {
   using Key = typename E::Key;
@@ -103,9 +104,9 @@ __device__ __forceinline__ void sort_descending(Key (&key)[16]) {
   (std::make_index_sequence<SortingNetwork::kSteps>());
 }
 
-/// Takes elements in descending order wherever row and column have room for two. A key has, below the
-/// magnitude: 15 - place, so that of equal ones the lower place comes first; a bit for the row and one for
-/// the column; and the place where a shift reads it.
+/// Takes elements in descending order as long as row and column have room for two. Below the magnitude, a key
+/// has: 15 - position, so that of equal ones the lower position comes first; a bit for the row and one for
+/// the column; and the position where a shift reads it.
 template <class E>
 __device__ __forceinline__ TileMask greedy(const Tile& tile) {
   using Key = typename E::Key;
@@ -116,7 +117,7 @@ __device__ __forceinline__ TileMask greedy(const Tile& tile) {
     key[i] = static_cast<Key>(tile[i]) << 17 | ((15 - i) << 13 | (1 << (i / 4) | 16 << (i % 4)) << 5 | i);
   sort_descending(key);
   TileMask kept = 0;
-  std::uint32_t once = 0, full = 0;  // rows and columns that hold one element or more, and two
+  std::uint32_t once = 0, full = 0;  // rows and columns that hold at least one element, and two
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const auto own = static_cast<std::uint32_t>(key[i]), lines = own & kLines;
@@ -129,7 +130,7 @@ __device__ __forceinline__ TileMask greedy(const Tile& tile) {
   return kept;
 }
 
-/// The pattern with the largest sum, in the CPU's order of additions, which are those of T.
+/// The pattern with the largest sum, in the CPU's order of additions, in the precision of T.
 template <class E, class T>
 __device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
   T value[16], half[2][36];
@@ -160,8 +161,8 @@ __device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
   return kept;
 }
 
-/// fp32 gives fp64's answer, ties included, where every sum is exact in it: where the exponents of a 16-bit
-/// tile span few binades.
+/// fp32 gives the same result as fp64, ties included, if every sum is exact in it: if the exponents of a
+/// 16-bit tile span few binades.
 template <class E>
 __device__ __forceinline__ TileMask exact(const Tile& tile) {
   if constexpr (sizeof(typename E::Word) == 2) {

@@ -7,7 +7,7 @@ namespace sparseloom::kernels::cuda {
 
 namespace semi24 {
 
-/// The most tokens of each instance, and the most thread blocks that may share a tile of 128 rows.
+/// The most tokens of each instance, the rows of a tile, and the most thread blocks that divide it.
 inline constexpr int kDecodeTokens[] = {16, 32, 64}, kDecodeRows = 128, kMostRanks = 4;
 
 int decode_bf16_16(const Semi24Product& product, int ranks) noexcept;
@@ -26,9 +26,9 @@ int decode_e4m3_64(const Semi24Product& product, int ranks) noexcept;
 }  // namespace semi24
 
 /// Forward of at most 64 tokens by wgmma.sp and TMA (compute capability 9.0 only). `ranks` thread blocks (1,
-/// 2 or 4, at most one for each 128 columns, or 256 with 8 bits) share a tile. cols is a multiple of 16, or
-/// of 32 with 8 bits; x and values are aligned to 16 bytes, and so are the rows of x. e4m3 sums are promoted
-/// whether or not args.fast_accum allows less, since memory limits the kernel.
+/// 2 or 4, at most one per 128 columns, or 256 with 8 bits) divide a tile. cols is a multiple of 16, or of 32
+/// with 8 bits; x and values are aligned to 16 bytes, and so are the rows of x. e4m3 sums are promoted even
+/// if args.fast_accum allows less, since DRAM limits the kernel.
 int sm90_semi24_decode(const Semi24Product& product, int ranks) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

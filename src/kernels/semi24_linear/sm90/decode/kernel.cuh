@@ -1,10 +1,9 @@
-// The kernel for few tokens: what it does is stream W through shared memory, so its time is that of W's
-// bytes.
+// The kernel for few tokens: it streams W through shared memory, so its time is that of W's bytes.
 //
-// A thread block multiplies a tile of 128 rows of W by all tokens, with the mainloop of forward_wgmma. Where
-// there are fewer such tiles than multiprocessors, a cluster shares a tile: each of its thread blocks takes
+// A thread block multiplies a tile of 128 rows of W by all tokens, with the mainloop of forward_wgmma. If
+// there are fewer such tiles than multiprocessors, a cluster divides a tile: each of its thread blocks takes
 // some of the K tiles, and they add their sums through distributed shared memory, in the order of their
-// ranks, so that an output does not depend on who was first.
+// ranks, so that an output does not depend on timing.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +19,7 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-// As many stages as shared memory holds; those of 8 bits have twice the metadata.
+// As many stages as fit in shared memory; those of 8 bits have twice the metadata.
 template <class Element, int kTokens>
 using DecodeTile = Tile<Element, 1, kTokens,
                         (kTokens == 64          ? 6
@@ -37,7 +36,7 @@ struct DecodeOut {
 
 template <class T>
 struct DecodeStorage {
-  // Four floats more than rows: a warp's sums then meet all banks.
+  // Four floats more than rows, so that a warp's sums use all banks.
   static constexpr int kStride = T::kRows + 4;
   union {
     Rings<T> rings;
@@ -47,8 +46,8 @@ struct DecodeStorage {
   float x_scales[T::Element::kScaled ? T::kTokens : 1];
 };
 
-/// What a thread's output needs beside its sums. It is fetched before the mainloop: behind it, each load's
-/// latency would be added to the kernel's time.
+/// The operands of a thread's output beside its sums. They are fetched before the mainloop: after it, each
+/// load's latency would add to the kernel's time.
 struct OfOutput {
   float bias = 0.0f, w_scale = 1.0f;
 };
@@ -63,7 +62,7 @@ __device__ __forceinline__ OfOutput fetch_of_output(const Params& params, const 
     if (token < T::kTokens)
       shared.x_scales[token] =
           ptx::ld_global(params.x_scale + (params.x_scale_each ? min(token, to.tokens - 1) : 0));
-    __syncwarp();  // wgmma and the barriers of a cluster want whole warps
+    __syncwarp();  // wgmma and cluster barriers require converged warps
   }
   return of;
 }
@@ -76,7 +75,7 @@ __device__ __forceinline__ void ld_cluster(std::int32_t& value, std::uint32_t sh
   asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(ptx::address_in_cluster(shared, rank)));
 }
 
-/// Adds the thread blocks' sums of the tokens that are this one's share, and writes the outputs. A thread has
+/// Adds the thread blocks' sums for this one's share of the tokens, and writes the outputs. A thread computes
 /// one output of kAtOnce tokens at a time: one by one, the latencies of shared memory took longer than
 /// streaming a fifth of W.
 template <class T>
@@ -89,7 +88,7 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
   if (output >= params.rows) return;
   using Sum = typename T::Element::Sum;
   const auto* const residual = static_cast<const std::uint16_t*>(to.residual);
-  // Tokens are dealt out one by one, to all threads of all thread blocks that have this output.
+  // Tokens are distributed one by one, over all threads of all thread blocks that have this output.
   const std::int32_t step = kThreads / T::kRows * static_cast<std::int32_t>(ranks);
   const std::int32_t own = static_cast<std::int32_t>(rank) * (kThreads / T::kRows) +
                            static_cast<std::int32_t>(threadIdx.x) / T::kRows;
@@ -156,17 +155,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
   const Stages<T> stages(shared.rings, shared.barriers);
   const unsigned rank = ptx::cluster_rank(), ranks = ptx::cluster_size();
   const std::int32_t row = static_cast<std::int32_t>(blockIdx.x / ranks) * T::kRows;
-  // This thread block's K tiles. The launch gives each at least one.
+  // This thread block's K tiles. The launch ensures that each has at least one.
   const auto cut = [&](unsigned at) {
     return static_cast<std::int32_t>(static_cast<unsigned>(params.k_tiles) * at / ranks);
   };
   const std::int32_t begin = cut(rank), count = cut(rank + 1) - begin;
-  // All warps meet at the same barriers, one by one: synccheck finds fault with barriers of a cluster that
-  // producers and consumers reach in branches of their own.
+  // All warps wait at the same barriers, one by one: synccheck reports cluster barriers that producers and
+  // consumers reach in separate branches.
   const bool consumes = warpgroup < T::kConsumers;
   OfOutput of;
   Sums<T> sums;
@@ -186,7 +185,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     __syncwarp();
   }
-  __syncthreads();  // the sums take the place of the rings
+  __syncthreads();  // the sums overwrite the rings
   if (consumes) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   ptx::cluster_sync();
   if (consumes) store_share<T>(params, to, shared, of, row, rank, ranks);
   __syncwarp();
-  if (ranks > 1) ptx::cluster_sync();  // the others still read this one's sums
+  if (ranks > 1) ptx::cluster_sync();  // the others may still read this one's sums
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24

@@ -12,10 +12,10 @@ namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
 constexpr int kMostTokens = 64;
-// Clocks of a multiprocessor: for a K tile, and for each further thread block of a cluster.
+// Clocks of a multiprocessor: per K tile, and per further thread block of a cluster.
 constexpr double kKTileClocks = 500, kRankClocks = 900;
-// What a call takes beside the stream and kLaunchUs, by instance (kDecodeTokens): the first stages of the
-// ring and the sums of the last. Without it calls of 5 to 9 us were expected to take .66 to .9 of that.
+// The fixed time of a call beside the stream and kLaunchUs, by instance (kDecodeTokens): the first stages of
+// the ring and the last sums. Without it, predictions of calls of 5 to 9 us were .66 to .9 of their times.
 constexpr double kStartUs[] = {1.3, 1.5, 3};
 
 double start_us(std::int64_t tokens) {

@@ -1,15 +1,15 @@
 // Expands stored values into the registers of wgmma's operand a, which is W^T: its rows are in features, and
 // the sixteen k of an instruction are rows of W.
 //
-// Which of 64 in features are which rows of a is free, so a lane's four rows (lane / 4 and 8 further, of two
-// instructions) are the four members of one group. It then loads a group's two values as a word, from four
-// rows of W, and needs nothing of other lanes:
+// The assignment of 64 in features to rows of a is free, so a lane's four rows (lane / 4 and 8 further, of
+// two instructions) are the four members of one group. It then loads a group's two values as a word, from
+// four rows of W, and needs no data of other lanes:
 //
 //   instruction 0  row r: member 0 of group r   row r + 8: member 1        r = lane / 4, of a warp's 8 groups
 //   instruction 1  row r: member 2              row r + 8: member 3
 //
 // prmt gives each member its value or zero. Its selectors come from a table in shared memory, whose sixteen
-// words lie in sixteen banks; computing them takes twice the instructions of the loop.
+// words are in sixteen banks; computing them takes twice the instructions of the loop.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,16 +29,16 @@ __device__ __forceinline__ std::uint32_t permuted(std::uint32_t low, std::uint32
   return bytes;
 }
 
-/// A byte for each member of a group whose positions are `bits`: the selectors of its two bytes, out of the
-/// group's word (0 to 3) or of zero (4 to 7).
+/// A byte per member of a group whose positions are `bits`: the selectors of its two bytes, from the group's
+/// word (0 to 3) or from zero (4 to 7).
 __device__ __forceinline__ std::uint32_t selectors_of(unsigned bits) {
   return 0x44444444u ^ 0x54u << (bits & 3u) * 8 ^ 0x76u << (bits >> 2) * 8;
 }
 
-/// What a lane reads of a stage, relative to it.
+/// The offsets at which a lane reads a stage.
 template <class T>
 struct Reader {
-  std::uint32_t values[2];  // of rows 2 q and 2 q + 1 of the first step
+  std::uint32_t values[2];  // rows 2 q and 2 q + 1 of the first step
   std::uint32_t positions, table, rotation;
 
   __device__ __forceinline__ Reader(const Shared<T>& shared, int warpgroup)
@@ -51,13 +51,13 @@ struct Reader {
       values[i] = block * T::kValuesBytes + (step * 16 + row) * 128 + (chunk ^ row) * 16 + r % 4 * 4;
     }
     positions = T::kPositionsAt + block * T::kPositionsBytes + ((step * 4 + warp) * 4 + q) * 16;
-    rotation = (4 * r - 2) % 32;  // four bits to bits 2 to 5, where they count words of the table
+    rotation = (4 * r - 2) % 32;  // moves four bits to bits 2 to 5, as word offsets in the table
   }
 
   /// a: the registers of the two instructions of step kStep of the stage at the shared address `stage`.
   template <int kStep>
   __device__ __forceinline__ void expand(std::uint32_t (&a)[2][4], std::uint32_t stage) const {
-    std::uint32_t bits[4], low[4], high[4];  // of the four rows; members 0 and 1, 2 and 3
+    std::uint32_t bits[4], low[4], high[4];  // the four rows'; members 0 and 1, 2 and 3
     ptx::ld_shared<4>(bits, stage + positions + kStep * 256);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

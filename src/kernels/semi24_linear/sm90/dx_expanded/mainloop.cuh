@@ -37,8 +37,8 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const Shared<T>
   }
 }
 
-/// Copies the positions, in the order of tile.cuh; the second producer warp calls it. TMA would want rows of
-/// positions to be multiples of 16 bytes. Beyond W they are zero, and so are the values there.
+/// Copies the positions, in the order of tile.cuh; the second producer warp calls it. TMA would require rows
+/// of positions at multiples of 16 bytes. Past W they are zero, and so are the values.
 template <class T>
 __device__ __forceinline__ void copy_positions(const Params& params, const Shared<T>& shared,
                                                std::int32_t input, std::int32_t begin, std::int32_t count) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply(float (&sums)[kSums], const std::uint32
     ptx::wgmma_rs_f16<false>(sums, a, b);
 }
 
-/// sums = W^T dY^T over the warpgroup's steps of `count` K tiles. While the products of a step are under way,
+/// sums = W^T dY^T over the warpgroup's steps of `count` K tiles. While the products of a step are in flight,
 /// the next one is expanded into the other registers.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(Sums<T>& sums, const Shared<T>& shared, int warpgroup,
@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply_tiles(Sums<T>& sums, const Shared<T>& s
   for (int i = 0; i < 2; ++i)
 #pragma unroll
     for (int j = 0; j < T::kTokens / 2; ++j) sums[i][j] = 0.0f;
-  std::uint32_t even[2][4], odd[2][4] = {};  // apart, because products that are under way still read theirs
+  std::uint32_t even[2][4], odd[2][4] = {};  // two sets, because products in flight still read theirs
 #pragma unroll 1
   for (std::int32_t k = 0; k < count; ++k) {
     const StageOf<T::kStages> stage(static_cast<unsigned>(k));
@@ -106,7 +106,7 @@ __device__ __forceinline__ void multiply_tiles(Sums<T>& sums, const Shared<T>& s
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       ptx::keep(before);
-      // All threads give a stage back, since each has read values there.
+      // All threads release a stage, since each has read values there.
       if (kStep == 0 && k > 0) pipeline.release(StageOf<T::kStages>(static_cast<unsigned>(k - 1)).index);
     };
     step.template operator()<0>(even, odd);

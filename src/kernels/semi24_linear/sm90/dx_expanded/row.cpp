@@ -11,13 +11,13 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Clocks of a multiprocessor of an H100, by tile: for kDepth rows of W, and for a tile's first copies and
+// Clocks of a multiprocessor of an H100, by tile: per kDepth rows of W, and per tile for its first copies and
 // last stores.
 constexpr double kStepClocks[semi24_dx::kTileCount] = {950, 950, 1950},
                  kTileClocks[semi24_dx::kTileCount] = {2500, 4000, 4500};
-// A cluster's meetings, and reading the sums of each further thread block.
+// A cluster's barriers, and the sums of each further thread block.
 constexpr double kClusterClocks = 700, kRankClocks = 150;
-constexpr double kMemoryShare = 0.8;  // of the memory's rate
+constexpr double kMemoryShare = 0.8;  // fraction of the DRAM rate
 constexpr const char* kCaveat = "zeros of W between stored elements are multiplied, so a NaN in dY spreads";
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {

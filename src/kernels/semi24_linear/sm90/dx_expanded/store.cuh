@@ -1,4 +1,4 @@
-// The ends of a tile: sums from registers to outputs, or by way of shared memory where warpgroups and thread
+// The ends of a tile: sums go from registers to outputs, or through shared memory if warpgroups and thread
 // blocks have sums of the same outputs.
 #pragma once
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ uint2 rounded(float a, float b, float c, float d) {
   return make_uint2(T::Element::pair(a, b), T::Element::pair(c, d));
 }
 
-/// Of each of its tokens a thread has the four in features of its group, eight lanes 64 bytes.
+/// For each of its tokens a thread has the four in features of its group, eight lanes 64 bytes.
 template <class T>
 __device__ __forceinline__ void store_sums(const Params& params, const Sums<T>& sums, int warpgroup,
                                            std::int32_t input, std::int32_t token) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_sums(const Params& params, const Sums<T>& 
   }
 }
 
-/// Puts a warpgroup's sums where the others find them.
+/// Writes a warpgroup's sums to shared memory for the others.
 template <class T>
 __device__ __forceinline__ void share_sums(Shared<T>& shared, const Sums<T>& sums, int warpgroup) {
   const std::int32_t lane = threadIdx.x % 32, group = threadIdx.x / 32 % 4 * 8 + lane / 4;

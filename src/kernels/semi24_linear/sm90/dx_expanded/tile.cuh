@@ -1,5 +1,5 @@
-// The tiles of dx_expanded and what a stage of its ring holds: for 64 rows of W their stored values, their
-// positions and dY.
+// The tiles of dx_expanded and the content of a stage of its ring: for 64 rows of W their stored values,
+// their positions and dY.
 //
 //   values     [blocks of 128 in features][64 rows][128 bytes], swizzled by TMA: 64 stored values are 32
 //              groups, which are 128 in features
@@ -22,7 +22,7 @@
 namespace sparseloom::kernels::cuda::semi24_dx {
 
 /// kDivides_: the two consumer warpgroups have the same 128 in features and each every other half of a stage;
-/// otherwise each has 128 of its own.
+/// otherwise each has its own 128.
 template <class Element_, int kTokens_, bool kDivides_, int kStages_>
 struct Tile {
   using Element = Element_;
@@ -30,19 +30,19 @@ struct Tile {
   static constexpr bool kDivides = kDivides_;
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
   static constexpr int kBlocks = kDivides ? 1 : 2, kInputs = kBlocks * 128;
-  static constexpr int kSteps = kDivides ? 2 : 4;  // of 16 rows, of a warpgroup and stage
+  static constexpr int kSteps = kDivides ? 2 : 4;  // steps of 16 rows, per warpgroup and stage
 
-  static constexpr int kValuesBytes = kDepth * 128, kPositionsBytes = kDepth * 16;  // of a block
+  static constexpr int kValuesBytes = kDepth * 128, kPositionsBytes = kDepth * 16;  // bytes of a block
   static constexpr int kPositionsAt = kBlocks * kValuesBytes, kXAt = kPositionsAt + kBlocks * kPositionsBytes;
   static constexpr int kStageBytes = kXAt + kTokens * 128;
-  static_assert(kXAt % 1024 == 0 && kStageBytes % 1024 == 0, "units of the swizzle");
+  static_assert(kXAt % 1024 == 0 && kStageBytes % 1024 == 0, "swizzled tiles start at multiples of 1024");
 
-  // Where sums fill the registers of a thread; the others launch with enough.
+  // Whether sums fill a thread's registers; otherwise the launch provides enough.
   static constexpr bool kMovesRegisters = !kDivides;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
                     ptx::registers_at_launch(kThreads) * (kConsumers + 1),
-                "claims must not exceed what is released");
+                "claimed registers must not exceed the released ones");
 
   static constexpr std::uint64_t kDescriptor = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024, 0);
 };
@@ -56,7 +56,7 @@ struct Params {
   std::int32_t position_bytes, tiles_of_depth;
 };
 
-// Four floats more than in features: the lanes of a quarter of a warp then meet all banks.
+// Four floats more than in features, so that the lanes of a quarter of a warp use all banks.
 inline constexpr int kSumsStride = 128 + 4;
 
 template <class T>
@@ -66,7 +66,7 @@ struct Shared {
     float sums[T::kDivides ? T::kConsumers : 1][T::kDivides ? T::kTokens : 1][kSumsStride];
   };
   alignas(8) std::uint64_t full[T::kStages], empty[T::kStages];
-  std::uint32_t selectors[16];  // of expand.cuh
+  std::uint32_t selectors[16];  // see expand.cuh
 };
 
 }  // namespace sparseloom::kernels::cuda::semi24_dx

@@ -1,5 +1,5 @@
-// What the kernels multiply and write: one tag for each operand type. Whatever the type, one wgmma.sp takes
-// 32 bytes of a row of values and 64 of x, so that tiles, rings and descriptors differ only in counts.
+// The operand types of the kernels: one tag for each. For every type, one wgmma.sp takes 32 bytes of a row of
+// values and 64 of x, so that tiles, rings and descriptors differ only in counts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,9 +15,9 @@ namespace sparseloom::kernels::cuda::semi24 {
 
 /// Constants of every tag:
 ///
-///   kBytes      of a value
+///   kBytes      bytes of a value
 ///   kScaled     sums are multiplied by the operands' scales before the bias is added; out and bias are then
-///               of bf16, or of fp32 where the product says so
+///               of bf16, or of fp32 if the product says so
 ///   kPromoted   the tensor cores' own sums end after 128 columns and are added up in fp32 registers
 struct Plain16 {
   using Sum = float;
@@ -51,7 +51,7 @@ struct F16 : Plain16 {
   }
 };
 
-/// to_f32 and pair are those of a bf16 output.
+/// to_f32 and pair are for a bf16 output.
 struct Plain8 {
   static constexpr int kBytes = 1;
   static constexpr bool kScaled = true;
@@ -61,8 +61,8 @@ struct Plain8 {
   }
 };
 
-/// The tensor cores keep some 14 bits of a sum of 8-bit floats, so that no sum of theirs is longer than 128
-/// inputs, as in the vendor's product without fast accumulation.
+/// The tensor cores keep some 14 bits of a sum of 8-bit floats, so they sum at most 128 inputs, as cuBLAS
+/// does without fast accumulation.
 struct E4m3 : Plain8 {
   using Sum = float;
   static constexpr DType kDtype = DType::f8e4m3;
@@ -74,7 +74,7 @@ struct E4m3 : Plain8 {
   }
 };
 
-/// For callers who accept sums as the tensor cores keep them (torch's use_fast_accum).
+/// For callers who accept the tensor cores' precision of sums (torch's use_fast_accum).
 struct FastE4m3 : E4m3 {
   static constexpr bool kPromoted = false;
 };
@@ -90,7 +90,7 @@ struct I8 : Plain8 {
   }
 };
 
-/// The bias of one output; 0 where there is none.
+/// The bias of one output, or 0.
 template <class Element>
 __device__ __forceinline__ float bias_of(const void* bias, bool in_f32, std::int32_t output) {
   if (bias == nullptr) return 0.0f;

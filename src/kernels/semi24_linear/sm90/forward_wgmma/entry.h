@@ -7,8 +7,8 @@ namespace sparseloom::kernels::cuda {
 
 namespace semi24 {
 
-/// The tiles, rows of W x tokens, in the order of the schedule's variants. Promoted sums take as many
-/// registers again, for which the first tile has none.
+/// The tiles, rows of W x tokens, in the order of the schedule's variants. Promoted sums need twice the
+/// registers, too many for the first tile.
 struct TileShape {
   int rows, tokens;
 };

@@ -3,10 +3,10 @@
 //   out [m, rows] = act(x [m, cols] W^T + bias) + residual          bf16 and f16
 //   out [m, rows] = act(scales x [m, cols] W^T + bias)              e4m3 and int8, as matmul_args.h says
 //
-// W is the operand that wgmma.sp takes as sparse, so rows of W lie along M and tokens along N. Values come
-// straight from memory of record, whose rows are K-major. One producer warp copies weights and another x, by
-// TMA; two consumer warpgroups multiply, each half of the tile's rows by all of its tokens. The sum of an
-// output is formed in ascending order along K by every instance; promoted sums of e4m3, in pieces of 128.
+// W is wgmma.sp's sparse operand, so rows of W lie along M and tokens along N. Values come straight from
+// memory of record, whose rows are K-major. One producer warp copies weights and another x, by TMA; two
+// consumer warpgroups multiply, each half of the tile's rows by all of its tokens. Every instance sums an
+// output in ascending order along K; promoted sums of e4m3 in runs of 128.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) semi24_wgmma_kernel(const __gr
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
   const Stages<T> stages(shared.rings, shared.barriers);
   unsigned turn = 0;
   if (warpgroup == T::kConsumers) {

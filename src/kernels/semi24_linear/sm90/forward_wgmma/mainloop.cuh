@@ -15,7 +15,7 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// The rings as a thread sees them. `turn` counts K tiles from the kernel's start; a K tile is one stage of
+/// A thread's view of the rings. `turn` counts K tiles from the kernel's start; a K tile is one stage of
 /// weights, and two of x.
 template <class T>
 class Stages {
@@ -29,9 +29,9 @@ class Stages {
         weights_at_(ptx::shared_address(&rings.weights)),
         x_at_(ptx::shared_address(&rings.x)) {}
 
-  /// One thread calls it. Every thread of the consumers gives a stage of weights back, since each has read
-  /// metadata there; x is read by wgmma alone, and one lane of a warp gives its stages back. Rejected: a
-  /// __syncwarp() and one lane for the weights too, where racecheck does not see the other lanes' reads end.
+  /// One thread calls it. Every consumer thread releases a stage of weights, since each has read metadata
+  /// there; only wgmma reads x, and one lane per warp releases its stages. Rejected: a __syncwarp() and one
+  /// lane for the weights too, where racecheck does not see that the other lanes' reads have ended.
   static __device__ __forceinline__ void init(Barriers<T>& barriers) {
     Pipeline::init(barriers.full, barriers.empty, 1, T::kConsumers * 128);
     Pipeline::init(barriers.x_full, barriers.x_empty, 1, T::kConsumers * 4);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void copy_weights(const Params& params, const Stages<
   ptx::tma_load_2d(to, &params.values, k_tile * (T::kCols / 2), row, full);
 #pragma unroll
   for (int i = 0; i < T::kMetadataTiles; ++i) {
-    // Beyond the last row W is zero, whatever the metadata says, as long as it is valid.
+    // Past the last row W is zero, whatever the metadata says, as long as it is valid.
     const std::int32_t tile = min(row / static_cast<int>(kMetadataRows) + i, params.metadata_rows - 1);
     ptx::bulk_load(to + T::kMetadataAt + i * T::kMetadataBytes,
                    params.metadata + (std::int64_t{tile} * params.k_tiles + k_tile) * T::kMetadataBytes,
@@ -83,13 +83,13 @@ __device__ __forceinline__ void copy_x(const Params& params, const Stages<T>& st
   }
 }
 
-/// A thread's metadata of half a K tile: for each block of rows a word that serves both steps of 16-bit
-/// operands, or one for each step.
+/// A thread's metadata of half a K tile: per block of rows one word that serves both steps of 16-bit
+/// operands, or one word per step.
 template <class T>
 using Metadata = std::uint32_t[T::kBlocks][2 / T::Element::kBytes];
 
-/// Half kHalf of the K tile after `turn` others, once it is there: its metadata and, as descriptors have
-/// them, the addresses of its weights and x.
+/// Half kHalf of the K tile after `turn` others, once it has landed: its metadata and the descriptor
+/// addresses of its weights and x.
 template <class T, int kHalf>
 struct Half {
   typename Stages<T>::Weights stage;
@@ -123,8 +123,8 @@ struct Half {
   }
 };
 
-/// Multiplies half kHalf of the K tile after `turn` others, and then waits for the half before: its registers
-/// of metadata and its stages are free, and the stages are given back unless it is the `first` one.
+/// Multiplies half kHalf of the K tile after `turn` others, and then waits for the previous half: its
+/// registers of metadata and its stages are free, and the stages are released unless it is the `first` one.
 template <class T, int kHalf>
 __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metadata, const Metadata<T>& before,
                                               const Stages<T>& stages, int warpgroup, unsigned turn,
@@ -147,8 +147,8 @@ __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metada
   }
 }
 
-/// The same for promoted sums: the products of each block become a sum of their own, which is added to the
-/// others when it is complete. The other warpgroup multiplies meanwhile.
+/// Multiplies with promoted sums: the products of each block are summed separately, and added to the others
+/// when complete. The other warpgroup multiplies meanwhile.
 template <class T, int kHalf>
 __device__ __forceinline__ void multiply_half_promoted(Sums<T>& sums, const Stages<T>& stages, int warpgroup,
                                                        unsigned turn) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Stages<T>& st
       multiply_half_promoted<T, 1>(sums, stages, warpgroup, turn + k);
     }
   } else {
-    Metadata<T> even, odd = {};  // apart, because products that are under way still read theirs
+    Metadata<T> even, odd = {};  // two sets, because products in flight still read theirs
 #pragma unroll 1
     for (std::int32_t k = 0; k < k_tiles; ++k) {
       multiply_half<T, 0>(sums, even, odd, stages, warpgroup, turn + k, k == 0);

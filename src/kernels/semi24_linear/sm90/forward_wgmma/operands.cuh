@@ -1,4 +1,4 @@
-// The operands of a product as TMA sees them, for this kernel and for the one of few tokens.
+// The tensor maps of a product, for this kernel and for the one for few tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sparseloom::kernels::cuda::semi24 {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Fills in what both kernels read. Returns false if TMA cannot address the operands.
+/// Fills in the parameters that both kernels read. Returns false if TMA cannot address the operands.
 template <class T>
 bool describe_inputs(Params& params, const Semi24Product& product) noexcept {
   const MatmulArgs& args = product.args;

@@ -9,11 +9,11 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Clocks of a multiprocessor for a K tile, by tile, of 16-bit and of 8-bit operands, and for a tile's first
-// copies and stores. A box of the residual is awaited before the next one is asked for.
+// Clocks of a multiprocessor per K tile, by tile, for 16-bit and 8-bit operands, and per tile for its first
+// copies and stores. A box of the residual is awaited before the next one is requested.
 constexpr double kKTileClocks[2][semi24::kTileCount] = {{2520, 1840, 1110, 750}, {2650, 1950, 1060, 700}},
                  kTileClocks = 3700, kResidualClocks = 1000;
-constexpr double kMemoryShare = 0.7;  // of the memory's rate, which few stages in flight leave
+constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 bool promotes(const LinearProblem&) { return false; }
 bool promotes(const Semi24ScaledProblem& p) { return p.dtype == DType::f8e4m3 && !p.fast_accum; }
@@ -30,7 +30,7 @@ Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Prop
   for (int i = promotes(p) ? semi24::kFirstPromotedTile : 0; i < semi24::kTileCount; ++i) {
     const semi24::TileShape& tile = semi24::kTiles[i];
     const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
-    if (tiles >= 2147483648.0) return "has more tiles than the kernel counts";
+    if (tiles >= 2147483648.0) return "counts tiles in 31 bits, and there are more";
     const double boxes = p.residual ? tile.rows / 128 * (tile.tokens / 32) : 0;
     const double clocks = tiles_of(p.cols, k_tile_of(p)) * kKTileClocks[is_scaled(p.dtype)][i] + kTileClocks +
                           boxes * kResidualClocks;

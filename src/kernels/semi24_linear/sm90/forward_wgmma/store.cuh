@@ -1,9 +1,8 @@
 // The epilogue of a warpgroup: out = round(act(sums + bias) + residual), where sums of 8-bit operands are
 // scaled first. The sums have rows of W along M, so they are transposed on their way through shared memory,
 // in boxes of 32 tokens x 64 outputs that the four warps fill together, 16 outputs each. TMA stores the boxes
-// and clips at the last token and output; the stores run on while the next tile is multiplied. Outputs of
-// fp32, which 8-bit operands may have, go straight to memory: eight lanes have eight outputs of a token, a
-// sector.
+// and clips at the last token and output; the stores run on while the next tile is multiplied. fp32 outputs
+// of 8-bit operands go straight to memory: eight lanes have eight outputs of a token, a sector.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -41,7 +40,7 @@ struct Scales<T, true> {
 template <class T>
 class Store {
  public:
-  static constexpr int kBoxes = T::kTokens / T::kStoreTokens;  // of a block of 64 rows
+  static constexpr int kBoxes = T::kTokens / T::kStoreTokens;  // boxes of a block of 64 rows
   static_assert(T::kBlocks * kBoxes % 2 == 0, "every tile begins with phase 0 of the residual's barrier");
 
   __device__ __forceinline__ Store(Staging<T>& staging, std::uint64_t (&residual)[T::kConsumers],
@@ -75,7 +74,7 @@ class Store {
 
   __device__ __forceinline__ void end(const Params& params, std::int32_t token, const Sums<T>& sums) {
     if constexpr (T::Element::kScaled) {
-      // All warps have read the scales of the tile before: they met behind its last box.
+      // All warps have read the previous tile's scales: they synchronised after its last box.
 #pragma unroll
       for (int i = 0; i < kScaleTurns; ++i) {
         const int own = i * 128 + static_cast<int>(threadIdx.x % 128);
@@ -104,7 +103,7 @@ class Store {
   static __device__ __forceinline__ int warp() { return threadIdx.x / 32 % 4; }
   __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
 
-  /// The scales of tokens `of` + 2 (lane % 4) and the next; 1 where there are none.
+  /// The scales of tokens `of` + 2 (lane % 4) and the next; 1 if there are none.
   struct Pair {
     float each[2];
   };
@@ -118,7 +117,7 @@ class Store {
     return pair;
   }
 
-  /// Sum i of a block, of output lane / 4 + `half` * 8, with scales and bias.
+  /// Sum i of a block, for output lane / 4 + `half` * 8, with scales and bias.
   __device__ __forceinline__ float finished(const Sums<T>& sums, int block, int i, int half,
                                             float x_scale) const {
     const int own = block * 2 + half;
@@ -139,7 +138,7 @@ class Store {
       float* to = params.out_f32 + (token + lane() % 4 * 2) * stride + row;
 #pragma unroll
       for (int first = 0; first < T::kTokens; first += 8, left -= 8, to += 8 * stride) {
-        asm volatile("" : "+l"(to), "+r"(left));  // else all addresses and predicates are computed ahead
+        asm volatile("" : "+l"(to), "+r"(left));  // or all addresses and predicates would be computed ahead
         const Pair x_scales = x_scales_of(first);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -154,8 +153,8 @@ class Store {
   __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const Sums<T>& sums,
                                             Function activation) {
     const bool leader = warp() == 0 && ptx::elect_lane();
-    // Where this lane's row is among 16 tokens, as stmatrix and ldmatrix take them: it has tokens from 8
-    // (lane / 16) on and outputs from 8 (lane / 8 % 2) on.
+    // This lane's row among 16 tokens, for stmatrix and ldmatrix: it has tokens from 8 (lane / 16) on and
+    // outputs from 8 (lane / 8 % 2) on.
     const std::uint32_t own =
         (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
 #pragma unroll
@@ -163,7 +162,7 @@ class Store {
       const int block = n / kBoxes, first = n % kBoxes * T::kStoreTokens;
       const std::int32_t column = row_ + block * 64;
       const std::uint32_t box = staging_ + n % T::kStagingBuffers * T::kStoreBytes;
-      // Wait until the last store from this buffer has read it, or for the residual in it.
+      // Wait until the buffer's last store has read it, or for the residual in it.
       if (leader) {
         ptx::bulk_wait_read<T::kStagingBuffers - 1>();
         if constexpr (kAdds) {
@@ -210,7 +209,7 @@ class Store {
   const int warpgroup_;
   const std::uint32_t staging_, x_scales_, residual_;
   std::int32_t row_;            // the warpgroup's first row of W
-  float bias_[T::kBlocks * 2];  // of the lane's outputs: lane / 4 and lane / 4 + 8 of the warp's 16
+  float bias_[T::kBlocks * 2];  //  4 and lane / 4 and lane / 4 + 8 of the warp's 16
   Scales<T> scales_;
 };
 

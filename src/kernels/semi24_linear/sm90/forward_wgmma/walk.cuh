@@ -1,4 +1,4 @@
-// Which tiles a thread block multiplies, in which order.
+// The order in which a thread block computes its tiles.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 namespace sparseloom::kernels::cuda::semi24 {
 
 /// Thread block i takes tiles i, i + gridDim.x, and so on. Tiles of rows are the inner loop, so that the GPU
-/// works on few tokens at a time and L2 serves them; where W is larger than L2, all tokens pass over a chunk
-/// of its rows before the next chunk begins.
+/// works on few tokens at a time and L2 serves them; if W is larger than L2, all tokens pass over a chunk of
+/// its rows before the next chunk begins.
 template <class T>
 class Tiles {
  public:
