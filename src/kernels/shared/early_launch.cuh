@@ -1,6 +1,6 @@
-// Host side of launches that may begin while the kernel before them on the stream ends (programmatic
-// dependent launch), and of launches in clusters. The device side is ptx/griddepcontrol.cuh. A CUDA graph
-// keeps the order as an edge of its own kind.
+// Host side of launches that may begin while the previous kernel on the stream ends (programmatic dependent
+// launch), and of launches in clusters. The device side is ptx/griddepcontrol.cuh. A CUDA graph keeps the
+// order as a programmatic edge.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -79,12 +79,12 @@ cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaShared
   return status;
 }
 
-/// Whether the code of this kernel that the device runs waits for earlier kernels, as launch_kernel's `early`
-/// requires. Code made from the PTX of sm_80 does not, on any device. The answer is kept for each device;
+/// Whether the kernel's code that the device runs waits for earlier kernels, as launch_kernel's `early`
+/// requires. Code compiled from the PTX of sm_80 does not, on any device. The answer is kept per device;
 /// beyond device 31 it is false.
 template <auto kKernel>
 bool waits_for_earlier(int device) {
-  static std::atomic<std::uint64_t> known{0};  // two bits each: whether asked, and the answer
+  static std::atomic<std::uint64_t> known{0};  // two bits per device: whether asked, and the answer
   if (device < 0 || device >= 32) return false;
   const std::uint64_t word = known.load(std::memory_order_relaxed) >> (2 * device);
   if (word & 1) return word & 2;

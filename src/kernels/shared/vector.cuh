@@ -9,8 +9,8 @@ template <class Element, int kBytes = 16>
 struct alignas(kBytes) Vector {
   static constexpr int kCount = kBytes / sizeof(Element);
   static constexpr int kShift = kCount == 16 ? 4 : kCount == 8 ? 3 : kCount == 4 ? 2 : 1;
-  static_assert(kBytes == 16 || kBytes == 8, "what one load takes");
-  static_assert(kCount == 1 << kShift, "elements of 1, 2, 4 or 8 bytes, two at least");
+  static_assert(kBytes == 16 || kBytes == 8, "one load is 8 or 16 bytes");
+  static_assert(kCount == 1 << kShift, "elements have 1, 2, 4 or 8 bytes, and a vector at least two");
   Element element[kCount];
 };
 

@@ -1,5 +1,5 @@
-// y <- activation(z) + residual, in place or not. The pass computes in fp32 and rounds once. It serves
-// products whose own epilogue cannot do this.
+// y <- activation(z) + residual, in place or not, computed in fp32 and rounded once. It serves products whose
+// own epilogue does not support this.
 //
 //   grid.x: 16-byte vectors of a row, two per thread    grid.y: rows, strided
 //   If no matrix has gaps between its rows, all rows count as one.
@@ -30,7 +30,7 @@ struct Params {
   Activation activation;
 };
 
-/// One vector of a row. kWhole: all of its elements lie inside the matrix.
+/// One vector of a row. kWhole: all of its elements are inside the matrix.
 template <class Element, bool kWhole>
 struct Step {
   using Lane = Row<Element, kWhole>;

@@ -1,5 +1,5 @@
-// Passes of activations over whole matrices: of products whose epilogue cannot activate, and the gradients of
-// an activation and of the bias before it.
+// Passes of activations over whole matrices: for products whose epilogue cannot apply them, and for the
+// gradients of an activation and of the bias before it.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// y <- activation(z) + residual, all of one shape and dtype. z may be y; a residual without memory is not
-/// added. `stream` is a cudaStream_t. Queues one launch and returns its cudaError_t.
+/// y <- activation(z) + residual, all of one shape and dtype. z may be y; a null residual is not added.
+/// `stream` is a cudaStream_t. Queues one launch and returns its cudaError_t.
 int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
                   const MatrixView& y, void* stream) noexcept;
 
 /// dz <- dy act'(saved) and dbias <- its column sums, in one pass over the matrices (and one over the few
-/// partial sums). Takes f32, f16 and bf16.
+/// partial sums). Supports f32, f16 and bf16.
 struct ActivationGradientArgs {
-  Activation activation = Activation::none;  // with `none`, dz is dy and only dbias can be asked for
+  Activation activation = Activation::none;  // with `none`, dz is dy and only dbias can be requested
   ConstMatrixView dy;
   ConstMatrixView saved;  // same shape as dy; the output for relu, the pre-activation for the others
   MatrixView dz;          // same shape as dy; null data if not wanted
@@ -29,7 +29,7 @@ struct ActivationGradientArgs {
 };
 /// Queues the launches and returns a cudaError_t.
 int sm80_activation_gradient(const ActivationGradientArgs& args) noexcept;
-/// Bytes that dbias needs; without dbias no workspace is needed.
+/// Bytes of workspace for dbias; without dbias none is needed.
 std::size_t sm80_activation_gradient_workspace(std::int64_t rows, std::int64_t cols, DType dtype,
                                                int multiprocessors) noexcept;
 

@@ -1,4 +1,5 @@
-// Host side of activation_gradient.cuh: sizes the workspace, cuts the rows into pieces and launches.
+// Host side of activation_gradient.cuh: sizes the workspace, cuts the rows into segments (pieces) and
+// launches.
 #include <algorithm>
 
 #include "kernels/shared/activation/activation.h"
@@ -14,12 +15,12 @@ using row::Bf16;
 using row::F16;
 using row::F32;
 
-// The rows are cut into as many pieces as the device can run at once; more pieces would only be more sums to
-// add. Few rows form one piece, which needs no second kernel: up to this many rows, a second launch costs
-// more than the SMs that stay idle (measured).
+// The rows are cut into as many segments as the device can run at once; more would only be more sums to add.
+// Few rows form one segment, which needs no second kernel: up to this many rows, a second launch costs more
+// than the idle SMs (measured).
 constexpr std::int64_t kOnePieceRows = 128;
 
-/// Strips of columns and pieces of rows.
+/// Strips of columns and segments (pieces) of rows.
 struct Cut {
   std::int64_t strips, pieces;
 };

@@ -1,13 +1,13 @@
-// The pass of a backward between the output's gradient and the two matrix products: dz = dy * act'(saved).
-// The same pass computes the bias gradient, i.e. the column sums of dz.
+// The first pass of a backward, before the two matrix products: dz = dy * act'(saved). It also computes the
+// bias gradient, the column sums of dz.
 //
-//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows
+//   grid.x: strips of 32 vectors of columns    grid.y: segments (pieces) of the rows
 //   A warp processes one row at a time; each lane holds one vector of it.
 //
-// The pieces take groups of rows in turn, the last rows first. So all thread blocks work on the same region
-// of memory at a time, and what L2 received last is what the next product reads first.
+// The segments take groups of rows in turn, the last rows first. So all thread blocks work on the same region
+// of memory at a time, and the next product first reads the rows that L2 received last.
 //
-// A thread block adds up its piece of a strip and writes fp32 sums; a second kernel adds the pieces in their
+// A thread block adds up its segment of a strip and writes fp32 sums; a second kernel adds the segments in
 // order. The shape and the device fix the order of every sum, so runs agree bitwise. Float atomics would not
 // ensure this.
 #pragma once
@@ -46,8 +46,8 @@ struct Params {
 
 using row::Row;
 
-/// A warp's rows of one group. Rows beyond the last are read as the last one, so that no load is inside a
-/// branch: where branches meet, the code waits for whatever either side loads.
+/// A warp's rows of one group. Rows past the last read the last one, so that no load is inside a branch:
+/// where branches meet, the code waits for the loads of either side.
 template <class Element, bool kWhole, bool kActivated>
 struct Group {
   using Lane = Row<Element, kWhole>;

@@ -46,7 +46,7 @@ struct Row {
   static __device__ __forceinline__ uint4 load(const void* matrix, std::int64_t at, std::int64_t columns) {
     const auto* source = static_cast<const Bits*>(matrix) + at;
     if constexpr (kWhole) {
-      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: L2 should keep what is written
+      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: L2 should keep the results instead
     } else {
       Vector<Bits> vector{};
 #pragma unroll

@@ -1,11 +1,12 @@
-// The index of the blocks whose gate is not zero (live blocks): their lists, and the place of each.
+// The index of the blocks whose gate is not zero (live blocks): their lists, and each block's rank.
 //
 //   place, crow, col     a thread block takes kChunk blocks of the weight
 //   ccol, row, slot      the same over the transposed lists
 //
-// A chunk's first rank is the number of live blocks before it, which each thread block counts anew from the
-// gates: they lie in L2, and nobody waits for another thread block. Rejected: one thread block for all, as
-// topology.cuh has, which scans 65536 gates (4096 x 4096 in blocks of 16) in 32 rounds, the others idle.
+// A chunk's first rank is the number of live blocks before it, which each thread block recounts from the
+// gates: they are in L2, and no thread block waits for another. Rejected: one thread block for all, as in
+// topology.cuh, which scans 65536 gates (4096 x 4096 in blocks of 16) in 32 rounds while other
+// multiprocessors idle.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,13 +22,13 @@ inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr int kPerThread = 8, kChunk = kThreads * kPerThread;  // blocks of a thread, of a thread block
 inline constexpr int kFew = 32 * kThreads;  // blocks of a LiveSet, whose gates one thread block reads
 
-/// The weight, its gates, and what is written of both.
+/// The weight, its gates, and the outputs.
 struct Lists {
   std::int64_t blocks, block_rows, block_cols;
-  const std::int32_t *crow, *col, *ccol, *row, *slot;  // of the weight
+  const std::int32_t *crow, *col, *ccol, *row, *slot;  // the weight's
   const float* gates;
   const void* values;
-  std::int32_t *index, *place;  // of what is left
+  std::int32_t *index, *place;  // the live blocks' index and each block's rank
   void* gated;
   IndexSegments at;
   unsigned chunks;
@@ -39,9 +40,9 @@ __device__ __forceinline__ std::int32_t warp_sum(std::int32_t x) {
   return x;
 }
 
-/// Ranks of a chunk's live entries among all, and how many there are in all. The warps' sums come first, at
-/// multiples of 16 bytes: behind `through`, the compiler widened their loads to whole vectors that began with
-/// its last entry, which another thread writes meanwhile (racecheck).
+/// Ranks of a chunk's live entries among all, and the total. The warps' sums come first, at multiples of 16
+/// bytes: after `through`, the compiler widened their loads to whole vectors that began with its last entry,
+/// which another thread writes meanwhile (racecheck).
 struct Ranks {
   alignas(16) std::int32_t before[kWarps];
   std::int32_t all[kWarps], own[kWarps];
@@ -68,7 +69,7 @@ __device__ __forceinline__ std::int32_t rank_chunk(Ranks& ranks, std::int64_t fi
     mine[u] = i < count && live(i);
     own += mine[u];
   }
-  std::int32_t through = own;  // of this lane and those below
+  std::int32_t through = own;  // of this lane and the lower ones
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
     const std::int32_t lower = __shfl_up_sync(kWarp, through, distance);
@@ -93,8 +94,8 @@ __device__ __forceinline__ std::int32_t rank_chunk(Ranks& ranks, std::int64_t fi
   return total;
 }
 
-/// to[r] = the number of live entries before entry bounds[r], of those r whose entry lies in this chunk. The
-/// last chunk has the end of the list, too.
+/// to[r] = the number of live entries before entry bounds[r], for those r whose entry is in this chunk. The
+/// last chunk includes the end of the list.
 __device__ __forceinline__ void write_bounds(const Ranks& ranks, std::int64_t first, bool last,
                                              const std::int32_t* bounds, std::int64_t count,
                                              std::int32_t* to) {
@@ -136,12 +137,12 @@ __device__ __forceinline__ void write_rows(const Lists& lists) {
   clear_gap(lists.index, lists.at.col + blocks, lists.at.ccol);
 }
 
-/// All live blocks as bits, and how many of them lie before each word.
+/// All live blocks as bits, and the number of live blocks before each word.
 struct LiveSet {
   std::uint32_t word[kThreads];
   std::int32_t before[kThreads];
 
-  /// The rank of block i among the live ones; -1 if it is not one of them.
+  /// The rank of block i among the live ones; -1 if it is not live.
   __device__ std::int32_t place(std::int64_t i) const {
     const std::uint32_t bits = word[i / 32], bit = 1u << (i % 32);
     return (bits & bit) != 0 ? before[i / 32] + __popc(bits & (bit - 1)) : -1;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void fill(LiveSet& live, const float* gates, std::int
   __syncthreads();
 }
 
-/// chunk: which kChunk entries of the transposed lists. place(i): the rank of block i, or -1.
+/// chunk: index of a run of kChunk entries of the transposed lists. place(i): the rank of block i, or -1.
 template <class Place>
 __device__ __forceinline__ void write_columns(const Lists& lists, unsigned chunk, const Place& place_of) {
   __shared__ Ranks ranks;

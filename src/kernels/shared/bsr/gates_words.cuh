@@ -1,5 +1,5 @@
-// The values that gates multiply, as their kernels read and write them: f32, f16 or bf16, one by one or in
-// vectors of 16 bytes, in fp32 in between.
+// The access of gates' kernels to the values: f32, f16 or bf16, one by one or in vectors of 16 bytes, as fp32
+// in between.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -44,7 +44,7 @@ struct Words {
   __device__ static void store(T* to, const Word& word) { *reinterpret_cast<Word*>(to) = word; }
 };
 
-/// Whether vectors of 16 bytes may be read and written at all of them.
+/// Whether all of them may be read and written in vectors of 16 bytes.
 template <class... Pointer>
 bool aligned(const Pointer*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) % 16) == 0;

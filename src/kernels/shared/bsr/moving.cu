@@ -9,9 +9,9 @@ namespace sparseloom::kernels::cuda {
 namespace {
 
 constexpr int kClearThreads = 256;
-constexpr std::int64_t kMostClearing = 1056;  // eight thread blocks to each of an H200's SMs
+constexpr std::int64_t kMostClearing = 1056;  // eight thread blocks per SM of an H200
 
-// A thread block clears free slots, one after another; how many there are is on the device.
+// A thread block clears one free slot after another; their number is on the device.
 template <class Word>
 __global__ void __launch_bounds__(kClearThreads)
     clear_kernel(Word* __restrict__ blocks, std::int64_t block_words,

@@ -1,6 +1,6 @@
 // values[i, t][r, c] = dense[bm * row(i) + r, t, bn * col[i] + c] for every stored block i and tap t (one,
-// but for the weight of a convolution); elements outside dense are zero. A second entry point adds these to
-// fp32 values instead.
+// except for the weight of a convolution); elements outside dense are zero. A second entry point adds these
+// to fp32 values instead.
 //
 //   grid.x: `parts` thread blocks per block row, which share the elements of its blocks, 16 bytes at a time
 //
@@ -34,11 +34,11 @@ struct Params {
   unsigned taps;
   unsigned parts;
   int row_shift, col_shift;  // log2 of the block's sides
-  bool values_aligned;       // to 16 bytes; else that operand is accessed by elements
+  bool values_aligned;       // to 16 bytes; otherwise that operand is accessed element by element
   bool dense_aligned;
 };
 
-/// kCount elements of one tap of a row of dense, zeros from column `cols` on.
+/// kCount elements of one tap of a row of dense, with zeros from column `cols` on.
 template <class Word>
 __device__ __forceinline__ Vector<Word> read_dense(const Params<Word>& params, std::int64_t row, unsigned tap,
                                                    std::int64_t col) {

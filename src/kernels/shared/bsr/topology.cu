@@ -1,5 +1,5 @@
 // Launches for a change of topology: one kernel rebuilds the index tables (topology.cuh), two others move the
-// values with their blocks, out of their old slots and into the new ones.
+// values with their blocks, from their old slots to the new ones.
 #include <bit>
 #include <utility>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMoveThreads = 256;
 constexpr std::int64_t kEach = 4;  // words in flight per thread
-// Static shared memory of the topology kernel, generously.
+// Upper bound of the static shared memory of the topology kernel.
 constexpr std::size_t kStaticBytes = 1024;
 constexpr std::size_t kUnasked = 48 << 10;  // more dynamic shared memory has to be requested
 
@@ -23,8 +23,8 @@ std::size_t scratch_bytes(std::int64_t block_rows, std::int64_t block_cols) {
                                   topology::BitTable(cols, rows).bytes());
 }
 
-/// Which way a move goes: the blocks that change places to the workspace, or from there to their new slots,
-/// with zeros for new blocks. Blocks that stay in place, and slots that stay free, are not touched.
+/// Direction of a move: the blocks that change slots go to the workspace, or from there to their new slots,
+/// with zeros for new blocks. Blocks that keep their slots, and slots that stay free, are not touched.
 enum class Way { out, back };
 
 /// grid.x * threads * kEach covers the words of all slots.
@@ -63,7 +63,7 @@ cudaError_t move(void* values, void* workspace, const std::int32_t* source, std:
   const int shift = std::has_single_bit(unsigned_words) ? std::countr_zero(unsigned_words) : -1;
   const std::int64_t grid = (blocks * block_words + kMoveThreads * kEach - 1) / (kMoveThreads * kEach);
   auto *const from = static_cast<Word*>(values), *const to = static_cast<Word*>(workspace);
-  // The values are not written before the second launch: should it fail, they are still there.
+  // The values are not written before the second launch: if it fails, they are intact.
   move_kernel<Word, Way::out><<<static_cast<unsigned>(grid), kMoveThreads, 0, stream>>>(
       from, to, source, blocks, block_words, shift);
   if (const cudaError_t error = cudaGetLastError()) return error;

@@ -5,19 +5,19 @@
 //   -> ccol, row, slot
 //
 // There is one thread block. A warp takes a word of 32 cells, and a lane one cell. Ranks are prefix sums of
-// the words' population counts, so nothing depends on the order of threads, and what a warp writes is
+// the words' population counts, so nothing depends on the order of threads, and a warp's writes are
 // contiguous in both directions. Rejected: a grid of thread blocks, which has to synchronise twice per
 // direction (six launches, or a cooperative one) to divide a few microseconds of work.
 //
-// With p of the mask's cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie
+// If the mask has p cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie
 // before this cell, where fill = max(capacity - cells of the mask, 0). If the mask has too many cells, the
-// first ones count; if it has too few, the first other cells fill up. So exactly `capacity` blocks exist
-// whatever the mask holds, which lets every kernel, grid and workspace of the products stay as they are: dW
-// writes each slot of its output because each is a block. With Params::flags, `fill` is 0 and the number of
-// blocks is that of the mask.
+// first ones count; if it has too few, the first other cells fill up. So exactly `capacity` blocks exist for
+// every mask, and every kernel, grid and workspace of the products stays valid: dW writes each slot of its
+// output because each is a block. With Params::flags, `fill` is 0 and the number of blocks is that of the
+// mask.
 //
-// Words and their prefix sums lie in shared memory if they fit (on an sm_90: grids of up to 640 x 640 cells),
-// else in the workspace.
+// Words and their prefix sums are in shared memory if they fit (on an sm_90: grids of up to 640 x 640 cells),
+// otherwise in the workspace.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,7 +36,7 @@ inline constexpr unsigned kWarp = 0xffffffffu;
 
 /// A bit matrix with 32 cells per word, and for each word the number of ones before it. Grids have fewer than
 /// 2^28 cells, so all counts fit an int. The pitch is odd, so that a warp that reads down a column of words
-/// meets 32 banks.
+/// uses 32 banks.
 struct BitTable {
   std::uint32_t* words = nullptr;
   std::int32_t* before = nullptr;
@@ -58,8 +58,8 @@ struct Params {
   const std::uint8_t* mask;
   TopologyTables tables;
   std::byte* scratch;  // null: use shared memory
-  // Null: there are exactly tables.capacity blocks. Otherwise there are as many as the mask names, and if
-  // they are too many nothing changes and kTopologyOverflow is set here (sparseloom/topology.h).
+  // Null: there are exactly tables.capacity blocks. Otherwise there are as many as in the mask, and if they
+  // are too many nothing changes and kTopologyOverflow is set here (sparseloom/topology.h).
   std::int32_t* flags;
 };
 
@@ -151,15 +151,15 @@ __device__ __forceinline__ std::int32_t count_before(const BitTable& table,
   return warp_sums[kWarps];
 }
 
-/// moved[new slot] = old slot for every block that the mask names again; the others stay -1. A warp takes a
-/// block row of the old tables.
+/// moved[new slot] = old slot for every block that the mask keeps; the others stay -1. A warp takes a block
+/// row of the old tables.
 __device__ __forceinline__ void find_moved(const TopologyTables& tables, const BitTable& table,
                                            std::int32_t fill) {
   const auto capacity = static_cast<std::int32_t>(tables.capacity),
              cols = static_cast<std::int32_t>(tables.block_cols);
   for (int r = threadIdx.x / 32; r < table.block_rows; r += kWarps) {
-    // Clamped, so that accesses stay inside the arrays even if the old tables are invalid: nobody has
-    // validated them since they were last open to writes.
+    // Clamped, so that accesses stay inside the arrays even if the old tables are invalid: they have not been
+    // validated since they were last open to writes.
     const std::int32_t begin = max(tables.crow[r], 0), end = min(tables.crow[r + 1], capacity);
     for (std::int32_t i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
       const std::int32_t c = tables.col[i];
@@ -171,8 +171,8 @@ __device__ __forceinline__ void find_moved(const TopologyTables& tables, const B
   }
 }
 
-/// Writes crow and col. The table becomes that of the blocks themselves, and `before` their slots; `all`:
-/// how many there are.
+/// Writes crow and col. The table becomes that of the blocks themselves, and `before` their slots; `all`: the
+/// number of blocks.
 __device__ __forceinline__ void write_rows(const TopologyTables& tables, const BitTable& table,
                                            std::int32_t fill, std::int32_t all) {
   const auto capacity = static_cast<std::int32_t>(tables.capacity),
@@ -198,7 +198,7 @@ __device__ __forceinline__ void write_rows(const TopologyTables& tables, const B
   if (threadIdx.x == 0) tables.crow[table.block_rows] = all;
 }
 
-/// across = table transposed, the words only. A warp takes 32 x 32 cells.
+/// across = table transposed, the words only. A warp transposes 32 x 32 cells.
 __device__ __forceinline__ void transpose(const BitTable& table, const BitTable& across) {
   const int lane = threadIdx.x % 32;
   for (int k = threadIdx.x / 32; k < across.block_row_words * table.block_row_words; k += kWarps) {
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constan
   __syncthreads();
   const std::int32_t named = count_before(table, warp_sums);
   const bool moving = params.flags != nullptr, overflow = moving && named > capacity;
-  // Slots behind these stay free.
+  // Later slots stay free.
   const std::int32_t touched =
       moving ? max(min(max(tables.crow[tables.block_rows], 0), capacity), named) : capacity;
   for (std::int32_t slot = threadIdx.x; slot < capacity; slot += kThreads)

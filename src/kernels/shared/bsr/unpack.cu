@@ -1,14 +1,14 @@
 // dense[r, t, c] = values[i, t][r - bm * row(i), c - bn * col[i]] for every stored block i and tap t (one,
-// but for the weight of a convolution); zero elsewhere. Each element is written once.
+// except for the weight of a convolution); zero elsewhere. Each element is written once.
 //
 //   grid.x: one thread block per slice of a tap of a block row; 16384 elements, e.g. 1024 columns for bm = 16
 //   shared memory: the stored block at each block column of the slice
 //   warp: patches of 4 rows x 8 vectors of 16 bytes
 //
 // So a warp writes whole cache lines of 128 bytes. It also reads whole lines if blocks are at least 32 bytes
-// wide, since the rows of a block follow each other in memory. Rejected: patches of one row x 32 vectors,
-// which read a block of 16 columns in 32-byte pieces; each of these costs L2 as much as a cache line. Values
-// are read with an evict-first policy: the following product needs dense in L2, not the values.
+// wide, since the rows of a block are contiguous. Rejected: patches of one row x 32 vectors, which read a
+// block of 16 columns 32 bytes at a time; each such read costs L2 as much as a cache line. Values are read
+// with an evict-first policy: the following product needs dense in L2, not the values.
 //
 // The kernel copies bit patterns, so one instance per element size serves every dtype; 8-bit blocks that are
 // 8 wide take vectors of 8 bytes. Rejected: a memset before the kernel, which would write most of dense twice
@@ -30,7 +30,7 @@ struct Config {
   static constexpr int kSliceElements = 16384;             // 4096 x 4096: 1024 thread blocks
   static constexpr int kResident = 5;                      // resident thread blocks per SM; 6 would spill
   static constexpr int kLoads = 4;                         // in flight per thread
-  static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8 in a slice
+  static constexpr int kMostBlocks = kSliceElements / 64;  // blocks of 8 x 8 in a slice
 };
 
 /// kBytes: size of a vector, at most a row of a block.
@@ -44,10 +44,10 @@ struct Params {
   Word* dense;
   std::int64_t dense_stride;
   unsigned taps;
-  unsigned slices;           // of a tap of a block row
+  unsigned slices;           // slices per tap and block row
   int slice_shift;           // log2(columns of a slice)
   int row_shift, col_shift;  // log2 of the block's sides
-  bool values_aligned;       // to 16 bytes; else that operand is accessed by elements
+  bool values_aligned;       // to 16 bytes; otherwise that operand is accessed element by element
   bool dense_aligned;
 };
 
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     unpack_kernel(const __grid_constant__ Params params) {
   constexpr int kPatches = Config::kSliceElements / (32 * Params::Words::kCount),
                 kWarps = Config::kThreads / 32;
-  static_assert(kPatches % (kWarps * Config::kLoads) == 0, "no remainder");
+  static_assert(kPatches % (kWarps * Config::kLoads) == 0,
+                "patches must divide evenly among warps and loads");
   __shared__ std::int32_t slot[Config::kMostBlocks];
   const unsigned tap = blockIdx.x / params.slices % params.taps;
   const std::int64_t block_row = blockIdx.x / params.slices / params.taps;

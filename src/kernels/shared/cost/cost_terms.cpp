@@ -10,17 +10,17 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// An H200 streams 4.2 TB/s of its memory's nominal 4.8.
+// An H200 streams 4.2 TB/s of its DRAM's nominal 4.8.
 constexpr double kMemoryShare = 0.87;
 
 // A tile's first copies, its stores and its start on the multiprocessor, in addition to its products.
 constexpr double kTileUs = 1.3;
-constexpr double kTilesAtOnce[] = {3, 3, 2, 2, 2};  // of a multiprocessor, by block side
-// Tokens of a tile in large batches, by block side.
+constexpr double kTilesAtOnce[] = {3, 3, 2, 2, 2};  // per multiprocessor, by block side
+// Tokens per tile in large batches, by block side.
 constexpr double kWideTokens[] = {128, 128, 256, 256, 128};
 
-// By the length of a gathered row. Rows of 16 and 32 bytes, which 16-bit blocks of 8 and 16 gather, use half
-// or less of the sectors that L2 sends.
+// By the length of a gathered row. Rows of 16 and 32 bytes, which 16-bit blocks of 8 and 16 gather, use at
+// most half of the sectors that L2 sends.
 constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
@@ -39,7 +39,7 @@ Device::Device(const plan::Machine& machine) : runtime::CudaDevice(machine.cuda)
 Bytes bytes_of(const Problem& p, double out_size) {
   const double size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
-  const double stored = p.accumulate ? 8 : size;  // fp32 that is read and written
+  const double stored = p.accumulate ? 8 : size;  // fp32 is read and written
   return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored,
           m * (rows * (out_size > 0 ? out_size : size) + cols * size),
           rows * cols * (p.accumulate ? 4 : size)};

@@ -17,8 +17,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// What the probes reached on an H200 (4.21 TB/s, 4.75 TB/s and 638 TF/s), as a share of the memory's nominal
-// rate, and per clock and multiprocessor.
+// The probes' results on an H200 (4.21 TB/s, 4.75 TB/s and 638 TF/s), relative to the DRAM's nominal rate,
+// and per clock and multiprocessor.
 constexpr double kMemoryOfNominal = 0.875, kL2BytesPerClock = 18.2, kTensorFlopsPerClock = 2440;
 
 constexpr const char* kHeader = "sparseloom gpu rates 1";
@@ -36,7 +36,7 @@ bool believable(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   return true;
 }
 
-// Rounds to a 32nd of the expected rate. If nothing can be kept, each process measures for itself, and their
+// Rounds to 1/32 of the expected rate. If nothing can be kept, each process measures for itself, and their
 // plans, and so the bits of their results, should not differ.
 plan::GpuRates rounded(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   plan::GpuRates result;
@@ -54,7 +54,8 @@ plan::GpuRates expected_rates(const runtime::CudaDevice& device) {
   plan::GpuRates rates;
   rates.memory_bytes = kMemoryOfNominal * device.memory_bytes;
   rates.l2_bytes = kL2BytesPerClock * clocks;
-  rates.tensor_flops = kTensorFlopsPerClock * (device.sm >= 90 ? 1 : 0.8) * clocks;  // Ampere has 2048 in all
+  rates.tensor_flops =
+      kTensorFlopsPerClock * (device.sm >= 90 ? 1 : 0.8) * clocks;  // Ampere has a peak of 2048
   return rates;
 }
 

@@ -1,9 +1,9 @@
 // A GPU's rates. They are measured once and kept in a file of the cache folder, which every later process
 // reads on a GPU of this kind with this driver.
 //
-// The cost model (cost_terms.h and the rows' predictions) is fitted to one H200. On another GPU, or one whose
-// clocks drop earlier, it is scaled by what the probes reach there over what they would reach on the H200 at
-// that GPU's clocks and widths.
+// The cost model (cost_terms.h and the rows' predictions) is fitted to one H200. For another GPU, or one
+// whose clocks drop earlier, it is scaled by the ratio of the probes' results to those that an H200 would
+// reach at that GPU's clocks and widths.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// What the probes should reach on this device if it were like an H200 except for its clocks, widths and
+/// The expected results of the probes if this device were like an H200 except for its clocks, widths and
 /// number of multiprocessors.
 plan::GpuRates expected_rates(const runtime::CudaDevice& device);
 
 struct KnownGpuRates {
   plan::GpuRates rates;  // all 0 if nothing is known; the model then uses expected_rates
-  std::string origin;    // as KnownRates::origin, or "not measured: <reason>"
+  std::string origin;    // like KnownRates::origin, or "not measured: <reason>"
 };
 
 /// Measures the rates; returns nothing if that failed.
@@ -43,9 +43,8 @@ std::string gpu_rates_file(const std::string& key);
 std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key);
 
 /// The rates of a device of this process, known after the first call; thread-safe. The first call reads the
-/// file or measures. A measurement takes some 35 ms of the GPU on a stream of its own, beside what runs
-/// there, and the call waits for it. While `stream` is captured nothing is measured, and a later call tries
-/// again.
+/// file or measures. A measurement takes some 35 ms of the GPU on a stream of its own, beside other work, and
+/// the call waits for it. While `stream` is captured nothing is measured, and a later call tries again.
 KnownGpuRates gpu_rates(int device, void* stream);
 
 /// Machine::clusters of a device of this process; all 0 in a build without CUDA.
@@ -57,7 +56,7 @@ int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates)
 
 /// Element i: clusters of 2^i thread blocks that run at once if each thread block fills a multiprocessor. 0:
 /// such clusters do not run; all are 0 if the device does not answer. `device` must be the thread's current
-/// one. The answer is kept for each device; beyond device 63 every call asks the driver.
+/// one. The answer is kept per device; beyond device 63 every call asks the driver.
 std::array<int, 4> cluster_counts(int device) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

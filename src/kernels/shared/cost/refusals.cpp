@@ -1,4 +1,4 @@
-// The words of refusals that the rows of several methods share.
+// The texts of refusals that the rows of several methods share.
 #include "kernels/shared/cost/refusals.h"
 
 #include <algorithm>

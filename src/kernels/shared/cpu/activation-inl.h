@@ -68,9 +68,9 @@ inline Vec8 gelu_erf(Vec8 x) {
   return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(all8(1.0f), tail), tail, x));
 }
 
-// The gradients, dz = dy act'(z), under the row's name and _dz; relu's reads y, which says the same.
+// The gradients, dz = dy act'(z), under the row's name and _dz; relu's reads y, which is equivalent.
 
-// As torch's threshold_backward: a NaN in y lets dy through.
+// Like torch's threshold_backward: a NaN in y lets dy through.
 [[gnu::always_inline]] inline Vec8 relu_dz(Vec8 dy, Vec8 y) {
   return _mm256_andnot_ps(_mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_LE_OQ), dy);
 }

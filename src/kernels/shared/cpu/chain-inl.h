@@ -1,9 +1,10 @@
-// Sums that are set aside in memory from time to time, since a long chain of additions in one register rounds
-// away more than a blocked dense product does. Included inside an instruction set's region, after vector.h.
+// Sums that are set aside in memory from time to time, since a long chain of additions in one register loses
+// more precision than a blocked dense product. Included inside an instruction set's region, after vector.h.
 
 // One register's chain of n additions loses some eps * n / 5 of a term, while n additions in chains of c lose
 // eps * sqrt(c n) / 5. Chains of 1024 of a dW had 1.13 times the error allowed in an fp32 tile, and one of
-// 3405 of a dX 1.02 times. Where setting aside costs little beside what a kernel reads, no chain is longer.
+// 3405 of a dX 1.02 times. If setting aside costs little beside a kernel's reads, no chain is longer than
+// this.
 constexpr std::int64_t kLongestChain = 512;
 
 // sums (+)= acc, with rows of vectors `row` cells apart; acc is zero again afterwards.
@@ -20,8 +21,7 @@ template <int kRows, int kVectors>
 }
 
 // Calls body(i) for all i in [begin, end), each of which adds `steps` times to all of acc. The inner loop
-// does not test the chain's length: one test for each block of 32 was measured to take a fifth of decode's
-// time.
+// does not test the chain's length: one test per block of 32 took a fifth of decode's time (measured).
 template <int kRows, int kVectors, class Body>
 [[gnu::always_inline]] inline void in_chains(std::int64_t begin, std::int64_t end, std::int64_t steps,
                                              Vec (&acc)[kRows][kVectors], const Body& body) {

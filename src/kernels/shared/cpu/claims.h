@@ -1,7 +1,7 @@
-// Work items that threads claim one by one, where static shares would make all wait for the slowest thread.
-// Cores of a shared host are not equally fast: each of sixteen Emerald Rapids cores was measured to do AMX
-// products far slower for milliseconds to seconds at a time (see spin_cells.h; the log has the figures).
-// Which thread claims an item never changes what is computed in it.
+// Work items that threads claim one by one; with static shares, all would wait for the slowest thread. Cores
+// of a shared host are not equally fast: each of sixteen Emerald Rapids cores did AMX products far slower for
+// milliseconds to seconds at a time (measured; see spin_cells.h; the log has the figures). The thread that
+// claims an item never changes the item's result.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Work items of a call for each of its tasks. At the end of a call the others wait for at most one item of
-/// the slowest thread.
+/// Work items of a call per task. At the end of a call the others wait for at most one item of the slowest
+/// thread.
 inline constexpr std::int64_t kPartsOfTask = 4;
 
 /// Hands out the numbers 0, 1, .., each to one caller.
@@ -27,8 +27,8 @@ class alignas(64) Claims {
 };
 
 /// Returns once ready() is true, which another thread makes it. It spins for longer than a work item takes:
-/// a core that it gave away it would get back only after another process's quantum, milliseconds later. After
-/// that the other thread has most likely lost its own core, perhaps to this loop, so that it yields.
+/// after yielding, a core would come back only after another process's quantum, milliseconds later. After
+/// that the other thread has most likely lost its own core, perhaps to this loop, so it yields.
 template <class Ready>
 void wait_until(const Ready& ready) {
   using Clock = std::chrono::steady_clock;
@@ -43,13 +43,13 @@ void wait_until(const Ready& ready) {
   while (!ready()) std::this_thread::yield();
 }
 
-/// Work items that all must be done before something else begins, such as packing before multiplying. A call
+/// Work items that all must finish before something else begins, such as packing before multiplying. A call
 /// runs all its phases inside one parallel region: each region waits until the scheduler has given every
 /// thread a core, which beside busy processes takes milliseconds.
 ///
 /// A thread may wait() for a phase only after its own work() on it has returned. Then every item has been
-/// taken, by threads that run and wait at most for earlier phases, so nobody waits for a thread that never
-/// comes: any number of threads finish the call, one alone too.
+/// taken, by threads that run and wait at most for earlier phases, so no thread waits for one that never
+/// comes: any number of threads finish the call, even one.
 class alignas(64) Phase {
  public:
   explicit Phase(std::int64_t items) : items_(items) {}
@@ -62,7 +62,7 @@ class alignas(64) Phase {
       done_.fetch_add(1, std::memory_order_release);
     }
   }
-  /// Returns when every item is done; what they wrote may be read then.
+  /// Returns when every item is done; their results may be read then.
   void wait() const {
     wait_until([this] { return done_.load(std::memory_order_acquire) >= items_; });
   }
@@ -72,12 +72,12 @@ class alignas(64) Phase {
   std::int64_t items_;
 };
 
-/// The two phases of what is packed together and then multiplied.
+/// The two phases of operands that are packed together and then multiplied.
 struct Stage {
   Phase packing, products;
 };
 
-/// Work items of a call that has no phases. Each task does its own first, in order, so that its core's caches
+/// Work items of a call without phases. Each task takes its own first, in order, so that its core's caches
 /// keep the same weights from call to call; then those that other tasks have not begun, from their ends.
 class Parts {
  public:
@@ -105,10 +105,10 @@ class Parts {
 /// A group of micro-panels that one task has packed, divided into parts (work items). The owner works on the
 /// parts, and the other tasks help when nothing is left to pack.
 struct alignas(64) OpenGroup {
-  /// Begins with no part to take.
+  /// Begins with no part available.
   explicit OpenGroup(std::int64_t parts) : next_(parts), done_(parts), parts_(parts) {}
 
-  /// Called by the owner, once wait() has returned for the group before.
+  /// Called by the owner, once wait() has returned for the previous group.
   void open(Range panels, const float* packed) {
     panels_ = panels, packed_ = packed;
     done_.store(0, std::memory_order_relaxed);

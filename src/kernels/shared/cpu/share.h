@@ -1,5 +1,5 @@
-// How one call is cut into tasks: by cost, so that uneven block rows balance, and at strip boundaries, so
-// that one task computes each output element in a fixed order whatever the number of tasks.
+// The division of one call into tasks: by cost, so that uneven block rows balance, and at strip boundaries,
+// so that one task computes each output element in a fixed order whatever the number of tasks.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// The tasks of a call of `work`, a multiple of kTaskUs on one thread. Where threads come late, a second one
+/// The tasks of a call of `work`, a multiple of kTaskUs on one thread. If threads come late, a second one
 /// must save as much time as it is late.
 inline std::int64_t tasks_of(double work, const Executor& executor) {
   const double worth = work * kTaskUs / std::max(kTaskUs, executor.late_us);
@@ -29,12 +29,12 @@ inline Range share(std::int64_t total, std::int64_t task, std::int64_t tasks) {
   return {cut(task), cut(task + 1)};
 }
 
-/// Running cost over block rows (forward) or block columns (dx): costs[i] is the cost of those before i. The
-/// unit is one step along the reduction for one group of outputs. It is computed from the index of the call,
-/// so that it holds for a topology that moves too.
+/// Cumulative cost over block rows (forward) or block columns (dx): costs[i] is the cost of those before i.
+/// The unit is one step along the reduction for one group of outputs. It is computed from the index of each
+/// call, so it also holds for a topology that moves.
 struct RunningCosts {
   const std::int32_t* starts;  // crow (forward) or ccol (dx)
-  std::int64_t steps;          // of one block along the reduction
+  std::int64_t steps;          // steps of one block along the reduction
 
   explicit RunningCosts(const MatmulArgs& args)
       : starts(args.direction == Direction::forward ? args.index.crow : args.transposed.ccol),
@@ -47,9 +47,9 @@ struct RunningCosts {
   std::int64_t operator[](std::int64_t i) const { return starts[i] * steps + i * kStoreSteps; }
 };
 
-/// The first unit whose cost starts at or after x. Unit u = block * subs + sub is part `sub` of `subs` equal
-/// parts of block row (or block column) `block`, which costs prefix[block + 1] - prefix[block]. Prefix:
-/// RunningCosts, or a pointer to [blocks + 1] running costs.
+/// The first unit whose cost starts at or after x. Unit u = block * subs + sub is the range `sub` of `subs`
+/// equal ranges of block row (or block column) `block`, which costs prefix[block + 1] - prefix[block].
+/// Prefix: RunningCosts, or a pointer to [blocks + 1] cumulative costs.
 template <class Prefix>
 std::int64_t first_unit(const Prefix& prefix, std::int64_t blocks, std::int64_t subs, std::int64_t x) {
   if (x <= prefix[0]) return 0;
@@ -61,15 +61,15 @@ std::int64_t first_unit(const Prefix& prefix, std::int64_t blocks, std::int64_t 
     (prefix[middle] < x ? block : last) = middle;
   }
   const std::int64_t cost = prefix[block + 1] - prefix[block];
-  // Part `sub` starts at cost * sub / subs, rounded down.
+  // Range `sub` starts at cost * sub / subs, rounded down.
   std::int64_t sub = 0;
   while (sub < subs && prefix[block] + cost * sub / subs < x) ++sub;
   return block * subs + sub;
 }
 
 /// The units of work item `part` of `parts` items of equal cost. An item begins at a multiple of `multiple`
-/// and, except the last, ends at one. prefix[blocks] is above 0: every block row costs something, if only to
-/// be written.
+/// and, except the last, ends at one. prefix[blocks] is above 0: every block row has a cost, if only to be
+/// written.
 template <class Prefix>
 Range units_of_part(const Prefix& prefix, std::int64_t blocks, std::int64_t subs, std::int64_t part,
                     std::int64_t parts, std::int64_t multiple = 1) {

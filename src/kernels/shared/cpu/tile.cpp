@@ -1,5 +1,4 @@
-// Writes finished tiles with the widest vectors that the machine has: whole squares with AVX-512, the rest
-// with AVX2.
+// Writes finished tiles with the machine's widest vectors: whole squares with AVX-512, the rest with AVX2.
 #if defined(__x86_64__)
 
 #include "kernels/shared/cpu/tile.h"

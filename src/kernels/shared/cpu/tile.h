@@ -1,5 +1,5 @@
 // The epilogue of the CPU kernels, from a register tile stored in memory to the caller's matrices: bias,
-// activation, rounding, edges. All kernels share it, as it runs only once for each output.
+// activation, rounding, edges. All kernels share it, as it runs only once per output.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace sparseloom::kernels::cpu {
 struct TileOut {
   const float* tile;  // [outputs, rounded up to eights][tile_stride tokens], fp32
   std::int64_t tile_stride;
-  std::int64_t tokens, outputs;  // valid ones
+  std::int64_t tokens, outputs;  // valid tokens and outputs
   DType dtype;
   Activation activation;
-  const void* bias;  // of the first output, or null
+  const void* bias;  // bias of the first output, or null
   void* out;         // element (first token, first output)
   std::int64_t out_stride;
-  const float* scale = nullptr;    // one for each output of the tile, or null: all 1
-  const void* residual = nullptr;  // like out, or null
+  const float* scale = nullptr;    // one per output of the tile, or null: all 1
+  const void* residual = nullptr;  // shaped like out, or null
   std::int64_t residual_stride = 0;
 };
 
@@ -31,7 +31,7 @@ void write_tile(const TileOut& out);
 /// earlier chunks of tokens, and may be `out` itself when that is fp32.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
 
-/// write_tile of one instruction set, `lanes` outputs at a time.
+/// write_tile for one instruction set, `lanes` outputs at a time.
 struct TileWriter {
   int lanes;
   void (*write)(const TileOut& out);

@@ -23,7 +23,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return most;
 }
 
-/// What is added up (l2: of squares), or the largest magnitude.
+/// The summands (l2: squares), or the largest magnitude.
 template <BlockNorm kNorm>
 struct NormSum {
   static __device__ __forceinline__ float of(float a, float b) {
@@ -40,9 +40,9 @@ struct NormSum {
   }
 };
 
-/// Joins the lanes' parts of kCount cells, a multiple of 32: lane l is left with cells l * kCount / 32 and
-/// those after it, in cells[0 ..]. In each round a lane passes half of its cells to the lane that keeps them,
-/// so that kCount - kCount / 32 shuffles do, where a reduction of each cell would take five times as many.
+/// Reduces kCount cells, a multiple of 32, over the lanes: lane l ends with cells l * kCount / 32 and those
+/// after it, in cells[0 ..]. In each round a lane passes half of its cells to the lane that keeps them, so
+/// kCount - kCount / 32 shuffles suffice; reducing each cell separately would take five times as many.
 template <BlockNorm kNorm, int kCount, int kLaneBit = 16, int kAll>
 __device__ __forceinline__ void join_lanes(float (&cells)[kAll]) {
   if constexpr (kLaneBit > 0) {
@@ -58,22 +58,22 @@ __device__ __forceinline__ void join_lanes(float (&cells)[kAll]) {
   }
 }
 
-/// The norms that a kernel writes, and the blocks' sides as log2 of their cells.
+/// The output of a kernel, and the blocks' sides as log2 of their cells.
 struct NormGrid {
   float* norms;
   std::int32_t block_rows, block_cols;
   int row_shift, col_shift;
 };
 
-/// Joins the cells of a tile to blocks and writes their norms. The tile's first block is (block_row,
-/// block_col). All kThreads threads call it, after a barrier behind the last write to `cells`; `sync` is a
-/// barrier of theirs. Another barrier is due before the cells are written again.
+/// Reduces the cells of a tile to blocks and writes their norms. The tile's first block is (block_row,
+/// block_col). All kThreads threads call it, after a barrier that follows the last write to `cells`; `sync`
+/// is a barrier of these threads. Another barrier is needed before the cells are written again.
 template <BlockNorm kNorm, int kThreads, int kRows, int kCols, class Sync>
 __device__ __forceinline__ void join_cells(float (&cells)[kRows][kCols], const NormGrid& grid,
                                            std::int64_t block_row, std::int64_t block_col, int thread,
                                            Sync sync) {
   using Sum = NormSum<kNorm>;
-  // Down the rows of cells, a thread for each column of them, so that lanes read different banks.
+  // Down the rows of cells, a thread per column, so that lanes read different banks.
   const int blocks_down = kRows >> grid.row_shift, height = 1 << grid.row_shift;
   for (int i = thread; i < blocks_down * kCols; i += kThreads) {
     const int row = i / kCols << grid.row_shift, col = i % kCols;

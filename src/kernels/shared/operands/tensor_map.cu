@@ -50,8 +50,8 @@ bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const Te
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(matrix.stride_bytes)};
   const cuuint32_t box_size[2] = {static_cast<cuuint32_t>(box.columns), static_cast<cuuint32_t>(box.rows)};
   const cuuint32_t every[2] = {1, 1};
-  // How much L2 fetches when a part of it is read. Rows of 64 bytes are scattered, and 256 bytes would bring
-  // what is not read, which measured slower.
+  // The bytes that L2 fetches around each read. Rows of 64 bytes are scattered, and 256 bytes would fetch
+  // data that is not read, which measured slower.
   const CUtensorMapL2promotion fetched =
       box.swizzle_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,

@@ -10,9 +10,9 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// A matrix of height x width elements of dtype (any but f64), with stride_bytes from row to row. With tf32,
-/// f32 is rounded to 10 explicit mantissa bits as it is copied; wgmma alone would cut the other bits off, at
-/// twice the error and always towards zero.
+/// A matrix of height x width elements of dtype (any but f64), with a row stride of stride_bytes. With tf32,
+/// f32 is rounded to 10 explicit mantissa bits as it is copied; wgmma would truncate the other bits, at twice
+/// the error and always towards zero.
 struct TensorMapMatrix {
   const void* data;
   DType dtype;
@@ -29,10 +29,10 @@ struct TensorMapBox {
 /// and columns (coordinates are signed).
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept;
 
-/// Returns false if the driver refuses, or is too old to know tensor maps.
+/// Returns false if the driver refuses, or is too old to support tensor maps.
 bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept;
 
-/// Null if the driver has no such function, or there is none.
+/// Null if there is no driver, or it has no such function.
 void* find_in_driver(const char* name) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

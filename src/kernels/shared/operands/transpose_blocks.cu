@@ -1,4 +1,4 @@
-// Transposes fp32 blocks, a tile of 32 x 32 to a thread block.
+// Transposes fp32 blocks, a tile of 32 x 32 per thread block.
 #include <cuda_runtime.h>
 
 #include "kernels/shared/operands/transpose.h"

@@ -8,14 +8,14 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// A tile goes through shared memory whose rows are one bank longer, so that at most two lanes meet in a bank
-// in either direction.
+// A tile goes through shared memory whose rows are one bank longer, so that bank conflicts are at most
+// two-way in either direction.
 constexpr int kSide = 64, kThreads = 256, kFours = kSide / 4, kRowsAtOnce = kThreads / kFours;
 
 struct Params {
   float* to[2];
   TokenMatrix from[2];
-  unsigned first_tiles;  // thread blocks in x that work on from[0]
+  unsigned first_tiles;  // thread blocks along grid.x that work on from[0]
   std::int64_t tokens, stride;
   bool aligned[2];  // rows begin at multiples of 16 bytes
 };

@@ -3,15 +3,16 @@
 //
 //   producer   acquire(stage) waits until the consumers have released what the stage held before;
 //              expect(full(stage), bytes) announces the bytes, and the copies complete on full(stage)
-//   consumer   wait(stage) waits until the bytes are there; release(stage) gives the stage back
+//   consumer   wait(stage) waits until the bytes have landed; release(stage) frees the stage
 //
 // Each stage has two mbarriers. `full` completes when every producer of the stage has arrived and the bytes
 // of its copies have landed; `empty` completes when every consumer warp has released the stage. Both sides
-// pass the stages in the same order, so nothing can deadlock.
+// visit the stages in the same order, so nothing can deadlock.
 //
-// Which stage is next, and the parity of its phase, the caller keeps in the form that costs it least: as the
-// count of all stages before (StageOf), as one bit for each stage (Parities), or as offsets (Turn in
-// forward_mma). All functions compile to the instructions that they name; the objects hold addresses only.
+// The caller keeps the next stage and the parity of its phase in the form that costs it least: as the count
+// of all previous stages (StageOf), as one bit per stage (Parities), or as offsets (Turn in
+// bsr_linear/sm90/mma). All functions compile to the instructions that they name; the objects hold addresses
+// only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,11 +44,11 @@ class Pipeline {
   /// The barrier on which the copies into a stage complete.
   __device__ __forceinline__ std::uint32_t full(std::uint32_t stage) const { return full_ + stage * 8; }
 
-  /// Waits until the stage is free. `parity`: of the phase of `empty` that ends then.
+  /// Waits until the stage is free. `parity`: that of the phase of `empty` that ends then.
   __device__ __forceinline__ void acquire(std::uint32_t stage, std::uint32_t parity) const {
     ptx::mbarrier_wait(empty_ + stage * 8, parity);
   }
-  /// Arrives on `full`, and announces the bytes of the copies that follow; 0: there are none.
+  /// Arrives on `full`, and announces the bytes of the copies that follow, or 0.
   static __device__ __forceinline__ void expect(std::uint32_t full, std::uint32_t bytes) {
     if (bytes == 0) {
       ptx::mbarrier_arrive(full);
@@ -56,7 +57,7 @@ class Pipeline {
     }
   }
 
-  /// Waits until the stage is filled. `parity`: of the phase of `full` that ends then.
+  /// Waits until the stage is filled. `parity`: that of the phase of `full` that ends then.
   __device__ __forceinline__ void wait(std::uint32_t stage, std::uint32_t parity) const {
     ptx::mbarrier_wait(full_ + stage * 8, parity);
   }
@@ -64,7 +65,7 @@ class Pipeline {
   __device__ __forceinline__ bool test(std::uint32_t stage, std::uint32_t parity) const {
     return ptx::mbarrier_test_wait(full_ + stage * 8, parity);
   }
-  /// Gives the stage back for its warp. One lane calls it, after all lanes have read the stage.
+  /// Releases the stage for its warp. One lane calls it, after all lanes have read the stage.
   __device__ __forceinline__ void release(std::uint32_t stage) const {
     ptx::mbarrier_arrive(empty_ + stage * 8);
   }
@@ -73,8 +74,8 @@ class Pipeline {
   std::uint32_t full_, empty_;  // shared addresses
 };
 
-/// The stage that comes after `turn` others, and the parity of the phase of `full` in which it is filled; it
-/// is acquired with the other parity.
+/// The stage after `turn` others, and the parity of the phase of `full` in which it is filled; it is acquired
+/// with the other parity.
 template <int kStages>
 struct StageOf {
   unsigned index, parity;
@@ -82,12 +83,12 @@ struct StageOf {
       : index(turn % kStages), parity(turn / kStages % 2) {}
 };
 
-/// The parities of the phases that are awaited next, one bit for each stage, for rings whose number of stages
-/// changes on the way. Each phase has to be awaited exactly once.
+/// The parities of the phases to wait for next, one bit per stage, for rings whose number of stages changes.
+/// Each phase must be awaited exactly once.
 class Parities {
  public:
   __device__ __forceinline__ unsigned of(std::uint32_t stage) const { return bits_ >> stage & 1; }
-  /// The phase of the stage was awaited.
+  /// Records that the stage's phase was awaited.
   __device__ __forceinline__ void pass(std::uint32_t stage) { bits_ ^= 1u << stage; }
 
  private:

@@ -13,8 +13,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-/// Never launched. With all shared memory of a multiprocessor, it fits there once, as the kernels do for
-/// which the counts are.
+/// Never launched. With all shared memory of a multiprocessor, it fits there once, like the kernels that use
+/// the counts.
 __global__ void fills_a_multiprocessor() {}
 
 }  // namespace
@@ -27,7 +27,7 @@ std::array<int, 4> cluster_counts(int device) noexcept {
     const runtime::CudaDevice& properties = runtime::cuda_device(device);
     if (properties.sm == 0) return {};
     word = static_cast<std::uint64_t>(std::clamp(properties.multiprocessors, 1, 65535));
-    // Only the machine code for sm_90 knows clusters; code compiled from the PTX of sm_80 does not.
+    // Only the machine code for sm_90 supports clusters; code compiled from the PTX of sm_80 does not.
     const bool clusters =
         properties.sm == 90 &&
         cudaFuncSetAttribute(fills_a_multiprocessor, cudaFuncAttributeMaxDynamicSharedMemorySize,

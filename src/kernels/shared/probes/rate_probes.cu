@@ -1,5 +1,4 @@
-// Measures what a GPU reaches if only one thing is asked of it: bytes from memory, bytes from L2, or products
-// on tensor cores.
+// Measures a GPU's rates one at a time: bytes from DRAM, bytes from L2, and products on tensor cores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -15,8 +14,8 @@ constexpr int kThreads = 256, kPerSm = 8;  // thread blocks of read_kernel
 constexpr int kUnroll = 8;                 // loads of 16 bytes in flight per thread
 constexpr int kMmaThreads = 512, kChains = 8, kMmaRounds = 2048;
 
-/// Reads [0, vectors) `rounds` times, bypassing L1. `never` is false, but the compiler does not know, so it
-/// keeps the reads.
+/// Reads [0, vectors) `rounds` times, bypassing L1. `never` is false, but the compiler does not know it, so
+/// it keeps the reads.
 __global__ void __launch_bounds__(kThreads)
     read_kernel(const uint4* from, std::int64_t vectors, int rounds, bool never, uint4* to) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
@@ -51,7 +50,7 @@ __global__ void __launch_bounds__(kMmaThreads) mma_kernel(bool never, float* to)
   if (never) to[threadIdx.x] = all;
 }
 
-/// A stream, events and memory of its own, so that it waits for nobody else's work. The stream also frees the
+/// A stream, events and memory of its own, so that it waits for no other work. The stream also frees the
 /// memory, since cudaFree would wait for the whole device.
 struct Bench {
   cudaStream_t stream = nullptr;

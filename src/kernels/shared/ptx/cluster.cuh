@@ -1,5 +1,5 @@
 // Thread-block clusters (sm_90). Compiled for an older architecture, a cluster is one thread block; the
-// launcher asks for no other size there.
+// launcher requests no other size there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,8 +30,8 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-/// Translates `shared`, an address in this thread block, to the same place in thread block `rank` of the
-/// cluster. That place may be read or written only once that thread block has begun.
+/// Translates `shared`, an address in this thread block, to the same address in thread block `rank` of the
+/// cluster. It may be read or written only once that thread block has begun.
 __device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t shared, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
   std::uint32_t address;

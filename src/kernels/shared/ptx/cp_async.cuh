@@ -23,7 +23,7 @@ __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* gl
                : "memory");
 }
 
-/// The same with a policy that says how long L2 should keep the data.
+/// Copies with a policy that says how long L2 should keep the data.
 __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* global,
                                             std::uint32_t source_bytes, L2Policy policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(shared),
@@ -31,7 +31,7 @@ __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* gl
                : "memory");
 }
 
-/// The same for all 16 bytes. The constant size saves a register and the instructions that fill it.
+/// Copies all 16 bytes. The constant size saves a register and the instructions that fill it.
 __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -47,14 +47,14 @@ __device__ __forceinline__ void cp_async_ca_b32(std::uint32_t shared, const void
 /// Closes the group of all copies that this thread has issued since the last commit. A group may be empty.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until at most the youngest `kPending` groups of this thread are unfinished.
+/// Waits until at most the youngest `kPending` groups of this thread are in flight.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// As cp_async_cg for all 16 bytes; with `zero` it writes zeros and reads nothing. This takes the predicate
-/// as it is, where a count of source bytes that is 0 or 16 costs five instructions.
+/// Like cp_async_cg for all 16 bytes; with `zero` it writes zeros and reads nothing. It uses the predicate
+/// directly, where a count of source bytes that is 0 or 16 costs five instructions.
 __device__ __forceinline__ void cp_async_cg_or_zero(std::uint32_t shared, const void* global, bool zero) {
   asm volatile(
       "{\n.reg .pred p;\n"

@@ -7,8 +7,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Stores `value` with release semantics: what this thread wrote before, or saw written across a barrier, is
-/// visible to a thread that reads the value with ld_acquire_gpu.
+/// Stores `value` with release semantics: this thread's earlier writes, and those it saw across a barrier,
+/// are visible to a thread that reads the value with ld_acquire_gpu.
 __device__ __forceinline__ void st_release_gpu(std::uint64_t* flag, std::uint64_t value) {
   asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }

@@ -1,4 +1,4 @@
-// Device side of programmatic dependent launch, by which a kernel begins before the one ahead of it on the
+// Device side of programmatic dependent launch, by which a kernel begins before the previous one on the
 // stream has ended (the host side is kernels/shared/early_launch.cuh). Before compute capability 9.0 these
 // functions do nothing: launches there wait on their own.
 //
@@ -13,8 +13,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Waits until the kernels that this launch depends on have ended and what they wrote is visible. It returns
-/// at once if the launch did not ask to begin early.
+/// Waits until the kernels that this launch depends on have ended and their writes are visible. It returns at
+/// once if the launch did not ask to begin early.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,4 +1,4 @@
-// How long L2 keeps what a copy reads or writes.
+// How long L2 keeps the data of a copy.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 namespace sparseloom::kernels::cuda::ptx {
 
 /// The bits that createpolicy produces on sm_90, as constants. A constant is known before the kernel is
-/// launched and so lies in a uniform register, where TMA wants it; the result of the instruction would be
+/// launched and so lies in a uniform register, which TMA requires; the result of the instruction would be
 /// moved there for every copy.
 enum class L2Policy : std::uint64_t {
   evict_normal = 0x1000000000000000,

@@ -26,8 +26,8 @@ __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   return value;
 }
 
-/// Loads 16 aligned bytes, or gives zeros if not `there`. It uses a predicate and no branch: at the end of a
-/// branch ptxas waits for the loads of either side before it goes on.
+/// Loads 16 aligned bytes, or returns zeros if not `there`. It uses a predicate and no branch: at the end of
+/// a branch ptxas waits for the loads of either side.
 __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   uint4 value;
   asm volatile(
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   return value;
 }
 
-/// The same for four bytes.
+/// ld_global_if for four bytes.
 __device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int32_t* global) {
   std::int32_t value;
   asm volatile(
@@ -53,7 +53,7 @@ __device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int3
   return value;
 }
 
-/// The same for eight bytes.
+/// ld_global_if for eight bytes.
 __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
   uint2 value;
   asm volatile(
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
   return value;
 }
 
-/// The same for eight bytes that are read once: they bypass L1 and are the first to leave L2.
+/// ld_global_if for eight bytes that are read once: they bypass L1 and are the first to leave L2.
 __device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* global) {
   uint2 value;
   asm volatile(
@@ -79,7 +79,7 @@ __device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* glob
   return value;
 }
 
-/// The same for two bytes.
+/// ld_global_if for two bytes.
 __device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uint16_t* global) {
   std::uint16_t value;
   asm volatile(
@@ -97,7 +97,7 @@ __device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uin
 /// read of the cluster rank.
 template <int kWords>
 __device__ __forceinline__ void ld_shared(std::uint32_t (&to)[kWords], std::uint32_t shared) {
-  static_assert(kWords == 1 || kWords == 2 || kWords == 4, "the widths of one load");
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4, "one load has 1, 2 or 4 words");
   if constexpr (kWords == 1) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(to[0]) : "r"(shared) : "memory");
   } else if constexpr (kWords == 2) {

@@ -1,5 +1,4 @@
-// Loads of 8x8 matrices of 16-bit elements from shared memory, spread over the warp as mma operands need
-// them.
+// Loads of 8x8 matrices of 16-bit elements from shared memory, distributed over the warp as mma operands.
 //
 //   matrix i   8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, aligned to 16 bytes
 //              (x2 does not use the addresses of the other lanes)

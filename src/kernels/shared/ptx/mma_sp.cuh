@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-// Positions that ascend are what the second name asks for; newer GPUs run the first one slowly.
+// The second name requires ascending positions; newer GPUs run the first one slowly.
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1205
 #define SPARSELOOM_MMA_SP "mma.sp"
 #else

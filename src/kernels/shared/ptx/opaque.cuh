@@ -1,5 +1,5 @@
-// Hides from the compiler where a value comes from. The compiler then neither recomputes the value at every
-// use nor moves what depends on it to an earlier place. No instruction is issued.
+// Hides the origin of a value from the compiler, which then neither recomputes the value at every use nor
+// moves its uses to an earlier point. No instruction is issued.
 #pragma once
 
 #include <cuda_runtime.h>

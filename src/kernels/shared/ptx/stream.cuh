@@ -10,11 +10,11 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Loads kWords (1, 2 or 4) consecutive 32-bit words, aligned to their total size. The 128-byte hint says how
-/// much L2 fetches from memory.
+/// Loads kWords (1, 2 or 4) consecutive 32-bit words, aligned to their total size. The 128-byte hint is the
+/// amount that L2 fetches from DRAM.
 template <int kWords>
 __device__ __forceinline__ void ld_global_stream(std::uint32_t* to, const void* global, L2Policy policy) {
-  static_assert(kWords == 1 || kWords == 2 || kWords == 4, "the widths of one load");
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4, "one load has 1, 2 or 4 words");
   if constexpr (kWords == 1) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.b32 %0, [%1], %2;"
                  : "=r"(to[0])

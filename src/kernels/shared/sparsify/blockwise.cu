@@ -19,7 +19,7 @@ Blocks blocks_of(const ConstMatrixView& dense, const SparsifierSpec& spec) {
   return blocks;
 }
 
-/// Scores, a byte for each block that says whether it stays, and the search's own.
+/// Scores, a byte per block that says whether it stays, and the workspace of the search.
 struct Space {
   std::size_t chosen, search, bytes;
   Space(const Blocks& blocks, std::int64_t wanted) {
@@ -40,7 +40,7 @@ cudaError_t launch_scores(const Sparsify& call, const Matrix<E>& matrix, const B
                        reinterpret_cast<float*>(call.workspace));
 }
 
-/// About as many threads to a block as leave each some elements.
+/// About as many threads per block as have some elements each.
 template <class E>
 cudaError_t launch_scores(const Sparsify& call, const Matrix<E>& matrix, const Blocks& blocks) {
   const std::int64_t elements = blocks.rows * blocks.cols;

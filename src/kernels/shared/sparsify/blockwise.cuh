@@ -10,13 +10,13 @@
 namespace sparseloom::kernels::cuda::sparsify {
 
 struct Blocks {
-  std::int64_t rows, cols;   // of a block
+  std::int64_t rows, cols;   // extent of a block
   std::int64_t across, all;  // blocks in a row of blocks, and in the matrix
 };
 
 /// scores <- the sums, rounded to fp32. kGroup threads take a block: kThreads, or at most a warp. Each adds
 /// every kGroup'th element of its block in fp64, and their sums are added pairwise: the same in every call,
-/// but not in the order of the CPU, whose fp64 sums may differ by their last bits.
+/// but not in the order of the CPU, whose fp64 sums may differ in their last bits.
 template <class E, int kGroup>
 __global__ void __launch_bounds__(kThreads, 2)
     score_kernel(const __grid_constant__ Matrix<E> matrix, const __grid_constant__ Blocks blocks,
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ double sums[kWarps];
   const unsigned member = threadIdx.x % kGroup;
   Reader<E, false> reader(matrix);
-  // All threads stay in the loop together, because they add up together.
+  // All threads stay in the loop together, because they reduce together.
   for (std::int64_t first = std::int64_t{blockIdx.x} * kGroups; first < blocks.all;
        first += std::int64_t{gridDim.x} * kGroups) {
     const std::int64_t block = first + threadIdx.x / kGroup;

@@ -3,9 +3,9 @@
 //   a pass over the matrix counts 15 bits of the keys -> the thread block that ends last finds the bin of the
 //   last element that stays
 //
-// f16 and bf16 have no more bits. Of f32 and f64 another pass follows where more elements share these bits
-// than the list of candidates has room for (take.cuh); else the next passes return at once. Counts alone
-// pass through atomics, so that nothing depends on the order of threads.
+// f16 and bf16 have no more bits. For f32 and f64 another pass follows if more elements share these bits than
+// the list of candidates can hold (take.cuh); otherwise the next passes return at once. Only counts pass
+// through atomics, so that nothing depends on the order of threads.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,30 +20,31 @@ inline constexpr int kBinBits = 15, kBins = 1 << kBinBits;
 /// Counters of 16 bits, two to a word.
 inline constexpr int kBinWords = kBins / 2, kBinBytes = kBinWords * 4;
 
-/// Of the thread block, [kBinWords]. Here rather than in the kernel, so that it compiles for the CPU, too.
+/// Shared by the thread block, [kBinWords]. Here rather than in the kernel, so that it also compiles for the
+/// CPU.
 extern __shared__ std::uint32_t packed[];
 
-/// What is known of the last element that stays.
+/// The known bits of the last element that stays.
 struct Choice {
   unsigned long long prefix;  // its key without the lowest `shift` bits
-  std::int64_t left, count;   // how many with this prefix stay, and how many have it
+  std::int64_t left, count;   // elements with this prefix that stay, and all with this prefix
   int shift;
-  std::int64_t listed, last;  // candidates, and the place of the last one that stays
+  std::int64_t listed, last;  // candidates, and the index of the last one that stays
 };
 
-/// What thread blocks count while others read the choice.
+/// Counters that thread blocks advance while others read the choice.
 struct Tickets {
-  unsigned long long next;  // the next tile that nobody has taken
-  unsigned arrived;         // thread blocks that have counted
+  unsigned long long next;  // the next tile to take
+  unsigned arrived;         // thread blocks that have finished counting
 };
 
-/// A search of the `wanted` elements with the largest keys. capacity: candidates that the list has room for.
+/// A search of the `wanted` elements with the largest keys. capacity: candidates that the list can hold.
 struct Search {
-  Choice* choice;  // zero before the first pass, as is what follows
+  Choice* choice;  // zero before the first pass, like the members below
   Tickets* tickets;
   unsigned long long* bins;    // [kBins]
-  unsigned long long* status;  // of each tile, see take.cuh
-  void* words;                 // the list: elements, and where they lie
+  unsigned long long* status;  // status of each tile, see take.cuh
+  void* words;                 // the list: elements, and their indices
   std::int64_t* places;
   std::int64_t wanted, capacity;
 };
@@ -53,7 +54,7 @@ __device__ __forceinline__ bool is_settled(const Choice& choice, std::int64_t ca
   return choice.shift == 0 || choice.left == choice.count || choice.count <= capacity;
 }
 
-/// Empties the packed counters into the global ones. All threads call it.
+/// Adds the packed counters to the global ones and clears them. All threads call it.
 __device__ __forceinline__ void flush(unsigned long long* bins, unsigned& lowest) {
   __syncthreads();
   for (int w = threadIdx.x; w < kBinWords; w += kThreads) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void flush(unsigned long long* bins, unsigned& lowest
 /// Finds the bin of the last of choice.left elements, from the highest bin down. One thread block.
 __device__ __forceinline__ void find_bin(const Search& search, Choice before, int digit) {
   constexpr int kRow = 64, kRows = kBins / kRow;
-  static_assert(kRows == kThreads, "a thread for each row of bins");
+  static_assert(kRows == kThreads, "each row of bins has a thread");
   __shared__ std::int64_t rows[kRows], warps[kWarps];
   __shared__ int row;
   __shared__ std::int64_t above;
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
                  std::int64_t tiles) {
   using R = Reader<E, kVectors>;
   __shared__ bool is_last;
-  // A counter takes no more: every element may be alike.
+  // The most that a 16-bit counter can count: every element may be alike.
   constexpr int kTilesHeld = 0xffff / kTile<E, kVectors>;
   const Choice before = kFirst ? Choice{0, search.wanted, matrix.count(), kKeyBits<E>, 0, 0} : *search.choice;
   if (!kFirst && is_settled(before, search.capacity)) return;

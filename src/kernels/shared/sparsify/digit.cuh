@@ -9,8 +9,8 @@ namespace sparseloom::kernels::cuda::sparsify {
 
 inline constexpr int kDigit = 8, kDigits = 1 << kDigit;
 
-/// A search of the `left` largest of `count` keys that begin with `prefix`, the bits above the lowest `shift`
-/// ones.
+/// A search of the `left` largest of `count` keys that begin with `prefix`, the bits above the lowest
+/// `shift`.
 template <class E>
 struct Digits {
   using Key = typename E::Key;
@@ -23,7 +23,7 @@ struct Digits {
   unsigned left, count;
   int shift;
 
-  /// Makes all bits known. each(f) calls f(key) for this thread's keys; all threads call it together.
+  /// Determines all bits. each(f) calls f(key) for this thread's keys; all threads call it together.
   template <class Each>
   __device__ __forceinline__ void search(Shared& shared, const Each& each) {
     while (shift > 0) {
@@ -37,7 +37,7 @@ struct Digits {
       __syncthreads();
       if (threadIdx.x < 32) find(shared, digit);
       __syncthreads();
-      // Two barriers stand before the next writes of what is read here.
+      // Two barriers precede the next writes of the values read here.
       prefix = static_cast<Key>(shared.prefix), left = shared.left, count = shared.count, shift = next;
     }
   }

@@ -1,4 +1,5 @@
-// Elements as bits: their keys, which order as magnitudes do, as on the CPU (sparsifiers/chunk_reader.h).
+// Elements as bits: their keys, which are ordered like magnitudes, as on the CPU
+// (sparsifiers/chunk_reader.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,7 +44,7 @@ struct F64 {
 template <class E>
 inline constexpr int kKeyBits = 8 * static_cast<int>(sizeof(typename E::Word)) - 1;
 
-/// The magnitude, with Inf in the place of NaN.
+/// The magnitude, with Inf instead of NaN.
 template <class E>
 __device__ __forceinline__ typename E::Key key_of(typename E::Word word) {
   constexpr typename E::Key kMagnitude = (typename E::Key{1} << kKeyBits<E>)-1;
@@ -51,7 +52,7 @@ __device__ __forceinline__ typename E::Key key_of(typename E::Word word) {
   return magnitude < E::kInfinity ? magnitude : E::kInfinity;
 }
 
-/// Returns run(F32{}), run(F16{}), ..., as the dtype says.
+/// Returns run(F32{}), run(F16{}), ..., by the dtype.
 template <class Run>
 cudaError_t for_dtype(DType dtype, const Run& run) {
   switch (dtype) {
@@ -65,7 +66,7 @@ cudaError_t for_dtype(DType dtype, const Run& run) {
   return cudaErrorInvalidValue;
 }
 
-/// a / b of numbers that are not negative; most fit 32 bits, whose division is several times faster.
+/// a / b of nonnegative numbers; most fit 32 bits, whose division is several times faster.
 __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;

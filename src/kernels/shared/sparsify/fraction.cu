@@ -22,7 +22,7 @@ std::size_t scalar_fraction_workspace(const ConstMatrixView& dense, const Sparsi
   const std::int64_t count = dense.rows * dense.cols, wanted = sparsifiers::staying(spec.amount, count);
   std::size_t bytes = 0;
   for_dtype(dense.dtype, [&](auto element) {
-    // Without vectors, as results that are not aligned would have it.
+    // Without vectors, as misaligned results require.
     if (wanted != 0 && wanted != count) bytes = FractionSpace<decltype(element)>(count, wanted, false).bytes;
     return cudaSuccess;
   });

@@ -13,19 +13,19 @@
 
 namespace sparseloom::kernels::cuda::sparsify {
 
-/// Passes over the matrix that count, of which all but the first one may return at once.
+/// Counting passes over the matrix, of which all but the first may return at once.
 template <class E>
 inline constexpr int kLevels = (kKeyBits<E> + kBinBits - 1) / kBinBits;
 
-/// The workspace of a search. What begins it is zeroed.
+/// The workspace of a search. Its beginning is zeroed.
 template <class E>
 struct FractionSpace {
   std::size_t tickets, bins, status, words, places, bytes;
   std::int64_t capacity;
 
   FractionSpace(std::int64_t count, std::int64_t wanted, bool vectors) {
-    // As many as stay, but neither so few that small matrices meet the limit nor more than one thread block
-    // searches in the time of a pass.
+    // As many candidates as elements stay, but not so few that small matrices reach the limit, nor more than
+    // one thread block can search in the time of a pass.
     constexpr std::int64_t kFew = 4096, kMany = std::int64_t{1} << 19;
     capacity = kLevels<E> == 1 ? 0 : std::min(std::clamp(wanted, kFew, kMany), count);
     const auto place = [this](std::size_t size) {
@@ -47,7 +47,7 @@ template <class E, bool kVectors>
 cudaError_t launch_passes(const Matrix<E>& matrix, const Search& search, int multiprocessors, int device,
                           cudaStream_t stream) {
   const std::int64_t tiles = tiles_of<E>(matrix.count(), kVectors);
-  // Shared memory and registers let two thread blocks run on a multiprocessor.
+  // Shared memory and registers allow two thread blocks per multiprocessor.
   LaunchShape shape{.grid = blocks_for(tiles, multiprocessors, 2),
                     .block = kThreads,
                     .shared_bytes = kBinBytes,

@@ -21,7 +21,7 @@ cudaError_t launch_vectors(const Sparsify& call, std::int64_t n) {
   return launch_kernel(shape, nm_vectors_kernel<E, kM>, matrix, static_cast<int>(n), spans);
 }
 
-/// each: groups that a thread block takes at a time.
+/// each: groups per thread block at a time.
 template <class E>
 cudaError_t launch_groups(const Sparsify& call, const Matrix<E>& matrix, const Groups& groups, int each,
                           void (*kernel)(Matrix<E>, Groups)) {

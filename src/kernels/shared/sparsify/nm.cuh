@@ -6,8 +6,8 @@
 //   warps    m up to 256: a warp has a group in registers
 //   blocks   larger m: a thread block has a group, in shared memory if that is at most 32 KiB
 //
-// A group is read once, but for blocks of more than 32 KiB, which are read once for each 8 bits of a key, and
-// once to take what stays.
+// A group is read once, except for blocks of more than 32 KiB, which are read once per 8 bits of a key, and
+// once to take the elements that stay.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,12 +19,12 @@
 
 namespace sparseloom::kernels::cuda::sparsify {
 
-/// Groups [rows, across]; the last one of a row may be cut.
+/// Groups [rows, across]; the last one of a row may be incomplete.
 struct Groups {
   std::int64_t n, m, across, all;
 };
 
-/// Where a group lies, and how many elements it has.
+/// The position of a group, and its number of elements.
 template <class E>
 struct Group {
   std::int64_t row, first, size;
@@ -35,13 +35,13 @@ struct Group {
   }
 };
 
-/// A key that lies above that of what does not exist.
+/// The key of an existing element, above that of absent ones.
 template <class E>
 __device__ __forceinline__ typename E::Key present_key(typename E::Word word, bool exists) {
   return exists ? key_of<E>(word) + 1 : 0;
 }
 
-/// Elements of a thread at a time: a group, or a unit of several ones.
+/// Elements of a thread at a time: a group, or a unit of several groups.
 template <class E, int kM>
 inline constexpr int kSpan = kM > Unit<E, true>::kCount ? kM : Unit<E, true>::kCount;
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename E::Key) == 8 || kM =
   reader.report();
 }
 
-/// Groups that a lane has an element of at a time.
+/// Groups per lane at a time, one element of each.
 inline constexpr int kGroupsEach = 4;
 
 template <class E, int kLanes>
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   reader.report();
 }
 
-/// kPer: elements of a lane; a group has at most 32 kPer.
+/// kPer: elements per lane; a group has at most 32 kPer.
 template <class E, int kPer>
 __global__ void __launch_bounds__(kThreads)
     nm_warps_kernel(const __grid_constant__ Matrix<E> matrix, const __grid_constant__ Groups groups) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
       for (unsigned i = threadIdx.x; i < size; i += kThreads) count(key_of<E>(element(i)));
     });
     const bool all = digits.left == digits.count;
-    unsigned ties = digits.left;  // how many elements from here on stay that equal the last one
+    unsigned ties = digits.left;  // elements equal to the last one that still may stay
     for (unsigned begin = 0; begin < size; begin += kThreads) {
       const unsigned i = begin + threadIdx.x;
       typename R::U unit = {};

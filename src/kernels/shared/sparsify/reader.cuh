@@ -1,6 +1,6 @@
-// Reader: the only way by which the kernels see the elements of a matrix, so that what it counts is what they
-// read. The matrix is the sequence of its rows; a thread reads it in units, which are vectors of 16 bytes
-// where those are whole, and single elements elsewhere.
+// Reader: the only access of the kernels to the elements of a matrix, so that its counts are the elements
+// read. The matrix is the sequence of its rows; a thread reads it in units, which are vectors of 16 bytes if
+// those are whole, and single elements elsewhere.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,8 +15,7 @@
 namespace sparseloom::kernels::cuda::sparsify {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
-/// Units that a thread has in flight: 32 bytes of vectors. With 64, the kernels of take.cuh spilled
-/// registers.
+/// Units in flight per thread: 32 bytes of vectors. With 64, the kernels of take.cuh spilled registers.
 template <bool kVectors>
 inline constexpr int kEach = kVectors ? 2 : 4;
 
@@ -24,10 +23,10 @@ inline constexpr int kEach = kVectors ? 2 : 4;
 struct Counters {
   unsigned long long elements, bytes;
 };
-/// Those of the thread's current device, in its memory; null if it has none.
+/// The counters of the thread's current device, in its memory; null if it has none.
 Counters* counters() noexcept;
 
-/// A dense matrix, and where the result goes.
+/// A dense matrix, and the destination of the result.
 template <class E>
 struct Matrix {
   using Word = typename E::Word;
@@ -35,7 +34,7 @@ struct Matrix {
   std::int64_t rows, cols, stride;
   std::uint8_t* mask;  // or null
   Word* values;        // or null
-  Counters* counters;  // null: these are no elements of the caller's
+  Counters* counters;  // null: the elements are not the caller's
 
   __host__ __device__ std::int64_t count() const { return rows * cols; }
   __device__ const Word* at(std::int64_t i) const {
@@ -45,14 +44,14 @@ struct Matrix {
 };
 
 /// kVectors: rows begin at multiples of 16 bytes and hold whole vectors, or there is one row, whose last
-/// vector may be cut; and so do the results.
+/// vector may be incomplete; and so do the results.
 template <class E, bool kVectors>
 struct alignas(kVectors ? 16 : sizeof(typename E::Word)) Unit {
   static constexpr int kCount = kVectors ? 16 / static_cast<int>(sizeof(typename E::Word)) : 1;
   typename E::Word element[kCount];
 };
 
-/// Elements that a thread block takes at a time.
+/// Elements per thread block at a time.
 template <class E, bool kVectors>
 inline constexpr int kTile = kThreads* kEach<kVectors>* Unit<E, kVectors>::kCount;
 
@@ -114,7 +113,7 @@ class Reader {
     return __ldg(matrix_.data + row * matrix_.stride + col);
   }
 
-  /// Writes what the bits let stay.
+  /// Writes the elements whose bits are set.
   __device__ __forceinline__ void store(std::int64_t i, U unit, unsigned bits) const {
     const std::int64_t left = matrix_.count() - i;
     const bool whole = !kVectors || left >= U::kCount;
@@ -136,7 +135,7 @@ class Reader {
     }
   }
 
-  /// The first element of this thread's unit u in a tile; at or behind the end for units that do not exist.
+  /// The first element of this thread's unit u in a tile; at or past the end for units that do not exist.
   __device__ static std::int64_t place(std::int64_t tile, int u) {
     return ((tile * kEach<kVectors> + u) * kThreads + threadIdx.x) * U::kCount;
   }
@@ -147,7 +146,7 @@ class Reader {
       units[u] = place(tile, u) < matrix_.count() ? load(place(tile, u)) : U{};
   }
 
-  /// Adds what this thread block has read to the device's counts; once, by all threads.
+  /// Adds this thread block's counts to the device's; once, by all threads.
   __device__ __forceinline__ void report() const {
     if (matrix_.counters == nullptr) return;
     __shared__ unsigned long long sums[32];
@@ -166,7 +165,7 @@ class Reader {
   unsigned long long read_ = 0;
 };
 
-/// The matrix of a call. `flat`: rows that follow each other are one row.
+/// The matrix of a call. `flat`: contiguous rows are one row.
 template <class E>
 Matrix<E> matrix_of(const ConstMatrixView& dense, const SparsifierResult& result, bool flat) {
   Matrix<E> m{static_cast<const typename E::Word*>(dense.data),

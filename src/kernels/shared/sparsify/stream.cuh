@@ -1,4 +1,4 @@
-// Selections that know of each element whether it stays when they read it: one pass, and no memory.
+// Selections that decide each element as they read it: one pass, without workspace.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace sparseloom::kernels::cuda::sparsify {
 
-/// A selection has bits(i, unit): which elements of the unit that begins with element i stay.
+/// A selection has bits(i, unit): the elements of the unit beginning at element i that stay.
 struct All {
   static constexpr bool kReads = false;  // it does not look at the elements
   bool stays;
@@ -22,7 +22,7 @@ struct All {
   }
 };
 
-/// As drawn_to_stay (sparsifiers/streaming.h): bits * 2^-53 >= fraction, over integers.
+/// Like drawn_to_stay (sparsifiers/streaming.h): bits * 2^-53 >= fraction, over integers.
 struct Drawn {
   static constexpr bool kReads = false;
   std::uint64_t seed, least;
@@ -52,7 +52,7 @@ struct Above {
   }
 };
 
-/// The elements of blocks [rows, cols] of which `chosen`, a byte for each block, is not zero.
+/// The elements of blocks [rows, cols] whose byte in `chosen` is not zero.
 struct InBlocks {
   static constexpr bool kReads = false;
   const std::uint8_t* chosen;
@@ -70,7 +70,7 @@ struct InBlocks {
       } else if (col == end) {
         ++block, end += block_cols;
       }
-      // What lies behind the last element of the matrix has no block.
+      // Elements past the end of the matrix have no block.
       if (e == 0 || row < rows) stay |= static_cast<unsigned>(chosen[first + block] != 0) << e;
     }
     return stay;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   reader.report();
 }
 
-/// Thread blocks of a kernel that walks over tiles. each: for each multiprocessor.
+/// Thread blocks of a kernel that walks over tiles. each: thread blocks per multiprocessor.
 inline unsigned blocks_for(std::int64_t tiles, int multiprocessors, int each = 4) {
   return static_cast<unsigned>(std::min<std::int64_t>(tiles, std::int64_t{multiprocessors} * each));
 }

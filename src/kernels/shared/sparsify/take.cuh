@@ -1,13 +1,14 @@
-// Takes what a choice (choice.cuh) lets stay, of equal elements those with the lowest index.
+// Takes the elements that a choice (choice.cuh) keeps, of equal elements those with the lowest index.
 //
 //   take     a pass over the matrix: elements above the prefix stay; those with the prefix have a rank in
-//            index order, which decides where keys are known, and is their place in a list where not
-//   finish   one thread block finds the last one of the list that stays
-//   scatter  those of the list that stay
+//            index order, which decides if keys are known, and otherwise is their index in a list
+//   finish   one thread block finds the last element of the list that stays
+//   scatter  writes the elements of the list that stay
 //
-// Ranks come from a single-pass scan with decoupled look-back (Merrill & Garland 2016): a tile publishes how
-// many elements with the prefix it has, and adds up what the tiles before it published. Tiles are taken by a
-// counter, so that all before a tile are done or running and nobody waits for a thread block that is not.
+// Ranks come from a single-pass scan with decoupled look-back (Merrill & Garland 2016): a tile publishes its
+// number of elements with the prefix, and adds up the numbers of the previous tiles. Tiles are taken by a
+// counter, so that all earlier tiles are done or running and no thread block waits for one that is not
+// resident.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,11 +23,11 @@ namespace sparseloom::kernels::cuda::sparsify {
 
 /// A tile's status: a flag in two bits, and a count. 0: nothing is known yet.
 inline constexpr unsigned long long kOwn = 1ull << 62;      // the count is the tile's own
-inline constexpr unsigned long long kThrough = 2ull << 62;  // it includes all tiles before
+inline constexpr unsigned long long kThrough = 2ull << 62;  // it includes all previous tiles
 inline constexpr unsigned long long kCountBits = kOwn - 1;
 
-/// Publishes a tile's own count and returns that of all tiles before it. One warp; the words are all that
-/// passes between thread blocks, so that no fence is needed.
+/// Publishes a tile's own count and returns that of all previous tiles. One warp; only these words pass
+/// between thread blocks, so no fence is needed.
 __device__ __forceinline__ unsigned long long count_before(unsigned long long* status, std::int64_t tile,
                                                            unsigned long long own) {
   const int lane = threadIdx.x % 32;
@@ -35,7 +36,7 @@ __device__ __forceinline__ unsigned long long count_before(unsigned long long* s
   bool done = tile == 0;
   for (std::int64_t first = tile - 1; !done; first -= 32) {
     const std::int64_t at = first - lane;
-    unsigned long long word = kThrough;  // before the first tile lies nothing
+    unsigned long long word = kThrough;  // no tile precedes the first
     while (at >= 0 && ((word = atomicAdd(status + at, 0ull)) & ~kCountBits) == 0) __nanosleep(32);
     const unsigned through = __ballot_sync(kWarp, (word & kThrough) != 0);
     const int nearest = through != 0 ? __ffs(static_cast<int>(through)) - 1 : 31;
@@ -47,8 +48,7 @@ __device__ __forceinline__ unsigned long long count_before(unsigned long long* s
   return before;
 }
 
-/// Writes the open elements of this thread's units to the list, whose first `room` places behind `base`
-/// exist.
+/// Writes the open elements of this thread's units to the list from `base` on, which has `room` entries left.
 template <class E, bool kVectors, class Lower>
 __device__ __forceinline__ void list_open(const Search& search, std::int64_t base, int room,
                                           std::int64_t tile,
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(kThreads, 2)
                 std::int64_t tiles) {
   using R = Reader<E, kVectors>;
   using Packed = std::conditional_t<kEach<kVectors> == 2, unsigned, unsigned long long>;
-  __shared__ Packed totals[kWarps];  // 16 bits for each of a thread's units
+  __shared__ Packed totals[kWarps];  // 16 bits per unit of a thread
   __shared__ unsigned long long before;
   __shared__ std::int64_t taken;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Choice choice = *search.choice;
   const auto prefix = static_cast<typename E::Key>(choice.prefix);
-  // Of 16-bit types all bits are known.
+  // For 16-bit types all bits are known.
   const bool ranks = choice.left != choice.count,
              listed = kKeyBits<E> > kBinBits && ranks && choice.shift != 0;
   R reader(matrix);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile >= tiles) break;
     typename R::U units[kEach<kVectors>];
     reader.load_tile(tile, units);
-    unsigned stay[kEach<kVectors>], open[kEach<kVectors>];  // above the prefix, and with it
+    unsigned stay[kEach<kVectors>], open[kEach<kVectors>];  // above the prefix, and equal to it
     Packed own = 0;
 #pragma unroll
     for (int u = 0; u < kEach<kVectors>; ++u) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         all += totals[w];
         lower += w < warp ? totals[w] : 0;
       }
-      unsigned start[kEach<kVectors> + 1] = {};  // of each unit's first element, and the tile's end
+      unsigned start[kEach<kVectors> + 1] = {};  // rank of each unit's first element, and the tile's end
 #pragma unroll
       for (int u = 0; u < kEach<kVectors>; ++u) start[u + 1] = start[u] + (all >> (16 * u) & 0xffffu);
       if (warp == 0) {
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (lane == 0) before = sum;
       }
       __syncthreads();
-      // From here on ranks count from the tile's first one, in 32 bits.
+      // From here on ranks count from the tile's first, in 32 bits.
       const auto lower_of = [&](int u) {
         return start[u] + static_cast<unsigned>(lower >> (16 * u) & 0xffffu);
       };
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
     if (digits.left == digits.count) search.choice->last = listed;
   }
   if (digits.left == digits.count) return;
-  // The list is in index order, so that the first ones of equal keys stay.
+  // The list is in index order, so the first of equal keys stay.
   const int each = (listed + kFinishThreads - 1) / kFinishThreads,
             begin = min(static_cast<int>(threadIdx.x) * each, listed), end = min(begin + each, listed);
   unsigned own = 0;

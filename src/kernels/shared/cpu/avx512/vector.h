@@ -50,7 +50,7 @@ template <class Function>
   _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p),
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Rounds as narrow8 does, to the bit.
+// Rounds with the same bits as narrow8.
 [[gnu::always_inline]] inline void narrow(cpu::Bf16* p, Vec x) {
   const __m512i bits = _mm512_castps_si512(x),
                 odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -1,4 +1,4 @@
-// Which thread block of its cluster this one is, and of how many; without clusters 0 of 1.
+// The rank of this thread block in its cluster, and the cluster's size; without clusters 0 of 1.
 #pragma once
 
 #include <cuda_runtime.h>

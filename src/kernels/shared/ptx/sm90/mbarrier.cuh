@@ -1,10 +1,10 @@
 // Barriers in shared memory (mbarrier) that count arriving threads and the bytes of bulk copies. A barrier
 // takes eight bytes, aligned to 8.
 //
-// A phase ends when all arrivals that the barrier was initialised with and all bytes that it was told to
-// expect have come; the next phase begins at once. A wait names the parity (0, 1, 0, ..) of the phase whose
-// end it awaits; before the first phase ends, the phase of parity 1 counts as ended. An arrival releases, and
-// a wait acquires, what the threads of this thread block and the copies wrote.
+// A phase ends when all arrivals that the barrier was initialised with and all expected bytes have come; the
+// next phase begins at once. A wait names the parity (0, 1, 0, ..) of the phase whose end it awaits; before
+// the first phase ends, the phase of parity 1 counts as ended. An arrival releases, and a wait acquires, the
+// writes of this thread block's threads and of the copies.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,8 +32,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint32_t barrier,
                : "memory");
 }
 
-/// Arrives once all cp.async that this thread has issued before have completed. What they wrote is visible
-/// after the end of the phase.
+/// Arrives once all earlier cp.async of this thread have completed. Their writes are visible after the end of
+/// the phase.
 __device__ __forceinline__ void mbarrier_arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }

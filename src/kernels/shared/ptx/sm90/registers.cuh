@@ -1,6 +1,6 @@
-// Moves registers between the warpgroups of a thread block (setmaxnreg): a warpgroup that only starts copies
-// gives up what one that holds sums needs. The number per thread is a multiple of 8 from 24 to 256, and all
-// four warps of a warpgroup execute the instruction.
+// Moves registers between the warpgroups of a thread block (setmaxnreg): a warpgroup that only issues copies
+// releases registers for those that hold sums. The number per thread is a multiple of 8 from 24 to 256, and
+// all four warps of a warpgroup execute the instruction.
 #pragma once
 
 #include <cuda_runtime.h>

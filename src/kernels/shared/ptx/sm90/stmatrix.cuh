@@ -15,7 +15,7 @@ __device__ __forceinline__ void stmatrix_x4(std::uint32_t row, const std::uint32
                : "memory");
 }
 
-/// The same with each matrix transposed: lane t holds the elements [2 (t % 4)][t / 4] and [.. + 1][t / 4].
+/// Stores each matrix transposed: lane t holds the elements [2 (t % 4)][t / 4] and [.. + 1][t / 4].
 __device__ __forceinline__ void stmatrix_x4_trans(std::uint32_t row, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])

@@ -1,6 +1,6 @@
 // The tensor memory accelerator (TMA): one thread starts the copy of a box of a matrix. A tensor map, made on
-// the host, says where the matrix lies, how large the box is and how its rows are swizzled in shared memory.
-// Elements outside the matrix are read as zero (and count as bytes copied) and are not written.
+// the host, has the matrix's address and strides, the size of the box and the swizzle of its rows in shared
+// memory. Elements outside the matrix are read as zero (and count as bytes copied) and are not written.
 #pragma once
 
 #include <cuda.h>

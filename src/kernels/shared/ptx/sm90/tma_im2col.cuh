@@ -1,8 +1,8 @@
 // Copies of pixels of a channels-last tensor under the taps of a convolution, by TMA's im2col mode. The
-// tensor map (operands/im2col_map.h) names a box of base pixels in space, which may reach beyond the tensor,
-// a step from one to the next, and how many pixels and channels a copy takes. The copy begins at a base
-// pixel, goes on in the order width, height, depth, image, wherever the box ends, and adds the offset of the
-// tap to each. Pixels outside the tensor, and images behind the last, are read as zero.
+// tensor map (bsr_conv/sm90/operands/pixel_map.h) has a box of base pixels in space, which may exceed the
+// tensor, the step between them, and the pixels and channels per copy. The copy begins at a base pixel,
+// continues in the order width, height, depth, image, wherever the box ends, and adds the offset of the tap
+// to each. Pixels outside the tensor, and images past the last, are read as zero.
 //
 // In shared memory the pixels are rows of the channels' bytes, swizzled like the rows of a matrix (tma.cuh).
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// A base pixel: its place along the width, the height, the depth, and its image.
+/// A base pixel: its position along width, height and depth, and its image.
 struct BasePixel {
   std::int32_t w, h, d, n;
 };
@@ -25,7 +25,7 @@ struct TapOffset {
   std::uint16_t w, h, d;
 };
 
-/// Two axes of space. `barrier` counts the bytes that arrive, also those of zeros.
+/// Two axes of space. `barrier` counts the bytes that arrive, including those of zeros.
 __device__ __forceinline__ void tma_load_im2col_2d(std::uint32_t shared, const CUtensorMap* map,
                                                    std::int32_t channel, const BasePixel& pixel,
                                                    const TapOffset& tap, std::uint32_t barrier,

@@ -26,9 +26,9 @@ namespace sparseloom::kernels::cuda::ptx {
 
 enum class Swizzle : std::uint64_t { bytes128 = 1, bytes64 = 2 };
 
-/// The part of a shared address that a descriptor holds. In a cluster, address bits above these name the
-/// thread block; a descriptor has the leading bytes there, so the bits must be cut off (without that,
-/// operands of several units were read from wrong places).
+/// The bits of a shared address that a descriptor holds. In a cluster, higher address bits name the thread
+/// block; a descriptor has the leading bytes there, so they must be masked (otherwise operands of several
+/// units were read from wrong addresses).
 __device__ __forceinline__ std::uint32_t wgmma_address(std::uint32_t shared) {
   return (shared & 0x3ffff) / 16;
 }
@@ -47,7 +47,7 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Waits until at most the youngest kPending groups are unfinished.
+/// Waits until at most the youngest kPending groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -114,7 +114,7 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std:
                    SPARSELOOM_SUMS_64(0));
 }
 /// One m64n256 reads 80 bytes of shared memory per clock, two m64n128 read 96. At the power limit the former
-/// was measured faster.
+/// measured faster.
 template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[128], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], std::uint64_t a, std:
                : "l"(a), "l"(b), "r"(add ? 1 : 0))
 
 /// Reads the upper 19 bits of each fp32. TMA rounds the operands (TensorMapMatrix::tf32); otherwise the lower
-/// bits are cut off.
+/// bits are truncated.
 __device__ __forceinline__ void wgmma_tf32(float (&d)[16], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(32, 8, "tf32", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
@@ -163,7 +163,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[64], std::uint64_t a, std:
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(128, 8, "tf32", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
 }
-/// Keeps some 14 bits of its sums, not 24, so the sums should be added up elsewhere every now and then.
+/// Keeps some 14 bits of its sums, not 24, so the sums should be added up elsewhere at intervals.
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[16], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(32, 32, "e4m3", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));

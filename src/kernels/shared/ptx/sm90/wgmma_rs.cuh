@@ -1,4 +1,4 @@
-// wgmma as in wgmma.cuh, but with a in registers: each warp may fetch its 16 rows of a from anywhere, and b
+// wgmma as in wgmma.cuh, but with a in registers: each warp may load its 16 rows of a from any address, and b
 // comes from shared memory.
 //
 //   a      Warp w holds the rows 16 w ..; lane t holds a[0] = (t / 4, 2 (t % 4) and the next k), a[1] =
@@ -40,7 +40,7 @@ SPARSELOOM_WGMMA_RS_OF(wgmma_rs_bf16, "bf16")
 SPARSELOOM_WGMMA_RS_OF(wgmma_rs_f16, "f16")
 
 /// Call this after the wait for the wgmma that read a from these registers. Until then nothing else may be
-/// put into them, which ptxas does not ensure by itself.
+/// written to them, which ptxas does not ensure by itself.
 template <class Registers>
 __device__ __forceinline__ void keep(Registers& registers) {
   if constexpr (std::is_array_v<Registers>) {

@@ -3,7 +3,7 @@
 // Both operands are K-major in shared memory; sums, operands and descriptors are those of wgmma.cuh. The next
 // k start 32 bytes later in a and 64 in b.
 //
-//   metadata   Four bits for four k: where the two elements stand, the first in the low two bits.
+//   metadata   Four bits per four k: the positions of the two elements, the first in the low two bits.
 //   16 bits    Of the rows 16 w .. of warp w, lane t has those of row t / 4 in its lower half and of row
 //              t / 4 + 8 in its upper half: in lanes of t % 4 = 2 s the first 16 k, in those of 2 s + 1 the
 //              second, for selector s. So one register serves two instructions.
