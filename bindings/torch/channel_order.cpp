@@ -10,7 +10,7 @@
 namespace sparseloom::binding {
 namespace {
 
-/// The memory of `watch`, an int64 CPU tensor [4], as what it is to be seen through; null without one.
+/// The memory of `watch`, an int64 CPU tensor [4] through which progress is seen; null without one.
 SearchProgress* progress_of(const char* op, const std::optional<Tensor>& watch) {
   if (!watch) return nullptr;
   const bool fits = watch->dim() == 1 && watch->size(0) == 4 && watch->scalar_type() == ScalarType::Long &&

@@ -1,5 +1,5 @@
-// The operators of block-sparse convolutions. Space and channels come as the kernels read them: [images,
-// *space, channels]; python/sparseloom/ops/conv/product.py turns torch's order into that one without a copy.
+// The operators of block-sparse convolutions. Space and channels are in the kernels' order: [images, *space,
+// channels]; python/sparseloom/ops/conv/product.py permutes torch's order into it without a copy.
 #include <optional>
 #include <string>
 #include <vector>
@@ -174,7 +174,7 @@ Tensor pack(const Tensor& given, const Tensor& packed, std::int64_t blocks, std:
   return out;
 }
 
-/// The other way.
+/// The inverse of pack.
 Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std::int64_t cols) {
   constexpr const char* op = "conv_unpack";
   const DType dtype = dtype_of(op, "values", given);

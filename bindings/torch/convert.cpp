@@ -22,13 +22,13 @@ std::string shape_of(const Tensor& tensor) {
 namespace {
 
 // Allocates through the C shim directly: the operators empty and new_empty go through the boxed dispatcher,
-// which was measured slower.
+// which measured slower.
 Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarType type, int device) {
   std::vector<std::int64_t> strides(sizes.size());
   std::int64_t elements = 1;
   for (std::size_t d = sizes.size(); d-- > 0;) {
     strides[d] = elements;
-    elements *= std::max<std::int64_t>(1, sizes[d]);  // as torch counts strides of contiguous tensors
+    elements *= std::max<std::int64_t>(1, sizes[d]);  // like torch's strides of contiguous tensors
   }
   const auto dtype = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(type));
   AtenTensorHandle handle = nullptr;
@@ -36,16 +36,16 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
       aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
                                device < 0 ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
                                std::max(0, device), &handle);
-  // The shim only prints the reason and does not return it. Sizes and dtype were checked before, so lack of
-  // memory is what is left.
+  // The shim only prints the reason and does not return it. Sizes and dtype were checked before, so only lack
+  // of memory remains.
   if (error != 0)
     core::fail(op,
                "memory on " + ops::place(device) + " for " + std::to_string(elements) +
                    " elements of a result or scratch",
                "out of memory", "use fewer tokens at a time, or free tensors that are no longer needed");
   Tensor made(handle);
-  // With pages of 4 KiB, a result of 87 MB took 25 ms to be touched by two threads of a Zen 4, and 3.5 to be
-  // computed.
+  // With pages of 4 KiB, two threads of a Zen 4 took 25 ms to touch a result of 87 MB, and 3.5 ms to compute
+  // it.
   const std::size_t bytes = static_cast<std::size_t>(elements) * made.element_size();
   if (device < 0 && bytes >= runtime::kMappedAnewBytes)
     runtime::prefer_huge_pages(made.mutable_data_ptr(), bytes);
@@ -198,7 +198,7 @@ BlockNorm block_norm_of(const char* op, const std::string& name) {
 }
 
 std::optional<std::uint64_t> writes_of(std::initializer_list<const Tensor*> tensors) {
-  // Inference tensors, by address: torch throws where it is asked for their count, which takes microseconds.
+  // Inference tensors, by address: torch throws when asked for their count, which takes microseconds.
   static thread_local std::array<const void*, 64> uncounted{};
   std::uint64_t writes = 0;
   for (const Tensor* tensor : tensors) {

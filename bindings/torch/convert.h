@@ -1,5 +1,5 @@
 // Conversions from stable torch tensors to the core's views. They check once, at the op boundary. `op` and
-// `name` are what errors call the operator and its argument.
+// `name` are the names of the operator and its argument in errors.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -24,7 +24,7 @@ using torch::stable::Tensor;
 
 /// Executor::device of a tensor: -1 for the CPU, the ordinal for CUDA. Throws Error on any other device.
 int device_of(const char* op, const char* name, const Tensor& tensor);
-/// Throws Error if the tensor is not on `device`, which is where the operand called `first` lies.
+/// Throws Error if the tensor is not on `device`, the device of the operand called `first`.
 void require_device(const char* op, const char* name, const Tensor& tensor, int device, const char* first);
 void require_cpu(const char* op, const char* name, const Tensor& tensor);
 
@@ -33,17 +33,16 @@ DType dtype_of(const char* op, const char* name, const Tensor& tensor);
 ScalarType scalar_type_of(DType dtype) noexcept;
 torch::stable::Device torch_device(int device);
 
-/// A 1-D to N-D tensor as the matrix [product of the leading sizes, last size]. If the strides allow no such
-/// view (transposed, expanded, a step in the last dimension), `owner` keeps alive the contiguous copy that is
-/// made.
+/// A 1-D to N-D tensor as a matrix: the leading dimensions are flattened. If the strides do not allow that
+/// view (transposed, expanded, a step in the last dimension), `owner` keeps alive a contiguous copy.
 struct Matrix {
   Tensor owner;
   ConstMatrixView view;
 };
 Matrix matrix_of(const char* op, const char* name, const Tensor& tensor);
 
-/// The data of an index tensor, which must be int32, contiguous, 1-D and on `device` (where the operand
-/// called `first` lies) and have `expected` elements (any number if expected < 0). Throws Error otherwise.
+/// The data of an index tensor, which must be int32, contiguous, 1-D and on `device` (that of the operand
+/// called `first`) and have `expected` elements (any number if expected < 0). Throws Error otherwise.
 const std::int32_t* indices_of(const char* op, const char* name, const Tensor& tensor, std::int64_t expected,
                                int device = -1, const char* first = "the CPU");
 
@@ -52,29 +51,29 @@ const std::int32_t* indices_of(const char* op, const char* name, const Tensor& t
 BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows,
                     std::int64_t block_cols);
 
-/// The norm that torch calls "l1", "l2" or "max". Throws Error on another name.
+/// The norm named "l1", "l2" or "max" in torch. Throws Error on another name.
 BlockNorm block_norm_of(const char* op, const std::string& name);
 
-/// How often tensors were written to in place, by torch's count, which `.data` and NumPy evade; nothing where
-/// torch counts none (inference tensors).
+/// The number of in-place writes to tensors, by torch's count, which `.data` and NumPy evade; nothing if
+/// torch does not count them (inference tensors).
 std::optional<std::uint64_t> writes_of(std::initializer_list<const Tensor*> tensors);
 
-/// The row index in a packed index of `blocks` blocks (column_index gives the other half). Its size and
+/// The row index in a packed index of `blocks` blocks (column_index returns the other half). Its size and
 /// device are checked; its content only by index_of.
 IndexView packed_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                     std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
-/// Which lists of an index a call reads, and what its digest says of it.
+/// The lists of an index that a call reads, and the index's digest.
 struct Reads {
   bool columns = false;
   std::int64_t digest = kUnknownDigest;
 };
-/// The same with valid content on a CUDA device, which is read there once for each number of writes to it.
-/// Host memory is read by the operations themselves, in each call.
+/// Like packed_of with valid content on a CUDA device, which is read there once per number of writes to it.
+/// The operations themselves read host memory in each call.
 IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device, const char* first, Reads reads = {});
-/// Takes a packed index on a CUDA device as one whose content is valid.
+/// Marks a packed index on a CUDA device as valid.
 void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device);
-/// The same of a crow and a col that lie apart, whose last slots may be free.
+/// Like packed_of for a separate crow and col, whose last slots may be free.
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                         std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
 

@@ -24,7 +24,7 @@ void require_countable(const char* op, std::int64_t stored) {
                "split the weight by rows into several layers");
 }
 
-/// The content of an index on a CUDA device, once for each number of writes to it.
+/// Validates an index on a CUDA device, once per number of writes to it.
 void require_valid_there(const char* op, const CsrView& w, std::optional<std::uint64_t> writes, int device) {
   IndexView elements;
   elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
@@ -34,8 +34,8 @@ void require_valid_there(const char* op, const CsrView& w, std::optional<std::ui
   ops::require_valid_on_device(there, torch_executor(device));
 }
 
-/// The index of a weight, whose content is valid; on a CUDA device only without `by_column`, whose check
-/// reads it too.
+/// The index of a weight, with valid content; on a CUDA device only without `by_column`, whose check reads it
+/// too.
 CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t cols, int device,
                 const char* first, const Tensor* by_column = nullptr) {
   CsrView w;
@@ -52,7 +52,7 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   return w;
 }
 
-/// The column index, as the schema of csr_dx says it lies.
+/// The column index, in the order that the schema of csr_dx defines.
 void take_columns(const char* op, const Tensor& crow, const Tensor& col,
                   const std::optional<Tensor>& by_column, CsrView& w, int device) {
   if (!by_column)

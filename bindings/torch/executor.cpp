@@ -23,16 +23,16 @@ class Lateness {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What a call may expect. It is forgotten after kKept times as long and kKeptCalls calls, so that the next
-  // one is divided and finds out anew: that takes 1 / kKept of the time at most where calls follow each
-  // other, and one of kKeptCalls where they are rare. A single late thread on a quiet machine disturbs those
-  // calls alone.
+  // The expected lateness. It is forgotten after kKept times as long and kKeptCalls calls, so that the next
+  // call is divided and measures again: that takes at most 1 / kKept of the time if calls follow each other,
+  // and one of kKeptCalls if they are rare. A single late thread on a quiet machine disturbs only those
+  // calls.
   double us() {
     if (us_ > 0 && --left_ <= 0 && Clock::now() >= until_) us_ = 0;
     return us_;
   }
 
-  // The last thread of a region that began at `start` came at `last`.
+  // The last thread of a region that began at `start` arrived at `last`.
   void saw(Clock::time_point start, Clock::time_point last) {
     us_ = std::chrono::duration<double, std::micro>(last - start).count();
     if (us_ < kPunctualUs)
@@ -43,15 +43,15 @@ class Lateness {
 
  private:
   static constexpr int kKept = 16, kKeptCalls = 8;
-  // A sleeping thread of an idle core comes within 50 us, on a virtual machine within 450 (two cores of a Zen
-  // 4): after a bound of 200, calls were run alone for 5 ms although the thread was awake by then.
+  // A sleeping thread of an idle core arrives within 50 us, on a virtual machine within 450 (two cores of a
+  // Zen 4): with a bound of 200, calls ran alone for 5 ms although the thread was awake by then.
   static constexpr double kPunctualUs = 1000;
   double us_ = 0;
   int left_ = 0;
   Clock::time_point until_{};
 };
 
-// torch's OpenMP has a pool for each thread that opens regions.
+// torch's OpenMP has a pool per thread that opens regions.
 thread_local Lateness lateness;
 
 void parallel_for(void*, std::int64_t count, RangeBody body) {
@@ -85,7 +85,7 @@ void* torch_stream(int device) {
   return stream;
 }
 
-// The view (transposed if asked) as a torch tensor that does not own its memory.
+// The view (transposed if requested) as a torch tensor that does not own its memory.
 Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
   std::array<std::int64_t, 2> sizes{m.rows, m.cols}, strides{m.stride, 1};
   if (transposed) std::swap(sizes[0], sizes[1]), std::swap(strides[0], strides[1]);
@@ -93,9 +93,9 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
                                   scalar_type_of(m.dtype));
 }
 
-// bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next 32nd column: oneDNN
-// on AMX (torch 2.13) multiplies what lies there by zero, and a NaN behind one row (in the padding of a wider
-// matrix, or in the next token) makes that row NaN.
+// bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next multiple of 32
+// columns: oneDNN on AMX (torch 2.13) multiplies the memory there by zero, and a NaN after a row (in the
+// padding of a wider matrix, or in the next token) makes that row NaN.
 Tensor with_zeros_behind(const ConstMatrixView& m) {
   constexpr std::int64_t kTileColumns = 32;  // bf16 in one row of a tile
   Tensor borrowed = borrow(m, -1);
@@ -108,9 +108,9 @@ Tensor with_zeros_behind(const ConstMatrixView& m) {
   return torch::stable::copy_(copy, borrowed);
 }
 
-// Executor::gemm. On CUDA, torch's current stream is the stream that the executor names, so it need not be
-// passed. aten::linear.out adds the bias before rounding; aten::mm.out followed by an addition would not.
-// aten::mm.dtype_out, which exists on CUDA only, leaves the sums of 16-bit operands unrounded.
+// Executor::gemm. On CUDA, torch's current stream is the executor's stream, so it need not be passed.
+// aten::linear.out adds the bias before rounding; aten::mm.out followed by an addition would not.
+// aten::mm.dtype_out, which exists on CUDA only, returns unrounded sums of 16-bit operands.
 void gemm(void*, const Gemm& product) {
   using torch::stable::detail::from;
   Tensor a = product.device >= 0 || product.a_transposed
@@ -145,13 +145,13 @@ bool at_16_bytes(const void* data) { return reinterpret_cast<std::uintptr_t>(dat
 // The matrix, copied if necessary, with rows that begin at multiples of 16 bytes, as cuBLAS's 8-bit products
 // require.
 Tensor in_aligned_rows(ConstMatrixView m, int device) {
-  if (m.rows == 1) m.stride = m.cols;  // the stride of a single row may be anything
+  if (m.rows == 1) m.stride = m.cols;  // the stride of a single row is arbitrary
   Tensor borrowed = borrow(m, device);
   return at_16_bytes(m.data) && m.stride % 16 == 0 ? borrowed : torch::stable::clone(borrowed);
 }
 
-// Factors as a tensor [rows, cols], one side of which is 1: one factor for each entry, or the same for all
-// (stride 0).
+// Factors as a tensor [rows, cols], one side of which is 1: one factor per entry, or the same for all (stride
+// 0).
 Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool each, int device) {
   const std::array<std::int64_t, 2> sizes{rows, cols}, strides{each ? cols : 0, each ? 1 : 0};
   Tensor borrowed = torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device),
@@ -186,8 +186,7 @@ bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Te
   return true;
 }
 
-// Products that torch refused with a factor for each row. torch may print every refusal, so none is tried
-// twice.
+// Products that torch refused with a factor per row. torch may print every refusal, so none is tried twice.
 class RefusedByRows {
  public:
   using Key = std::array<std::int64_t, 4>;  // device, m, n, k
@@ -205,13 +204,13 @@ class RefusedByRows {
   std::set<Key> keys_;
 };
 
-// Executor::scaled_gemm. aten::_scaled_mm accepts one factor for each operand everywhere. A factor for each
-// row of both operands it accepts
-// - into bf16 where its CUTLASS or its cuBLAS has a kernel (cuBLAS has none on some GPUs, nor on Hopper for
-// few rows of many columns such as 127 x 9216);
+// Executor::scaled_gemm. aten::_scaled_mm accepts one factor per operand everywhere. It accepts a factor per
+// row of both operands
+// - into bf16 if its CUTLASS or its cuBLAS has a kernel (cuBLAS has none on some GPUs, nor on Hopper for few
+//   rows of many columns such as 127 x 9216);
 // - into f32 only on Hopper with CUDA 12.9 and newer.
-// Otherwise the sums are multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the sparse
-// kernels do, the tokens' factors first.
+// Otherwise the sums are multiplied afterwards, in f32 (for bf16 in memory of torch's own) as in the sparse
+// kernels, the tokens' factors first.
 void scaled_gemm(void*, const ScaledGemm& product) {
   static RefusedByRows* const refused = new RefusedByRows;  // leaked: calls may outlive static destruction
   const int device = product.device;
@@ -229,7 +228,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
     return own ? torch::stable::fill_(new_tensor("scaled_linear", {1, 1}, f32, device), 1.0)
                : factors(data, 1, 1, true, device);
   };
-  // Try a factor for each row first.
+  // Try a factor per row first.
   const RefusedByRows::Key key{device, m, n, product.a.cols};
   if (each && !into_f32 && !refused->holds(key)) {
     if (scaled_mm(a, w, factors(product.a_scale, m, 1, product.a_scale_each, device),
@@ -237,7 +236,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
       return;
     refused->add(key);
   }
-  // Else multiply with factors of 1 where a factor for each row is due, and apply those to the sums.
+  // Otherwise multiply with factors of 1 instead of factors per row, and apply those to the sums.
   const bool apart = each && !into_f32;
   Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
   if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each),
@@ -255,7 +254,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
 }
 
 // torch.are_deterministic_algorithms_enabled(). The stable ABI does not have it, so torch's own function is
-// looked up in the process, as torch_stream does. Its name is as old as the switch; without it, the switch
+// looked up in the process, like in torch_stream. Its name is as old as the switch; without it, the switch
 // counts as off.
 bool torch_is_deterministic() {
   struct Context {

@@ -46,7 +46,7 @@ std::tuple<Tensor, Tensor, Tensor> gate_blocks(const Tensor& given_values, const
       {static_cast<std::int32_t*>(gated_index.mutable_data_ptr()), gated_values.mutable_data_ptr(),
        static_cast<std::int32_t*>(place.mutable_data_ptr())},
       workspace.span(), executor);
-  if (device >= 0) {  // what the kernel wrote need not be read by the host
+  if (device >= 0) {  // the host need not read what the kernel wrote
     const auto segments = index_segments(index.block_rows(), index.block_cols(), index.blocks);
     IndexView gated = index;
     gated.crow = static_cast<const std::int32_t*>(gated_index.const_data_ptr());

@@ -1,5 +1,5 @@
-// The operators version, info, activation_names, row_number, kernel_runs and spin_registers: what this build
-// and machine have, what ran, and what rate the CPU reaches.
+// The operators version, info, activation_names, row_number, kernel_runs and spin_registers: the contents of
+// this build and machine, the kernels that ran, and the CPU's rate.
 #include <string>
 
 #include "convert.h"

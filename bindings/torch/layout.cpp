@@ -26,7 +26,7 @@ Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int
   Tensor values = new_like("pack", dense, {index.blocks, bm, bn});
   const Executor executor = torch_executor(device);
   sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), executor);
-  // An index that moves has free slots, which are zero in all that belongs to it.
+  // An index that moves has free slots, which are zero in all tensors that belong to it.
   clear_free_blocks(values.mutable_data_ptr(), index.block_elements() * values.element_size(),
                     index.crow + index.block_rows(), index.blocks, executor);
   return values;
@@ -60,8 +60,8 @@ Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string
   return out;
 }
 
-// A valid index on the CPU. The operators that read one by positions check it, since they also serve programs
-// that never called validate_index.
+// A valid index on the CPU. The operators that read an index by positions check it, since they also serve
+// programs that never called validate_index.
 IndexView valid_index(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                       std::int64_t cols, std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of(op, rows, cols, bm, bn);

@@ -1,17 +1,17 @@
 // All operator schemas in one place. Every tensor is an ordinary strided tensor, index tensors are int32,
 // masks are bool [block rows, block cols].
 // `index`: a packed index (include/sparseloom/packed_index.h); pack_index makes one from crow and col, which
-// are what files hold.
-// Every product takes its arguments in one order, of which it leaves out what it has no use for: its operands
-// with their sizes; the epilogue `bias`, `activation`, `residual`; the options `row`, `strict`, `tf32`,
-// `digest`; then what its family alone has. Plans take `device` and the epilogue and options of the call.
+// files store.
+// Every product has its arguments in one order and omits those that it does not need: its operands with their
+// sizes; the epilogue `bias`, `activation`, `residual`; the options `row`, `strict`, `tf32`, `digest`; then
+// its family's own. Plans have `device` and the epilogue and options of the call.
 // `activation`: a code of sparseloom::Activation, whose torch names activation_names lists. The result is
 // act(x W^T + bias) + residual; the residual has its shape and dtype.
-// `row`: what row_number returns for a kernel's name, or -1 for the plan's own choice. It is not called
-// `kernel`, because Inductor has an argument of that name, which one of ours would collide with.
+// `row`: row_number's result for a kernel's name, or -1 for the plan's own choice. It is not called `kernel`,
+// because Inductor has an argument of that name, with which it would collide.
 // `strict`: forbids the dense and reference kernels.
 // `tf32`: whether float32 on CUDA may round its operands to TF32.
-// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it.
+// `digest`: the facts of the pattern for plans, from index_digest; -1 if unknown.
 // `device` of a plan: a CUDA ordinal, or -1 for the CPU.
 // Fake kernels and the autograd formulas are in python/sparseloom: ops/fakes.py, ops/autograd.py.
 #include <torch/csrc/stable/library.h>
@@ -27,17 +27,17 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "bsr_linear_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
       "int row=-1, bool strict=False, bool tf32=False, int digest=-1) -> Tensor");
-  // dvalues += dW. dvalues are float32 whatever dtype the operands have; the sums are not rounded before they
-  // are added.
+  // dvalues += dW. dvalues are float32 for operands of any dtype; the sums are not rounded before they are
+  // added.
   m.def(
       "bsr_linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor index, int row=-1, "
       "bool strict=False, bool tf32=False, int digest=-1) -> ()");
 
   // The two calls of a training step.
   // bsr_linear_train: z = x W^T + bias, y = act(z) + residual, with an activation.
-  // bsr_linear_backward: returns dx if values are given, dvalues if x is, dbias if need_bias is set; the rest
-  // comes back empty. If main_grad is given, dW is added to it as by bsr_linear_dw_add, and dvalues comes
-  // back empty. `saved`: y (or z) for relu, z for the other activations, none without activation.
+  // bsr_linear_backward: returns dx if values are given, dvalues if x is, dbias if need_bias is set; the
+  // others are empty. If main_grad is given, dW is added to it as by bsr_linear_dw_add, and dvalues is empty.
+  // `saved`: y (or z) for relu, z for the other activations, none without activation.
   m.def(
       "bsr_linear_train(Tensor x, Tensor values, Tensor index, SymInt out_features, Tensor? bias, "
       "int activation, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, "
@@ -48,8 +48,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bool need_bias, int activation=0, bool strict=False, bool tf32=False, int digest=-1) -> "
       "(Tensor dx, Tensor dvalues, Tensor dbias)");
 
-  // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or with one for each token
-  // (x_scale) or output feature (w_scale). The bias is of out_dtype.
+  // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or one per token (x_scale)
+  // or output feature (w_scale). The bias is of out_dtype.
   m.def(
       "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor x_scale, Tensor w_scale, "
       "SymInt out_features, ScalarType out_dtype, Tensor? bias=None, int activation=0, int row=-1, "
@@ -57,12 +57,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
 
   // 2:4 weights (include/sparseloom/semi24.h): values [rows, 2 ceil(cols / 4)] and uint8 positions
   // [rows, ceil(ceil(cols / 4) / 2)]. `method`: "magnitude", "transposable_greedy" or "transposable_exact".
-  // `metadata`: what semi24_order returned for the positions, on CUDA; without it every call there makes it
-  // anew.
+  // `metadata`: semi24_order's result for the positions, on CUDA; without it every call there computes it
+  // again.
   m.def(
       "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? metadata=None, "
       "Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
-  // Of 8-bit weights, with scales as bsr_scaled_linear has them.
+  // 8-bit weights, with the scales of bsr_scaled_linear.
   m.def(
       "semi24_scaled_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? metadata, "
       "Tensor x_scale, Tensor w_scale, ScalarType out_dtype, Tensor? bias=None, int activation=0, int "
@@ -77,8 +77,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Throws unless positions and values are a valid weight of `cols` columns.
   m.def("semi24_validate(Tensor values, Tensor positions, int cols) -> ()");
   m.def("semi24_prune(Tensor w, str method) -> Tensor");
-  // semi24_pack of what the method keeps, a bit for each element that it keeps, and the values and positions
-  // of W^T, which are empty unless asked for.
+  // semi24_pack of the elements that the method keeps, a bit per element that says whether it is kept, and
+  // the values and positions of W^T, which are empty unless requested.
   m.def(
       "semi24_compress(Tensor w, str method, bool transposed=False) -> (Tensor values, Tensor positions, "
       "Tensor mask, Tensor transposed_values, Tensor transposed_positions)");
@@ -89,12 +89,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // `selection`: the name of one there; `amount`: its fraction or threshold; `a`, `b`: the sides of a block,
   // or n and m.
   m.def("sparsifier_mask(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
-  // The matrix with zero where nothing stays.
+  // The matrix with zeros at the elements that do not stay.
   m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
   // Elements and bytes that sparsifiers have read in this process.
   m.def("sparsifier_reads() -> int[]");
   // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `by_column`:
-  // ccol [cols + 1], row and slot [stored], one behind the other, which dX on a CUDA device needs.
+  // ccol [cols + 1], row and slot [stored], one after the other, which dX on a CUDA device needs.
   m.def(
       "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias=None, int activation=0, "
       "Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
@@ -104,8 +104,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int row=-1, bool strict=False) -> Tensor");
 
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
-  // taps, bm, bn], and of kernel, stride, padding and dilation a number for each axis of space. depth, height
-  // and width: the extents of x; those of axes that it lacks are not read.
+  // taps, bm, bn], and a number of kernel, stride, padding and dilation per axis of space. depth, height and
+  // width: the extents of x; those of missing axes are not read.
   m.def(
       "bsr_conv(Tensor x, Tensor values, Tensor index, SymInt out_channels, int[] kernel, int[] stride, "
       "int[] padding, int[] dilation, Tensor? bias=None, int activation=0, Tensor? residual=None, int "
@@ -120,7 +120,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
       "int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, bool tf32=False, int "
       "digest=-1) -> Tensor");
-  // Their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
+  // Conversion of their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");
 
@@ -151,12 +151,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Returns the pattern's content hash.
   m.def("validate_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
   m.def("index_digest(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
-  // Tells products which index lies at the address of `there` on its CUDA device; `index` is on the CPU.
+  // Tells products which index is at the address of `there` on its CUDA device; `index` is on the CPU.
   m.def(
       "remember_index(Tensor index, Tensor there, int blocks, int rows, int cols, int block_rows, "
       "int block_cols) -> ()");
-  // Takes a packed index on a CUDA device as valid, until something writes to it: what this library has just
-  // written there need not be read back.
+  // Marks a packed index on a CUDA device as valid, until something writes to it: this library need not read
+  // back an index that it has just written.
   m.def("trust_index(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols) -> ()");
   m.def("pack_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
   m.def(
@@ -176,18 +176,19 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "Tensor(b!) flags) -> ()");
 
   // The blocks whose gate is not zero, times their gates (include/sparseloom/gates.h): an index with room for
-  // all blocks, of a digest below -1, its values, and for each block its place there or -1.
+  // all blocks, with a digest below -1, its values, and for each block its place there or -1.
   m.def(
       "gate_blocks(Tensor values, Tensor index, Tensor gates, int rows, int cols) -> (Tensor index, "
       "Tensor values, Tensor place)");
-  // Of a gradient by those values: those by the weight's values and by the gates, empty unless needed.
+  // From a gradient of those values: the gradients of the weight's values and of the gates, empty unless
+  // needed.
   m.def(
       "gate_gradients(Tensor gradient, Tensor values, Tensor gates, Tensor place, bool need_values, "
       "bool need_gates) -> (Tensor dvalues, Tensor dgates)");
 
   // The pointwise half of a recurrent step (include/sparseloom/recurrent.h). z, gates: [sequences, 4 units],
-  // `side` units of each gate side by side, or all of them for 0; x, g, dx, dg of a GRU: three thirds; the
-  // rest [sequences, units]. c_before, c and dc are float32, or float64 beside float64. dy, dh, more:
+  // with runs of `side` units per gate, or all units of a gate for 0; x, g, dx, dg of a GRU: three thirds;
+  // the others [sequences, units]. c_before, c and dc are float32, or float64 with float64. dy, dh, more:
   // summands of the gradient of h.
   m.def(
       "lstm_cell_pointwise(Tensor z, Tensor c_before, Tensor(a!)? gates, Tensor(b!) c, Tensor(c!) h, int "
@@ -202,7 +203,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // A LayerNorm between the steps of a cell, with the input that scales some units or is added to them, and
   // relu (include/sparseloom/unit_norm.h). weight, bias [groups, units]; z, y [rows, groups x units]; extra
   // [rows, ceil(units / stride)]; statistics, means [rows, groups, 2] and sums [8, 2, groups, units], to
-  // which the gradients of weight and bias are added, are float32, or float64 beside float64.
+  // which the gradients of weight and bias are added, are float32, or float64 with float64.
   m.def(
       "unit_norm(Tensor z, Tensor weight, Tensor bias, Tensor? extra, int stride, int group, bool multiply, "
       "float scale, bool relu, int side, float eps, Tensor(a!) y, Tensor(b!)? statistics) -> ()");
@@ -222,15 +223,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "pattern_top_k_by_row(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> "
       "Tensor");
-  // int64 [parts + 1]: where lines of that many stored blocks are cut between devices.
+  // int64 [parts + 1]: where the lines of block rows with these numbers of stored blocks are cut between
+  // devices.
   m.def("cut_lines(int[] stored, int parts) -> Tensor");
   m.def(
       "pattern_extra_edges(Tensor mask, int rows, int cols, int block_rows, int block_cols, int edges, "
       "int seed) -> Tensor");
-  // sizes: rows, cols, block_rows and block_cols of each pattern. float64 [steps]; steps 0 as pattern_graph.h
-  // has it.
+  // sizes: rows, cols, block_rows and block_cols of each pattern. float64 [steps]; steps 0 as defined in
+  // pattern_graph.h.
   m.def("pattern_mixing(Tensor[] masks, int[] sizes, int steps) -> Tensor");
-  // int64 [block rows]; -1 where no path leads.
+  // int64 [block rows]; -1 for block rows that no path reaches.
   m.def(
       "pattern_distances(Tensor mask, int rows, int cols, int block_rows, int block_cols, int start) -> "
       "Tensor");
@@ -240,11 +242,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
-  // Which kernel a product would run, and why, as JSON. `family`: bsr_linear (with `index`), semi24_linear,
-  // csr_linear, nmg_linear or bsr_conv; `sizes`: its weight's, in the order that an Error names; `dtype`:
-  // "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images; `use_fast_accum`: of 8-bit products;
-  // `accumulate`: of a dW that is added; `aligned`: whether operands on CUDA start, and their rows lie, at
-  // multiples of 16 bytes.
+  // The kernel that a product would run, and why, as JSON. `family`: bsr_linear (with `index`),
+  // semi24_linear, csr_linear, nmg_linear or bsr_conv; `sizes`: its weight's, in the order that an Error
+  // names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images; `use_fast_accum`: for
+  // 8-bit products; `accumulate`: for a dW that is added; `aligned`: whether operands on CUDA and their rows
+  // start at multiples of 16 bytes.
   m.def(
       "plan(str family, int[] sizes, str direction, str dtype, int m, int device=-1, bool bias=False, "
       "int activation=0, bool residual=False, int row=-1, bool strict=False, bool tf32=False, int digest=-1, "
@@ -252,12 +254,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Throws for a name that no row has.
   m.def("row_number(str name) -> int");
   m.def("info() -> str");
-  // Python asks for these two at import, so they are no part of info, which may measure rates. Names: torch's
-  // of the activations, in the order of their codes, separated by spaces.
+  // Python asks for these two at import, so they are not in info, which may measure rates. Names: torch's of
+  // the activations, in the order of their codes, separated by spaces.
   m.def("version() -> str");
   m.def("activation_names() -> str");
   // JSON: the CPU kernels that ran and how often, by their own counts.
   m.def("kernel_runs() -> str");
-  // Returns the flops that torch's threads did in registers alone. `rate` is one of info's "rates".
+  // Returns the flops that torch's threads did in registers only. `rate` is one of info's "rates".
   m.def("spin_registers(str rate, int rounds) -> int");
 }

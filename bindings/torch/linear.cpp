@@ -32,7 +32,7 @@ IndexView stored_part(const char* op, const IndexView& index, std::int64_t diges
   stored.blocks = index.crow[index.block_rows()];
   if (stored.blocks < 0 || stored.blocks > index.blocks)
     core::fail(op, "crow to end within its " + std::to_string(index.blocks) + " slots",
-               std::to_string(stored.blocks), "let update_topology alone write the index");
+               std::to_string(stored.blocks), "write the index by update_topology only");
   return stored;
 }
 
@@ -114,7 +114,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& pac
 
 namespace {
 
-// dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
+// dW as a new tensor, or added to `sum`, which errors call `name`; returns the tensor written.
 Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& packed,
                        std::int64_t blocks, std::int64_t block_rows, std::int64_t block_cols,
                        std::int64_t row, bool strict, bool tf32, std::int64_t digest,
@@ -207,8 +207,8 @@ const FamilyPlan kPlan("bsr_linear", plan, plan);
 }  // namespace
 }  // namespace sparseloom::binding
 
-// One implementation serves both: the operands say where they lie. CUDA is registered in builds without CUDA
-// kernels too, so that a CUDA tensor meets our Error and not the dispatcher's.
+// One implementation serves both: the operands have their device. CUDA is registered in builds without CUDA
+// kernels too, so that a CUDA tensor gets our Error and not the dispatcher's.
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));

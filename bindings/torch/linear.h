@@ -11,12 +11,12 @@
 
 namespace sparseloom::binding {
 
-/// The problem without bias and activation, of operands that are `aligned`.
+/// The problem without bias and activation, for operands that are `aligned`.
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index,
                    std::int64_t digest, bool strict, bool tf32);
 
-/// The index with its stored blocks alone, where it is one of moving facts in host memory: products on the
-/// CPU see an index like any other then. On CUDA the index itself: only the device knows. Throws Error when
+/// The index with its stored blocks only, if its topology moves and it is in host memory: products on the CPU
+/// then see an ordinary index. On CUDA the index itself: only the device knows the number. Throws Error if
 /// crow ends outside of the lists.
 IndexView stored_part(const char* op, const IndexView& index, std::int64_t digest, int device);
 
@@ -35,7 +35,7 @@ Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& index, std::in
                  std::int64_t block_rows, std::int64_t block_cols, std::int64_t row, bool strict, bool tf32,
                  std::int64_t digest);
 
-/// dvalues += dW, in fp32. `op` and `name` are what errors call the operator and its dvalues.
+/// dvalues += dW, in fp32. `op` and `name` are the names of the operator and its dvalues in errors.
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
                          const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t row,
                          bool strict, bool tf32, std::int64_t digest);

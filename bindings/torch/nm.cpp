@@ -48,14 +48,14 @@ NmIndex nm_of(const char* op, const Tensor& positions, std::int64_t cols, std::i
   if (positions.dim() != 3)
     core::fail(op, "positions [rows, groups, n]", shape_of(positions), "pass the index of a weight");
   NmView view{positions.size(0), cols, positions.size(2), m, nullptr};
-  Nm::validate(op, {0, cols, view.n, m, nullptr});  // sizes, which tell how many groups there are
+  Nm::validate(op, {0, cols, view.n, m, nullptr});  // the sizes give the number of groups
   Tensor index =
       index_on_cpu(op, "positions", positions, ScalarType::Byte, {view.rows, view.groups(), view.n});
   view.positions = static_cast<const std::uint8_t*>(index.const_data_ptr());
   return {std::move(index), view};
 }
 
-/// The same, of which the positions are valid too.
+/// Like nm_of, with valid positions.
 NmIndex valid_nm(const char* op, const Tensor& positions, std::int64_t cols, std::int64_t m) {
   NmIndex index = nm_of(op, positions, cols, m);
   nm_require_valid(op, index.view);
@@ -134,7 +134,7 @@ NmgIndex valid_nmg(const char* op, const Tensor& order, std::int64_t rows, std::
   return index;
 }
 
-/// The places of every pattern, in the order of the patterns: uint8 [C(m, n), n].
+/// The positions of every pattern, in the order of the patterns: uint8 [C(m, n), n].
 Tensor places_of(std::int64_t n, std::int64_t m) {
   const NmgView shape = nmg_view("nmg_places", 0, 0, n, m, 1);
   const Tensor places = new_cpu({shape.patterns, n}, ScalarType::Byte);

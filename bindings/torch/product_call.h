@@ -1,4 +1,4 @@
-// What every operator of a product shares: its epilogue, and plan, scratch and run.
+// Shared by the operators of products: the epilogue, and plan, scratch and run.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct Epilogue {
   }
 };
 
-/// Plans and runs the product whose operands are in `args`, for a verb as LinearOf is one; the workspace
-/// comes from torch.
+/// Plans and runs the product whose operands are in `args`, for a verb like LinearOf's; the workspace comes
+/// from torch.
 template <class V, class View>
 void run(const char* op, const typename V::Problem& problem, const MatmulArgs& args, const View& view,
          int device, std::int64_t row) {

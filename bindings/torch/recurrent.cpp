@@ -11,7 +11,7 @@
 namespace sparseloom::binding {
 namespace {
 
-// Checks the operands of one cell against its first, and gives their memory.
+// Checks the operands of one cell against its first, and returns their memory.
 class Operands {
  public:
   Operands(const char* op, const char* first, const Tensor& tensor, std::int64_t gates)

@@ -12,10 +12,10 @@
 namespace sparseloom::binding {
 
 /// The workspace of one call. On the CPU, up to kKept bytes stay with the calling thread, because the page
-/// faults of fresh memory (4096 for 16 MB) were measured to cost a large share of a product. Larger
-/// workspaces, which `dense` needs, come from torch's allocator and go back to it: keeping them would double
-/// the layer's memory unnoticed. On CUDA all memory comes from torch's caching allocator, which handles
-/// streams and graphs.
+/// faults of fresh memory (4096 for 16 MB) cost a large fraction of a product (measured). Larger workspaces,
+/// which `dense` needs, come from torch's allocator and go back to it: keeping them would double the layer's
+/// memory unnoticed. On CUDA all memory comes from torch's caching allocator, which handles streams and
+/// graphs.
 class Scratch {
  public:
   Scratch(const char* op, std::size_t bytes, int device) {

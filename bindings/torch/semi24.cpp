@@ -34,7 +34,7 @@ Tensor order(const Tensor& positions, std::int64_t cols, DType dtype) {
   return metadata;
 }
 
-// The order of 8-bit values, or that of the others.
+// The metadata order for 8-bit values, or for others.
 Tensor order_for(const Tensor& positions, std::int64_t cols, bool eight_bit) {
   return order(positions, cols, eight_bit ? DType::i8 : DType::bf16);
 }

@@ -11,7 +11,7 @@
 
 namespace sparseloom::binding {
 
-/// A 2:4 weight in contiguous tensors. Their sizes and devices are checked; what they hold is not.
+/// A 2:4 weight in contiguous tensors. Their sizes and devices are checked; their content is not.
 struct Semi24Weight {
   Tensor values, positions;
   Semi24View view;
@@ -22,10 +22,10 @@ struct Semi24Weight {
 Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& positions, std::int64_t cols,
                        int device, const char* first);
 
-/// The metadata of the positions for values of the weight's dtype, made if there is none; on CUDA only.
+/// The metadata of the positions for values of the weight's dtype, computed if missing; on CUDA only.
 Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device);
 
-/// What the operator plan answers of 8-bit operands.
+/// The answer of the operator plan for 8-bit operands.
 std::string plan_semi24_scaled(const PlanCall& call);
 
 }  // namespace sparseloom::binding

@@ -23,7 +23,7 @@ std::int32_t* written(const char* op, const char* name, const Tensor& tensor, st
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
 
-// A mask, the tables that it belongs to, and what is needed to rewrite them.
+// A mask, the tables that it belongs to, and the buffers needed to rewrite them.
 struct Change {
   int device;
   Executor executor;
@@ -136,8 +136,8 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
                           torch_executor(device));
 }
 
-// Fake (Meta) kernels, which torch's compilers call, and torch itself where a single operand lies on meta.
-// There are no results, and the tensors that are written have their shapes already.
+// Fake (Meta) kernels, which torch's compilers call, and torch itself if a single operand is on meta. There
+// are no results, and the tensors that are written have their shapes already.
 void require_all_on_meta(const char* op, std::initializer_list<std::pair<const char*, const Tensor&>> all) {
   const auto on_meta = [](const Tensor& tensor) { return !tensor.is_cpu() && !tensor.is_cuda(); };
   const auto place = [&](const Tensor& tensor) {

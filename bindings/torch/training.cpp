@@ -1,5 +1,5 @@
-// The operators linear_train and linear_backward, the two calls of a training step. Each is one dispatch,
-// where the products and passes by themselves would be four or five, each with its host overhead.
+// The operators linear_train and linear_backward, the two calls of a training step. Each is one dispatch;
+// separate products and passes would be four or five, each with its host overhead.
 #include <array>
 #include <optional>
 #include <tuple>
@@ -18,7 +18,7 @@ namespace {
 
 using torch::stable::detail::from;
 
-// activation(z), element by element: for what torch has no operator of.
+// activation(z), element by element: for activations without a torch operator.
 Tensor each_element(const char* op, const Tensor& given, Activation activation) {
   const Tensor z = torch::stable::contiguous(given);
   const Tensor result = new_like(op, z, sizes_of(z));
@@ -40,8 +40,8 @@ Tensor call_torch(const char* name, const Tensor& z, const char* approximate = n
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// On the CPU torch's own vectorised passes are as good as any. What torch has no operator of is computed
-// element by element.
+// On the CPU torch's own vectorised passes are as good as any. Activations without a torch operator are
+// computed element by element.
 Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
   switch (activation) {
     case Activation::relu: return call_torch("aten::relu", z);
@@ -92,7 +92,7 @@ std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, c
   if (device < 0) {
     if (residual)
       core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one",
-                 "add it behind");
+                 "add it afterwards");
     Tensor z = linear(x, values, index, out_features, bias, 0, {}, row, strict, tf32, digest);
     return {cpu_activate(op, z, activation), z};
   }
@@ -122,7 +122,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
     core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor",
                "pass both, or neither");
   if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
-  // Go back through the activation and the bias.
+  // Differentiate through the activation and the bias.
   Gradient gradient{dy, {}};
   if (activation != Activation::none || need_bias)
     gradient = gradient_of(op, dy, saved, activation, device, need_bias);

@@ -11,7 +11,7 @@
 namespace sparseloom::binding {
 namespace {
 
-// Checks the operands of one norm against z and weight, and gives their memory.
+// Checks the operands of one norm against z and weight, and returns their memory.
 class Operands {
  public:
   Operands(const char* op, const Tensor& z, const Tensor& weight)

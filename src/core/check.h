@@ -16,20 +16,20 @@ namespace sparseloom::core {
   throw Error(std::move(op), std::move(expected), std::move(actual), std::move(remedy));
 }
 
-/// Memory that a call reads or writes. `needed`: of more than nothing, so that it may not be null.
+/// Memory that a call reads or writes. `needed`: it is not empty, so it must not be null.
 struct Memory {
   const char* name;
   const void* at;
   bool needed = true;
 };
-/// Throws Error that names the first null pointer to memory that is needed.
+/// Throws Error that names the first null pointer to needed memory.
 inline void require_memory(const char* op, std::initializer_list<Memory> all) {
   for (const Memory& each : all)
     if (each.at == nullptr && each.needed)
       fail(op, std::string("memory behind ") + each.name, "a null pointer", "pass its data");
 }
 
-/// Throws Error on a number that no enumerator up to `last` has.
+/// Throws Error on a number that is no enumerator up to `last`.
 template <class Enum>
 void require_known(const char* op, const char* what, Enum code, Enum last) {
   if (static_cast<int>(code) < 0 || code > last)

@@ -1,4 +1,4 @@
-// A fingerprint of memory: content that changed has another one.
+// A fingerprint of memory, which changes with the content.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace sparseloom::core {
 
-/// 64 bits of all `bytes`, which begin with `seed`. Four chains of multiplications, as wyhash has them: 15 to
-/// 35 GB/s on a core of a Xeon of 2024, where validating an index takes ten times as long. It is no defence
-/// against content that was made to collide, and depends on the machine's byte order.
+/// 64 bits of all `bytes`, starting from `seed`. Four chains of multiplications, as in wyhash: 15 to 35 GB/s
+/// on a core of a Xeon of 2024, where validating an index takes ten times as long. It does not resist
+/// deliberate collisions, and depends on the machine's byte order.
 inline std::uint64_t fingerprint(const void* data, std::size_t bytes, std::uint64_t seed) noexcept {
   constexpr std::uint64_t kOdd[4] = {0xa0761d6478bd642fu, 0xe7037ed1a0b428dbu, 0x8ebc6af09c88c6e3u,
                                      0x589965cc75374cc3u};
@@ -24,7 +24,7 @@ inline std::uint64_t fingerprint(const void* data, std::size_t bytes, std::uint6
     std::memcpy(&value, at + 8 * i, sizeof value);
     return value;
   };
-  // The chains begin elsewhere than at the constants of their words, or two words could change places.
+  // The chains begin elsewhere than at the constants of their words; otherwise two words could change places.
   std::uint64_t chain[4];
   for (std::size_t i = 0; i < 4; ++i)
     chain[i] = mixed(seed ^ kOdd[i], kOdd[(i + 1) % 4] + bytes) ^ kOdd[(i + 2) % 4];
@@ -38,7 +38,7 @@ inline std::uint64_t fingerprint(const void* data, std::size_t bytes, std::uint6
     chain[0] = mixed(chain[0] ^ value, kOdd[0]) + value;
     at += piece, bytes -= piece;
   }
-  // Added and not multiplied by each other: of a product with zero nothing of the other factor is left.
+  // Added and not multiplied by each other: a product with zero would lose the other factor.
   const std::uint64_t front = mixed(chain[0] ^ kOdd[1], kOdd[0]) + chain[1];
   const std::uint64_t back = mixed(chain[2] ^ kOdd[2], kOdd[3]) + chain[3];
   return mixed(front, kOdd[2]) + mixed(back, kOdd[1]);

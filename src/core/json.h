@@ -1,4 +1,4 @@
-// Strings and numbers as JSON, for what info and plan print.
+// Strings and numbers as JSON, for the output of info and plan.
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// keep_bytes: pieces cut from slabs that the system lends, with a list of free ones for each size.
+// keep_bytes: pieces of slabs from the system, with a list of free ones per size.
 #include "sparseloom/kept.h"
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@ namespace sparseloom {
 namespace {
 
 constexpr std::size_t kStep = 32;            // sizes are rounded up to it
-constexpr std::size_t kMostPiece = 4 << 10;  // what is larger gets pages of its own
+constexpr std::size_t kMostPiece = 4 << 10;  // larger memory gets its own pages
 constexpr std::size_t kSlab = 256 << 10;
 
 std::size_t rounded(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }

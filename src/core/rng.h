@@ -1,5 +1,5 @@
-// A small splittable random generator that gives the same numbers on every machine; std:: distributions do
-// not promise that.
+// A small splittable random generator that gives the same numbers on every machine, which std:: distributions
+// do not promise.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ class Rng {
     for (std::uint64_t& word : state_) word = mix64(counter += kGoldenGamma);
   }
 
-  /// An independent stream. It is the same however much was drawn from this one, so a loop may draw its items
-  /// in any order.
+  /// An independent stream. It does not depend on how much was drawn from this one, so a loop may draw its
+  /// items in any order.
   constexpr Rng split(std::uint64_t stream) const noexcept {
     return Rng(mix64(seed_ ^ mix64(stream + kGoldenGamma)));
   }

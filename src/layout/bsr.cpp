@@ -1,4 +1,4 @@
-// pack and unpack between dense and block-sparse on the CPU: byte copies of the rows of blocks, whatever the
+// pack and unpack between dense and block-sparse on the CPU: byte copies of the rows of blocks, for any
 // dtype. Also BsrMatrix.
 #include "layout/bsr.h"
 
@@ -41,7 +41,7 @@ void require_values(const char* op, const IndexView& index, const void* values) 
 template <class Copy>
 void for_each_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin, std::int64_t end,
                   Copy copy) {
-  if (begin >= end) return;  // an index without rows may have no block shape to divide by
+  if (begin >= end) return;  // an index without rows may have no block shape
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t row_bytes = index.block.cols * element;
   for (std::int64_t r = begin / index.block.rows; r * index.block.rows < end; ++r) {
@@ -81,7 +81,7 @@ void layout::Bsr::unpack(const View& index, const void* values, const MatrixView
   auto* target = static_cast<std::byte*>(dense.data);
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   if (index.cols > 0) {
-    // Clear row by row: the memory between the rows of a strided matrix is not ours.
+    // Clear row by row: the memory between the rows of a strided matrix is not part of it.
     for (std::int64_t r = begin; r < end; ++r) {
       std::memset(target + r * dense.stride * element, 0, static_cast<std::size_t>(index.cols * element));
     }

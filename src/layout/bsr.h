@@ -41,7 +41,7 @@ struct Bsr {
     }
   }
 
-  /// sparseloom::unpack() for the rows [begin, end) alone, without checks.
+  /// sparseloom::unpack() for the rows [begin, end) only, without checks.
   static void unpack(const View& view, const void* values, const MatrixView& dense, std::int64_t begin,
                      std::int64_t end);
 

@@ -14,12 +14,12 @@
 namespace sparseloom::layout {
 namespace {
 
-// Elements that a loop over rows adds side by side, so that the compiler forms vectors of them.
+// Elements that a loop over rows adds in parallel, so that the compiler forms vectors of them.
 constexpr std::int64_t kLanes = 8;
-// Rows whose sums stay in float32; 16 columns of them fit the first-level cache.
+// Rows whose sums stay in float32; 16 columns of them fit in L1.
 constexpr std::int64_t kChunk = 256;
-// A swap is worth while from this gain on, as a share of the largest magnitude; and from this share of the
-// round's best gain on, or more than the largest magnitude.
+// A swap is worthwhile from this gain on, relative to the largest magnitude; and from this fraction of the
+// round's best gain on.
 constexpr double kLeast = 1e-4, kOfBest = 1e-5;
 
 float as_float(double x) { return static_cast<float>(x); }
@@ -30,8 +30,8 @@ float as_float(core::Bf16 x) { return core::to_f32(x); }
 float larger(float a, float b) noexcept { return a > b ? a : b; }
 float smaller(float a, float b) noexcept { return a > b ? b : a; }
 
-/// sums[j] += the sum of max(a, b_j) over a chunk of at most kChunk rows, for four columns b_j that lie
-/// `stride` apart.
+/// sums[j] += the sum of max(a, b_j) over a chunk of at most kChunk rows, for four columns b_j with a stride
+/// of `stride`.
 void add_maxima(const float* a, const float* b, std::int64_t stride, std::int64_t rows,
                 double* sums) noexcept {
   std::array<std::array<float, kLanes>, 4> lanes{};
@@ -42,14 +42,14 @@ void add_maxima(const float* a, const float* b, std::int64_t stride, std::int64_
         lanes[j][i] += larger(a[r + static_cast<std::int64_t>(i)], column[i]);
     }
   for (std::size_t j = 0; j < 4; ++j) {
-    // halves are added to each other: a chain of double additions would take as long as the rows
+    // halves are added pairwise: a chain of double additions would take as long as the rows
     for (std::size_t half = kLanes / 2; half > 0; half /= 2)
       for (std::size_t i = 0; i < half; ++i) lanes[j][i] += lanes[j][i + half];
     sums[j] += static_cast<double>(lanes[j][0]);
   }
 }
 
-/// Writes the magnitudes of column `col` of w. Returns the largest; infinity where one is NaN or infinite.
+/// Writes the magnitudes of column `col` of w. Returns the largest; infinity if one is NaN or infinite.
 template <class T>
 float read(const ConstMatrixView& w, std::int64_t col, float* out) {
   const T* const data = static_cast<const T*>(w.data);
@@ -120,8 +120,8 @@ void ColumnSwaps::refresh(std::int64_t group) {
 }
 
 ColumnSwaps::Swap ColumnSwaps::best_of(std::int64_t s, std::int64_t t) const noexcept {
-  // here: what this group keeps in its second largest elements where column j of the other one takes the
-  // place of column i, at 4 i + j; there: the same of the other group
+  // here: the amount that this group keeps in its second largest elements if column j of the other one
+  // replaces column i, at 4 i + j; there: the same for the other group
   std::array<double, 16> there{}, here{};
   const float* const mine = data_.data() + 8 * s * rows_;
   const float* const theirs = data_.data() + 8 * t * rows_;
@@ -166,7 +166,7 @@ bool ColumnSwaps::swap() {
   for (std::int64_t t = 1; t < groups_; ++t)
     for (std::int64_t s = 0; s < t; ++s)
       if (pair(s, t).gain >= least) pairs.emplace_back(s, t);
-  // Of a pair of groups the best swap is enough: when it is refused, one of both groups has changed.
+  // The best swap of a pair of groups suffices: when it is refused, one of both groups has changed.
   std::stable_sort(pairs.begin(), pairs.end(), [this](const auto& a, const auto& b) {
     return pair(a.first, a.second).gain > pair(b.first, b.second).gain;
   });

@@ -25,8 +25,8 @@ void layout::validate_columns(const char* op, const IndexView& index, const Tran
                  entry("ccol", c + 1, by.ccol[c + 1]) + " after " + entry("ccol", c, by.ccol[c]), kRebuild);
   if (by.ccol[cols] != blocks)
     core::fail(op, "ccol to end at " + std::to_string(blocks), entry("ccol", cols, by.ccol[cols]), kRebuild);
-  // Rows ascend in a column and no row has a column twice, so blocks that lie where they are said to lie are
-  // all different.
+  // Rows ascend in a column and no row has a column twice, so blocks that are where the index says are all
+  // different.
   for (std::int64_t c = 0; c < cols; ++c)
     for (std::int64_t i = by.ccol[c], before = -1; i < by.ccol[c + 1]; before = by.row[i++]) {
       const std::int64_t row = by.row[i], slot = by.slot[i];

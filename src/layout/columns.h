@@ -5,8 +5,8 @@
 
 namespace sparseloom::layout {
 
-/// Checks a column index from outside against a row index that is valid: every stored block once, by block
-/// columns and in each by block rows. O(blocks). Throws Error naming the first bad entry.
+/// Checks a column index from outside against a valid row index: it must list every stored block once, by
+/// block columns and within each by block rows. O(blocks). Throws Error naming the first bad entry.
 void validate_columns(const char* op, const IndexView& index, const TransposedView& transposed);
 
 }  // namespace sparseloom::layout

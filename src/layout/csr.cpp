@@ -1,4 +1,4 @@
-// CSR as a layout: copies to dense rows, which copy bytes whatever the dtype, and checks.
+// CSR as a layout: copies to dense rows, which copy bytes of any dtype, and checks.
 #include "sparseloom/csr.h"
 
 #include <string>
@@ -25,7 +25,7 @@ void Csr::validate(const char* op, const View& w) {
   for (std::int64_t row = 0; row < w.rows; ++row) {
     const std::int64_t begin = w.crow[row], end = w.crow[row + 1];
     if (begin > end || end > w.stored)
-      core::fail(op, "crow that ascends",
+      core::fail(op, "ascending crow",
                  std::to_string(begin) + " and " + std::to_string(end) + " at row " + std::to_string(row),
                  remedy);
     std::int64_t before = -1;

@@ -1,5 +1,5 @@
-// The row index of a BSR matrix: validated if it comes from outside, transposed into the column index,
-// hashed.
+// The row index of a BSR matrix: validation of one from outside, transposition into the column index, and
+// hashing.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -89,7 +89,7 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
   std::fill(ccol, ccol + block_cols + 1, 0);
   for (std::int64_t i = 0; i < index.blocks; ++i) ++ccol[index.col[i] + 1];
   for (std::int64_t c = 0; c < block_cols; ++c) ccol[c + 1] += ccol[c];
-  // A counting sort. Rows are walked in order, so they come out in order. ccol[c] serves as the cursor of
+  // A counting sort. Rows are walked in order, so they are written in order. ccol[c] serves as the cursor of
   // column c and ends where column c + 1 begins, so shifting the array by one restores it. It needs no
   // scratch memory.
   for (std::int64_t r = 0; r < block_rows; ++r) {
@@ -107,7 +107,7 @@ std::int64_t pattern_version(const IndexView& index) {
   core::require_memory("pattern_version", {{"crow", index.crow}, {"col", index.col, index.blocks > 0}});
   std::uint64_t hash = 0;
   // The hash absorbs values, not bytes, so it does not depend on the machine's byte order. mix64 is a
-  // bijection, so a step loses nothing.
+  // bijection, so a step loses no information.
   const auto absorb = [&hash](std::int64_t value) {
     hash = core::mix64((hash + core::kGoldenGamma) ^ static_cast<std::uint64_t>(value));
   };

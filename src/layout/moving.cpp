@@ -1,4 +1,4 @@
-// A topology of any number of blocks up to a capacity, in host memory. kernels/shared/bsr has the same on
+// A topology of any number of blocks up to a capacity, in host memory. kernels/shared/bsr does the same on
 // CUDA, with the same results.
 #include "layout/moving.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using layout::Counts, layout::counts_of;
 
-/// Offsets into the lists, clamped: they come from tensors that anybody may have written to.
+/// Offsets into the lists, clamped: they come from tensors that anyone may have written to.
 std::int64_t end_of_row(const std::int32_t* crow, std::int64_t row, std::int64_t capacity) {
   return std::clamp<std::int64_t>(crow[row], 0, capacity);
 }
@@ -35,7 +35,7 @@ std::vector<std::int64_t> stored_cells(const BlockChoice& choice) {
   return cells;
 }
 
-/// The `count` places with the highest scores, of equal ones the lowest.
+/// The `count` cells with the highest scores, of equal ones the lowest.
 void keep_best(std::vector<std::int64_t>& places, std::int64_t count, const float* scores) {
   if (count < std::ssize(places))
     std::nth_element(places.begin(), places.begin() + count, places.end(),
@@ -59,11 +59,11 @@ void update_topology(const std::uint8_t* mask, const TopologyTables& tables, std
     std::iota(tables.moved, tables.moved + tables.capacity, 0);
     return;
   }
-  // The mask has room, so that set_topology rewrites the tables for exactly its cells. It reads the old ones
-  // through crow, and leaves the entries behind the stored blocks as they are.
+  // The mask has room, so set_topology rewrites the tables for exactly its cells. It reads the old ones
+  // through crow, and leaves the entries after the stored blocks unchanged.
   TopologyTables exact = tables;
   exact.capacity = named;
-  // Its clamps would cut old offsets to the new number: find the moves here, with the old number.
+  // Its clamps would cut old offsets to the new number: compute the moves here, with the old number.
   std::vector<std::int32_t> moved(static_cast<std::size_t>(tables.capacity), kSlotStaysFree);
   const std::int64_t live = end_of_row(tables.crow, tables.block_rows, tables.capacity);
   std::fill_n(moved.begin(), std::max(live, named), -1);

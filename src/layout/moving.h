@@ -1,4 +1,4 @@
-// What choose_blocks (sparseloom/topology.h) has in common on the host and on CUDA.
+// The common part of choose_blocks (sparseloom/topology.h) on the host and on CUDA.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace sparseloom::layout {
 
-/// How many blocks a budget (BlockChoice) asks for, and how many of the `live` ones stay.
+/// The number of blocks that a budget (BlockChoice) requests, and how many of the `live` ones stay.
 struct Counts {
   std::int64_t all = 0, keep = 0;
 };
 
-/// Plain C++ that CUDA kernels call as well. Whatever the budget holds, 0 <= keep <= all <= cells.
+/// Plain C++ that CUDA kernels call too. For any budget, 0 <= keep <= all <= cells.
 SPARSELOOM_ON_DEVICE_TOO inline Counts counts_of(const double* budget, std::int64_t live, std::int64_t cells,
                                                  bool grows) {
   Counts counts;

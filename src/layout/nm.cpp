@@ -1,4 +1,4 @@
-// n:m as a layout: what a view means, and its checks.
+// n:m as a layout: the meaning of a view, and its checks.
 #include "sparseloom/nm.h"
 
 #include <string>
@@ -27,7 +27,7 @@ void Nm::validate(const char* op, const View& w) {
       for (std::int64_t i = 0; i < w.n; ++i)
         if (at[i] >= w.m || (i > 0 && at[i] <= at[i - 1]))
           core::fail(op, "ascending positions below " + std::to_string(w.m) + " in every group",
-                     std::to_string(at[i]) + (i > 0 ? " behind " + std::to_string(at[i - 1]) : "") +
+                     std::to_string(at[i]) + (i > 0 ? " after " + std::to_string(at[i - 1]) : "") +
                          " in row " + std::to_string(row) + ", group " + std::to_string(group),
                      "make positions with nm_positions");
 }

@@ -1,4 +1,4 @@
-// n:m:g as a layout: its patterns, what a view means, and its checks.
+// n:m:g as a layout: its patterns, the meaning of a view, and its checks.
 #include "layout/nmg.h"
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 namespace sparseloom {
 namespace {
 
-constexpr std::int64_t kMostRows = std::int64_t{1} << 15;  // of a chunk: int16 names them
+constexpr std::int64_t kMostRows = std::int64_t{1} << 15;  // rows of a chunk: int16 indices
 
-/// All n places of m in revolving-door order: those without the place m - 1, then those with it backwards.
+/// All n of m positions in revolving-door order: those without position m - 1, then those with it backwards.
 std::vector<std::vector<std::uint8_t>> patterns_of(std::int64_t n, std::int64_t m) {
   if (n == 0) return {{}};
   std::vector<std::vector<std::uint8_t>> all;
@@ -83,7 +83,7 @@ void Nmg::unpack(const View& w, const void* values, const MatrixView& dense, std
     W* const to = static_cast<W*>(dense.data);
     for (std::int64_t row = begin; row < end; ++row) std::fill_n(to + row * dense.stride, w.cols, W{0});
     if (begin >= end) return;
-    // By slots, not by rows, for which each strip would have to be searched.
+    // By slots, not by rows, since each strip would have to be searched for a row.
     for (std::int64_t chunk = begin / chunk_rows; chunk <= (end - 1) / chunk_rows; ++chunk)
       for (std::int64_t strip = 0; strip < strips; ++strip)
         for (std::int64_t at = 0; at < chunk_rows; ++at) {

@@ -1,11 +1,11 @@
-// What functions of n:m:g check of a view before they divide by its sizes.
+// The check of a view of n:m:g before its sizes are divided by.
 #pragma once
 
 #include "sparseloom/nmg.h"
 
 namespace sparseloom::layout {
 
-/// Throws Error on a view without the table of patterns that nmg_view gives it.
+/// Throws Error on a view without the table of patterns that nmg_view provides.
 void nmg_require_made(const char* op, const NmgView& w);
 
 }  // namespace sparseloom::layout

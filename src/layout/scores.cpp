@@ -1,4 +1,4 @@
-// block_scores: one norm for each block, by which top_k selects.
+// block_scores: one norm per block, by which top_k selects.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -1,4 +1,4 @@
-// 2:4 as a layout: copies between dense and packed rows, which copy bytes whatever the dtype, and checks.
+// 2:4 as a layout: copies between dense and packed rows, which copy bytes of any dtype, and checks.
 #include "layout/semi24.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using layout::with_word;
 
-/// Which two positions a group stores, by the mask of its nonzeros.
+/// The two positions that a group stores, by the mask of its nonzeros.
 struct Pair {
   std::uint8_t first, second, nonzeros;
 };
@@ -24,7 +24,7 @@ constexpr std::array<Pair, 16> kPairs = [] {
   for (unsigned nonzero = 0; nonzero < 16; ++nonzero) {
     const int count = std::popcount(nonzero);
     unsigned kept = nonzero;
-    // The lowest free positions fill the pair up: each turn sets the lowest bit that is not set.
+    // The lowest free positions complete the pair: each step sets the lowest clear bit.
     for (int have = count; have < 2; ++have) kept |= kept + 1;
     const auto first = static_cast<std::uint8_t>(std::countr_zero(kept));
     const auto second = static_cast<std::uint8_t>(std::countr_zero(kept & (kept - 1)));
@@ -33,7 +33,7 @@ constexpr std::array<Pair, 16> kPairs = [] {
   return pairs;
 }();
 
-/// The bits that a zero may not have: those of a float but for its sign.
+/// The bits that must be clear in a zero: all but a float's sign.
 template <class W>
 W magnitude_bits(DType dtype) {
   const W all = static_cast<W>(~W{0});
@@ -97,7 +97,7 @@ void Semi24::validate(const char* op, const View& w) {
                    "make positions with semi24_pack");
     }
     if (w.groups() % 2 == 1 && w.group(row, w.groups()) != 0)
-      core::fail(op, "zero bits behind the last group of a row",
+      core::fail(op, "zero bits after the last group of a row",
                  std::to_string(w.group(row, w.groups())) + place(row, w.groups()),
                  "make positions with semi24_pack");
   }

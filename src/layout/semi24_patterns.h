@@ -1,4 +1,4 @@
-// The masks that a transposable pruning chooses among, for the CPU's and for CUDA's.
+// The masks among which a transposable pruning chooses, for the CPU and for CUDA.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,10 @@
 
 namespace sparseloom::layout {
 
-/// Which elements of a tile of 4 x 4 are kept. Bit 4 row + column: kept.
+/// The elements of a tile of 4 x 4 that are kept: bit 4 row + column.
 using Semi24TileMask = unsigned;
 
-// Arrays of C, since CUDA's device code may not call the members of std::array.
+// C arrays, since CUDA device code cannot call the members of std::array.
 
 /// The six pairs of a row, as masks of four bits in ascending order.
 inline constexpr unsigned kSemi24Pairs[6] = {0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100};

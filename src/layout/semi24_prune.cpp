@@ -19,7 +19,7 @@ double magnitude_of(float x) { return magnitude_of(static_cast<double>(x)); }
 double magnitude_of(core::F16 x) { return magnitude_of(core::to_f32(x)); }
 double magnitude_of(core::Bf16 x) { return magnitude_of(core::to_f32(x)); }
 
-/// Magnitudes of a tile, row-major, zero beyond the matrix.
+/// Magnitudes of a tile, row-major, zero past the matrix.
 using Tile = std::array<double, 16>;
 template <class T>
 Tile tile_at(const ConstMatrixView& w, std::int64_t row, std::int64_t col) {

@@ -9,8 +9,8 @@
 
 namespace sparseloom::layout {
 
-/// Throws Error on a grid of 2^28 cells and more, and on a capacity that is none of it. T: TopologyTables or
-/// BlockChoice.
+/// Throws Error on a grid of 2^28 cells or more, and on a capacity that exceeds its cells. T: TopologyTables
+/// or BlockChoice.
 template <class T>
 void require_grid(const char* op, const T& tables) {
   constexpr std::int64_t kMostCells = std::int64_t{1} << 28;
@@ -22,7 +22,7 @@ void require_grid(const char* op, const T& tables) {
                std::to_string(tables.capacity), "pass the tables that belong to this mask");
 }
 
-/// The same, and that all memory is there.
+/// require_grid's checks, and that all memory is present.
 inline void require_tables(const char* op, const std::uint8_t* mask, const TopologyTables& tables) {
   require_grid(op, tables);
   const bool stores = tables.capacity > 0;

@@ -9,11 +9,11 @@
 namespace sparseloom {
 namespace {
 
-// Walks the grid in row-major order and calls at(row, column, slot, whether the mask names it) for every cell
+// Walks the grid in row-major order and calls at(row, column, slot, whether the mask has it) for every cell
 // that gets a block.
 template <class At>
 void for_each_block(const std::uint8_t* mask, const TopologyTables& tables, std::int64_t fill, At at) {
-  std::int64_t slot = 0, left = tables.capacity - fill;  // left: of the cells that the mask names
+  std::int64_t slot = 0, left = tables.capacity - fill;  // left: remaining cells of the mask
   for (std::int64_t r = 0; r < tables.block_rows; ++r)
     for (std::int64_t c = 0; c < tables.block_cols; ++c) {
       const bool named = *mask++ != 0;
@@ -34,13 +34,13 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
   *tables.requested = static_cast<std::int32_t>(named);
   const std::int64_t fill = std::max<std::int64_t>(tables.capacity - named, 0);
 
-  // Two walks, because the second overwrites what the first still reads. The first fills `moved`.
+  // Two walks, because the second overwrites the input of the first. The first fills `moved`.
   std::int64_t row = -1, old = 0, end = 0;
   for_each_block(mask, tables, fill, [&](std::int64_t r, std::int64_t c, std::int64_t slot, bool by_mask) {
     if (r != row) {
       row = r;
       // Clamp the offsets to the arrays even if the old tables are invalid: they come from tensors that
-      // anybody may have written to.
+      // anyone may have written to.
       old = std::clamp<std::int64_t>(tables.crow[r], 0, tables.capacity);
       end = std::clamp<std::int64_t>(tables.crow[r + 1], 0, tables.capacity);
     }
@@ -56,7 +56,7 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
     ++tables.crow[r + 1];
   });
   for (std::int64_t r = 0; r < tables.block_rows; ++r) tables.crow[r + 1] += tables.crow[r];
-  constexpr BlockShape kAny{8, 8};  // any block shape will do: transpose_index counts blocks only
+  constexpr BlockShape kAny{8, 8};  // any block shape works: transpose_index counts blocks only
   const IndexView index{tables.block_rows * kAny.rows,
                         tables.block_cols * kAny.cols,
                         kAny,

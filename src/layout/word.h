@@ -1,4 +1,4 @@
-// Copies of elements whose dtype does not matter but for its size, and sizes of weights.
+// Copies of elements that depend only on the size of the dtype, and sizes of weights.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::layout {
 
-/// Whether a weight may have so many rows or columns: sizes of its index can then be multiplied in 64 bits.
+/// Whether a weight may have this many rows or columns: sizes of its index can then be multiplied in 64 bits.
 constexpr bool countable(std::int64_t size) noexcept {
   return size >= 0 && size <= std::numeric_limits<std::int32_t>::max();
 }
@@ -26,7 +26,7 @@ auto with_word(DType dtype, F&& f) {
   }
 }
 
-/// Layout's unpack (layout_concept.h) for layouts that name the stored elements of a row one by one.
+/// Layout's unpack (layout_concept.h) for layouts that list the stored elements of a row one by one.
 template <class L>
 void unpack_rows(const typename L::View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                  std::int64_t end) {

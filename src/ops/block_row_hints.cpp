@@ -15,7 +15,7 @@ void remember_index(const IndexView& host, const IndexView& on_device, int devic
 std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const CommonProblem& p, Direction direction,
                                                                 BlockRowGroups groups,
                                                                 const IndexView& index) {
-  // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
+  // Unknown facts: the topology moves, and a past order would not help.
   if (p.device < 0 || direction == Direction::dw || !p.facts.known) return nullptr;
   return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, direction, groups);
 }

@@ -1,4 +1,4 @@
-// What a call on a CUDA device is told of its block rows.
+// The hints about its block rows that a call on a CUDA device gets.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace sparseloom::ops {
 
-/// The hints for a plan of this problem and schedule.groups, of the index that remember_index announced at
+/// The hints for a plan of this problem and schedule.groups, from the index that remember_index announced at
 /// the addresses of `index`. Null if none was announced.
 std::shared_ptr<const plan::BlockRowHints> block_row_hints(const CommonProblem& problem, Direction direction,
                                                            BlockRowGroups groups, const IndexView& index);
 
-/// Lets an index of some of the blocks of another one on the same device have its hints: an order of block
-/// rows that suits all blocks suits some of them.
+/// Gives an index of some blocks of another one on the same device that one's hints: an order of block rows
+/// that suits all blocks suits some of them.
 void share_hints(const IndexView& all, const std::int32_t* crow_of_some, int device);
 
 }  // namespace sparseloom::ops

@@ -1,4 +1,5 @@
-// What the calls of both verbs (linear of any kind, linear_dx, linear_dw) check, fill in and launch.
+// The checks, arguments and launches that the calls of both verbs (linear of any kind, linear_dx, linear_dw)
+// share.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +18,15 @@ namespace sparseloom::ops {
 void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows,
                   std::int64_t cols, DType dtype);
 
-/// Index, workspace and executor.
+/// Checks index, workspace and executor.
 void check_call(const char* op, const CommonProblem& problem, const Choice& plan, const IndexView& index,
                 std::span<std::byte> workspace, const Executor& executor);
 
 void check_bias(const char* op, const CommonProblem& problem, const void* bias);
 
-/// The memory behind values (or dvalues, as `name` says), of as many blocks as the problem has.
+/// Checks the memory of values (or dvalues, by `name`), of the problem's number of blocks.
 void check_values(const char* op, const char* name, const CommonProblem& problem, const void* values);
-/// The memory behind the column index, and in host memory what it holds.
+/// Checks the memory of the column index, and in host memory its content.
 void check_transposed(const char* op, const CommonProblem& problem, const IndexView& index,
                       const TransposedView& transposed);
 
@@ -41,11 +42,11 @@ void check_aligned(const char* op, const PlanOf<V>& plan, const void* values,
   check_aligned(op, plan, plan.chosen->traits.alignment_of(plan.problem), values, read, written);
 }
 
-/// The distance between rows, in elements. Of a single row, which has none, it is a multiple of 16 bytes,
-/// because the copy engine is told it all the same.
+/// The distance between rows, in elements. For a single row it is rounded to a multiple of 16 bytes, because
+/// the copy engine needs a stride anyway.
 std::int64_t row_distance(const ConstMatrixView& matrix);
 
-/// What both verbs give a kernel.
+/// The kernel arguments that both verbs fill in.
 MatmulArgs arguments(const CommonProblem& problem, const IndexView& index, const ConstMatrixView& a,
                      std::span<std::byte> workspace, const Executor& executor);
 

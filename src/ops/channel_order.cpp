@@ -1,4 +1,4 @@
-// The search for an order of the inputs that 2:4 keeps most of, on the executor's threads.
+// The search for the order of inputs of which 2:4 keeps most, on the executor's threads.
 #include "sparseloom/channel_order.h"
 
 #include <atomic>
@@ -33,12 +33,13 @@ std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::in
   std::vector<std::int64_t> order = swaps.order();
   for (std::int64_t round = 0; groups > 1; ++round) {
     runtime::parallel_tasks(executor, groups, [&](std::int64_t group) { swaps.refresh(group); });
-    // Sums of float32 round: a round that lost what it promised is not taken, which also ends every cycle.
+    // Sums of float32 round: a round that did not gain as much as predicted is dropped, which also ends every
+    // cycle.
     if (swaps.kept() <= kept) break;
     kept = swaps.kept(), order = swaps.order();
     if (rounds > 0 && round == rounds) break;
-    // A group has as many pairs as there are later groups. Taken from both ends in turn, the tasks of a range
-    // weigh the same.
+    // A group has as many pairs as there are later groups. Groups are taken from both ends in turn, so that
+    // all ranges have equal work.
     scored.store(0);
     runtime::parallel_tasks(executor, groups, [&](std::int64_t task) {
       if (stop.load() != 0) return;

@@ -44,7 +44,7 @@ void require_sizes(const char* op, std::int64_t m, std::int64_t rows, std::int64
 void require_matrix(const char* op, const ConstMatrixView& matrix) {
   if (matrix.rows < 0 || matrix.cols < 0 || matrix.stride < matrix.cols)
     core::fail(
-        op, "a matrix whose rows lie at least its columns apart",
+        op, "a matrix with a row stride of at least its columns",
         core::shape(matrix.rows, matrix.cols) + " with rows " + std::to_string(matrix.stride) + " apart",
         "strides count elements; copy a transposed matrix first");
   core::require_known(op, "dtype", matrix.dtype, DType::f8e4m3);

@@ -14,18 +14,18 @@
 
 namespace sparseloom::ops {
 
-/// What errors call an Executor's device: "the CPU" or "cuda:1".
+/// The name of an Executor's device in errors: "the CPU" or "cuda:1".
 SPARSELOOM_API std::string place(int device);
 
 /// The executor's CUDA device. Throws Error unless its GPU is of compute capability 8.0 or newer and this
 /// build has CUDA kernels.
 const runtime::CudaDevice& require_gpu(const char* op, const Executor& executor);
 
-/// Throws Error if a launch returned a CUDA error. `kernel` is what the error calls it.
+/// Throws Error if a launch returned a CUDA error. `kernel` is its name in the error.
 void require_queued(const char* op, int error, const Executor& executor,
                     std::string_view kernel = "the kernel");
 
-/// Throws Error on a number that no enumerator has.
+/// Throws Error on a number that is no enumerator.
 void require_known(const char* op, Direction direction, DType dtype, Activation activation);
 
 /// Throws Error on a negative size, and on products whose operands [m, rows] or [m, cols] would have more

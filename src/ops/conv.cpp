@@ -1,4 +1,4 @@
-// The products of block-sparse convolutions: checks the arguments once at the boundary, fills the kernel's
+// The products of block-sparse convolutions: checks the arguments once at the boundary, fills in the kernel's
 // arguments and launches it.
 #include <algorithm>
 #include <array>
@@ -24,18 +24,18 @@ namespace {
 using bsr_conv::Conv;
 using ops::check_matrix, ops::row_distance;
 
-// Plans are kept under 16 bits of each (bsr_conv/verb.cpp).
+// The plan cache keys them with 16 bits each (bsr_conv/verb.cpp).
 constexpr std::int64_t kTapsLimit = 1 << 16;
 // Pixels along an axis, padding included, are counted in 32 bits.
 constexpr std::int64_t kExtentLimit = 1 << 30;
 
-// What a layer's call of torch's convolution takes, fitted to 92 fp32 problems of the sweep with every
-// candidate timed (two threads of a Zen 3 that shares its host): the share of the FMA peak that torch's
-// product reaches; the seconds of one thread for an element of W, which is made of its blocks and laid out by
-// taps; and those for an element of x and y, which torch lays out anew where they have channels last. Of the
-// 92 it was within 1.3 of the time in 68. A share alone, .95 (dW .63) as 512 channels of 14 x 14 have it, was
-// so in 3, half of the time in the median, and the plan chose torch's in 19, in 18 of them by mistake. On a
-// quiet Zen 4 all of it took two thirds (12 problems, forward and dX), as the rows' products did: shares and
+// The time of a layer's call of torch's convolution, fitted to 92 fp32 problems of the sweep with every
+// candidate timed (two threads of a Zen 3 that shares its host): the fraction of the FMA peak that torch's
+// product reaches; the seconds of one thread per element of W, which is unpacked and laid out by taps; and
+// those per element of x and y, which torch converts from channels last. Of the 92 it was within 1.3 of the
+// time in 68. A fraction alone, .95 (dW .63) as fitted to 512 channels of 14 x 14, was within 1.3 in 3 and
+// predicted half of the time in the median, and the plan chose torch's in 19, in 18 of them by mistake. On a
+// quiet Zen 4 all times were two thirds (12 problems, forward and dX), like the rows' products: fractions and
 // seconds here are that machine's.
 constexpr double kTorchShare = 1.0, kTorchDxShare = 0.75, kTorchDwShare = 0.67;
 constexpr double kMadeSeconds = 8e-9, kLaidOutSeconds = 1.3e-9;
@@ -72,7 +72,7 @@ void check_planned(const char* op, Direction direction, const ConvPlan& plan, co
   ops::check_call(op, p, plan, index, workspace, executor);
 }
 
-// A shape that conv_shape would make, and what this verb has.
+// Checks for a shape that conv_shape would make, and the verb's own members.
 void check_problem(const bsr_conv::Problem& p) {
   ops::require_known("plan", p.direction, p.dtype, p.activation);
   std::array<ConvWindow, 3> axes;

@@ -1,4 +1,4 @@
-// Which CSR indices a thread has validated.
+// The CSR indices that a thread has validated.
 #include "plan/seen_indices.h"
 #include "sparseloom/csr_ops.h"
 

@@ -1,4 +1,4 @@
-// What a dense copy of W, which a caller may keep, would save it.
+// The savings of a dense copy of W, which a caller may keep.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 namespace sparseloom::ops {
 
 /// Predicted microseconds of the plan's problem as the vendor's product with a dense copy of W, which needs
-/// no scatter. None where the plan's dense row refuses. `executor` is the one that the plan was made for.
+/// no scatter. Nothing if the plan's dense row refuses. `executor` is the one that the plan was made for.
 SPARSELOOM_API std::optional<double> dense_copy_us(const Plan& plan, const Executor& executor);
 SPARSELOOM_API std::optional<double> dense_copy_us(const ScaledPlan& plan, const Executor& executor);
 SPARSELOOM_API std::optional<double> dense_copy_us(const Semi24Linear::Plan& plan, const Executor& executor);

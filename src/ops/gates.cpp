@@ -35,15 +35,15 @@ void with_element(const char* op, DType dtype, Body body) {
   }
 }
 
-// Runs body(i) for all blocks; on this thread alone where the others come later than they save.
+// Runs body(i) for all blocks; on this thread alone if the others come later than they would save.
 template <class Body>
 void each_block(const Executor& executor, std::int64_t blocks, std::int64_t elements, const Body& body) {
-  constexpr double kElementUs = 3e-4;  // of one thread
+  constexpr double kElementUs = 3e-4;  // per element, on one thread
   const double us = static_cast<double>(blocks * elements) * kElementUs;
   runtime::parallel_tasks(runtime::if_worth_it(executor, us), blocks, body);
 }
 
-// The index of the blocks that have a place.
+// The index of the live blocks.
 void write_index(const IndexView& index, const TransposedView& transposed, const float* gates,
                  const GatedBlocks& gated) {
   const std::int64_t rows = index.block_rows(), cols = index.block_cols();

@@ -17,7 +17,7 @@ namespace {
 // Callback, dtype, direction, threads, m, n, k.
 using Key = std::array<std::int64_t, 7>;
 
-// Rounds a size down to a power of two: a rate differs little within a factor of two, and so few shapes are
+// Rounds a size down to a power of two: a rate differs little within a factor of two, and few shapes are
 // measured in all.
 std::int64_t sample(std::int64_t size, std::int64_t most) {
   std::int64_t rounded = 1;
@@ -25,7 +25,7 @@ std::int64_t sample(std::int64_t size, std::int64_t most) {
   return rounded;
 }
 
-// Fills with small varied values: zeros and denormals run at other speeds than ordinary data.
+// Fills with small varied values: zeros and denormals have other speeds than ordinary data.
 void fill(DType dtype, std::vector<std::byte>& data) {
   const std::size_t count = data.size() / size_of(dtype);
   for (std::size_t i = 0; i < count; ++i) {
@@ -53,18 +53,18 @@ struct Shape {
 
 // torch's own loop for fp16 and, without AVX-512, for bf16 multiplies dX at only 0.26 Gflop/s, so the whole
 // shape could take many seconds. A product of kFirstFlops takes 2 ms there. Its shape is enlarged only while
-// the next run is expected to take at most kRunSeconds: a GEMM that slow loses anyway.
+// the next run is expected to take at most kRunSeconds: such a slow GEMM loses anyway.
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
-// No GEMM is slower than this. Where a run is, or at half the rate of the smaller shape before, others had a
-// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger. Where that
-// lasts, larger shapes are tried all the same: 8 ms weigh less there.
+// No GEMM is slower than this. If a run is, or at half the rate of the previous smaller shape, another
+// process had a core: a late thread costs 8 ms, as much as a product that is a thousand times larger. If that
+// persists, larger shapes are tried nevertheless: 8 ms weigh less there.
 constexpr double kLeastFlops = 0.25e9;
 constexpr int kDisturbedRuns = 40;
 constexpr double kDisturbedSeconds = 0.4, kDisturbedRunSeconds = 0.2;
 
-// Measures the product of this shape, in flops per second. `least`: less means that others disturbed the
-// run.
+// Measures the product of this shape, in flops per second. `least`: a lower rate means that others disturbed
+// the run.
 double measure(DType dtype, bool forward, const Shape& shape, double least, const Executor& executor) {
   const auto [m, n, k] = shape;
   const std::size_t size = size_of(dtype);

@@ -1,5 +1,5 @@
 // block_gradient_norms. On the CPU it computes some block rows of dW at a time by the kernels of dW, as the
-// stored blocks of a full index, and reduces them while they are in the cache.
+// stored blocks of a full index, and reduces them while they are cached.
 #include "sparseloom/gradient_norms.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ namespace {
 constexpr const char* kOp = "block_gradient_norms";
 constexpr std::size_t kAlignment = 64;
 
-// Elements of the gradient that exist at a time: 16 MiB of fp32. Each strip packs its operands anew, which
-// costs more than the L2 misses that lower strips would avoid (the log has times).
+// Elements of the gradient that exist at a time: 16 MiB of fp32. Each strip repacks its operands, which costs
+// more than the L2 misses that lower strips would avoid (the log has times).
 constexpr std::int64_t kStripElements = std::int64_t{1} << 22;
 
 void check_operands(const ConstMatrixView& dy, const ConstMatrixView& x) {
@@ -43,12 +43,12 @@ void check_operands(const ConstMatrixView& dy, const ConstMatrixView& x) {
 }
 
 // The norm of a block of the gradient, whose rows are `cols` long. Lanes of fp32 add up a row, fp64 the rows:
-// block_scores, which adds in fp64 alone, took a sixth of the product's time.
+// block_scores, which adds in fp64 only, took a sixth of the product's time.
 template <BlockNorm kNorm>
 float norm_of(const float* block, int rows, int cols) {
   constexpr int kLanes = 8;  // divides every block side
   if constexpr (kNorm == BlockNorm::max) {
-    // As integers, magnitudes are in the same order, and NaN is above them all.
+    // As integers, magnitudes are ordered alike, and NaN is above them all.
     std::int32_t most[kLanes] = {};
     for (int i = 0; i < rows * cols; i += kLanes)
       for (int k = 0; k < kLanes; ++k)
@@ -75,7 +75,7 @@ float norm_of(BlockNorm norm, const float* block, BlockShape shape) {
   return norm_of<BlockNorm::max>(block, shape.rows, shape.cols);
 }
 
-// Block rows of dW with all their blocks, and how they are computed.
+// Some block rows of dW with all their blocks, and the plan that computes them.
 class Strip {
  public:
   Strip(const ConstMatrixView& dy, const ConstMatrixView& x, BlockShape block, std::int64_t block_rows,
@@ -99,7 +99,7 @@ class Strip {
   }
   std::size_t bytes() const { return value_bytes() + plan_->workspace_bytes; }
 
-  // Scores the strip's blocks, which are those of dy's columns.
+  // Scores the strip's blocks, whose rows are dy's columns.
   void score(const ConstMatrixView& dy, const ConstMatrixView& x, BlockNorm norm, float* norms,
              std::span<std::byte> workspace, const Executor& executor) const {
     const std::int64_t elements = index_.block_elements();
@@ -119,7 +119,7 @@ class Strip {
   std::shared_ptr<const Plan> plan_;
 };
 
-// How many block rows a strip has.
+// The number of block rows of a strip.
 std::int64_t strip_height(std::int64_t block_rows, std::int64_t cols, BlockShape block) {
   const std::int64_t elements = std::max<std::int64_t>(1, block.rows * cols);
   return std::clamp<std::int64_t>(kStripElements / elements, 1, block_rows);
@@ -140,7 +140,7 @@ void score_on_cpu(const ConstMatrixView& dy, const ConstMatrixView& x, BlockShap
   for (std::int64_t top = 0; top < grid.rows; top += height) {
     const std::int64_t first = top * block.rows, rows = std::min(height * block.rows, dy.cols - first);
     const ConstMatrixView part = columns_of(dy, first, rows);
-    if (rows != made_for) {  // all strips but the last are alike
+    if (rows != made_for) {  // all strips but the last have equal heights
       const std::int64_t block_rows = std::min(height, grid.rows - top);
       strip = std::make_unique<const Strip>(part, x, block, block_rows, rows, executor);
       made_for = rows;

@@ -1,5 +1,4 @@
-// info_json: what this build contains and what this machine runs, with the reason for everything that is
-// missing.
+// info_json: the contents of this build and of this machine, with the reason for everything that is missing.
 #include "core/json.h"
 #include "kernels/bsr_linear/cpu/rates.h"
 #include "kernels/machine_rates.h"

@@ -1,4 +1,4 @@
-// What the verbs of LinearOf check, whatever the layout is.
+// The checks of the verbs of LinearOf, whatever the layout.
 #include "sparseloom/linear_of.h"
 
 #include "core/check.h"
@@ -44,7 +44,7 @@ void require_linear_call(const char* verb, const LinearProblem& p, std::size_t w
   if (p.can_gemm && executor.gemm == nullptr)
     core::fail(verb, "an executor that lends a GEMM, as the plan was made with", "none",
                "make the plan with this executor");
-  const std::size_t alignment = p.device >= 0 ? 256 : 64;  // of cudaMalloc, and a cache line
+  const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's alignment, and a cache line
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
   if (workspace.size() < workspace_bytes || (workspace_bytes > 0 && offset != 0))
     core::fail(

@@ -1,4 +1,4 @@
-// The machine that a plan is made for, with its measured rates, and what plans say of it.
+// The machine that a plan is made for, with its measured rates, and its line in plans.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The products linear, linear_dx and linear_dw: checks the arguments once at the boundary, fills the kernel's
-// arguments and launches it. scaled.cpp has the 8-bit product.
+// The products linear, linear_dx and linear_dw: checks the arguments once at the boundary, fills in the
+// kernel's arguments and launches it. scaled.cpp has the 8-bit product.
 #include <string>
 
 #include "core/check.h"
@@ -56,8 +56,8 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
   args.residual_stride = row_distance(residual);
   args.out = y.data;
   args.out_stride = row_distance(y);
-  // Launch. If the kernel cannot store the pre-activation, let it write that alone and activate in a second
-  // pass; if it cannot add the residual, add it to y in a second pass.
+  // Launch. If the kernel cannot store the pre-activation, it writes that alone and a second pass activates;
+  // if it cannot add the residual, a second pass adds it to y.
   const Linear::Traits& kernel = plan.chosen->traits;
   if (pre != nullptr) check_matrix("linear", "pre", *pre, p.m, p.rows, p.dtype);
   if (pre != nullptr && !kernel.stores_pre) {
@@ -123,7 +123,7 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   args.out = dvalues;
   args.accumulate = p.accumulate;
   launch("linear_dw", plan, args, executor);
-  // Kernels write the blocks that the index stores; split-K adds up whatever lies in the free slots.
+  // Kernels write the blocks that the index stores; split-K also adds up the undefined content of free slots.
   if (p.facts.moving) {
     const auto bytes =
         static_cast<std::int64_t>(size_of(p.accumulate ? DType::f32 : p.dtype)) * index.block_elements();

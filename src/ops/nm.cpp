@@ -1,4 +1,4 @@
-// Copies of n:m and n:m:g weights, the choice of their elements, and which indices a thread has validated.
+// Copies of n:m and n:m:g weights, the choice of their elements, and the indices that a thread has validated.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,7 +29,7 @@ void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t ro
   ops::require_matrix(op, dense);
 }
 
-/// A pattern for an output: how much it keeps. A heap has on top what is taken first.
+/// A pattern for an output, with the magnitude that it keeps. A heap yields the best offer first.
 struct Offer {
   double sum;
   std::int32_t row, pattern;
@@ -38,8 +38,7 @@ struct Offer {
   }
 };
 
-/// The best pattern of an output of the chunk among those that fewer than g outputs have; the first of
-/// equals.
+/// The best pattern for an output of the chunk among those with fewer than g outputs; the first of equals.
 Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
                  std::int64_t r, const std::int16_t* taken) {
   const std::int64_t row = chunk * shape.chunk_rows() + r;
@@ -61,9 +60,9 @@ Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_
   return best;
 }
 
-/// Fills the order of one crossing of a chunk and a strip. A sort of all pairs takes the same ones, but they
-/// need C(m, n)^2 g places: 2.6 GB at 8:16. Here each output offers its best pattern that has room, and
-/// offers again if that is full by the time it is its turn.
+/// Fills the order of one chunk and strip. Sorting all pairs would select the same ones, but needs C(m, n)^2
+/// g entries: 2.6 GB at 8:16. Here each output offers its best pattern that has room, and offers again if
+/// that is full when its turn comes.
 void order_strip(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
                  Offer* offers, std::int16_t* taken, std::int16_t* order) {
   std::fill_n(taken, shape.patterns, std::int16_t{0});
@@ -92,7 +91,7 @@ plan::SeenIndices& seen_here() {
 }  // namespace
 
 void nm_require_valid(const char* op, const NmView& w) {
-  Nm::validate(op, {0, w.cols, w.n, w.m, nullptr});  // sizes, which tell how many groups there are
+  Nm::validate(op, {0, w.cols, w.n, w.m, nullptr});  // the sizes give the number of groups
   if (w.positions == nullptr || !layout::countable(w.rows)) return Nm::validate(op, w);
   const plan::ListIndex<std::uint8_t> index{
       w.rows, w.cols, Nm::shape(w), {w.positions, static_cast<std::size_t>(Nm::stored(w))}};
@@ -217,7 +216,7 @@ void nmg_unpack(const NmgView& w, const void* values, const MatrixView& dense, c
   nmg_require_valid("nmg_unpack", w);
   require_dense("nmg_unpack", dense, w.rows, w.cols, executor);
   core::require_memory("nmg_unpack", {{"values", values, Nmg::stored(w) > 0}});
-  // Cut between chunks: each range walks the groups of the chunks that it touches.
+  // Split between chunks: each range walks the groups of the chunks that it touches.
   runtime::parallel_for(executor, w.chunks(), [&](std::int64_t begin, std::int64_t end) {
     Nmg::unpack(w, values, dense, begin * w.chunk_rows(), std::min(end * w.chunk_rows(), w.rows));
   });

@@ -17,7 +17,7 @@ namespace {
 using bsr_linear::Linear;
 
 // Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
-// on AMX behind the lent GEMM, which nothing here can time; it was measured at 13 times the fp32 FMA rate,
+// on AMX behind the lent GEMM, which cannot be timed here; it was measured at 13 times the fp32 FMA rate,
 // hence 16.
 constexpr double kMostOverFma = 16;
 double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
@@ -25,8 +25,8 @@ double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
   return fma * (size_of(problem.dtype) == 2 ? kMostOverFma : 1) * std::max(1, problem.threads);
 }
 
-// Whether to measure the lent GEMM, which costs milliseconds. It is done only if dense could win, that is if
-// the best sparse prediction is slower than the dense product at the machine's peak.
+// Whether to measure the lent GEMM, which costs milliseconds: only if dense could win, that is if the best
+// sparse prediction is slower than the dense product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
   if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0)
     return false;
@@ -60,7 +60,7 @@ void check_problem(const Problem& problem) {
                "add the product in a pass of your own");
 }
 
-// plan::settled, with the rate of the lent GEMM measured where that alone takes the problem.
+// plan::settled, with the rate of the lent GEMM measured if only dense supports the problem.
 std::string settled(const Problem& problem, const Executor& executor, plan::Machine machine) {
   std::string kernel = plan::settled<Linear>(problem, executor);
   if (!kernel.empty() || !dense_could_win(problem, machine, "dense")) return kernel;
@@ -112,7 +112,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   // Complete the problem, which is part of the cache key, from the executor.
   Problem problem = given;
   problem.can_gemm = executor.gemm != nullptr;
-  // Ignore these flags where they have no effect, so that there is one plan and not two.
+  // Ignore these flags if they have no effect, so that there is one plan and not two.
   problem.tf32 = given.tf32 && executor.device >= 0 && problem.dtype == DType::f32;
   if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
   ops::complete(problem, index, executor);

@@ -1,4 +1,4 @@
-// What make_plan does with the problems of both verbs.
+// The steps of make_plan for the problems of both verbs.
 #include "ops/problem.h"
 
 #include <algorithm>

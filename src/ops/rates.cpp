@@ -1,4 +1,4 @@
-// The rates that rows from outside ask for.
+// The rates for rows from outside.
 #include "sparseloom/rates.h"
 
 #include <algorithm>

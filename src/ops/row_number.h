@@ -1,4 +1,4 @@
-// How operators name a row: by its number in the registry, which costs a call less than its name.
+// How operators name a row: by its number in the registry, which costs less per call than its name.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace sparseloom::ops {
 
-/// The number of the first row of that name, whatever its verb: two verbs mean one name by it. Throws Error
-/// if there is none.
+/// The number of the first row of that name, whatever its verb: two verbs that use a name mean the same
+/// kernel. Throws Error if there is none.
 SPARSELOOM_API std::int64_t row_number(const std::string& name);
 
 /// The name of that row, or "" for -1, the plan's own choice. Throws Error in the name of `op` if there is no

@@ -27,7 +27,7 @@ void enter(std::span<const OwnRow<V>> rows) {
   for (const OwnRow<V>& row : rows) plan::add_row(plan::any_row<V>(row));
 }
 
-// Of the rows of this library, only those for the CPU need one.
+// Only the CPU rows of this library need an instruction set.
 template <class V>
 runtime::Isa isa_of(const plan::AnyRow& row, std::span<const OwnRow<V>> cpu) {
   for (const OwnRow<V>& each : cpu)
@@ -64,7 +64,7 @@ void enter_own_rows() {
 
 std::vector<Listed> listed_kernels() {
   enter_own_rows();
-  // Every call that names its kernel comes here, so the list is kept until a row is added.
+  // Every call that names its kernel gets here, so the list is cached until a row is added.
   static std::mutex mutex;
   static std::size_t rows = 0;
   static std::vector<Listed> listed;
@@ -102,7 +102,7 @@ std::int64_t row_number(const std::string& name) {
 std::string row_name(const char* op, std::int64_t number) {
   if (number == -1) return {};
   enter_own_rows();
-  const std::vector<plan::AnyRow> rows = plan::all_rows();  // not kept: others may be added
+  const std::vector<plan::AnyRow> rows = plan::all_rows();  // not cached: rows may be added
   if (number < 0 || number >= static_cast<std::int64_t>(rows.size()))
     core::fail(op, "row = -1 (the plan's choice) or one of 0.." + std::to_string(rows.size() - 1),
                std::to_string(number), "pass -1, or what row_number returns for a kernel's name");

@@ -8,9 +8,9 @@
 
 namespace sparseloom::ops {
 
-/// Enters the rows of this library, once: of each verb the fast kernels, then `dense`, then `reference`,
+/// Enters the rows of this library, once: the fast kernels of each verb, then `dense`, then `reference`,
 /// which LinearOf enters for its verbs. It is called before anything reads the registry or adds to it, so
-/// that these rows are the first.
+/// that these rows come first.
 void enter_own_rows();
 
 /// A kernel of the verbs of sparseloom/bsr_linear.h, of this library or from outside.
@@ -20,7 +20,7 @@ struct Listed {
   runtime::Isa isa;  // generic for kernels from outside: they refuse what they cannot run
 };
 
-/// All of them in the order in which they were registered; a name that is of both verbs appears once.
+/// All rows in the order of registration; a name that both verbs use appears once.
 std::vector<Listed> listed_kernels();
 
 }  // namespace sparseloom::ops

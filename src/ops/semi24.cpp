@@ -35,7 +35,7 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
   const bool stores = dense.rows > 0 && dense.cols > 0;
   core::require_memory(op, {{"values", values, stores}, {"positions", positions, stores}});
   std::mutex mutex;
-  layout::Semi24Excess first;  // the lowest row that has one, whatever the threads
+  layout::Semi24Excess first;  // the lowest row that has one, for any number of threads
   for_rows(executor, dense.rows, [&](std::int64_t begin, std::int64_t end) {
     const layout::Semi24Excess found = layout::pack_rows(dense, values, positions, begin, end);
     if (found.nonzeros == 0) return;

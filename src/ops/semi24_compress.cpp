@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* kOp = "semi24_compress";
 
-/// w where the mask holds, zero elsewhere, rows side by side; or its transpose. A task's rows are columns of
-/// the transpose, so that no two tasks write the same element.
+/// w where the mask is set, zero elsewhere, with contiguous rows; or its transpose. A task's rows are columns
+/// of the transpose, so that no two tasks write the same element.
 std::vector<std::byte> masked(const ConstMatrixView& w, const bool* mask, bool transposed,
                               const Executor& executor) {
   const std::size_t size = size_of(w.dtype);

@@ -1,4 +1,4 @@
-// How work on the rows of a 2:4 weight is shared among threads.
+// The division of work on the rows of a 2:4 weight among threads.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace sparseloom::ops {
 
-/// Calls body(begin, end) for ranges of rows, on the executor's threads. Ranges begin at multiples of 32: a
-/// tile of 4 x 4 is never cut, and an executor may hand out tasks one by one.
+/// Calls body(begin, end) for ranges of rows, on the executor's threads. Ranges begin at multiples of 32, so
+/// that a tile of 4 x 4 is never split, and an executor may run tasks one by one.
 template <class Body>
 void for_rows(const Executor& executor, std::int64_t rows, const Body& body) {
   constexpr std::int64_t kRows = 32;

@@ -63,7 +63,8 @@ void Semi24Scaled::run(const Plan& plan, MatmulArgs product, const Semi24View& v
                "plan again for this index");
   if (p.m == 0 || p.rows == 0) return;  // before bias and scales are checked, since empty ones may be null
   if ((product.bias != nullptr) != p.bias || product.residual != nullptr)
-    core::fail(kName, "a bias as planned and no residual: " + print(p), "others", "say it in the problem");
+    core::fail(kName, "a bias as planned and no residual: " + print(p), "other operands",
+               "plan for what the call passes");
   if (product.a_scale == nullptr || product.w_scale == nullptr)
     core::fail(kName, "scales of x and of the weight", "a null pointer", "pass one factor, or one for each");
   if (!Semi24::has_memory(view))

@@ -1,4 +1,4 @@
-// sparsify on the executor's device, and what the kernels of all devices have read.
+// sparsify on the executor's device, and the counts of elements that the kernels of all devices have read.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Changes of topology, and what moves with them, on the executor's device.
+// Changes of topology, and the values that move with them, on the executor's device.
 #include "kernels/shared/bsr/topology.h"
 
 #include <algorithm>

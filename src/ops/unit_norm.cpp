@@ -15,7 +15,7 @@
 namespace sparseloom {
 namespace {
 
-// Of one thread and unit: sums, then results, each at some four bytes a cycle.
+// Microseconds per unit on one thread: sums, then results, each at some four bytes a cycle.
 constexpr double kUnitUs = 2e-3;
 
 void check(const char* op, const UnitNorm& norm, const Executor& executor) {

@@ -40,7 +40,7 @@ IndexView stored_of(const char* op, const IndexView& slots) {
   index.blocks = slots.crow[slots.block_rows()];
   if (index.blocks < 0 || index.blocks > slots.blocks)
     core::fail(op, "crow to end within its " + std::to_string(slots.blocks) + " slots",
-               std::to_string(index.blocks), "let update_topology alone write the index");
+               std::to_string(index.blocks), "write the index by update_topology only");
   return index;
 }
 

@@ -10,7 +10,7 @@ BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block, std:
   const char* op = "pattern.banded";
   const Grid grid = require_grid(op, rows, cols, block);
   if (bandwidth < 0)
-    core::fail(op, "bandwidth >= 0", std::to_string(bandwidth), "pass 0 for the diagonal alone");
+    core::fail(op, "bandwidth >= 0", std::to_string(bandwidth), "pass 0 for the diagonal only");
   BlockPattern result(rows, cols, block);
   const bool tall = grid.rows > grid.cols;
   const std::int64_t longer = std::max(grid.rows, grid.cols);

@@ -1,4 +1,4 @@
-// Orders block rows so that those multiplied together read the same parts of the dense operand.
+// Orders block rows so that those multiplied together read the same K tiles of the dense operand.
 #include "plan/block_row_order.h"
 
 #include <algorithm>
@@ -11,16 +11,16 @@ namespace {
 
 using Word = std::uint64_t;
 
-// The time of exchange() grows with the square of the number of block rows. It was measured to pay for few
-// block rows only (the log has the figures).
+// The time of exchange() grows with the square of the number of block rows. It is worth its time for few
+// block rows only (measured; the log has the figures).
 constexpr std::int64_t kMostExchanged = 128;
 
-// The number of block rows after folding, which are the block rows of the kernel.
+// The number of block rows after folding: the kernel's block rows.
 std::int64_t folded(const BlockRows& block_rows, BlockRowGroups groups) {
   return (static_cast<std::int64_t>(block_rows.begin.size()) - 2 + groups.fold) / groups.fold;
 }
 
-/// For each folded block row the set of units that it reads, as bits.
+/// The set of units that each folded block row reads, as bits.
 class UnitSets {
  public:
   UnitSets(const BlockRows& block_rows, BlockRowGroups groups)
@@ -85,8 +85,8 @@ std::vector<int> greedy(const UnitSets& sets, int size) {
     std::fill(together.begin(), together.end(), Word{0});
     for (int taken = 0; taken < size && !free.empty(); ++taken) {
       if (taken > 0) {
-        // The cost of a block row is the units that it adds to the group, less twice those that it shares
-        // with it. By the units it adds alone, the shortest block row of all would join the longest.
+        // The cost of a block row is the units that it adds to the group, minus twice those that it shares
+        // with it. By the added units alone, the shortest block row of all would join the longest.
         int least = 0;
         for (auto at = free.begin(); at != free.end(); ++at) {
           const int cost = units_of(*at) - 3 * size_of_overlap(together.data(), sets.of(*at), sets.words());
@@ -102,7 +102,7 @@ std::vector<int> greedy(const UnitSets& sets, int size) {
   return order;
 }
 
-/// Exchanges block rows between groups of two where that saves units; each pair of groups is tried once.
+/// Exchanges block rows between groups of two if that saves units; each pair of groups is tried once.
 void exchange(const UnitSets& sets, std::vector<int>& order) {
   const auto together = [&](int a, int b) { return size_of_union(sets.of(a), sets.of(b), sets.words()); };
   for (std::size_t i = 0; i + 1 < order.size(); i += 2)
@@ -131,21 +131,21 @@ int cost_of_group(const UnitSets& sets, std::span<const int> group) {
   return cost;
 }
 
-/// Where the n-th costliest of `count` groups stands among them. Costly and cheap groups alternate, the
-/// costliest beside the cheapest, so that sums of consecutive groups differ little wherever they begin.
+/// The position of the n-th costliest of `count` groups. Costly and cheap groups alternate, the costliest
+/// beside the cheapest, so that sums of consecutive groups differ little wherever they begin.
 int alternating(int n, int count) { return n < (count + 1) / 2 ? 2 * n : 2 * (count - n) - 1; }
 
-/// Deals the groups to `step` shares: group i of the result belongs to share i % step. The costliest group
-/// goes first, each to the share with the lowest cost that is not full (longest processing time first: Graham
-/// 1969).
+/// Distributes the groups over `step` shares: group i of the result belongs to share i % step. The costliest
+/// group goes first, each to the share with the lowest cost that is not full (longest processing time first:
+/// Graham 1969).
 /// With several shares, costly and cheap groups of each share alternate. Thread blocks that walk over a share
-/// from different groups on then stay in step, so that L2 keeps what they read. Rejected: costliest first
-/// within a share. The thread blocks drift apart halfway, and memory reads and time were measured much higher
-/// (the log has the figures).
-/// A smaller last group stays last, where its place is.
+/// from different groups on then stay in step, so that L2 keeps their reads. Rejected: costliest first within
+/// a share. The thread blocks drift apart halfway, and DRAM reads and time measured much higher (the log has
+/// the figures).
+/// A smaller last group stays last.
 std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int size, int step) {
   const int whole = static_cast<int>(order.size()) / size;
-  // (-cost, number of the group): costliest first, then in the given order.
+  // (-cost, group index): costliest first, then in the given order.
   std::vector<std::pair<int, int>> groups;
   for (int g = 0; g < whole; ++g) {
     const std::span group =

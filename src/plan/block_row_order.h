@@ -1,4 +1,4 @@
-// Which block rows of a block-sparse product a kernel multiplies together, and in which order. "Block row"
+// The block rows of a block-sparse product that a kernel multiplies together, and their order. "Block row"
 // here means a block row of W in forward and a block column of W in dx.
 #pragma once
 
@@ -19,17 +19,17 @@ struct BlockRows {
 };
 
 /// An order of the block rows (after folding) with three properties. Consecutive groups of groups.block_rows
-/// share many units. The groups i, i + step, .. have much the same total cost for each i < step. Among those,
-/// costly and cheap groups alternate, or the costliest come first if step is 1. Empty if the order of the
-/// index is as good or must be kept, or if there are more than kMostOrderedBlockRows block rows. The time
-/// grows with the square of their number; it is spent on the host, once for each pattern.
+/// share many units. The groups i, i + step, .. have nearly the same total cost for each i < step. Among
+/// those, costly and cheap groups alternate, or the costliest come first if step is 1. Empty if the order of
+/// the index is as good or must be kept, or if there are more than kMostOrderedBlockRows block rows. The time
+/// grows with the square of their number; it is spent on the host, once per pattern.
 ///
-/// The longest free block row begins each group, which then takes, one by one, the block row that shares most
-/// with it for what it adds. Where there are few groups of two, they exchange block rows afterwards.
+/// The longest free block row begins each group, which then takes, one by one, the block row with the best
+/// balance of shared and added units. If there are few groups of two, they exchange block rows afterwards.
 /// (Grouping of like rows: Hong et al., "Adaptive Sparse Tiling for Sparse Matrix Multiplication", PPoPP
 /// 2019.) On random patterns this saves 4 to 23 % of the units, and for pairs of block rows it comes within 3
-/// % of the optimum (maximum weight matching). Rejected: exchanges between larger groups, which were measured
-/// to save little more for much more time (the log has the figures).
+/// % of the optimum (maximum weight matching). Rejected: exchanges between larger groups, which save little
+/// more for much more time (measured; the log has the figures).
 std::vector<std::uint16_t> block_row_order(const BlockRows& block_rows, BlockRowGroups groups);
 
 /// The units that all groups of an order read; an empty order means the order of the index.

@@ -17,10 +17,10 @@
 namespace sparseloom::plan {
 
 struct CacheKey {
-  std::string_view verb;  // lives as long as the process
+  std::string_view verb;  // must live as long as the process
   ProblemKey problem{};
   KeptText forced;       // kernel name, empty when the plan chooses
-  std::size_t rows = 0;  // of the registry: a kernel from outside makes new plans
+  std::size_t rows = 0;  // rows in the registry: a kernel from outside makes new plans
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
 };
 
@@ -36,7 +36,7 @@ class Cache {
 
   explicit Cache(std::size_t capacity = 4096) : capacity_(capacity) {}
 
-  /// The plan that is kept for the key, or null.
+  /// The cached plan for the key, or null.
   Kept find(const CacheKey& key) const;
 
   /// Keeps a plan, which is made outside of the lock. If two threads made one, both get the first.

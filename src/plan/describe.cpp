@@ -22,7 +22,7 @@ const char* name_of(Activation activation) noexcept {
 
 namespace {
 
-// A problem in the words of plans: the product, what both verbs have, and between those what one alone has.
+// A problem as text: the product, the members that both verbs have, and between those the verb's own.
 std::string text_of(const CommonProblem& p, const std::string& product, const char* residual,
                     const std::string& flags) {
   const std::int64_t grid = p.block.rows && p.block.cols ? ((p.rows + p.block.rows - 1) / p.block.rows) *

@@ -9,11 +9,11 @@
 
 namespace sparseloom::plan {
 
-/// A launch with one warp group for each block row waits for the longest. From this many times the mean on,
-/// kernels that divide the blocks evenly were measured faster.
+/// A launch with one warp group per block row waits for the longest. From this many times the mean on,
+/// kernels that divide the blocks evenly measured faster.
 inline constexpr double kUnevenRow = 1.5;
 /// A tile of kGroup block rows that has more blocks than this many times the mean delays its thread block by
-/// a round. (sm90_mma takes 32 block rows of 16 as one tile.)
+/// a wave. (sm90_mma takes 32 block rows of 16 as one tile.)
 inline constexpr std::int64_t kGroup = 32;
 inline constexpr double kUnevenGroup = 1.2;
 
@@ -21,12 +21,12 @@ inline constexpr double kUnevenGroup = 1.2;
 /// `most` times the mean number of blocks of such groups. lengths: the number of blocks of each block row.
 bool uneven(std::span<const std::int64_t> lengths, std::int64_t group, double most);
 
-/// The longest of `count` block rows of `mean` blocks, of at most `most`, if blocks lie at random: what is
-/// expected, and with kSurelyChance what few random patterns exceed.
+/// The longest of `count` block rows of `mean` blocks, of at most `most`, if blocks lie at random: the
+/// expected value, and with kSurelyChance a value that few random patterns exceed.
 inline constexpr double kSurelyChance = 2;
 double longest_by_chance(double mean, std::size_t count, std::int64_t most, double more);
 
-/// The longest block row over the mean, as far as its class tells.
+/// The ratio of the longest block row to the mean, as far as its class tells.
 double longest_over_mean(Longest longest, double mean, std::size_t count, std::int64_t most);
 
 }  // namespace sparseloom::plan

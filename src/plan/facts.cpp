@@ -78,8 +78,8 @@ Facts facts_of(const IndexView& index) {
       beside += index.col[i] == index.col[i - 1] + 1;
   const double blocks = static_cast<double>(index.crow[rows.size()]),
                density = blocks / std::max(1.0, static_cast<double>(rows.size() * columns.size()));
-  // Where the longest row is no longer than chance leaves it, what chance leads to be expected decides: the
-  // rows themselves lie on either side of kUnevenRow, and equal layers would not share a plan and a graph.
+  // If chance explains the longest row, the expected value for random blocks decides: the rows themselves lie
+  // on either side of kUnevenRow, and equal layers would not share a plan and a graph.
   const Longest longest = class_of(rows, std::ssize(columns));
   const bool uneven = longest <= Longest::chance
                           ? plan::longest_over_mean(longest, blocks / std::max<double>(1, std::ssize(rows)),

@@ -38,13 +38,14 @@ void KnownIndices::remember(Place place, const IndexView& index) {
 
 void KnownIndices::share(Place all, Place some) {
   std::lock_guard lock(mutex_);
-  if (shared_.size() >= kMostShared) shared_.clear();  // of memory that was freed, most of them
+  if (shared_.size() >= kMostShared) shared_.clear();  // most of them belong to freed memory
   shared_.insert_or_assign(some, all);
 }
 
 std::shared_ptr<const BlockRowHints> KnownIndices::hints(Place place, const IndexView& index,
                                                          Direction direction, BlockRowGroups groups) {
-  // This runs under the lock: two threads that ask for the same order wait for it rather than make it twice.
+  // This runs under the lock: two threads that request the same order wait for it rather than compute it
+  // twice.
   std::lock_guard lock(mutex_);
   if (const auto other = shared_.find(place); other != shared_.end()) place = other->second;
   const auto found = known_.find(place);

@@ -1,5 +1,5 @@
-// Patterns of CUDA devices, whose index arrays lie where the host does not read them, and what kernels are
-// told of them.
+// Patterns on CUDA devices, whose index arrays the host does not read, and the hints that kernels get about
+// them.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace sparseloom::plan {
 
-/// What a kernel is told of the block rows (forward) or block columns (dx) of a pattern. Nothing of it
-/// changes a result.
+/// Hints for a kernel about the block rows (forward) or block columns (dx) of a pattern. They never change a
+/// result.
 struct BlockRowHints {
   std::vector<std::uint16_t> order;  // block_row_order; empty: the order of the index
   bool uneven = false;               // by kUnevenRow
@@ -29,18 +29,18 @@ class KnownIndices {
  public:
   explicit KnownIndices(std::size_t capacity_bytes = std::size_t{64} << 20) : capacity_(capacity_bytes) {}
 
-  /// Where an index lies on a device: the address of its crow.
+  /// The position of an index on a device: the address of its crow.
   using Place = std::pair<int, const void*>;
 
-  /// Copies a valid index in host memory as the one at `place`; what was remembered there before is
-  /// forgotten. Does nothing if the index alone is larger than the capacity.
+  /// Copies a valid index in host memory as the one at `place`; an index remembered there before is dropped.
+  /// Does nothing if the index alone exceeds the capacity.
   void remember(Place place, const IndexView& index);
 
-  /// Gives the index at `some`, which has some of the blocks of the one at `all`, the hints of that one.
+  /// Gives the index at `some`, which has some of the blocks of the one at `all`, that one's hints.
   void share(Place all, Place some);
 
   /// The hints for kernels with these groups, made once. Null if no index was remembered there, or one of
-  /// another shape than `index`: memory that was freed may be in use again.
+  /// another shape than `index`: freed memory may be in use again.
   std::shared_ptr<const BlockRowHints> hints(Place place, const IndexView& index, Direction direction,
                                              BlockRowGroups groups);
 
@@ -64,7 +64,7 @@ class KnownIndices {
   std::size_t capacity_, bytes_ = 0;
   std::uint64_t next_age_ = 0;
   std::map<Place, Known> known_;
-  std::map<Place, Place> shared_;  // whose hints a place has; cleared when there are kMostShared
+  std::map<Place, Place> shared_;  // the index whose hints a place shares; cleared at kMostShared
   static constexpr std::size_t kMostShared = 4096;
 };
 

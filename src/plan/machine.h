@@ -1,4 +1,4 @@
-// Machine: what rows are told of the CPU and of the problem's GPU. They predict times from its rates.
+// Machine: the CPU and the problem's GPU as rows see them. They predict times from its rates.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ struct MachineRates {
   double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
   double bf16_avx512 = 0;  // VDPBF16PS flops
   double bf16_amx = 0;     // TDPBF16PS flops, whole tiles
-  double i8_avx512 = 0;    // VPDPBUSD operations, two for each product
+  double i8_avx512 = 0;    // VPDPBUSD operations, two per product
   double i8_amx = 0;       // TDPBSSD operations, whole tiles
   double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
-  // Flops of the dense product that the executor lends, for this problem, all threads together; 0: none is
-  // lent, or it was not measured.
+  // Flops of the dense product that the executor lends, for this problem, all threads together; 0: there is
+  // none, or it was not measured.
   double gemm_flops = 0;
 };
 
@@ -30,13 +30,13 @@ struct GpuRates {
   double tensor_flops = 0;  // flops of bf16 mma.sync with operands in registers
 };
 
-/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA
-/// device if it has one.
+/// The machine: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA device if it has
+/// one.
 struct Machine {
   runtime::Isa isa = runtime::Isa::generic;
   MachineRates rates;
-  runtime::CudaDevice cuda = {};  // of problem.device; sm = 0 for a problem on the CPU
-  GpuRates gpu = {};              // of problem.device
+  runtime::CudaDevice cuda = {};  // problem.device; sm = 0 for a problem on the CPU
+  GpuRates gpu = {};              // rates of problem.device
   /// Clusters of 1, 2, 4 and 8 thread blocks that run at once on problem.device if each thread block fills a
   /// multiprocessor; 0: such clusters do not run. The groups of multiprocessors differ from chip to chip.
   std::array<int, 4> clusters = {};

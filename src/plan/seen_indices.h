@@ -1,4 +1,4 @@
-// Which indices a thread has validated.
+// The indices that a thread has validated.
 #pragma once
 
 #include <array>
@@ -13,23 +13,23 @@
 
 namespace sparseloom::plan {
 
-/// An index that is one list, of a layout that is no BSR: `shape` are numbers of the layout's own.
+/// An index that is one list, of another layout than BSR: `shape` has the layout's own numbers.
 template <class T>
 struct ListIndex {
   std::int64_t rows = 0, cols = 0, shape = 0;
   std::span<const T> list;
 };
 
-/// An index of an entry for each element, whose owner counts the writes to it.
+/// An index with one entry per element, whose owner counts the writes to it.
 struct CountedIndex {
   IndexView index;
   std::uint64_t writes = 0;
 };
 
-/// The indices that were validated last, by address, shape and content. It is meant for one thread, so it
-/// needs no lock. All of the content is in the fingerprint: 1024 entries take .1 to .3 us (a Xeon), and
-/// a block has 64 values or more for each. An index of single elements has one for each: of a CountedIndex,
-/// beyond kReadWhole entries in a list, the number of writes and some samples stand for the content, since
+/// The indices that were validated last, by address, shape and content. It belongs to one thread, so it needs
+/// no lock. The fingerprint covers the whole content: 1024 entries take .1 to .3 us (a Xeon), and a block has
+/// 64 values or more per entry. An index of single elements has one entry per value: for a CountedIndex with
+/// more than kReadWhole entries in a list, the number of writes and some samples stand for the content, since
 /// 1.6 million entries would take 170 us in each product of one token.
 class SeenIndices {
  public:

@@ -1,4 +1,4 @@
-// Which indices in the memory of devices were validated.
+// The indices in device memory that were validated.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ class SeenPlaces {
  private:
   static constexpr std::size_t kSlots = 4096;
 
-  /// Products with and without the column index, and with one and another width, have slots of their own.
+  /// Products with and without the column index, and with different widths, have separate slots.
   static std::size_t slot_of(const Place& place) {
     const auto address = reinterpret_cast<std::uintptr_t>(place.crow);
     const std::uint64_t mixed = (address >> 6 ^ (place.ccol != nullptr)) * 0x9e3779b97f4a7c15u;

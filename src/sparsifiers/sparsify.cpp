@@ -26,7 +26,7 @@ void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec) {
     core::fail(kOp, "a matrix of dtype f32, f16, bf16 or f64", name_of(dense.dtype),
                "sparsify it before it is quantized");
   if (dense.rows < 0 || dense.cols < 0 || dense.stride < dense.cols)
-    core::fail(kOp, "a matrix whose rows lie at least its columns apart",
+    core::fail(kOp, "a matrix with a row stride of at least its columns",
                core::shape(dense.rows, dense.cols) + " with rows " + std::to_string(dense.stride) + " apart",
                "strides count elements; copy a transposed matrix first");
   core::require_known(kOp, "dtype", dense.dtype, DType::f8e4m3);

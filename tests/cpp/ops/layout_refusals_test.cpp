@@ -155,7 +155,7 @@ TEST(Refusals, OfCopiesOfOtherLayouts) {
   const auto pack = [&] { nm_pack(zeros, nm, values, kSerial); };
   refuse_null("nm_pack", "values", values, pack);
   refuse("nm_pack", "n <= m", [&] { nm_pack(zeros, {4, 8, 1, 0, positions}, values, kSerial); });
-  refuse("nm_unpack", "at least its columns apart", [&] {
+  refuse("nm_unpack", "a row stride of at least its columns", [&] {
     nm_unpack(nm, values, {s.out.data(), DType::f32, 4, 8, 1}, kSerial);
   });
   refuse("nm_positions", "a null pointer", [&] { nm_positions(nullptr, nm, positions, kSerial); });

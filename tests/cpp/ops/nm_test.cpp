@@ -44,9 +44,9 @@ TEST(NmPositions, FillGroupsUpAndRefuseTooMany) {
   test::expect_error("nm_positions", {"at most 1 elements in each group of 4", "2 in row 0, group 0"},
                      [&] { nm_positions(&mask[0][0], one, other.data(), testing::backwards(2)); });
   positions[5] = 0;
-  test::expect_error("test", {"0 behind 0 in row 1, group 0"}, [&] { Nm::validate("test", w); });
+  test::expect_error("test", {"0 after 0 in row 1, group 0"}, [&] { Nm::validate("test", w); });
   positions[5] = 4;
-  test::expect_error("test", {"4 behind 0 in row 1"}, [&] { Nm::validate("test", w); });
+  test::expect_error("test", {"4 after 0 in row 1"}, [&] { Nm::validate("test", w); });
 }
 
 TEST(NmCopies, UnpackUndoesPack) {

@@ -243,7 +243,7 @@ def test_a_wrong_index_is_refused() -> None:
     nm = Nm.from_dense(weight, n=2, m=4)
     same = nm.positions.clone()
     same[2, 3] = 1
-    with pytest.raises(Error, match="1 behind 1 in row 2, group 3"):
+    with pytest.raises(Error, match="1 after 1 in row 2, group 3"):
         nm.with_tensors({"positions": same}).require_consistent("test", nm.pack(weight))
     with pytest.raises(Error, match=r"values \[24, 8, 2\]"):
         nm.require_consistent("test", nm.pack(weight)[:3])

@@ -109,7 +109,7 @@ def test_refuses_what_does_not_fit(residual, text, train):
 
 def test_the_operator_keeps_no_activation_s_input_beside_a_residual_on_the_cpu():
     layer, index = make("gelu"), make("gelu").index
-    with pytest.raises(RuntimeError, match="add it behind"):
+    with pytest.raises(RuntimeError, match="add it afterwards"):
         torch.ops.sparseloom.bsr_linear_train(
             torch.zeros(2, 96),
             layer.values,
