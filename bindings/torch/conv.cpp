@@ -64,8 +64,8 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
   return as_contiguous(values);
 }
 
-Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::int64_t rows, Numbers kernel,
-               Numbers stride, Numbers padding, Numbers dilation, std::optional<Tensor> bias,
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed, std::int64_t rows,
+               Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::optional<Tensor> bias,
                std::int64_t activation, std::optional<Tensor> residual, std::int64_t row, bool tf32,
                std::int64_t digest) {
   constexpr const char* op = "conv";
@@ -74,7 +74,7 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   const ConvShape shape = shape_of_call(op, x.size(0), space, kernel, stride, padding, dilation);
   const Matrix input = matrix_of(op, "x", x);
   const DType dtype = input.view.dtype;
-  const Tensor values = values_for(op, given, shape, dtype, device, "x");
+  const Tensor values = values_for(op, given_values, shape, dtype, device, "x");
   const BlockShape block = block_of(op, rows, input.view.cols, values.size(2), values.size(3));
   const IndexView index =
       index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x", {.digest = digest});
@@ -95,9 +95,9 @@ Tensor forward(const Tensor& x, const Tensor& given, const Tensor& packed, std::
   return y;
 }
 
-Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int64_t cols, std::int64_t depth,
-          std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::optional<Tensor> bias, std::int64_t activation,
+Tensor dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, std::int64_t cols,
+          std::int64_t depth, std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride,
+          Numbers padding, Numbers dilation, std::optional<Tensor> bias, std::int64_t activation,
           std::optional<Tensor> residual, std::int64_t row, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dx";
   const int device = device_of(op, "dy", dy);
@@ -108,7 +108,7 @@ Tensor dx(const Tensor& dy, const Tensor& given, const Tensor& packed, std::int6
   const Matrix grad = matrix_of(op, "dy", dy);
   const DType dtype = grad.view.dtype;
   require_output(op, dy, sizes_with(shape, axes, false, grad.view.cols));
-  const Tensor values = values_for(op, given, shape, dtype, device, "dy");
+  const Tensor values = values_for(op, given_values, shape, dtype, device, "dy");
   const BlockShape block = block_of(op, grad.view.cols, cols, values.size(2), values.size(3));
   const IndexView index = index_of(op, packed, values.size(0), grad.view.cols, cols, block, device, "dy",
                                    {.columns = true, .digest = digest});
@@ -157,14 +157,14 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
 }
 
 /// values [blocks, taps, bm, bn] of W [rows, taps, cols].
-Tensor pack(const Tensor& given, const Tensor& packed, std::int64_t blocks, std::int64_t bm,
+Tensor pack(const Tensor& given_weight, const Tensor& packed, std::int64_t blocks, std::int64_t bm,
             std::int64_t bn) {
   constexpr const char* op = "conv_pack";
-  const DType dtype = dtype_of(op, "weight", given);
-  const int device = device_of(op, "weight", given);
-  if (given.dim() != 3)
-    core::fail(op, "a weight [rows, taps, cols]", shape_of(given), "pass it with the channels last");
-  const Tensor weight = as_contiguous(given);
+  const DType dtype = dtype_of(op, "weight", given_weight);
+  const int device = device_of(op, "weight", given_weight);
+  if (given_weight.dim() != 3)
+    core::fail(op, "a weight [rows, taps, cols]", shape_of(given_weight), "pass it with the channels last");
+  const Tensor weight = as_contiguous(given_weight);
   const std::int64_t rows = weight.size(0), taps = weight.size(1), cols = weight.size(2);
   const BlockShape block = block_of(op, rows, cols, bm, bn);
   const IndexView index = index_of(op, packed, blocks, rows, cols, block, device, "weight");
@@ -175,13 +175,13 @@ Tensor pack(const Tensor& given, const Tensor& packed, std::int64_t blocks, std:
 }
 
 /// The inverse of pack.
-Tensor unpack(const Tensor& given, const Tensor& packed, std::int64_t rows, std::int64_t cols) {
+Tensor unpack(const Tensor& given_values, const Tensor& packed, std::int64_t rows, std::int64_t cols) {
   constexpr const char* op = "conv_unpack";
-  const DType dtype = dtype_of(op, "values", given);
-  const int device = device_of(op, "values", given);
-  if (given.dim() != 4)
-    core::fail(op, "values [blocks, taps, bm, bn]", shape_of(given), "pass the blocks of every tap");
-  const Tensor values = as_contiguous(given);
+  const DType dtype = dtype_of(op, "values", given_values);
+  const int device = device_of(op, "values", given_values);
+  if (given_values.dim() != 4)
+    core::fail(op, "values [blocks, taps, bm, bn]", shape_of(given_values), "pass the blocks of every tap");
+  const Tensor values = as_contiguous(given_values);
   const std::int64_t taps = values.size(1);
   const BlockShape block = block_of(op, rows, cols, values.size(2), values.size(3));
   const IndexView index = index_of(op, packed, values.size(0), rows, cols, block, device, "values");

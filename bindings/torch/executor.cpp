@@ -262,13 +262,13 @@ bool torch_is_deterministic() {
     bool (*deterministic)(const void*) = nullptr;
   };
   static const Context context = [] {
-    Context found;
+    Context loaded;
     void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
-    if (library == nullptr) return found;
-    found.global = reinterpret_cast<void* (*)()>(dlsym(library, "_ZN2at13globalContextEv"));
-    found.deterministic =
+    if (library == nullptr) return loaded;
+    loaded.global = reinterpret_cast<void* (*)()>(dlsym(library, "_ZN2at13globalContextEv"));
+    loaded.deterministic =
         reinterpret_cast<bool (*)(const void*)>(dlsym(library, "_ZNK2at7Context23deterministicAlgorithmsEv"));
-    return found;
+    return loaded;
   }();
   return context.global != nullptr && context.deterministic != nullptr &&
          context.deterministic(context.global());

@@ -32,11 +32,11 @@ Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int
   return values;
 }
 
-Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::int64_t rows,
+Tensor unpack(const Tensor& given_values, const Tensor& crow, const Tensor& col, std::int64_t rows,
               std::int64_t cols) {
-  const DType dtype = dtype_of("unpack", "values", given);
-  const int device = device_of("unpack", "values", given);
-  const Tensor values = torch::stable::contiguous(given);
+  const DType dtype = dtype_of("unpack", "values", given_values);
+  const int device = device_of("unpack", "values", given_values);
+  const Tensor values = torch::stable::contiguous(given_values);
   const BlockShape block = block_of_values("unpack", values);
   const IndexView index = index_of_pair("unpack", crow, col, rows, cols, block, device, "values");
   const void* data = values_of("unpack", values, index);

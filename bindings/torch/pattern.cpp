@@ -16,23 +16,24 @@ namespace sparseloom::binding {
 namespace {
 
 // The mask as a contiguous tensor. Throws Error unless it is bool, of the grid's shape and on the CPU.
-Tensor checked_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols,
+Tensor checked_mask(const char* op, const Tensor& given_mask, std::int64_t rows, std::int64_t cols,
                     BlockShape block) {
   const std::int64_t bm = block.rows, bn = block.cols;
-  require_cpu(op, "mask", given);
+  require_cpu(op, "mask", given_mask);
   const std::int64_t r = core::ceil_div(rows, bm), c = core::ceil_div(cols, bn);
-  if (given.scalar_type() != ScalarType::Bool || given.dim() != 2 || given.size(0) != r || given.size(1) != c)
+  if (given_mask.scalar_type() != ScalarType::Bool || given_mask.dim() != 2 || given_mask.size(0) != r ||
+      given_mask.size(1) != c)
     core::fail(op,
                "a bool mask of shape " + core::shape(r, c) + ", one entry for each " + to_string(block) +
                    " block of " + core::shape(rows, cols),
-               shape_of(given), "pass mask.bool() with one entry a block");
-  return torch::stable::contiguous(given);
+               shape_of(given_mask), "pass mask.bool() with one entry a block");
+  return torch::stable::contiguous(given_mask);
 }
 
-BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols,
+BlockPattern from_mask(const char* op, const Tensor& given_mask, std::int64_t rows, std::int64_t cols,
                        std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of(op, rows, cols, bm, bn);
-  const Tensor mask = checked_mask(op, given, rows, cols, block);
+  const Tensor mask = checked_mask(op, given_mask, rows, cols, block);
   const std::span cells(static_cast<const std::uint8_t*>(mask.const_data_ptr()),
                         static_cast<std::size_t>(mask.numel()));
   return pattern::from_mask(rows, cols, block, cells);
@@ -48,13 +49,13 @@ constexpr char kTopK[] = "pattern_top_k", kTopKByRow[] = "pattern_top_k_by_row";
 
 template <const char* op, BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape,
                                                  std::span<const float>, std::int64_t)>
-Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
-                 std::int64_t count) {
+Tensor by_scores(const Tensor& given_scores, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                 std::int64_t bn, std::int64_t count) {
   const BlockShape block = block_of(op, rows, cols, bm, bn);
-  require_cpu(op, "scores", given);
-  if (given.scalar_type() != ScalarType::Float)
+  require_cpu(op, "scores", given_scores);
+  if (given_scores.scalar_type() != ScalarType::Float)
     core::fail(op, "float32 scores", "another dtype", "pass scores.float()");
-  const Tensor scores = torch::stable::contiguous(given);
+  const Tensor scores = torch::stable::contiguous(given_scores);
   const auto* first = static_cast<const float*>(scores.const_data_ptr());
   return mask_of(
       choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
@@ -97,24 +98,24 @@ Tensor distances(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::
 
 std::string small_world(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
                         std::int64_t bn) {
-  const pattern::SmallWorld found =
+  const pattern::SmallWorld result =
       pattern::small_world(from_mask("pattern_small_world", mask, rows, cols, bm, bn));
   std::string text = "{";
   const auto add = [&](const char* name, double value) {
     text += (text.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + core::json_number(value);
   };
-  add("degree_mean", found.degree_mean);
-  add("path_length", found.path_length);
-  add("diameter", found.diameter);
-  add("clustering", found.clustering);
-  add("figure", found.figure);
+  add("degree_mean", result.degree_mean);
+  add("path_length", result.path_length);
+  add("diameter", result.diameter);
+  add("clustering", result.clustering);
+  add("figure", result.figure);
   const auto count = [&](const char* name, std::int64_t value) {
     text += ", \"" + std::string(name) + "\": " + std::to_string(value);
   };
-  count("nodes", found.nodes);
-  count("edges", found.edges);
-  count("degree_min", found.degree_min);
-  count("degree_max", found.degree_max);
+  count("nodes", result.nodes);
+  count("edges", result.edges);
+  count("degree_min", result.degree_min);
+  count("degree_max", result.degree_max);
   return text + "}";
 }
 
@@ -161,11 +162,11 @@ std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, 
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(block_cols) + 1);
   starts[0] = 0;
   for (std::int64_t r = 0; r < block_rows; ++r) {
-    std::size_t found = 0;
+    std::size_t result = 0;
     for (std::int64_t c = 0; c < block_cols; ++c)
-      in_row[found] = static_cast<std::int32_t>(c), found += *cell++ != 0;
-    columns = std::copy_n(in_row.begin(), found, columns);
-    starts[r + 1] = starts[r] + static_cast<std::int32_t>(found);
+      in_row[result] = static_cast<std::int32_t>(c), result += *cell++ != 0;
+    columns = std::copy_n(in_row.begin(), result, columns);
+    starts[r + 1] = starts[r] + static_cast<std::int32_t>(result);
   }
   return {crow, col};
 }

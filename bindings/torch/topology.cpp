@@ -31,19 +31,20 @@ struct Change {
   TopologyTables tables;
 };
 
-Change change_of(const char* op, const Tensor& given, const Tensor& packed, const Tensor& moved,
+Change change_of(const char* op, const Tensor& given_mask, const Tensor& packed, const Tensor& moved,
                  const Tensor& requested) {
   const int device = device_of(op, "index", packed);
-  require_device(op, "mask", given, device, "index");
-  const bool bytes = given.scalar_type() == ScalarType::Bool || given.scalar_type() == ScalarType::Byte;
-  if (!bytes || given.dim() != 2)
-    core::fail(
-        op, "a bool mask [block rows, block cols], one entry for each block",
-        shape_of(given) + " of torch.ScalarType " + std::to_string(static_cast<int>(given.scalar_type())),
-        "pass mask.bool() with one entry for each block of the grid");
+  require_device(op, "mask", given_mask, device, "index");
+  const bool bytes =
+      given_mask.scalar_type() == ScalarType::Bool || given_mask.scalar_type() == ScalarType::Byte;
+  if (!bytes || given_mask.dim() != 2)
+    core::fail(op, "a bool mask [block rows, block cols], one entry for each block",
+               shape_of(given_mask) + " of torch.ScalarType " +
+                   std::to_string(static_cast<int>(given_mask.scalar_type())),
+               "pass mask.bool() with one entry for each block of the grid");
   TopologyTables tables;
-  tables.block_rows = given.size(0);
-  tables.block_cols = given.size(1);
+  tables.block_rows = given_mask.size(0);
+  tables.block_cols = given_mask.size(1);
   tables.capacity = moved.numel();
   const IndexSegments at = index_segments(tables.block_rows, tables.block_cols, tables.capacity);
   if (packed.numel() != at.size)
@@ -60,21 +61,22 @@ Change change_of(const char* op, const Tensor& given, const Tensor& packed, cons
   tables.slot = index + at.slot;
   tables.moved = written(op, "moved", moved, tables.capacity, device);
   tables.requested = written(op, "requested", requested, 1, device);
-  return {device, torch_executor(device), as_contiguous(given), tables};
+  return {device, torch_executor(device), as_contiguous(given_mask), tables};
 }
 
-void set_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested) {
+void set_topology(const Tensor& given_mask, const Tensor& packed, const Tensor& moved,
+                  const Tensor& requested) {
   constexpr const char* op = "set_topology";
-  const Change to = change_of(op, given, packed, moved, requested);
+  const Change to = change_of(op, given_mask, packed, moved, requested);
   const Scratch workspace(op, set_topology_workspace(to.tables, to.executor), to.device);
   sparseloom::set_topology(static_cast<const std::uint8_t*>(to.mask.const_data_ptr()), to.tables,
                            workspace.span(), to.executor);
 }
 
-void update_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested,
-                     const Tensor& flags) {
+void update_topology(const Tensor& given_mask, const Tensor& packed, const Tensor& moved,
+                     const Tensor& requested, const Tensor& flags) {
   constexpr const char* op = "update_topology";
-  const Change to = change_of(op, given, packed, moved, requested);
+  const Change to = change_of(op, given_mask, packed, moved, requested);
   std::int32_t* const bits = written(op, "flags", flags, 1, to.device);
   const Scratch workspace(op, set_topology_workspace(to.tables, to.executor), to.device);
   sparseloom::update_topology(static_cast<const std::uint8_t*>(to.mask.const_data_ptr()), to.tables, bits,

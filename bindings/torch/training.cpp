@@ -19,8 +19,8 @@ namespace {
 using torch::stable::detail::from;
 
 // activation(z), element by element: for activations without a torch operator.
-Tensor each_element(const char* op, const Tensor& given, Activation activation) {
-  const Tensor z = torch::stable::contiguous(given);
+Tensor each_element(const char* op, const Tensor& given_z, Activation activation) {
+  const Tensor z = torch::stable::contiguous(given_z);
   const Tensor result = new_like(op, z, sizes_of(z));
   const DType dtype = dtype_of(op, "z", z);
   const void* in = z.const_data_ptr();
@@ -62,18 +62,18 @@ Gradient gradient_of(const char* op, const Tensor& dy, const std::optional<Tenso
                      Activation activation, int device, bool need_bias) {
   const Executor executor = torch_executor(device);
   const Matrix grad = matrix_of(op, "dy", dy);
-  Matrix kept{dy, {}};
+  Matrix saved_matrix{dy, {}};
   MatrixView dz_view;
   Gradient result{dy, {}};
   if (activation != Activation::none) {
-    kept = matrix_of(op, "saved", *saved);
+    saved_matrix = matrix_of(op, "saved", *saved);
     result.dz = new_like(op, dy, sizes_of(dy));
     dz_view = writable(result.dz, grad.view.dtype, grad.view.rows, grad.view.cols);
   }
   if (need_bias) result.dbias = new_like(op, dy, {grad.view.cols});
   const bool scratch = need_bias || device < 0;
   const Scratch workspace(op, scratch ? ops::activation_gradient_workspace(grad.view, executor) : 0, device);
-  ops::activation_gradient(grad.view, activation, kept.view, dz_view,
+  ops::activation_gradient(grad.view, activation, saved_matrix.view, dz_view,
                            need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace.span(),
                            executor);
   return result;

@@ -10,10 +10,10 @@ namespace sparseloom {
 template <class Shared>
 Shared& shared_by_threads() {
   static Shared* shared = [] {
-    static Shared* made = new Shared;
-    pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); },
-                   [] { made->unlock_after_fork(); });
-    return made;
+    static Shared* instance = new Shared;
+    pthread_atfork([] { instance->lock_for_fork(); }, [] { instance->unlock_after_fork(); },
+                   [] { instance->unlock_after_fork(); });
+    return instance;
   }();
   return *shared;
 }

@@ -80,11 +80,12 @@ void check_problem(const bsr_conv::Problem& p) {
     const ConvAxis& axis = p.shape.axis[i];
     axes[i] = {axis.in, axis.kernel, axis.stride, axis.padding, axis.dilation};
   }
-  const ConvShape made = conv_shape("plan", p.shape.images, axes);
-  if (!(made == p.shape))
-    core::fail("plan", std::to_string(made.out_pixels()) + " pixels of y, as x, taps and strides leave them",
+  const ConvShape derived = conv_shape("plan", p.shape.images, axes);
+  if (!(derived == p.shape))
+    core::fail("plan",
+               std::to_string(derived.out_pixels()) + " pixels of y, as x, taps and strides leave them",
                std::to_string(p.shape.out_pixels()), "make the shape with conv_shape");
-  const std::int64_t pixels = p.direction == Direction::dx ? made.in_pixels() : made.out_pixels();
+  const std::int64_t pixels = p.direction == Direction::dx ? derived.in_pixels() : derived.out_pixels();
   if (p.m != pixels)
     core::fail("plan", "m = " + std::to_string(pixels) + ", the pixels of the shape", std::to_string(p.m),
                "make the problem with describe_conv");

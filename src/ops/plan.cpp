@@ -80,9 +80,9 @@ Plan choose(const Problem& problem, const Executor& executor, std::string kernel
     kernel = settled(problem, executor, known.machine);
   if (dense_could_win(problem, known.machine, kernel))
     known.machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
-  Plan made = plan::typed<Linear>(problem, plan::select(plan::any<Linear>(problem), known.machine, kernel));
-  made.machine = std::move(known.line);
-  return made;
+  Plan chosen = plan::typed<Linear>(problem, plan::select(plan::any<Linear>(problem), known.machine, kernel));
+  chosen.machine = std::move(known.line);
+  return chosen;
 }
 
 }  // namespace

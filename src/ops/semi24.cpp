@@ -37,10 +37,10 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
   std::mutex mutex;
   layout::Semi24Excess first;  // the lowest row that has one, for any number of threads
   for_rows(executor, dense.rows, [&](std::int64_t begin, std::int64_t end) {
-    const layout::Semi24Excess found = layout::pack_rows(dense, values, positions, begin, end);
-    if (found.nonzeros == 0) return;
+    const layout::Semi24Excess excess = layout::pack_rows(dense, values, positions, begin, end);
+    if (excess.nonzeros == 0) return;
     std::lock_guard lock(mutex);
-    if (found.row < first.row) first = found;
+    if (excess.row < first.row) first = excess;
   });
   if (first.nonzeros > 0)
     core::fail(op, "at most two nonzeros in each group of four inputs",

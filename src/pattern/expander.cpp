@@ -19,10 +19,10 @@ constexpr int kScale = 16;  // the bound holds 16 bits behind the point
 
 /// The largest whole number whose square is at most x.
 Wide root(Wide x) {
-  Wide found = 0;
+  Wide result = 0;
   for (Wide bit = Wide{1} << 62; bit > 0; bit >>= 1)
-    if ((found + bit) * (found + bit) <= x) found += bit;
-  return found;
+    if ((result + bit) * (result + bit) <= x) result += bit;
+  return result;
 }
 
 /// Divides by a power of two, so that every entry lies below 2^kBits.

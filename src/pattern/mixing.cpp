@@ -32,20 +32,20 @@ BitRows step(const BlockPattern& pattern, const BitRows& reached, std::int64_t i
 
 std::vector<double> mixing(std::span<const BlockPattern> patterns, std::int64_t steps) {
   const char* op = "pattern.mixing";
-  const auto given = static_cast<std::int64_t>(patterns.size());
-  if (given == 0) core::fail(op, "at least one pattern", "none", "pass the pattern of a weight");
+  const auto count = static_cast<std::int64_t>(patterns.size());
+  if (count == 0) core::fail(op, "at least one pattern", "none", "pass the pattern of a weight");
   if (steps < 0)
     core::fail(op, "steps >= 0", std::to_string(steps), "pass 0 for one pass through the patterns");
-  const bool until_still = steps == 0 && given == 1;
-  const bool around = until_still || steps > given;
-  for (std::int64_t i = around ? 0 : 1; i < given; ++i)
-    require_follows(patterns[i == 0 ? given - 1 : i - 1], patterns[i], "pattern " + std::to_string(i));
+  const bool until_still = steps == 0 && count == 1;
+  const bool around = until_still || steps > count;
+  for (std::int64_t i = around ? 0 : 1; i < count; ++i)
+    require_follows(patterns[i == 0 ? count - 1 : i - 1], patterns[i], "pattern " + std::to_string(i));
   const std::int64_t inputs = patterns[0].block_cols();
   BitRows reached(inputs, inputs);
   for (std::int64_t i = 0; i < inputs; ++i) reached.set(i, i);
   std::vector<double> shares;
-  for (std::int64_t t = 0; until_still || t < (steps == 0 ? given : steps); ++t) {
-    const BlockPattern& pattern = patterns[t % given];
+  for (std::int64_t t = 0; until_still || t < (steps == 0 ? count : steps); ++t) {
+    const BlockPattern& pattern = patterns[t % count];
     reached = step(pattern, reached, inputs);
     const std::int64_t pairs = pattern.block_rows() * inputs;
     const double share = pairs == 0 ? 0 : static_cast<double>(reached.count()) / static_cast<double>(pairs);

@@ -29,10 +29,10 @@ void add_paths(const BitRows& neighbours, std::int64_t nodes, std::int64_t from,
         frontier.push_back(static_cast<std::int64_t>(w) * 64 + std::countr_zero(left));
     }
     unite(seen.row(0), next.row(0));
-    const auto found = static_cast<std::int64_t>(frontier.size());
-    paths.pairs += found;
-    paths.steps += found * steps;
-    if (found > 0) paths.longest = std::max(paths.longest, steps);
+    const auto reached = static_cast<std::int64_t>(frontier.size());
+    paths.pairs += reached;
+    paths.steps += reached * steps;
+    if (reached > 0) paths.longest = std::max(paths.longest, steps);
   }
 }
 
@@ -46,9 +46,9 @@ std::int64_t in_both(std::span<const std::uint64_t> a, std::span<const std::uint
 
 SmallWorld small_world(const BlockPattern& pattern) {
   const std::int64_t n = require_graph("pattern.small_world", pattern);
-  SmallWorld found;
-  found.nodes = n;
-  if (n == 0) return found;
+  SmallWorld result;
+  result.nodes = n;
+  if (n == 0) return result;
   BitRows neighbours(n, n);
   for (std::int64_t r = 0; r < n; ++r) {
     for (std::int64_t c = 0; c < n; ++c) {
@@ -57,14 +57,14 @@ SmallWorld small_world(const BlockPattern& pattern) {
       neighbours.set(c, r);
     }
   }
-  found.degree_min = n;
+  result.degree_min = n;
   Paths paths;
   double clustering = 0;
   for (std::int64_t node = 0; node < n; ++node) {
     const std::int64_t degree = in_both(neighbours.row(node), neighbours.row(node));
-    found.edges += degree;  // each from both ends
-    found.degree_min = std::min(found.degree_min, degree);
-    found.degree_max = std::max(found.degree_max, degree);
+    result.edges += degree;  // each from both ends
+    result.degree_min = std::min(result.degree_min, degree);
+    result.degree_max = std::max(result.degree_max, degree);
     std::int64_t joined = 0;
     for (std::int64_t other = 0; other < n; ++other)
       if (neighbours.test(node, other)) joined += in_both(neighbours.row(node), neighbours.row(other));
@@ -72,21 +72,21 @@ SmallWorld small_world(const BlockPattern& pattern) {
     add_paths(neighbours, n, node, paths);
   }
   const auto nodes = static_cast<double>(n);
-  found.degree_mean = static_cast<double>(found.edges) / nodes;
-  found.edges /= 2;
-  found.clustering = clustering / nodes;
+  result.degree_mean = static_cast<double>(result.edges) / nodes;
+  result.edges /= 2;
+  result.clustering = clustering / nodes;
   if (paths.pairs < n * (n - 1)) {
-    found.path_length = found.diameter = std::numeric_limits<double>::infinity();
-    return found;
+    result.path_length = result.diameter = std::numeric_limits<double>::infinity();
+    return result;
   }
-  found.diameter = static_cast<double>(paths.longest);
-  if (n > 1) found.path_length = static_cast<double>(paths.steps) / static_cast<double>(paths.pairs);
-  if (found.degree_mean > 1) {
-    const double random_clustering = found.degree_mean / nodes;
-    const double random_length = std::log(nodes) / std::log(found.degree_mean);
-    found.figure = found.clustering / random_clustering / (found.path_length / random_length);
+  result.diameter = static_cast<double>(paths.longest);
+  if (n > 1) result.path_length = static_cast<double>(paths.steps) / static_cast<double>(paths.pairs);
+  if (result.degree_mean > 1) {
+    const double random_clustering = result.degree_mean / nodes;
+    const double random_length = std::log(nodes) / std::log(result.degree_mean);
+    result.figure = result.clustering / random_clustering / (result.path_length / random_length);
   }
-  return found;
+  return result;
 }
 
 }  // namespace sparseloom::pattern

@@ -22,9 +22,9 @@ Cache::Kept Cache::find(const CacheKey& key) const {
   return found != plans_.end() ? found->second : nullptr;
 }
 
-Cache::Kept Cache::keep(const CacheKey& key, Kept made) {
+Cache::Kept Cache::keep(const CacheKey& key, Kept plan) {
   std::lock_guard lock(mutex_);
-  auto [entry, inserted] = plans_.emplace(key, std::move(made));
+  auto [entry, inserted] = plans_.emplace(key, std::move(plan));
   if (inserted) {
     order_.push_back(key);
     if (order_.size() > capacity_) {

@@ -40,7 +40,7 @@ class Cache {
   Kept find(const CacheKey& key) const;
 
   /// Keeps a plan, which is made outside of the lock. If two threads made one, both get the first.
-  Kept keep(const CacheKey& key, Kept made);
+  Kept keep(const CacheKey& key, Kept plan);
   std::size_t size() const;
 
   /// Called around a fork: if another thread of the parent held the lock at that moment, the child could

@@ -9,20 +9,20 @@
 namespace sparseloom::plan {
 
 void KnownIndices::remember(Place place, const IndexView& index) {
-  Known made;
-  made.crow.assign(index.crow, index.crow + index.block_rows() + 1);
-  made.col.assign(index.col, index.col + index.blocks);
-  made.block_cols = index.block_cols();
+  Known entry;
+  entry.crow.assign(index.crow, index.crow + index.block_rows() + 1);
+  entry.col.assign(index.col, index.col + index.blocks);
+  entry.block_cols = index.block_cols();
   std::lock_guard lock(mutex_);
   shared_.erase(place);
   const auto before = known_.find(place);
   if (before != known_.end()) {
     const Known& known = before->second;
-    if (known.block_cols == made.block_cols && known.crow == made.crow && known.col == made.col) return;
+    if (known.block_cols == entry.block_cols && known.crow == entry.crow && known.col == entry.col) return;
     bytes_ -= known.bytes();
     known_.erase(before);
   }
-  const std::size_t bytes = made.bytes();
+  const std::size_t bytes = entry.bytes();
   if (bytes > capacity_) return;
   while (bytes_ + bytes > capacity_) {
     const auto oldest = std::min_element(known_.begin(), known_.end(), [](const auto& a, const auto& b) {
@@ -31,8 +31,8 @@ void KnownIndices::remember(Place place, const IndexView& index) {
     bytes_ -= oldest->second.bytes();
     known_.erase(oldest);
   }
-  made.age = next_age_++;
-  known_.emplace(place, std::move(made));
+  entry.age = next_age_++;
+  known_.emplace(place, std::move(entry));
   bytes_ += bytes;
 }
 
@@ -55,8 +55,8 @@ std::shared_ptr<const BlockRowHints> KnownIndices::hints(Place place, const Inde
   if (std::ssize(known.crow) - 1 != block_rows || known.block_cols != index.block_cols() ||
       std::ssize(known.col) != index.blocks)
     return nullptr;
-  auto& kept = known.hints[{direction, groups}];
-  if (kept != nullptr) return kept;
+  auto& cached_hints = known.hints[{direction, groups}];
+  if (cached_hints != nullptr) return cached_hints;
   BlockRows rows{known.crow, known.col, known.block_cols};
   std::vector<std::int32_t> ccol, row, slot;
   if (direction == Direction::dx) {
@@ -69,14 +69,14 @@ std::shared_ptr<const BlockRowHints> KnownIndices::hints(Place place, const Inde
     transpose_index(cells, ccol.data(), row.data(), slot.data());
     rows = {ccol, row, block_rows};
   }
-  BlockRowHints made;
+  BlockRowHints row_hints;
   std::vector<std::int64_t> lengths(rows.begin.size() - 1);
   for (std::size_t r = 0; r < lengths.size(); ++r) lengths[r] = rows.begin[r + 1] - rows.begin[r];
-  made.uneven = uneven(lengths, 1, kUnevenRow);
-  made.uneven_groups = uneven(lengths, kGroup, kUnevenGroup);
-  made.order = block_row_order(rows, groups);
-  kept = std::make_shared<const BlockRowHints>(std::move(made));
-  return kept;
+  row_hints.uneven = uneven(lengths, 1, kUnevenRow);
+  row_hints.uneven_groups = uneven(lengths, kGroup, kUnevenGroup);
+  row_hints.order = block_row_order(rows, groups);
+  cached_hints = std::make_shared<const BlockRowHints>(std::move(row_hints));
+  return cached_hints;
 }
 
 std::size_t KnownIndices::size() const {

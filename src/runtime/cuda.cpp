@@ -50,12 +50,12 @@ CudaDevice read_device(int ordinal) {
   const auto ask = [ordinal](int& value, cudaDeviceAttr attribute) {
     return cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess;
   };
-  const bool found =
+  const bool answered =
       ask(major, cudaDevAttrComputeCapabilityMajor) && ask(minor, cudaDevAttrComputeCapabilityMinor) &&
       ask(multiprocessors, cudaDevAttrMultiProcessorCount) && ask(l2, cudaDevAttrL2CacheSize) &&
       ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin) && ask(clock_khz, cudaDevAttrClockRate) &&
       ask(memory_khz, cudaDevAttrMemoryClockRate) && ask(bus_bits, cudaDevAttrGlobalMemoryBusWidth);
-  if (!found) {
+  if (!answered) {
     static_cast<void>(cudaGetLastError());
     return device;
   }

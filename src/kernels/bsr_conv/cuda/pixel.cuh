@@ -62,17 +62,17 @@ __device__ __forceinline__ Tap tap_of(const Walk (&walk)[3], const Axis (&axis)[
     tap[i] = static_cast<int>(number - left * taps);
     number = left;
   }
-  Tap found{};
+  Tap result{};
   unsigned bit = 0;
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
-    found.needs |= 1u << (bit + static_cast<unsigned>(tap[i])) % 32;
+    result.needs |= 1u << (bit + static_cast<unsigned>(tap[i])) % 32;
     bit += static_cast<unsigned>(walk[i].taps);
-    found.adds.place[i] = tap[i] * walk[i].tap_step;
-    found.adds.number = found.adds.number * walk[i].gathered + found.adds.place[i];
-    found.of_kernel = found.of_kernel * axis[i].kernel + walk[i].tap_first + tap[i] * walk[i].tap_each;
+    result.adds.place[i] = tap[i] * walk[i].tap_step;
+    result.adds.number = result.adds.number * walk[i].gathered + result.adds.place[i];
+    result.of_kernel = result.of_kernel * axis[i].kernel + walk[i].tap_first + tap[i] * walk[i].tap_each;
   }
-  return found;
+  return result;
 }
 
 /// The number of the pixel that a tap moves `pixel` to; -1 outside the tensor.

@@ -18,10 +18,12 @@ int sm90_wgmma_conv(const MatmulArgs& args, const conv::Shape& shape, const Sche
 
 namespace wgmma_conv {
 
-int conv_wgmma_forward_bf16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& how) noexcept;
-int conv_wgmma_forward_f16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& how) noexcept;
-int conv_wgmma_dx_bf16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& how) noexcept;
-int conv_wgmma_dx_f16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& how) noexcept;
+int conv_wgmma_forward_bf16(const MatmulArgs& args, const conv::Shape& shape,
+                            const Schedule& schedule) noexcept;
+int conv_wgmma_forward_f16(const MatmulArgs& args, const conv::Shape& shape,
+                           const Schedule& schedule) noexcept;
+int conv_wgmma_dx_bf16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
+int conv_wgmma_dx_f16(const MatmulArgs& args, const conv::Shape& shape, const Schedule& schedule) noexcept;
 
 }  // namespace wgmma_conv
 

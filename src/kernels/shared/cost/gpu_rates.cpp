@@ -125,12 +125,11 @@ KnownGpuRates gpu_rates(int device, void* stream) {
       return rates;
     };
   }
-  KnownGpuRates found =
-      known_gpu_rates(runtime::cache_folder(), gpu_rates_key(properties, names.name, driver),
-                      expected_rates(properties), measure);
+  KnownGpuRates gpu = known_gpu_rates(runtime::cache_folder(), gpu_rates_key(properties, names.name, driver),
+                                      expected_rates(properties), measure);
   // A GPU that was not free is not measured again in this process either, so that its plans agree.
-  if (measure || found.rates.memory_bytes > 0) known[device] = found;
-  return found;
+  if (measure || gpu.rates.memory_bytes > 0) known[device] = gpu;
+  return gpu;
 }
 
 std::array<int, 4> gpu_clusters(int device) {

@@ -14,11 +14,11 @@ using ffma::ForwardParams;
 using ffma::ForwardShape;
 
 /// Finds the instance with the schedule's tile. Its outputs lie in one block row.
-bool find_shape(const Schedule& schedule, int block_row_side, ForwardShape& found) {
+bool find_shape(const Schedule& schedule, int block_row_side, ForwardShape& instance) {
   for (const ForwardShape shape : ffma::kForwardShapes) {
     const ForwardExtent tile = ffma::extent(shape);
     if (schedule.tile_m != tile.tokens || schedule.tile_n != tile.outputs) continue;
-    found = shape;
+    instance = shape;
     return tile.outputs <= block_row_side;
   }
   return false;

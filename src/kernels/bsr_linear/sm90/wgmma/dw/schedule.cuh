@@ -83,23 +83,23 @@ __device__ __forceinline__ Item find_item(const P& params, std::int32_t index, C
     window = load_window(params, cursor.row);
   }
   // The item's index among this lane's items, later among its row's items.
-  std::int32_t share = index - cursor.before - window.before;
-  const bool here = share >= 0 && share < window.own;
+  std::int32_t in_row = index - cursor.before - window.before;
+  const bool here = in_row >= 0 && in_row < window.own;
   Item item{0, 0, 0};
   if (here) {
     bool found = false;
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
-      const std::int32_t length = window.edge[i + 1] - window.edge[i], shares = items_of_row(params, length);
-      if (!found && share < shares) {
+      const std::int32_t length = window.edge[i + 1] - window.edge[i], items = items_of_row(params, length);
+      if (!found && in_row < items) {
         found = true;
-        const std::int32_t least = length / shares,
-                           longer = length % shares;  // the first `longer` have one more
+        const std::int32_t least = length / items,
+                           longer = length % items;  // the first `longer` have one more
         item.row = cursor.row + static_cast<int>(threadIdx.x % 32) * kLaneRows + i;
-        item.first = window.edge[i] + share * least + min(share, longer);
-        item.blocks = least + (share < longer ? 1 : 0);
+        item.first = window.edge[i] + in_row * least + min(in_row, longer);
+        item.blocks = least + (in_row < longer ? 1 : 0);
       } else if (!found) {
-        share -= shares;
+        in_row -= items;
       }
     }
   }

@@ -87,15 +87,15 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  Kernel made = cuda_row(name, propose<kNarrow>, launch);
+  Kernel kernel = cuda_row(name, propose<kNarrow>, launch);
   // A pass prepares f32 operands of dW and accepts any alignment.
-  made.traits.needs_aligned = [](const Problem& p) {
+  kernel.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
   };
-  made.traits.stores_pre = true;
-  made.traits.adds_f32_residual = false;
-  made.traits.follows_index = true;
-  return made;
+  kernel.traits.stores_pre = true;
+  kernel.traits.adds_f32_residual = false;
+  kernel.traits.follows_index = true;
+  return kernel;
 }
 
 template <bool kNarrow>
@@ -117,9 +117,9 @@ Refusal propose_scaled(const ScaledProblem& p, const Machine& machine, Proposals
 
 template <bool kNarrow>
 ScaledKernel scaled_row_of(const char* name) {
-  ScaledKernel made = scaled_row(name, propose_scaled<kNarrow>, launch);
-  made.traits.needs_aligned = [](const ScaledProblem&) { return Aligned::all; };
-  return made;
+  ScaledKernel kernel = scaled_row(name, propose_scaled<kNarrow>, launch);
+  kernel.traits.needs_aligned = [](const ScaledProblem&) { return Aligned::all; };
+  return kernel;
 }
 
 }  // namespace

@@ -105,14 +105,14 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  Kernel made = cuda_row(name, propose<kNarrow>, launch);
+  Kernel kernel = cuda_row(name, propose<kNarrow>, launch);
   // A pass prepares both operands of dW and accepts any alignment.
-  made.traits.needs_aligned = [](const Problem& p) {
+  kernel.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw ? Aligned::all : Aligned::none;
   };
-  made.traits.adds_f32_residual = false;
-  made.traits.follows_index = true;  // nothing reads planes of absent blocks
-  return made;
+  kernel.traits.adds_f32_residual = false;
+  kernel.traits.follows_index = true;  // nothing reads planes of absent blocks
+  return kernel;
 }
 
 }  // namespace
