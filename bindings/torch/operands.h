@@ -1,5 +1,5 @@
 // The operands of a product: checks and views that the operators of all products share. `op` and `name` are
-// what errors call the operator and its argument.
+// the names of the operator and its argument in errors.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ void require_gradient(const char* op, const char* name, const Tensor& gradient, 
                       int device);
 
 /// The bias, contiguous, if there is one. Throws Error unless it is on x's device, of x's dtype and has a
-/// value for each output feature.
+/// value per output feature.
 std::optional<Tensor> bias_of(const char* op, const std::optional<Tensor>& bias, std::int64_t out_features,
                               DType dtype, int device);
 

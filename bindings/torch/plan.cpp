@@ -50,7 +50,7 @@ std::string plan(std::string family, Numbers sizes, std::string direction, std::
                  bool strict, bool tf32, std::int64_t digest, bool use_fast_accum, bool accumulate,
                  bool aligned, std::optional<Tensor> index) {
   const Family& answers = family_named(family);
-  // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
+  // The dtype may be "int8 to bf16", as plans print it; other operands have outputs of their own dtype.
   const std::string kTo = " to ";
   const std::size_t to = dtype.find(kTo);
   PlanCall call{};

@@ -1,4 +1,4 @@
-// The operator plan, which every family of products answers: the call that it explains, and the answer as
+// The operator plan, which every family of products implements: the call that it explains, and the answer as
 // JSON.
 #pragma once
 
@@ -18,13 +18,13 @@ namespace sparseloom::binding {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// The call that a plan is asked for: the arguments of the operator plan by name, checked.
+/// The call to explain: the arguments of the operator plan by name, checked.
 struct PlanCall {
   std::string family;
   Numbers sizes;
   Direction direction;
   DType dtype;
-  std::optional<DType> out;  // of 8-bit operands, where the call names it
+  std::optional<DType> out;  // for 8-bit operands, if the call names it
   std::int64_t m;            // tokens, or images of a convolution
   std::int64_t device;       // a CUDA ordinal, or -1
   bool bias;
@@ -49,7 +49,7 @@ struct PlanCall {
     problem.bias = bias, problem.activation = activation, problem.residual = residual;
     problem.strict = strict;
   }
-  /// The same for a product of 8-bit operands, which has no residual.
+  /// describe for a product of 8-bit operands, which has no residual.
   template <class Problem>
   void describe_scaled(Problem& problem) const {
     problem.bias = bias, problem.activation = activation, problem.strict = strict;
@@ -57,13 +57,14 @@ struct PlanCall {
   }
 };
 
-/// {"kernel", "predicted_us", "workspace_bytes", "dense_copy_us", "candidates", "text"}. `copy_us`: what the
-/// product with a dense copy of W would take, where the verb tells; else null. `dense_us`: one that makes
-/// that copy, of verbs that have no row for it; the key of that name is there with a value alone.
+/// {"kernel", "predicted_us", "workspace_bytes", "dense_copy_us", "candidates", "text"}. `copy_us`: the time
+/// of the product with a dense copy of W, if the verb predicts it, otherwise null. `dense_us`: the time of a
+/// product that makes that copy, for verbs that have no row for it; its key is present only with a value.
 std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
                     const std::optional<double>& dense_us = std::nullopt);
 
-/// Has the operator plan answer for a family of products: each has one, at the end of its operators' file.
+/// Registers the answer of the operator plan for a family of products: each has one, at the end of its
+/// operators' file.
 struct FamilyPlan {
   using Answer = std::string (*)(const PlanCall&);
   /// `scaled` answers for 8-bit operands.

@@ -95,7 +95,7 @@ void check_problem(const bsr_conv::Problem& p) {
                name_of(p.direction), "add to the gradient, and apply them, in passes of your own");
 }
 
-// No row of this verb says what it needs: on CUDA it is asked with what the problem says of the operands.
+// No row of this verb states its needs: on CUDA every row may rely on the problem's alignment.
 void check_aligned(const char* op, const ConvPlan& plan, const void* values,
                    std::initializer_list<ConstMatrixView> read,
                    std::initializer_list<ConstMatrixView> written) {
@@ -123,8 +123,8 @@ void launch(const char* op, const ConvPlan& plan, const bsr_conv::Args& args, co
   ops::require_queued(op, plan.launch(args, executor), executor, plan.kernel_name);
 }
 
-/// Forward and dX with their epilogue, of which a row may leave activation and residual to a pass behind it.
-/// Rows on the CPU refuse what they do not have.
+/// Forward and dX with their epilogue; a row may leave activation and residual to a later pass. Rows on the
+/// CPU refuse what they do not support.
 void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const void* values,
             const Addends& addends, const MatrixView& out, const Executor& executor) {
   const bsr_conv::Problem& p = plan.problem;

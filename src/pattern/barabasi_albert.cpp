@@ -14,7 +14,7 @@ BlockPattern barabasi_albert(std::int64_t rows, std::int64_t cols, BlockShape bl
                std::to_string(m), "m is the number of edges that a new node brings: pass m=4");
   }
   BlockPattern graph = no_edges(n);
-  // A node stands here once for each of its edges, so that a uniform choice prefers nodes of many edges.
+  // A node is listed once per edge, so that a uniform choice prefers nodes of many edges.
   std::vector<std::int64_t> ends;
   ends.reserve(static_cast<std::size_t>(2 * m * (n - m)));
   std::vector<std::int64_t> targets;

@@ -1,5 +1,5 @@
-// pattern::biregular: deals the blocks evenly over rows and columns, then mixes them with trades that keep
-// both counts.
+// pattern::biregular: distributes the blocks evenly over rows and columns, then mixes them with trades that
+// keep both counts.
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -24,10 +24,10 @@ std::vector<std::int32_t> drawn_order(core::Rng& rng, std::int64_t n) {
   return order;
 }
 
-/// Deals the columns round and round; each row takes its share of consecutive ones. No row meets a column
+/// Deals the columns round and round; each row takes its share of consecutive ones. No row gets a column
 /// twice, since no share exceeds the number of columns. After `total` cards every column was dealt floor or
 /// ceil(total / columns) times, so this works for every grid, square or not. The columns are dealt in a
-/// random order, so which ones get the larger share is random too.
+/// random order, so the ones with the larger share are random too.
 std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   const std::vector<std::int64_t> share = even_shares(rng, total, grid.rows);
   const std::vector<std::int32_t> order = drawn_order(rng, grid.cols);
@@ -40,8 +40,8 @@ std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   return rows;
 }
 
-/// Pools the columns that only one of two rows has and deals them anew, each row getting back as many as it
-/// gave. These are many 2x2 swaps at once, which change no row's and no column's sum.
+/// Pools the columns that only one of two rows has and redistributes them, each row getting back as many as
+/// it gave. These are many 2x2 swaps at once, which change no row's and no column's sum.
 void trade(core::Rng& rng, Columns& a, Columns& b) {
   Columns both, pool, to_a, to_b;
   std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));

@@ -1,4 +1,4 @@
-// Rows of bits that are united and counted word by word: sets of nodes, one for each node.
+// Rows of bits that are united and counted word by word: one set of nodes per node.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// pattern::block_diagonal: dense boxes along the diagonal, or the same behind a shuffle of the columns.
+// pattern::block_diagonal: dense boxes along the diagonal, optionally with shuffled columns.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace sparseloom::pattern {
 namespace {
 
-/// Where box g of `groups` along a side begins: at g / groups of its length, so that boxes differ by at most
+/// The start of box g of `groups` along a side: at g / groups of its length, so that boxes differ by at most
 /// one block and none is empty.
 std::int64_t begin_of(std::int64_t g, std::int64_t side, std::int64_t groups) { return g * side / groups; }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
-/// floor(total * part / parts), for totals that times part would not fit.
+/// floor(total * part / parts), also for totals whose product with part would overflow.
 std::int64_t share(std::int64_t total, std::int64_t part, std::int64_t parts) {
   return total / parts * part + total % parts * part / parts;
 }

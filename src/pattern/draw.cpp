@@ -69,8 +69,8 @@ std::string BlockPattern::svg(int pixels) const {
   if (pixels < 1)
     core::fail("pattern.svg", "pixels >= 1", std::to_string(pixels), "pass the picture's longer side");
   const Thumbnail picture = shrink(*this, pixels);
-  // Write one path for each shade and one rectangle for each run of equal cells. A 128 x 128 grid at density
-  // 0.25 takes about 50 kB, a fifth of what one <rect> for each block would take.
+  // Write one path per shade and one rectangle per run of equal cells. A 128 x 128 grid at density 0.25 takes
+  // about 50 kB, a fifth of one <rect> per block.
   std::array<std::string, kFullShade + 1> paths;
   for (std::int64_t i = 0; i < picture.rows; ++i) {
     for (std::int64_t j = 0, end = 0; j < picture.cols; j = end) {

@@ -11,11 +11,11 @@ namespace {
 __extension__ using Wide = __int128;
 
 constexpr int kDraws = 100;
-/// Steps of the power iteration. Its figure is below the true one; after 100 steps, over 150 patterns of 24
+/// Steps of the power iteration. Its result is below the true value; after 100 steps, over 150 patterns of 24
 /// to 576 lines and degrees 3 to 17, by at most 2 %.
 constexpr int kSteps = 100;
 constexpr int kBits = 30;   // vectors hold whole numbers below 2^30
-constexpr int kScale = 16;  // the bound holds 16 bits behind the point
+constexpr int kScale = 16;  // the bound has 16 fractional bits
 
 /// The largest whole number whose square is at most x.
 Wide root(Wide x) {
@@ -34,8 +34,8 @@ void shrink(std::vector<std::int64_t>& vector) {
   for (std::int64_t& entry : vector) entry >>= shift;
 }
 
-/// A pattern less its even share, r c^T / total: what is left of a biregular matrix without its first
-/// singular value. All numbers are whole, so that every machine computes the same.
+/// A pattern minus its even share, r c^T / total: the rest of a biregular matrix without its first singular
+/// value. All numbers are whole, so that every machine computes the same.
 class Deviation {
  public:
   explicit Deviation(const BlockPattern& pattern)

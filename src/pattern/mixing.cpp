@@ -1,4 +1,4 @@
-// pattern::mixing and pattern::distances: how far signals come in so many steps.
+// pattern::mixing and pattern::distances: how far signals spread in a number of steps.
 #include "core/check.h"
 #include "pattern/bit_rows.h"
 #include "pattern/grid.h"
@@ -7,7 +7,7 @@
 namespace sparseloom::pattern {
 namespace {
 
-/// Throws Error where `next` does not take what `pattern` gives.
+/// Throws Error unless the inputs of `next` are the outputs of `pattern`.
 void require_follows(const BlockPattern& pattern, const BlockPattern& next, const std::string& which) {
   if (next.cols() == pattern.rows() && next.block().cols == pattern.block().rows) return;
   core::fail("pattern.mixing",
@@ -18,7 +18,7 @@ void require_follows(const BlockPattern& pattern, const BlockPattern& next, cons
              "pass the patterns in the order in which signals meet them, [out, in] each");
 }
 
-/// Which inputs reach which outputs after one more pattern: row r has the inputs of its columns together.
+/// The inputs that reach each output after one more pattern: row r unites the inputs of its columns.
 BitRows step(const BlockPattern& pattern, const BitRows& reached, std::int64_t inputs) {
   BitRows next(pattern.block_rows(), inputs);
   for (std::int64_t r = 0; r < pattern.block_rows(); ++r) {

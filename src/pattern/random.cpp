@@ -10,8 +10,8 @@ BlockPattern random(std::int64_t rows, std::int64_t cols, BlockShape block, doub
   const std::int64_t total = require_total(op, grid, density);
   BlockPattern result(rows, cols, block);
   core::Rng rng(seed);
-  // This draws over the whole grid at once. The pattern's own bits say what was drawn already, so a total of
-  // any size needs no list of cells.
+  // This draws over the whole grid at once. The pattern's own bits record the drawn blocks, so a total of any
+  // size needs no list of cells.
   choose(
       rng, grid.cells(), total,
       [&](std::int64_t cell) { return result.test(cell / grid.cols, cell % grid.cols); },

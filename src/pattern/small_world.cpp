@@ -15,7 +15,8 @@ struct Paths {
   std::int64_t pairs = 0, steps = 0, longest = 0;  // ordered pairs of different nodes, their steps together
 };
 
-/// Adds the shortest paths from a node: in each step the neighbours of what the step before reached.
+/// Adds the shortest paths from a node: each step reaches the neighbours of the nodes reached by the previous
+/// one.
 void add_paths(const BitRows& neighbours, std::int64_t nodes, std::int64_t from, Paths& paths) {
   BitRows seen(1, nodes);
   seen.set(0, from);
@@ -62,7 +63,7 @@ SmallWorld small_world(const BlockPattern& pattern) {
   double clustering = 0;
   for (std::int64_t node = 0; node < n; ++node) {
     const std::int64_t degree = in_both(neighbours.row(node), neighbours.row(node));
-    result.edges += degree;  // each from both ends
+    result.edges += degree;  // counted from both ends
     result.degree_min = std::min(result.degree_min, degree);
     result.degree_max = std::max(result.degree_max, degree);
     std::int64_t joined = 0;

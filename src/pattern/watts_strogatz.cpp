@@ -8,7 +8,8 @@
 namespace sparseloom::pattern {
 namespace {
 
-/// From a node to a neighbour: that many lines down and places to the right, around the edges of the torus.
+/// From a node to a neighbour: a number of lines down and of nodes to the right, around the edges of the
+/// torus.
 struct Offset {
   std::int64_t down = 0, right = 0;
 };
@@ -23,7 +24,7 @@ struct Torus {
   }
 };
 
-/// How far an offset along a side may go so that it and its opposite lead to different nodes.
+/// The farthest offset along a side such that it and its opposite lead to different nodes.
 std::int64_t reach(std::int64_t side) { return (side - 1) / 2; }
 
 /// Half of the k nearest neighbours, one of each pair of opposites, the nearest first; equally far ones from

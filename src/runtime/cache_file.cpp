@@ -1,4 +1,4 @@
-// Reading and atomically replacing the small files of the cache folder, and where that folder is.
+// Reading and atomically replacing the small files of the cache folder, and the location of that folder.
 #include "runtime/cache_file.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ bool write_all(int fd, const std::string& text) {
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
-// Makes a folder and those above it, for this user alone. Returns 0, or the error of the one that failed.
+// Makes a folder and its parents, for this user only. Returns 0, or the error of the one that failed.
 int make_folders(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return 0;
   struct stat about;
@@ -100,9 +100,8 @@ std::string replace_file(const std::string& folder, const std::string& name, con
   if (const int failed = make_folders(folder); failed != 0)
     return "cannot make " + folder + ": " + reason_of(failed);
   const std::string path = folder + "/" + name;
-  // mkostemp takes a name that nobody can foresee, and no file that is there (O_EXCL): in a folder that
-  // others may write, a pipe under a name that they guess would block the process, and a link would lead it
-  // away.
+  // mkostemp uses an unpredictable name, and no existing file (O_EXCL): in a folder that others may write, a
+  // pipe with a name that they guess would block the process, and a link would redirect it.
   std::string part = path + ".XXXXXX";
   int error = 0;
   {

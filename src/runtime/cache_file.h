@@ -7,9 +7,9 @@
 
 namespace sparseloom::runtime {
 
-/// The folder of the cache files, by the XDG rules: `own` (SPARSELOOM_CACHE) if it is set, else
-/// `xdg`/sparseloom if that is an absolute path, else `home`/.cache/sparseloom. Empty if none of them is set
-/// or `own` is "off".
+/// The folder of the cache files, by the XDG rules: `own` (SPARSELOOM_CACHE) if it is set, otherwise
+/// `xdg`/sparseloom if that is an absolute path, otherwise `home`/.cache/sparseloom. Empty if none of them is
+/// set or `own` is "off".
 std::string cache_folder(const char* own, const char* xdg, const char* home);
 
 /// cache_folder with the values of this process's environment.
@@ -17,16 +17,16 @@ std::string cache_folder();
 
 struct SmallFile {
   std::optional<std::string> text;
-  std::string ignored;  // why a file that is there was not read: another user wrote it, or might have
+  std::string ignored;  // why an existing file was not read: another user wrote it, or might have
 };
 
 /// The content of a regular file of at most 64 KiB that belongs to this user or to root, and that no other
-/// user may write; nothing for anything else. A link is not followed: it may lead to a file that changes.
+/// user may write; nothing otherwise. A link is not followed: it may lead to a file that changes.
 SmallFile read_small_file(const std::string& path);
 
-/// Makes `text` the whole content of folder/name, and creates the folder if needed, for this user alone.
-/// Readers and other writers see either the old file or the new one, never a part. Returns the reason if that
-/// failed, else an empty string.
+/// Makes `text` the whole content of folder/name, and creates the folder if needed, for this user only.
+/// Readers and other writers see either the whole old file or the whole new one. Returns the reason if that
+/// failed, otherwise an empty string.
 std::string replace_file(const std::string& folder, const std::string& name, const std::string& text);
 
 /// The 64-bit FNV-1a hash in hexadecimal. It detects damaged files and different keys; it does not protect

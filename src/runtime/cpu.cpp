@@ -81,7 +81,7 @@ Isa detect() noexcept {
   add(Isa::avx512_vbmi2, __builtin_cpu_supports("avx512vbmi2"));
   add(Isa::avx512_vnni, __builtin_cpu_supports("avx512vnni"));
   add(Isa::avx512_bf16, __builtin_cpu_supports("avx512bf16"));
-  // The process asks for the tiles' state only where their kernels could run.
+  // The process requests the tiles' state only if their kernels could run.
   add(Isa::amx, isa.has(Isa::avx512_vnni | Isa::avx512_bf16) && amx_allowed());
   return isa;
 #else

@@ -1,5 +1,5 @@
-// The CPU: which instruction sets it and the operating system run, which one is in force, and what identifies
-// it.
+// The CPU: the instruction sets that it and the operating system support, the one in force, and the CPU's
+// identity.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,15 @@ inline constexpr Isa Isa::generic{0}, Isa::avx2{1}, Isa::avx512{avx2.bits | 2},
     Isa::avx512_vnni{avx512.bits | 4}, Isa::avx512_bf16{avx512.bits | 8},
     Isa::amx{avx512_vnni.bits | avx512_bf16.bits | 16}, Isa::avx512_vbmi2{avx512.bits | 32};
 
-/// The name of the last of generic, avx2, avx512, avx512_vbmi2, avx512_vnni, avx512_bf16 and amx that the set
-/// has.
+/// The name of the last of generic, avx2, avx512, avx512_vbmi2, avx512_vnni, avx512_bf16 and amx in the set.
 const char* name_of(Isa isa) noexcept;
 
-/// All that CPUID and XCR0 allow. amx also needs the system's permission for this process, which the first
-/// call asks for.
+/// Everything that CPUID and XCR0 allow. amx also needs the system's permission for this process, which the
+/// first call requests.
 Isa detected_isa() noexcept;
 
-/// What detected_isa() has of the set that name_of calls `forced`; null or empty means all of it. Throws
-/// Error on an unknown name, or on a set that this CPU does not run.
+/// The part of detected_isa() within the set that name_of calls `forced`; null or empty means all of it.
+/// Throws Error on an unknown name, or on a set that this CPU does not support.
 Isa capped_isa(const char* forced);
 
 /// capped_isa with SPARSELOOM_ISA of the environment, read once.
@@ -44,15 +43,14 @@ Isa active_isa();
 /// The value of SPARSELOOM_ISA when it was first read; empty if unset.
 const std::string& forced_isa();
 
-/// Bytes of one core's L2 as the system reports it; 1 MiB where it reports nothing.
+/// Bytes of one core's L2 as the system reports it, or 1 MiB.
 std::int64_t l2_cache_bytes() noexcept;
 
 /// The CPUID brand string, or "unknown".
 std::string cpu_name();
 
-/// Everything that distinguishes this CPU from others as far as speed goes: architecture, name, signature
-/// and, from /proc/cpuinfo, the microcode (an update can halve the rate of gathers) and the ARM part. One
-/// line of text.
+/// Everything that affects this CPU's speed: architecture, name, signature and, from /proc/cpuinfo, the
+/// microcode (an update can halve the rate of gathers) and the ARM part. One line of text.
 std::string cpu_identity();
 
 /// The part of cpu_identity that comes from `cpuinfo`, the text of /proc/cpuinfo.

@@ -20,7 +20,7 @@ CudaSummary cuda_summary() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
-    // The static runtime answers cudaErrorInsufficientDriver also where there is no driver at all.
+    // The static runtime returns cudaErrorInsufficientDriver also if there is no driver at all.
     summary.reason = status == cudaErrorInsufficientDriver
                          ? "no NVIDIA driver, or one older than the CUDA runtime of this build"
                          : cudaGetErrorString(status);
@@ -64,7 +64,7 @@ CudaDevice read_device(int ordinal) {
   device.l2_bytes = static_cast<std::size_t>(l2);
   device.shared_bytes = static_cast<std::size_t>(shared);
   device.clock_hz = 1e3 * clock_khz;
-  device.memory_bytes = 2e3 * memory_khz * bus_bits / 8;  // two transfers a clock
+  device.memory_bytes = 2e3 * memory_khz * bus_bits / 8;  // two transfers per clock
   return device;
 }
 

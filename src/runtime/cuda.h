@@ -1,4 +1,4 @@
-// CUDA devices and what they can do. cuda.cpp implements this in builds with and without CUDA.
+// CUDA devices and their properties. cuda.cpp implements this in builds with and without CUDA.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct CudaSummary {
 CudaSummary cuda_summary();
 bool cuda_compiled() noexcept;
 
-/// What plans and launches need to know of one device. The rates follow from its clocks and widths; they are
-/// not measured.
+/// The properties of one device that plans and launches need. The rates follow from its clocks and widths;
+/// they are not measured.
 struct CudaDevice {
   int sm = 0;  // compute capability, 90 for 9.0; 0: there is no such device
   int multiprocessors = 0;
@@ -34,7 +34,7 @@ struct CudaDevice {
 const CudaDevice& cuda_device(int ordinal);
 
 /// Makes a device the thread's current one for the lifetime of this object. Does nothing if ordinal is -1 or
-/// that device is current already.
+/// that device is already current.
 class CudaDeviceScope {
  public:
   explicit CudaDeviceScope(int ordinal) noexcept;

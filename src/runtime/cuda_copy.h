@@ -1,4 +1,4 @@
-// Copies from a CUDA device to the host that a caller waits for.
+// Copies from a CUDA device to the host for which a caller waits.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct DeviceBytes {
   std::size_t bytes = 0;
 };
 
-/// Copies behind what is queued on the current device's stream, and waits. Returns whether all was copied;
-/// not so while the stream captures a graph (*error is 0), or when CUDA returned an error.
+/// Copies after the work queued on the current device's stream, and waits. Returns whether all was copied;
+/// false while the stream captures a graph (*error is 0), or if CUDA returned an error.
 bool copy_to_host(std::initializer_list<DeviceBytes> pieces, void* stream, int* error);
 
 }  // namespace sparseloom::runtime

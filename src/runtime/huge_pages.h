@@ -1,4 +1,4 @@
-// Huge pages for memory that an allocator maps anew in each call.
+// Huge pages for memory that an allocator maps again in each call.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,8 +12,8 @@ namespace sparseloom::runtime {
 /// its M_MMAP_THRESHOLD grows to (mallopt(3)). Smaller memory is used again, with its pages.
 inline constexpr std::size_t kMappedAnewBytes = std::size_t{32} << 20;
 
-/// Asks the system to back the huge pages that lie whole within the memory by huge pages when they are first
-/// touched (madvise(2), MADV_HUGEPAGE). It is a hint: where the system offers none, nothing happens.
+/// Asks the system to map the huge pages that lie entirely within the memory when they are first touched
+/// (madvise(2), MADV_HUGEPAGE). It is a hint: if the system offers none, nothing happens.
 inline void prefer_huge_pages(void* memory, std::size_t bytes) noexcept {
   constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;  // of x86-64, and of AArch64 with 4 KiB pages
   const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(memory),

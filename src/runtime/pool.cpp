@@ -14,9 +14,9 @@
 namespace sparseloom {
 namespace {
 
-// The pool runs one job at a time. Indices are given in order to whichever thread is free, the caller
-// included. A call from inside a job, or while another caller's job runs, is executed by its own thread
-// alone: that is correct, and it cannot deadlock.
+// The pool runs one job at a time. Indices are given in order to any free thread, including the caller. A
+// call from inside a job, or while another caller's job runs, is executed by its own thread alone: that is
+// correct, and it cannot deadlock.
 class Pool {
  public:
   // The pool is leaked on purpose: joining threads in a static destructor hangs when the host exits from a

@@ -1,5 +1,5 @@
-// Measured rates as a text file stores them: the fields of a struct by name, with a key that names what they
-// were measured on.
+// Measured rates as a text file stores them: the fields of a struct by name, with a key that identifies the
+// measured machine.
 #pragma once
 
 #include <optional>
@@ -29,8 +29,8 @@ struct NamedRate {
 std::string rate_table_text(const std::string& header, const std::string& key,
                             std::span<const NamedRate> rates);
 
-/// Where rates come from that were measured and then written to `path`: `failed` is what replace_file
-/// returned, `ignored` what read_small_file said of the file that was there.
+/// The origin of rates that were measured and then written to `path`: `failed` is replace_file's result,
+/// `ignored` is read_small_file's reason about an existing file.
 std::string kept_as(const std::string& path, const std::string& failed, const std::string& ignored);
 
 /// The rates of `names`, in that order. Returns nothing unless the text is complete, has this header and key,

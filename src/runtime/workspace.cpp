@@ -12,7 +12,7 @@ void Workspace::Free::operator()(std::byte* memory) const noexcept { std::free(m
 std::span<std::byte> Workspace::at_least(std::size_t bytes) {
   if (bytes > size_) {
     memory_.reset();  // freed first, so that the old and the new memory are not both held
-    // By half at least: calls that each need a little more would each leave a hole in the heap.
+    // At least by half: calls that each need a little more would each leave a hole in the heap.
     const std::size_t grown = size_ + size_ / 2;
     size_ = 0;
     const std::size_t rounded = (std::max(bytes, grown) + 63) / 64 * 64;

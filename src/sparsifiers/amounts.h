@@ -1,4 +1,4 @@
-// What the amount of a selection means, on the host and for the kernels of a GPU.
+// The meaning of a selection's amount, on the host and for the kernels of a GPU.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::sparsifiers {
 
-/// How many of n stay when a fraction is removed; halves are removed.
+/// The number of n elements that stay when a fraction is removed; halves are removed.
 inline std::int64_t staying(double fraction, std::int64_t n) noexcept {
   return n - std::min(n, static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(n) + 0.5)));
 }

@@ -1,5 +1,5 @@
-// Per-block n:m: the elements of some blocks are read to choose and read again, from the cache, to take what
-// stays.
+// Per-block n:m: the elements of some blocks are read to choose, and read again, from the cache, to take
+// those that stay.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace sparseloom::sparsifiers {
 
-/// What stays of a block: keys above `key`, and the first `ties` of those that equal it.
+/// The elements of a block that stay: keys above `key`, and the first `ties` of those equal to it.
 template <class K>
 struct Cut {
   K key;
@@ -23,7 +23,7 @@ struct Cut {
 /// The cut below the n largest of `count` keys, 1 <= n <= count; reorders them.
 template <class K>
 Cut<K> cut_of(K* keys, std::int64_t count, std::int64_t n) {
-  // Up to here, comparing every pair is faster than nth_element, whose branches nobody predicts.
+  // Up to here, comparing every pair is faster than nth_element, whose branches are unpredictable.
   constexpr std::int64_t kPairs = 16;
   if (count > kPairs) {
     std::nth_element(keys, keys + n - 1, keys + count, std::greater<K>());
@@ -43,7 +43,7 @@ template <class T>
 void per_block_nm(const Run<T>& run) {
   using K = Key<T>;
   const std::int64_t cols = run.dense.cols, m = std::min(run.spec.m, cols);
-  // Small blocks are read some at a time: finding a place in the matrix costs divisions.
+  // Small blocks are read several at a time: finding a position in the matrix costs divisions.
   const std::int64_t at_once = std::max<std::int64_t>(256 / m, 1) * m;
   const std::int64_t parts = run.parts(run.dense.rows, cols);
   std::pmr::vector<K> memory(static_cast<std::size_t>(parts * at_once), run.scratch);
@@ -55,7 +55,7 @@ void per_block_nm(const Run<T>& run) {
         const std::int64_t first = row * cols + col, last = first + std::min(at_once, cols - col);
         reader.read(first, last, [&](std::int64_t i, T x) { keys[i - first] = key_of(x); });
         Cut<K> cut{};
-        std::int64_t next = first;  // where the next block begins
+        std::int64_t next = first;  // start of the next block
         reader.read(first, last, [&](std::int64_t i, T x) {
           if (i == next) {
             const std::int64_t count = std::min(m, last - i);

@@ -6,7 +6,7 @@
 
 namespace sparseloom::sparsifiers {
 
-/// Throws Error, in the name of sparsify, on what include/sparseloom/sparsifiers.h says.
+/// Throws Error, in the name of sparsify, in the cases listed in include/sparseloom/sparsifiers.h.
 void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec);
 
 /// Whether there is nothing to do.

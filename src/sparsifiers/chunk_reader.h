@@ -1,5 +1,5 @@
-// ChunkReader: the only way by which sparsifiers see the elements of a matrix, so that what it counts is what
-// they read.
+// ChunkReader: the sparsifiers' only access to the elements of a matrix, so that its counts are the elements
+// read.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace sparseloom::sparsifiers {
 
-/// Elements and bytes that all readers of the process delivered, and what asks GPUs for theirs.
+/// Elements and bytes that all readers of the process delivered, and the function that asks GPUs for theirs.
 struct ReadCounters {
   std::atomic<std::int64_t> elements{0}, bytes{0};
   std::atomic<SparsifierReads (*)() noexcept> on_gpus{nullptr};
@@ -42,8 +42,8 @@ inline double to_f64(float x) noexcept { return x; }
 inline double to_f64(core::F16 x) noexcept { return core::to_f32(x); }
 inline double to_f64(core::Bf16 x) noexcept { return core::to_f32(x); }
 
-/// Reads a matrix as the sequence of its rows. One reader serves one thread; its counts enter the process's
-/// when it dies.
+/// Reads a matrix as the sequence of its rows. One reader serves one thread; its destructor adds its counts
+/// to the process's.
 template <class T>
 class ChunkReader {
  public:

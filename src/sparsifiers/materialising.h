@@ -1,4 +1,4 @@
-// Selections in which all elements decide: the largest elements, and the blocks with the largest sums.
+// Selections that depend on all elements: the largest elements, and the blocks with the largest sums.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace sparseloom::sparsifiers {
 
-/// An element about which the high bits of its key do not decide.
+/// An element that the high bits of its key do not decide.
 template <class T>
 struct Candidate {
   T x;
   std::int64_t index;
-  /// Whether this one stays rather than the other.
+  /// Whether this one stays in preference to the other.
   bool operator<(const Candidate& other) const noexcept {
     const Key<T> mine = key_of(x), its = key_of(other.x);
     return mine != its ? mine > its : index < other.index;
@@ -36,8 +36,8 @@ void keep_best(Candidates<T>& candidates, std::int64_t count) {
   candidates.erase(candidates.begin() + count, candidates.end());
 }
 
-/// The first pass counts the high bits of all keys, which names the bin that the last ones to stay lie in.
-/// The second one takes what lies above, and of the bin the best `wanted`, never holding more than twice as
+/// The first pass counts the high bits of all keys, which determines the bin of the last ones that stay. The
+/// second one takes the elements above, and the best `wanted` of the bin, never holding more than twice as
 /// many.
 template <class T>
 void scalar_fraction(const Run<T>& run) {
@@ -52,7 +52,7 @@ void scalar_fraction(const Run<T>& run) {
     ChunkReader<T> reader(run.dense);
     reader.read(begin, end, [&](std::int64_t, T x) { ++mine[key_of(x) >> kShift]; });
   });
-  std::size_t bin = kBins;  // the lowest one of which something stays; kBins: nothing stays
+  std::size_t bin = kBins;  // the lowest bin with an element that stays; kBins: none stays
   for (std::int64_t left = wanted; left > 0;) {
     wanted = left, --bin;
     for (std::int64_t part = 0; part < parts; ++part)
@@ -63,7 +63,7 @@ void scalar_fraction(const Run<T>& run) {
   std::pmr::vector<Candidates<T>> found(run.scratch);
   for (std::int64_t part = 0; part < parts; ++part) {
     std::int64_t here = bin < kBins ? counts[static_cast<std::size_t>(part) * kBins + bin] : 0;
-    // Memory is taken here, because bodies of parallel loops must not throw.
+    // Memory is allocated here, because bodies of parallel loops must not throw.
     found.emplace_back().reserve(static_cast<std::size_t>(std::min(here, most)));
   }
   run.for_parts(parts, n, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
@@ -87,7 +87,7 @@ void scalar_fraction(const Run<T>& run) {
   for (const Candidate<T>& each : all) run.sink.put(each.index, each.x, true);
 }
 
-/// The first pass sums magnitudes, as block_scores does; the second one takes the blocks that stay.
+/// The first pass sums magnitudes, like block_scores; the second one takes the blocks that stay.
 template <class T>
 void blockwise_fraction(const Run<T>& run) {
   const std::int64_t rows = run.dense.rows, cols = run.dense.cols;
@@ -104,7 +104,7 @@ void blockwise_fraction(const Run<T>& run) {
                     [&](std::int64_t, T x) { sum += std::fabs(to_f64(x)); });
       }
   });
-  // Compared as fp32, which the scores of block patterns are.
+  // Compared as fp32, like the scores of block patterns.
   Candidates<float> blocks(run.scratch);
   blocks.reserve(sums.size());
   for (std::size_t i = 0; i < sums.size(); ++i)

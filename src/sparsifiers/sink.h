@@ -1,4 +1,4 @@
-// Sink: where a sparsifier puts what stays. Run: what all selections of one call share.
+// Sink: the destination of a sparsifier's elements. Run: the state that all selections of one call share.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,8 @@ struct Run {
 
   std::int64_t elements() const noexcept { return dense.rows * dense.cols; }
 
-  /// Parts that one pass is divided into. A part must be worth a thread, and its counts fit 32 bits.
+  /// The parts into which one pass is divided. A part must be worth a thread, and its counts must fit 32
+  /// bits.
   std::int64_t parts(std::int64_t units, std::int64_t elements_each) const noexcept {
     const std::int64_t most = std::max<std::int64_t>(units * elements_each / (1 << 15), 1);
     const std::int64_t least = elements() / (std::int64_t{1} << 31) + 1;

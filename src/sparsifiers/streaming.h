@@ -1,4 +1,4 @@
-// Streaming selections: each element alone decides, in one pass and without memory.
+// Streaming selections: each element is decided by itself, in one pass and without memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace sparseloom::sparsifiers {
 
-/// Whether random_fraction keeps element i: SplitMix64 in counter mode, so that every element has a number of
-/// its own, whichever thread draws it.
+/// Whether random_fraction keeps element i: SplitMix64 in counter mode, so that every element has its own
+/// number, whichever thread draws it.
 inline bool drawn_to_stay(std::uint64_t seed, std::int64_t i, double fraction) noexcept {
   const std::uint64_t bits = core::mix64(seed + (static_cast<std::uint64_t>(i) + 1) * core::kGoldenGamma);
   return static_cast<double>(bits >> 11) * 0x1p-53 >= fraction;

@@ -40,7 +40,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   const bool dw = p.direction == Direction::dw;
   const double moved = dw ? kGathered * stored_bytes(p)
                           : kUnpacked * (stored_bytes(p) + weights * static_cast<double>(size_of(p.dtype)));
-  // dW may be added to sums in fp32, of which a plan does not know.
+  // dW may be added to sums in fp32, which a plan does not know.
   const std::size_t element = dw ? std::max(size_of(p.dtype), sizeof(float)) : size_of(p.dtype);
   out.add({{},
            kLaunchUs + us(memory_seconds(moved, Device(machine))) + dense::product_us(p, machine),

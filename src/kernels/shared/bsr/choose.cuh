@@ -1,10 +1,10 @@
 // Chooses the next blocks on the device: the best of the stored ones stay, the best other cells grow.
 //
 //   scores -> is any NaN? -> histogram of 8 bits of the keys, four times -> the key of the last one that is
-//   taken, and how many of its equals are -> mask bytes, in index order; the same of growth
+//   taken, and the number of its equals -> mask bytes, in index order; then the same for growth
 //
 // There is one thread block: a choice is made once in a hundred steps, of a few thousand cells, and a grid
-// would have to synchronise after each histogram. Counts alone pass through atomics, and equal keys are taken
+// would have to synchronise after each histogram. Only counts pass through atomics, and equal keys are taken
 // in index order by prefix sums, so that nothing depends on the order of threads.
 #pragma once
 
@@ -30,10 +30,10 @@ struct SharedStorage {
   std::int32_t bins[kBins];
   std::int32_t warp_sums[kWarps + 1];
   std::uint32_t key;  // the leading bits of the last key that is taken
-  std::int32_t left;  // how many with these leading bits are taken
+  std::int32_t left;  // entries with these leading bits that are taken
 };
 
-/// Orders as floats do, and is never 0. Both zeros have one key.
+/// Ordered like floats, and never 0. Both zeros have one key.
 __device__ __forceinline__ std::uint32_t key_of(float value) {
   const std::uint32_t bits = __float_as_uint(value + 0.0f);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Sums sums_of(std::int32_t own, SharedStorage& shared)
     const std::int32_t lower = __shfl_up_sync(kWarp, through, distance);
     if (lane >= distance) through += lower;
   }
-  __syncthreads();  // the sums of the call before have been read
+  __syncthreads();  // the previous call's sums have been read
   if (lane == 31) shared.warp_sums[warp] = through;
   __syncthreads();
   if (warp == 0) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ Sums sums_of(std::int32_t own, SharedStorage& shared)
   return {shared.warp_sums[warp] + through - own, shared.warp_sums[kWarps]};
 }
 
-/// Warp 0 walks the bins from the highest one down, to that with the last of `left` entries.
+/// Warp 0 walks the bins from the highest one down, to the bin of the last of `left` entries.
 __device__ __forceinline__ void find_bin(SharedStorage& shared) {
   constexpr int kEach = kBins / 32;
   const int lane = threadIdx.x, top = kBins - 1 - lane * kEach;
@@ -92,8 +92,8 @@ __device__ __forceinline__ void find_bin(SharedStorage& shared) {
   shared.left = left - before;
 }
 
-/// Calls take(i) for the `count` of n entries with the highest keys, of equal ones the lowest; key(i) == 0:
-/// the entry may not be taken. All threads call it.
+/// Calls take(i) for the `count` of n entries with the highest keys, of equal ones the lowest; an entry with
+/// key(i) == 0 must not be taken. All threads call it.
 template <class Key, class Take>
 __device__ __forceinline__ void take_best(std::int32_t n, std::int32_t count, SharedStorage& shared, Key key,
                                           Take take) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void take_best(std::int32_t n, std::int32_t count, Sh
   }
 }
 
-/// The cell of a stored block; -1 if the index names none.
+/// The cell of a stored block; -1 if the index has none.
 __device__ __forceinline__ std::int32_t cell_of(const BlockChoice& choice, std::int32_t slot) {
   auto low = std::int32_t{0}, high = static_cast<std::int32_t>(choice.block_rows);
   while (high - low > 1) {  // crow[low] <= slot

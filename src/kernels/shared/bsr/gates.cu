@@ -1,8 +1,8 @@
-// The stored blocks whose gate is not zero, as a weight of their own: the index (gates_index.cuh), and beside
-// it the values times their gates, of which a thread block takes kThreads * kEach vectors.
+// The stored blocks whose gate is not zero, as a weight of their own: the index (gates_index.cuh), and in the
+// same launch the values times their gates, kThreads * kEach vectors per thread block.
 //
-// Up to kFew blocks this is one launch, in which each thread block counts all of the gates; beyond, a second
-// launch reads the places that the first one wrote.
+// Up to kFew blocks this is one launch, in which each thread block counts all of the gates; for more blocks a
+// second launch reads the ranks that the first one wrote.
 #include <bit>
 #include <cstdint>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kEach = 4;  // vectors of values in flight per thread
 
-/// group: which kThreads * kEach vectors of the values. shift: log2 of a block's vectors.
+/// group: index of a run of kThreads * kEach vectors of the values. shift: log2 of a block's vectors.
 template <class T, bool kVectors, class Place>
 __device__ __forceinline__ void write_values(const Lists& lists, unsigned group, int shift,
                                              const Place& place_of) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void write_values(const Lists& lists, unsigned group,
   }
 }
 
-/// The one launch of at most kFew blocks.
+/// The single launch for at most kFew blocks.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) few_kernel(const __grid_constant__ Lists lists, int shift) {
   if (blockIdx.x < lists.chunks) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
   write_rows(lists);
 }
 
-/// After rows_kernel, whose places it reads.
+/// Runs after rows_kernel, whose ranks it reads.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) values_kernel(const __grid_constant__ Lists lists, int shift) {
   const auto place = [&](std::int64_t i) { return __ldg(lists.place + i); };

@@ -6,8 +6,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// sparseloom::gate_blocks in one launch; beyond 8192 blocks in two: the live blocks by rows, then by columns
-/// beside the values.
+/// sparseloom::gate_blocks in one launch; for more than 8192 blocks in two: the live blocks by rows, then by
+/// columns together with the values.
 int sm80_gate_blocks(const IndexView& index, const TransposedView& transposed, DType dtype,
                      const void* values, const float* gates, const GatedBlocks& gated, void* stream) noexcept;
 

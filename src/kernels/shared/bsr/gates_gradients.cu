@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr unsigned kWarp = 0xffffffffu;
-constexpr int kLarge = 2048;  // elements of a block that a thread block takes
+constexpr int kLarge = 2048;  // least elements of a block that gets a thread block
 
-/// kGroup: threads to a block of the weight, kThreads or a warp.
+/// kGroup: threads per block of the weight, kThreads or a warp.
 template <class T, bool kVectors, int kGroup>
 __global__ void __launch_bounds__(kThreads)
     gradients_kernel(const __grid_constant__ GateGradients call, int words) {

@@ -227,15 +227,15 @@ void select_units(const cpu::SelectJob& job, std::int64_t begin, std::int64_t en
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const std::int64_t output = unit * cpu::kSelectOutputs,
                        outputs = std::min<std::int64_t>(cpu::kSelectOutputs, job.w.rows - output);
-    // A unit's rows of W stay in L2 for the tokens behind the first ones.
+    // A unit's rows of W stay in L2 for the later tokens.
     for (std::int64_t token = 0; token < job.args.m; token += cpu::kSelectTokens)
       select_tile<T>(job, output, outputs, token,
                      std::min<std::int64_t>(cpu::kSelectTokens, job.args.m - token));
   }
 }
 
-// Writes x of the steps [begin, end): of each token four vectors, whose halves are the columns of the groups
-// that Stored<T> has there.
+// Writes x of the steps [begin, end): four vectors per token, whose halves are the columns of the groups in
+// the order of Stored<T>.
 template <class T>
 void pack_select_x(const cpu::SelectJob& job, std::int64_t begin, std::int64_t end) {
   float* out = reinterpret_cast<float*>(job.x) + begin * job.args.m * kToken;

@@ -1,4 +1,4 @@
-// avx512_expand: sixteen columns a step, in fp32, spread by VEXPANDPS.
+// avx512_expand: sixteen columns per step, in fp32, expanded by VEXPANDPS.
 #if defined(__x86_64__)
 
 #include <algorithm>

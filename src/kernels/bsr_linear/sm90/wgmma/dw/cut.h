@@ -34,7 +34,7 @@ constexpr std::int32_t kFewestSteps = 4;
 // The cost of one more segment, in steps: to the thread block that computes it (it writes the sums and
 // publishes them), and to the one that adds it. Timestamps on an H200, blocks of 128: 3 us to leave a
 // segment's sums, .4 to .7 us per step.
-constexpr std::int32_t kPartSteps = 7, kAddSteps = 3;
+constexpr std::int32_t kSegmentSteps = 7, kAddSteps = 3;
 constexpr std::int32_t kMostPieces = 16;
 // Longer items get no tails, so that 32 bits hold the steps of all tails. A 64-bit division is a function
 // call on a GPU and spills registers.
@@ -58,9 +58,9 @@ SPARSELOOM_HOST_DEVICE constexpr Cut cut_items(std::int32_t items, std::int32_t 
   if (cut.pieces < fit || steps > kMostTailSteps) return cut;  // more segments would not pay
   const std::int32_t spare = grid - fit * cut.rest;
   // Choose the tail so that a piece takes as long as a helper:
-  // (steps - tail) / pieces == (rest * tail + (rest + spare) * kPartSteps) / spare.
-  const std::int32_t tail = (spare * steps - fit * kPartSteps * (cut.rest + spare)) / grid;
-  if (tail < kPartSteps) return cut;
+  // (steps - tail) / pieces == (rest * tail + (rest + spare) * kSegmentSteps) / spare.
+  const std::int32_t tail = (spare * steps - fit * kSegmentSteps * (cut.rest + spare)) / grid;
+  if (tail < kSegmentSteps) return cut;
   cut.tail = tail;
   cut.helpers = spare;
   return cut;

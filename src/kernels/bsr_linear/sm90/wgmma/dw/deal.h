@@ -68,7 +68,7 @@ constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
 // The cost to a helper of each of its segments, beside its steps. It was fitted before segments followed one
 // another without a pause; its choices still measured faster (the log has the figures). It applies to 16-bit
 // operands only: TF32, whose steps take longer for their bytes, measured slower with items chosen that way.
-constexpr double kHelperPartClocks = 3000;
+constexpr double kHelperSegmentClocks = 3000;
 // The factor by which wgmmas take longer under load, when the tensor cores' clock gives way.
 constexpr double kUnderLoad = 1.41;
 
@@ -112,8 +112,8 @@ inline Deal deal_with(const Size& size, int most) {
     rounds += static_cast<double>(cut.rest) / grid;
     double tails = 0;
     if (cut.tail > 0) {
-      const double parts_of_helper = 1 + static_cast<double>(cut.rest) / cut.helpers;
-      tails = part + (size.step.is_16_bit() ? kHelperPartClocks * parts_of_helper : part);
+      const double segments_of_helper = 1 + static_cast<double>(cut.rest) / cut.helpers;
+      tails = part + (size.step.is_16_bit() ? kHelperSegmentClocks * segments_of_helper : part);
     }
     clocks += length * step_clocks(size, mean, largest, busy) + (cut.pieces - 1) * part + tails;
   }

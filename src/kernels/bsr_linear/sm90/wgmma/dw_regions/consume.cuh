@@ -18,17 +18,17 @@
 namespace sparseloom::kernels::cuda::wgmma::dw {
 
 /// 32 tokens of this warp's 16 columns of X, transposed: operand A of two wgmmas.
-using PieceOfX = std::uint32_t[2][4];
+using FragmentOfX = std::uint32_t[2][4];
 
-/// sums += x^T dy of one stage. The pieces of X for the next half strip are loaded while this half is
+/// sums += x^T dy of one stage. The fragments of X for the next half strip are loaded while this half is
 /// multiplied. `place` is the shared address of this warp's first entry of `places`; `lane_x` is this lane's
 /// offset for ldmatrix, swizzled.
 template <class T>
 __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t stage, std::uint32_t place,
                                                 std::uint32_t lane_x, int strips) {
   constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2;
-  PieceOfX x[2];
-  const auto load = [&](PieceOfX& to, std::uint32_t entry, int half) {
+  FragmentOfX x[2];
+  const auto load = [&](FragmentOfX& to, std::uint32_t entry, int half) {
     const std::uint32_t row = stage + (((entry & 0xffff) * 16) ^ lane_x) + half * (2 * kTokens16);
     ptx::ldmatrix_x4_trans(to[0], row);
     ptx::ldmatrix_x4_trans(to[1], row + kTokens16);
@@ -101,11 +101,11 @@ __device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stag
 template <class T>
 __device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip,
                                            std::uint32_t staging, int first_row, const float (&sums)[8]) {
-  const int lane = threadIdx.x % 32, pieces_log2 = params.bn_log2 - 4;
-  const int piece = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
-  const std::int32_t block = strip.first + (T::kUnits ? 0 : piece >> pieces_log2);
-  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // the piece is padding
-  const int column = (piece & ((1 << pieces_log2) - 1)) * 16;
+  const int lane = threadIdx.x % 32, fragments_log2 = params.bn_log2 - 4;
+  const int fragment = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
+  const std::int32_t block = strip.first + (T::kUnits ? 0 : fragment >> fragments_log2);
+  if (!T::kUnits && fragment >> fragments_log2 >= strip.blocks) return;  // the fragment is padding
+  const int column = (fragment & ((1 << fragments_log2) - 1)) * 16;
   float y[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = sums[i];

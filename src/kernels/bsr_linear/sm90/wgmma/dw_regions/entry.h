@@ -32,7 +32,7 @@ constexpr int region_stage_tokens(int block_rows) {
 constexpr int kMostRowBoxes = 8;
 
 /// The most strips of an item: the two warpgroups hold 176 or 144 sums per thread. A strip is four 16-column
-/// pieces of X times one block row or, with block rows of 16, four units of one piece and one block row each.
+/// fragments of X times one block row or, with block rows of 16, four units of a fragment and a block row.
 constexpr int region_strips(int block_rows) { return block_rows == 32 ? 22 : 36; }
 
 /// The grid of regions.

@@ -151,12 +151,12 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
                      end = begin + least + (place.share < longer ? 1 : 0);
   const std::int32_t own_begin = max(begin - before, 0), own_end = min(end - before, own);
 
-  const int pieces_log2 = params.bn_log2 - 4;
-  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // log2 of a block's pieces; most blocks of a strip
+  const int fragments_log2 = params.bn_log2 - 4;
+  const int most = T::kUnits ? 1 : 4 >> fragments_log2;  // log2 of a block's fragments; a strip's blocks
   const std::int32_t corner = across * params.column_boxes * kBoxSide;
   const auto column_of_unit = [&](std::int32_t unit) {
-    return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner +
-           (unit & ((1 << pieces_log2) - 1)) * 16;
+    return (__ldg(params.col + first + (unit >> fragments_log2)) << params.bn_log2) - corner +
+           (unit & ((1 << fragments_log2) - 1)) * 16;
   };
   const auto columns_of = [&](std::int32_t strip, std::int32_t(&columns)[4]) {  // columns within the region
     const std::int32_t count = min(most, blocks - strip * most);
@@ -193,8 +193,8 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
       const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4,
                          column = column_of_unit(strip);
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);
-      shared.strips[place][warp % 4] = {first + (strip >> pieces_log2),
-                                        (strip & ((1 << pieces_log2) - 1)) + 1, row};
+      shared.strips[place][warp % 4] = {first + (strip >> fragments_log2),
+                                        (strip & ((1 << fragments_log2) - 1)) + 1, row};
       shared.places[place][warp % 4] = (box * T::kBoxBytes / 16 + column % kBoxSide / 8) | dy << 16;
       continue;
     }
@@ -203,12 +203,12 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
     shared.strips[at][0] = {first + strip * most, count, row};
 #pragma unroll
     for (int warp = 0; warp < 4; ++warp) {
-      const std::int32_t block = warp >> pieces_log2;
+      const std::int32_t block = warp >> fragments_log2;
       const std::int32_t column = (block == 0   ? columns[0]
                                    : block == 1 ? columns[1]
                                    : block == 2 ? columns[2]
                                                 : columns[3]) +
-                                  (warp & ((1 << pieces_log2) - 1)) * 16;
+                                  (warp & ((1 << fragments_log2) - 1)) * 16;
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);
       shared.places[at][warp] = (box * T::kBoxBytes / 16 + column % kBoxSide / 8) | dy << 16;
     }

@@ -15,8 +15,9 @@
 //               stage.
 //
 // Block rows of 16 are multiplied by mma.sync in units of 16 x 16, and each warp has an eighth of an item's
-// units. wgmma was rejected there: of its four pieces per block row, only 1.2 were stored in 384 columns at
-// density .05. With units, an item holds three times as many blocks, and its region is larger in proportion.
+// units. wgmma was rejected there: of its four fragments per block row, only 1.2 were stored in 384 columns
+// at density .05. With units, an item holds three times as many blocks, and its region is larger in
+// proportion.
 //
 // Regions form a fixed grid; they do not follow the pattern. The strips of each are counted on the device,
 // and a region with more strips than an item holds is divided among several items. Items are cut along their

@@ -1,13 +1,12 @@
 // The compile-time side of wgmma/dw_regions: the terms, the constants, and the layout of shared memory.
 //
-//   region   Some block rows by some block columns. Each of its 64-wide boxes that stored blocks touch is
-//   read
-//            once.
-//   strip    Up to four 16-column pieces of X, under consecutive stored blocks of one block row, times that
-//            block row of dY: one wgmma. Its M is the pieces, which may lie anywhere, since each warp reads
-//            its own; its N is the rows of the block row. X comes through registers because the pieces are 16
-//            columns wide: from shared memory wgmma takes 64 columns side by side, or twice 32 in 64-byte
-//            rows.
+//   region   Some block rows by some block columns. Each of its 64-wide boxes that stored blocks touch
+//            is read once.
+//   strip    Up to four 16-column fragments of X, under consecutive stored blocks of one block row,
+//            times that block row of dY: one wgmma. Its M is the fragments, which may lie anywhere, since
+//            each warp reads its own; its N is the rows of the block row. X comes through registers because
+//            fragments are 16 columns wide: from shared memory wgmma takes 64 columns side by side, or twice
+//            32 in 64-byte rows.
 //   unit     With block rows of 16: 16 x 16 of a stored block, two mma.sync for each 16 tokens. A strip then
 //            is four units, and each unit is a single warp's.
 #pragma once
@@ -108,8 +107,8 @@ template <class T>
 struct RegionStorage {
   std::byte ring[T::kRingBytes];  // stages of boxes of dY, then of X, each [kStageTokens][64]
   std::byte staging[T::kConsumers * 4][T::kStoreBytes];
-  // For every strip and warp, offsets in a stage in units of 16 bytes: the lower half for its piece of X, the
-  // upper half for the block row of dY.
+  // For every strip and warp, offsets in a stage in units of 16 bytes: the lower half for its fragment of X,
+  // the upper half for the block row of dY.
   std::uint32_t places[T::kStrips][4];
   Strip strips[T::kStrips][T::kStripUnits];
   RegionItem item;
