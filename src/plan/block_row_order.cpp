@@ -137,12 +137,10 @@ int alternating(int n, int count) { return n < (count + 1) / 2 ? 2 * n : 2 * (co
 
 /// Distributes the groups over `step` shares: group i of the result belongs to share i % step. The costliest
 /// group goes first, each to the share with the lowest cost that is not full (longest processing time first:
-/// Graham 1969).
-/// With several shares, costly and cheap groups of each share alternate. Thread blocks that walk over a share
-/// from different groups on then stay in step, so that L2 keeps their reads. Rejected: costliest first within
-/// a share. The thread blocks drift apart halfway, and DRAM reads and time measured much higher (the log has
-/// the figures).
-/// A smaller last group stays last.
+/// Graham 1969). With several shares, costly and cheap groups of each share alternate. Thread blocks that
+/// walk over a share from different groups on then stay in step, so that L2 keeps their reads. Rejected:
+/// costliest first within a share. The thread blocks drift apart halfway, and DRAM reads and time measured
+/// much higher (the log has the figures). A smaller last group stays last.
 std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int size, int step) {
   const int whole = static_cast<int>(order.size()) / size;
   // (-cost, group index): costliest first, then in the given order.

@@ -1,5 +1,6 @@
 // Strips on AMX tiles: forward and, for bf16, dx. Included inside a region, after the tile instructions
-// (tiles.h), avx512/vector.h and
+// (tiles.h), avx512/vector.h and the following:
+//
 //   Element, kPerCell                   the element type of A, and how many of them one cell holds
 //   product<kSums, kA, kB>()            the multiply instruction
 //   write_sums<kVectors>(job, s, sums)  the epilogue: writes sums [output][vector][lane] to the output

@@ -2,8 +2,7 @@
 //
 // k comes in groups: the 16 or 32 bytes of a token that meet one row of a block. The four lanes of a row
 // share a group in order, `kLaneWords` words each. W and X agree on that order, so an mma takes words 2h and
-// 2h
-// + 1 of both unchanged. A word is two k.
+// 2h + 1 of both unchanged. A word is two k.
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/params.cuh"

@@ -5,9 +5,9 @@
 //               a thread block takes tile after tile, and all tokens of each, since the norm of a sum is not
 //               the sum of norms.
 //   producer    One warp issues TMA for 64 tokens of the tile's columns of dY and X, in boxes 64 columns
-//   wide. consumers   Two warpgroups multiply 64 rows each by m64n256k16. Both operands are transposed on
-//   their way
-//               into the tensor cores.
+//               wide.
+//   consumers   Two warpgroups multiply 64 rows each by m64n256k16. Both operands are transposed on their
+//               way into the tensor cores.
 //
 // Tiles are walked in strips of kStripTiles rows of tiles, so that concurrent tiles share columns of both
 // operands in L2.

@@ -29,7 +29,6 @@ struct Entry {
 
 /// Copies x of the features [begin, begin + features) and a tile's tokens, as [feature][token]; zero past the
 /// ends.
-/// ends.
 template <class T, int kPerLane>
 __device__ __forceinline__ void bring(const Rows<T>& p, std::int64_t begin, int features, std::int64_t token,
                                       typename T::Bits* slab) {
