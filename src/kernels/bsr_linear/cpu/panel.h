@@ -95,7 +95,7 @@ struct Outer {
 /// dw of few tokens: a range of one block row, all in one chunk of tokens. A cell is 8 rows of a stored block
 /// here; cells are counted over all stored blocks.
 struct FewOuter {
-  const float* dy;  //  8][steps][8] cells/ 8][steps][8] cells
+  const float* dy;  // the block row's, [rows / 8][steps][8] cells
   const float* x;   // all columns, [column / piece][steps][piece] cells, piece as in Outer
   std::int64_t steps;
   BlockShape block;

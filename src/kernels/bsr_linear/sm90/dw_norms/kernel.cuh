@@ -108,7 +108,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage& sha
 template <BlockNorm kNorm>
 __device__ __forceinline__ void finish_tile(const Params& params, float (&cells)[kCellRows][kCellColumns],
                                             const TilePlace& place, const float (&sums)[kColumns / 2]) {
-  // A warp has two rows of cells:  4, and those of the rows 8 further/ 4, and those of the rows 8 further.
+  // A warp has two rows of cells, for the sums' rows t / 4 and t / 4 + 8.
   float own[2 * kCellColumns];
 #pragma unroll
   for (int i = 0; i < 2 * kCellColumns; ++i) {

@@ -209,7 +209,7 @@ class Store {
   const int warpgroup_;
   const std::uint32_t staging_, x_scales_, residual_;
   std::int32_t row_;            // the warpgroup's first row of W
-  float bias_[T::kBlocks * 2];  //  4 and lane / 4 and lane / 4 + 8 of the warp's 16
+  float bias_[T::kBlocks * 2];  // of outputs lane / 4 and lane / 4 + 8 of each warp's 16
   Scales<T> scales_;
 };
 

@@ -303,7 +303,7 @@ class SwapABStore {
   const bool leader_;  // used with kDeferredStore; otherwise leads() is called per tile
   EpilogueQueue<T> epilogue_queue_;
   std::int32_t column_;  // the warpgroup's first output in the matrix
-  Bits bias_[2];         //  4 and lane / 4 and lane / 4 + 8 of the warp's 16
+  Bits bias_[2];         // bias of outputs lane / 4 and lane / 4 + 8 of the warp's 16
   // kScaled: scales of the same outputs, and of tokens lane, lane + 32, ..
   float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[kTokenScales];
   // kDeferredStore: the previous tile, rounded, and its position in the matrix

@@ -30,7 +30,7 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 /// Operand registers for a warp's 16 tokens x 32 k.
 struct Bf16x3X {
   std::uint32_t part[3][2][4];  // high, middle, low; step of 16 k; register
-  bool special[2];              //  4 and lane / 4 and lane / 4 + 8 are zero in the parts
+  bool special[2];              // tokens lane / 4 and lane / 4 + 8 are zero in the terms
   bool any_special;             // in the warp
 };
 
