@@ -201,7 +201,7 @@ struct LinearOf {
 
   static Refusal propose_dense(const Problem& p, const sparseloom::plan::Machine&, Proposals<LinearOf>& out) {
     if (p.strict) return "strict forbids going dense";
-    if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+    if (is_scaled(p.dtype)) return {"does not support 8-bit operands, the dtype is {}", name_of(p.dtype)};
     const kernels::generic::DenseProblem dense{p.direction,
                                                p.dtype,
                                                p.m,
@@ -226,7 +226,7 @@ struct LinearOf {
   static Refusal propose_reference(const Problem& p, const sparseloom::plan::Machine&,
                                    Proposals<LinearOf>& out) {
     if (p.strict) return "strict forbids the reference kernel";
-    if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+    if (is_scaled(p.dtype)) return {"does not support 8-bit operands, the dtype is {}", name_of(p.dtype)};
     const double madds = static_cast<double>(p.m) * static_cast<double>(p.stored);
     const int busy = static_cast<int>(std::clamp<std::int64_t>(p.m, 1, p.threads));  // each takes tokens
     double searched_us = 0;

@@ -39,7 +39,7 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
     return {"needs square blocks of 32, 64 or 128, the block is {}x{}", p.block.rows, p.block.cols};
   if (!p.aligned || (!p.out_aligned && !dw))
     return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
-  if (dx && p.shape.strides() != 1) return "does dx of stride 1 only";
+  if (dx && p.shape.strides() != 1) return "supports dx of stride 1 only";
   if (!wgmma_conv_possible(p.shape, dx))
     return "needs strides of 8 at most and taps and padding within 128 pixels, or within 16 with three axes";
   sparseloom::Problem product = product_of(p);

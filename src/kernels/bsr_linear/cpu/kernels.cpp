@@ -39,7 +39,7 @@ Refusal refuse_decode(const Problem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype == DType::f64) return "does not support f64: only reference does";
   if (problem.direction == Direction::dw)
-    return "does forward and dx only: dw reads both operands in full, panel kernels do it";
+    return "supports forward and dx only: dw reads both operands in full, and panel kernels compute it";
   if (problem.m > cpu::kDecodeTokens)
     return {"supports at most {} tokens, the call has {}", cpu::kDecodeTokens, problem.m};
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
@@ -47,9 +47,9 @@ Refusal refuse_decode(const Problem& problem, const Machine& machine) {
   if (kIsa == Isa::avx512_bf16) {
     if (problem.dtype != DType::bf16)
       return {"multiplies bf16 only, the dtype is {}", name_of(problem.dtype)};
-    if (problem.direction != Direction::forward) return "does forward only";
+    if (problem.direction != Direction::forward) return "supports forward only";
     if (problem.block.cols < 32)
-      return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
+      return "needs blocks of 32 columns or more to fill a vector, avx512_decode needs 16";
   }
   return {};
 }

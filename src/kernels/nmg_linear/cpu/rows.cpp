@@ -63,7 +63,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   if (!machine.isa.has(Isa::avx2))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(Isa::avx2),
             runtime::name_of(machine.isa)};
-  if (p.direction != Direction::forward) return "does forward only";
+  if (p.direction != Direction::forward) return "supports forward only";
   const cpu::GroupedOps* const ops = cpu::grouped_avx2(p.dtype);
   if (ops == nullptr) return {"does not support {}", name_of(p.dtype)};
   if (p.activation != Activation::none || p.residual) return "adds a bias and nothing else";

@@ -60,7 +60,7 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
             runtime::name_of(machine.isa)};
   }
   if (!method.has(p.dtype)) return {"does not support {}", name_of(p.dtype)};
-  if (p.direction != Direction::forward) return "does forward only";
+  if (p.direction != Direction::forward) return "supports forward only";
   const std::int64_t most = method.expand != nullptr ? cpu::kExpandTokens : kSelectMostTokens;
   if (p.m > most) return {"supports at most {} tokens, the call has {}", most, p.m};
   return {};

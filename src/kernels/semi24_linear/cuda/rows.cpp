@@ -31,7 +31,7 @@ double bytes_of(const LinearProblem& p, double size, double out_size) {
 
 Refusal refuse(const LinearProblem& p) {
   if (p.direction != Direction::forward)
-    return {"does forward only, the direction is {}", name_of(p.direction)};
+    return {"supports forward only, the direction is {}", name_of(p.direction)};
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return {"multiplies bf16 and f16 only, the dtype is {}", name_of(p.dtype)};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";

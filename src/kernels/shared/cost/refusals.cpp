@@ -43,7 +43,7 @@ Refusal refuse_unasked_tf32(const Problem& p) {
 
 Refusal refuse_16_bit_forward(const Problem& p, const plan::Machine& machine) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
-  if (p.direction == Direction::dw) return "does forward and dx only";
+  if (p.direction == Direction::dw) return "supports forward and dx only";
   return refuse_other_than_16_bits(p);
 }
 

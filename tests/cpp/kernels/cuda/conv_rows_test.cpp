@@ -116,7 +116,7 @@ TEST(CudaConvRows, TheDenseConvolutionIsPredictedToo) {
 TEST(CudaConvRows, RefuseInWords) {
   bsr_conv::Problem p = problem_of(Direction::dx, 512, 28, 64, 21);
   for (int i = 1; i < 3; ++i) p.shape.axis[i] = {28, 14, 3, 2, 1, 1};
-  EXPECT_EQ(ask("sm90_conv", p).refusal, "does dx of stride 1 only");
+  EXPECT_EQ(ask("sm90_conv", p).refusal, "supports dx of stride 1 only");
   EXPECT_EQ(ask("sm80_conv", p).refusal, "");
   p.direction = Direction::forward, p.m = p.shape.out_pixels();
   EXPECT_EQ(ask("sm90_conv", p).refusal, "");

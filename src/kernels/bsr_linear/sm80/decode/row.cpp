@@ -54,7 +54,7 @@ Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out
 }  // namespace
 
 Refusal refuse_decode(const Problem& p, const plan::Machine&) {
-  if (p.direction == Direction::dw) return "does forward and dx only: dw reads both operands in full";
+  if (p.direction == Direction::dw) return "supports forward and dx only: dw reads both operands in full";
   if (p.m == 0) return "needs at least one token";
   if (p.m > kDecodeTokens) return {"supports at most {} tokens, the call has {}", kDecodeTokens, p.m};
   return {};

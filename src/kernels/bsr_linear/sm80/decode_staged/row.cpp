@@ -26,7 +26,7 @@ constexpr double kStartUs = 3.84, kXNs = 0.0245, kStream = 0.64, kChainNs = 0.35
 
 Refusal refusal(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_decode(p, machine)) return why;
-  if (p.direction != Direction::forward) return "does forward only";
+  if (p.direction != Direction::forward) return "supports forward only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (std::max(p.block.rows, p.block.cols) > kStagedBlock)
     return {"supports blocks of at most {} on each side, the block is {}x{}", kStagedBlock, p.block.rows,

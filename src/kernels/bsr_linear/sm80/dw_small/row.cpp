@@ -30,7 +30,7 @@ int most_cluster(const Machine& machine) {
 }
 
 Refusal refusal(const Problem& p, const Machine& machine) {
-  if (p.direction != Direction::dw) return "does dw only";
+  if (p.direction != Direction::dw) return "supports dw only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (const std::int64_t most = std::int64_t{most_cluster(machine)} * dw_small::kMostSlice; p.m > most)
     return {"supports at most {} tokens, the call has {}", most, p.m};

@@ -45,7 +45,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (std::min(p.block.rows, p.block.cols) < 32)
     return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
   if (const std::int64_t most = std::max(p.rows, p.cols) + 4 * p.blocks; most >= std::int64_t{1} << 30)
-    return {"counts outputs and pieces of blocks in 30 bits, and there are {}", most};
+    return {"counts outputs and chunks of blocks in 30 bits, and there are {}", most};
   return {};
 }
 

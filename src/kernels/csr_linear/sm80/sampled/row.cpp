@@ -16,7 +16,7 @@ constexpr double kTera = 8.5, kElementClocks = 7;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   if (const Refusal why = refuse(p)) return why;
-  if (p.direction != Direction::dw) return {"does dW only, the direction is {}", name_of(p.direction)};
+  if (p.direction != Direction::dw) return {"supports dW only, the direction is {}", name_of(p.direction)};
   if (p.rows > INT_MAX / 2 || p.cols > INT_MAX / 2)
     return {"counts rows and columns of W in 30 bits, W is [{}, {}]", p.rows, p.cols};
   const Device device(machine);

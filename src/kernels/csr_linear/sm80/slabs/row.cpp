@@ -42,7 +42,7 @@ double predict_us(const LinearProblem& p, const Cut& cut, const Device& device) 
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
   if (const Refusal why = refuse(p)) return why;
-  if (p.direction == Direction::dw) return "does forward and dX only, the direction is dw";
+  if (p.direction == Direction::dw) return "supports forward and dX only, the direction is dw";
   if (p.rows > INT_MAX / 2 || p.cols > INT_MAX / 2)
     return {"counts rows and columns of W in 30 bits, W is [{}, {}]", p.rows, p.cols};
   const Device device(machine);

@@ -22,7 +22,7 @@ constexpr double kExposed = 0.5;
 constexpr int kTurnColumns = 1024;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
-  if (p.direction == Direction::dw) return "does forward and dX only, the direction is dw";
+  if (p.direction == Direction::dw) return "supports forward and dX only, the direction is dw";
   if (p.dtype != DType::f32) return {"multiplies f32 only, the dtype is {}", name_of(p.dtype)};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   if (p.m > semi24_ffma::kMostTokens)

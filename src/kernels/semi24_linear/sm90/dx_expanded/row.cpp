@@ -21,7 +21,7 @@ constexpr double kMemoryShare = 0.8;  // fraction of the DRAM rate
 constexpr const char* kCaveat = "zeros of W between stored elements are multiplied, so a NaN in dY spreads";
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
-  if (p.direction != Direction::dx) return {"does dX only, the direction is {}", name_of(p.direction)};
+  if (p.direction != Direction::dx) return {"supports dX only, the direction is {}", name_of(p.direction)};
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return {"multiplies bf16 and f16 only, the dtype is {}", name_of(p.dtype)};
   if (p.strict) return "strict forbids multiplying by zeros that are not stored";

@@ -35,14 +35,14 @@ constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPer
 
 Refusal refusal(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
-  if (p.direction != Direction::forward) return "does forward only";
+  if (p.direction != Direction::forward) return "supports forward only";
   if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   const bool narrow = p.block == BlockShape{16, 16};
   if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
     return {"needs blocks of 16x16, or of 32 or more on both sides, the block is {}x{}", p.block.rows,
             p.block.cols};
   if (const int most = narrow ? kNarrowBlockRowTokens : kDecodeTokens; p.m > most)
-    return {"takes at most {} tokens with such blocks, the call has {}", most, p.m};
+    return {"supports at most {} tokens with such blocks, the call has {}", most, p.m};
   if (p.m == 0) return "needs at least one token";
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (!decode_lines::counts_fit(p.rows, p.cols, p.block, p.blocks))

@@ -39,8 +39,8 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     if (dw_way(p, machine, false).exists()) return {};
     return {
-        "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay "
-        "below 12288, with block rows of 16 x cols / 768; the block is {}x{}, the matrix {} x {}",
+        "supports dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 "
+        "stay below 12288, with block rows of 16 x cols / 768; the block is {}x{}, the matrix {} x {}",
         p.block.rows, p.block.cols, p.rows, p.cols};
   }
   if (const Refusal why = refuse_small_blocks(p, 32)) return why;
@@ -50,7 +50,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
 
 Refusal refuse_narrow(const Problem& p, const Machine& machine) {
   if (const Refusal why = refusal_of_both(p, machine, true); why || p.direction != Direction::dw) return why;
-  if (size_of(p.dtype) != 2) return {"does dw of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
+  if (size_of(p.dtype) != 2) return {"supports dw of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
   if (!dw_way(p, machine, true).exists())
     return {"halves the work items of dw, which then hold no block of {}x{}", p.block.rows, p.block.cols};
   return {};

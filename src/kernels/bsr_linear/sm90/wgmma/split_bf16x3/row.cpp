@@ -33,7 +33,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
     return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.direction != Direction::dw) return wgmma::forward::refuse_tiles(p, kTile<kNarrow>);
-  if (kNarrow) return "does forward and dx only";
+  if (kNarrow) return "supports forward and dx only";
   if (p.m == 0) return "reads tokens by TMA, and the call has none";
   if (Bf16x3Tokens{p.rows, p.m}.rows() >= std::int64_t{1} << 31)  // TMA's coordinates have 31 bits
     return {"counts the rows of three bf16 planes in 31 bits, for {} tokens", p.m};
