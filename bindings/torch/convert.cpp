@@ -43,13 +43,13 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
                "memory on " + ops::place(device) + " for " + std::to_string(elements) +
                    " elements of a result or scratch",
                "out of memory", "use fewer tokens at a time, or free tensors that are no longer needed");
-  Tensor made(handle);
+  Tensor tensor(handle);
   // With pages of 4 KiB, two threads of a Zen 4 took 25 ms to touch a result of 87 MB, and 3.5 ms to compute
   // it.
-  const std::size_t bytes = static_cast<std::size_t>(elements) * made.element_size();
+  const std::size_t bytes = static_cast<std::size_t>(elements) * tensor.element_size();
   if (device < 0 && bytes >= runtime::kMappedAnewBytes)
-    runtime::prefer_huge_pages(made.mutable_data_ptr(), bytes);
-  return made;
+    runtime::prefer_huge_pages(tensor.mutable_data_ptr(), bytes);
+  return tensor;
 }
 
 }  // namespace
@@ -235,20 +235,20 @@ IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, st
                    std::int64_t cols, BlockShape block, int device, const char* first, Reads reads) {
   const IndexView index = packed_of(op, packed, blocks, rows, cols, block, device, first);
   if (device < 0) return index;
-  ops::DeviceIndex there{op, index};
-  if (reads.columns) there.transposed = column_index(index);
-  there.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
-  there.free_slots = Facts::of_digest(reads.digest).moving;
-  ops::require_valid_on_device(there, torch_executor(device));
+  ops::DeviceIndex device_index{op, index};
+  if (reads.columns) device_index.transposed = column_index(index);
+  device_index.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
+  device_index.free_slots = Facts::of_digest(reads.digest).moving;
+  ops::require_valid_on_device(device_index, torch_executor(device));
   return index;
 }
 
 void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device) {
-  ops::DeviceIndex there{op, index};
-  there.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
-  ops::take_as_valid(there, device);
-  there.transposed = column_index(index);
-  ops::take_as_valid(there, device);
+  ops::DeviceIndex device_index{op, index};
+  device_index.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
+  ops::take_as_valid(device_index, device);
+  device_index.transposed = column_index(index);
+  ops::take_as_valid(device_index, device);
 }
 
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
@@ -257,10 +257,10 @@ IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, s
   index.crow = indices_of(op, "crow", crow, index.block_rows() + 1, device, first);
   index.col = indices_of(op, "col", col, -1, device, first);
   if (device < 0) return index;
-  ops::DeviceIndex there{op, index};
-  there.writes = writes_of({&crow, &col}).value_or(ops::DeviceIndex::kUncounted);
-  there.free_slots = true;
-  ops::require_valid_on_device(there, torch_executor(device));
+  ops::DeviceIndex device_index{op, index};
+  device_index.writes = writes_of({&crow, &col}).value_or(ops::DeviceIndex::kUncounted);
+  device_index.free_slots = true;
+  ops::require_valid_on_device(device_index, torch_executor(device));
   return index;
 }
 

@@ -29,9 +29,9 @@ void require_valid_there(const char* op, const CsrView& w, std::optional<std::ui
   IndexView elements;
   elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
   elements.crow = w.crow, elements.col = w.col;
-  ops::DeviceIndex there{op, elements, {w.ccol, w.row, w.slot}};
-  there.writes = writes.value_or(ops::DeviceIndex::kUncounted), there.single_elements = true;
-  ops::require_valid_on_device(there, torch_executor(device));
+  ops::DeviceIndex device_index{op, elements, {w.ccol, w.row, w.slot}};
+  device_index.writes = writes.value_or(ops::DeviceIndex::kUncounted), device_index.single_elements = true;
+  ops::require_valid_on_device(device_index, torch_executor(device));
 }
 
 /// The index of a weight, with valid content; on a CUDA device only without `by_column`, whose check reads it

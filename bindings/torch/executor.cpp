@@ -152,11 +152,11 @@ Tensor in_aligned_rows(ConstMatrixView m, int device) {
 
 // Factors as a tensor [rows, cols], one side of which is 1: one factor per entry, or the same for all (stride
 // 0).
-Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool each, int device) {
-  const std::array<std::int64_t, 2> sizes{rows, cols}, strides{each ? cols : 0, each ? 1 : 0};
+Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool per_entry, int device) {
+  const std::array<std::int64_t, 2> sizes{rows, cols}, strides{per_entry ? cols : 0, per_entry ? 1 : 0};
   Tensor borrowed = torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device),
                                              scalar_type_of(DType::f32));
-  return rows * cols == 1 || (each && at_16_bytes(data)) ? borrowed : torch::stable::clone(borrowed);
+  return rows * cols == 1 || (per_entry && at_16_bytes(data)) ? borrowed : torch::stable::clone(borrowed);
 }
 
 // c *= by, in place.
@@ -215,7 +215,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
   static RefusedByRows* const refused = new RefusedByRows;  // leaked: calls may outlive static destruction
   const int device = product.device;
   const std::int64_t m = product.c.rows, n = product.c.cols;
-  const bool each = product.a_scale_each || product.b_scale_each, into_f32 = product.c.dtype == DType::f32;
+  const bool by_rows = product.a_scale_each || product.b_scale_each, into_f32 = product.c.dtype == DType::f32;
   const ScalarType f32 = scalar_type_of(DType::f32);
   Tensor a = in_aligned_rows(product.a, device), w = borrow(product.b, device, true),
          c = borrow(product.c, device);
@@ -230,17 +230,17 @@ void scaled_gemm(void*, const ScaledGemm& product) {
   };
   // Try a factor per row first.
   const RefusedByRows::Key key{device, m, n, product.a.cols};
-  if (each && !into_f32 && !refused->holds(key)) {
+  if (by_rows && !into_f32 && !refused->holds(key)) {
     if (scaled_mm(a, w, factors(product.a_scale, m, 1, product.a_scale_each, device),
                   factors(product.b_scale, 1, n, product.b_scale_each, device), bias, c, product.fast_accum))
       return;
     refused->add(key);
   }
   // Otherwise multiply with factors of 1 instead of factors per row, and apply those to the sums.
-  const bool apart = each && !into_f32;
+  const bool apart = by_rows && !into_f32;
   Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
   if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each),
-                 scale(product.b_scale, product.b_scale_each), each ? std::nullopt : bias, sums,
+                 scale(product.b_scale, product.b_scale_each), by_rows ? std::nullopt : bias, sums,
                  product.fast_accum))
     core::fail("scaled_linear",
                "torch._scaled_mm to multiply [" + std::to_string(m) + ", " + std::to_string(product.a.cols) +

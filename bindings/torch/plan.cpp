@@ -34,12 +34,12 @@ struct Family {
 };
 
 std::map<std::string, Family>& families() {
-  static std::map<std::string, Family> made;
-  return made;
+  static std::map<std::string, Family> families_by_name;
+  return families_by_name;
 }
 
 const Family& family_named(const std::string& name) {
-  if (const auto found = families().find(name); found != families().end()) return found->second;
+  if (const auto family = families().find(name); family != families().end()) return family->second;
   std::string names;
   for (const auto& [family, _] : families()) names += (names.empty() ? "" : ", ") + family;
   core::fail("plan", "a family of " + names, "'" + name + "'", "pass one of them");
@@ -92,14 +92,14 @@ Executor PlanCall::executor() const {
 
 void PlanCall::require_sizes(std::size_t count, const char* names) const {
   bool valid = sizes.size() == count;
-  std::string given;
+  std::string listed;
   for (const std::int64_t size : sizes) {
     valid = valid && size >= 0;
-    given += (given.empty() ? "" : ", ") + std::to_string(size);
+    listed += (listed.empty() ? "" : ", ") + std::to_string(size);
   }
   if (!valid)
     core::fail("plan", "the sizes " + std::string(names) + " of " + family + ", 0 and more",
-               "[" + given + "]", "pass the layer's sizes");
+               "[" + listed + "]", "pass the layer's sizes");
 }
 
 std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,

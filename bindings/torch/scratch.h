@@ -25,9 +25,9 @@ class Scratch {
       span_ = {static_cast<std::byte*>(memory_->mutable_data_ptr()), bytes};
       return;
     }
-    static thread_local Workspace kept;
+    static thread_local Workspace workspace;
     if (bytes <= kKept) {
-      span_ = kept.at_least(bytes);
+      span_ = workspace.at_least(bytes);
       return;
     }
     memory_ = new_bytes(op, static_cast<std::int64_t>(bytes + 63), device);

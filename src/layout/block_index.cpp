@@ -19,10 +19,10 @@ BlockIndex::BlockIndex(const BlockPattern& pattern)
   // random pattern would mispredict.
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(pattern.block_cols()) + 1);
   for (std::int64_t r = 0; r < pattern.block_rows(); ++r) {
-    std::size_t found = 0;
+    std::size_t count = 0;
     for (std::int64_t c = 0; c < pattern.block_cols(); ++c)
-      in_row[found] = static_cast<std::int32_t>(c), found += pattern.test(r, c);
-    col_.insert(col_.end(), in_row.begin(), in_row.begin() + static_cast<std::ptrdiff_t>(found));
+      in_row[count] = static_cast<std::int32_t>(c), count += pattern.test(r, c);
+    col_.insert(col_.end(), in_row.begin(), in_row.begin() + static_cast<std::ptrdiff_t>(count));
     crow_.push_back(static_cast<std::int32_t>(col_.size()));
   }
   finish();

@@ -84,9 +84,9 @@ ColumnSwaps::ColumnSwaps(const ConstMatrixView& w)
       order_(static_cast<std::size_t>(w.cols)) {
   std::iota(order_.begin(), order_.end(), std::int64_t{0});
   for (std::int64_t col = 0; col < 4 * groups_; ++col) {
-    const float found = read_column(w, col, column(col / 4, static_cast<int>(col % 4)));
-    finite_ = finite_ && std::isfinite(found);
-    largest_ = larger(largest_, found);
+    const float largest = read_column(w, col, column(col / 4, static_cast<int>(col % 4)));
+    finite_ = finite_ && std::isfinite(largest);
+    largest_ = larger(largest_, largest);
   }
 }
 
@@ -101,7 +101,7 @@ ColumnSwaps::Swap& ColumnSwaps::pair(std::int64_t s, std::int64_t t) noexcept {
 
 void ColumnSwaps::refresh(std::int64_t group) {
   if (!changed_[static_cast<std::size_t>(group)]) return;
-  double kept = 0;
+  double sum = 0;
   for (int i = 0; i < 4; ++i) {
     const float *a = column(group, (i + 1) % 4), *b = column(group, (i + 2) % 4),
                 *c = column(group, (i + 3) % 4), *own = column(group, i);
@@ -112,11 +112,11 @@ void ColumnSwaps::refresh(std::int64_t group) {
       const float h1 = larger(high, c[r]), h2 = larger(low, smaller(high, c[r]));
       out[r] = h2;
       first += static_cast<double>(h1);
-      if (i == 0) kept += static_cast<double>(h1 + larger(h2, own[r]));
+      if (i == 0) sum += static_cast<double>(h1 + larger(h2, own[r]));
     }
     first_[static_cast<std::size_t>(4 * group + i)] = first;
   }
-  kept_[static_cast<std::size_t>(group)] = kept;
+  kept_[static_cast<std::size_t>(group)] = sum;
 }
 
 ColumnSwaps::Swap ColumnSwaps::best_of(std::int64_t s, std::int64_t t) const noexcept {
@@ -171,14 +171,15 @@ bool ColumnSwaps::swap() {
     return pair(a.first, a.second).gain > pair(b.first, b.second).gain;
   });
   for (const auto& [s, t] : pairs) {
-    char &here = changed_[static_cast<std::size_t>(s)], &there = changed_[static_cast<std::size_t>(t)];
-    if (here || there) continue;
+    char &first_changed = changed_[static_cast<std::size_t>(s)],
+         &second_changed = changed_[static_cast<std::size_t>(t)];
+    if (first_changed || second_changed) continue;
     const Swap chosen = pair(s, t);
-    float* const mine = column(s, chosen.here);
-    std::swap_ranges(mine, mine + rows_, column(t, chosen.there));
+    float* const column_of_first = column(s, chosen.here);
+    std::swap_ranges(column_of_first, column_of_first + rows_, column(t, chosen.there));
     std::swap(order_[static_cast<std::size_t>(4 * s + chosen.here)],
               order_[static_cast<std::size_t>(4 * t + chosen.there)]);
-    here = there = 1;
+    first_changed = second_changed = 1;
   }
   return true;
 }

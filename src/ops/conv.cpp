@@ -219,12 +219,12 @@ bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& p, const Executor& 
   const auto elements = [](std::int64_t high, std::int64_t wide) {
     return static_cast<double>(high) * static_cast<double>(wide);
   };
-  const double made = kMadeSeconds * elements(p.rows, cols);
+  const double copy_s = kMadeSeconds * elements(p.rows, cols);
   const double laid_out =
       kLaidOutSeconds * (elements(p.shape.in_pixels(), p.cols) + elements(pixels, p.rows));
   const double gemm_us = kernels::generic::predict_gemm_on_cpu_us(dense);
   return {gemm_us + 1e6 * laid_out / threads,
-          kernels::generic::predict_dense_on_cpu_us(dense) - gemm_us + 1e6 * made / threads};
+          kernels::generic::predict_dense_on_cpu_us(dense) - gemm_us + 1e6 * copy_s / threads};
 }
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,

@@ -10,8 +10,8 @@ void csr_require_valid(const char* op, const CsrView& w, const std::uint64_t* wr
   elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
   elements.crow = w.crow, elements.col = w.col;
   const plan::CountedIndex counted{elements, writes != nullptr ? *writes : 0};
-  const bool there = w.crow != nullptr && (w.col != nullptr || w.stored == 0);
-  if (there && (writes != nullptr ? seen.contains(counted) : seen.contains(elements))) return;
+  const bool complete = w.crow != nullptr && (w.col != nullptr || w.stored == 0);
+  if (complete && (writes != nullptr ? seen.contains(counted) : seen.contains(elements))) return;
   Csr::validate(op, w);
   writes != nullptr ? seen.add(counted) : seen.add(elements);
 }

@@ -103,9 +103,9 @@ double measure_within_budget(DType dtype, bool forward, const Shape& whole, cons
   for (auto shape = shapes.rbegin(); shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= budget);
        ++shape) {
     const double least = std::max(kLeastFlops, rate / 2);
-    const double found = measure(dtype, forward, *shape, least, executor);
-    if (found < least) budget = kDisturbedRunSeconds;
-    rate = std::max(found, kLeastFlops);
+    const double measured = measure(dtype, forward, *shape, least, executor);
+    if (measured < least) budget = kDisturbedRunSeconds;
+    rate = std::max(measured, kLeastFlops);
   }
   return rate;
 }
@@ -128,7 +128,7 @@ double gemm_rate(const Problem& p, const Executor& executor) {
   static std::map<Key, double> rates;
   {
     std::lock_guard lock(mutex);
-    if (auto found = rates.find(key); found != rates.end()) return found->second;
+    if (auto entry = rates.find(key); entry != rates.end()) return entry->second;
   }
   // Measured outside the lock, because the callback may call back.
   const double rate = measure_within_budget(p.dtype, forward, shape, executor);

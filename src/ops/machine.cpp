@@ -104,7 +104,7 @@ std::shared_ptr<const void> plan::cached(const char* verb, const ProblemKey& key
   ops::enter_own_rows();  // they are part of the key
   Cache& cache = shared_by_threads<Cache>();
   const CacheKey whole{verb, key, forced, row_count()};
-  if (auto kept = cache.find(whole)) return kept;
+  if (auto cached = cache.find(whole)) return cached;
   return cache.keep(whole, make(context));
 }
 

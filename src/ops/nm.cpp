@@ -40,7 +40,7 @@ struct Offer {
 
 /// The best pattern for an output of the chunk among those with fewer than g outputs; the first of equals.
 Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
-                 std::int64_t r, const std::int16_t* taken) {
+                 std::int64_t r, const std::int16_t* used) {
   const std::int64_t row = chunk * shape.chunk_rows() + r;
   double magnitude[256];
   for (std::int64_t i = 0; i < shape.m; ++i) {
@@ -52,7 +52,7 @@ Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_
   Offer best{-1, static_cast<std::int32_t>(r), 0};
   const std::uint8_t* place = shape.places;
   for (std::int64_t p = 0; p < shape.patterns; ++p, place += shape.n) {
-    if (taken[p] == shape.g) continue;
+    if (used[p] == shape.g) continue;
     double sum = 0;
     for (std::int64_t i = 0; i < shape.n; ++i) sum += magnitude[place[i]];
     if (sum > best.sum) best.sum = sum, best.pattern = static_cast<std::int32_t>(p);
@@ -64,20 +64,20 @@ Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_
 /// g entries: 2.6 GB at 8:16. Here each output offers its best pattern that has room, and offers again if
 /// that is full when its turn comes.
 void order_strip(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
-                 Offer* offers, std::int16_t* taken, std::int16_t* order) {
-  std::fill_n(taken, shape.patterns, std::int16_t{0});
+                 Offer* offers, std::int16_t* used, std::int16_t* order) {
+  std::fill_n(used, shape.patterns, std::int16_t{0});
   Offer* end = offers;
   for (std::int64_t r = 0; r < shape.chunk_rows(); ++r)
-    *end++ = best_offer(dense, shape, chunk, strip, r, taken);
+    *end++ = best_offer(dense, shape, chunk, strip, r, used);
   std::make_heap(offers, end);
   while (end != offers) {
     std::pop_heap(offers, end);
     const Offer offer = end[-1];
-    if (taken[offer.pattern] < shape.g) {
-      order[offer.pattern * shape.g + taken[offer.pattern]++] = static_cast<std::int16_t>(offer.row);
+    if (used[offer.pattern] < shape.g) {
+      order[offer.pattern * shape.g + used[offer.pattern]++] = static_cast<std::int16_t>(offer.row);
       --end;
     } else {
-      end[-1] = best_offer(dense, shape, chunk, strip, offer.row, taken);
+      end[-1] = best_offer(dense, shape, chunk, strip, offer.row, used);
       std::push_heap(offers, end);
     }
   }
@@ -150,9 +150,9 @@ void nm_pack(const ConstMatrixView& dense, const NmView& w, void* values, const 
     using W = decltype(word);
     W* const to = static_cast<W*>(values);
     runtime::parallel_for(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t each = w.groups() * w.n;
+      const std::int64_t row_values = w.groups() * w.n;
       for (std::int64_t row = begin; row < end; ++row) {
-        std::fill_n(to + row * each, each, W{0});
+        std::fill_n(to + row * row_values, row_values, W{0});
         const W* const from = static_cast<const W*>(dense.data) + row * dense.stride;
         Nm::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[slot] = from[col]; });
       }
@@ -181,11 +181,11 @@ void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t*
   const std::int64_t chunk_rows = shape.chunk_rows(), units = shape.chunks() * shape.strips();
   const std::int64_t parts = std::clamp<std::int64_t>(units, 1, std::max(1, executor.num_threads));
   std::pmr::vector<Offer> offers(static_cast<std::size_t>(parts * chunk_rows), scratch);
-  std::pmr::vector<std::int16_t> taken(static_cast<std::size_t>(parts * shape.patterns), scratch);
+  std::pmr::vector<std::int16_t> used(static_cast<std::size_t>(parts * shape.patterns), scratch);
   runtime::parallel_tasks(executor, parts, [&](std::int64_t part) {
     for (std::int64_t unit = units * part / parts; unit < units * (part + 1) / parts; ++unit)
       order_strip(dense, shape, unit / shape.strips(), unit % shape.strips(),
-                  offers.data() + part * chunk_rows, taken.data() + part * shape.patterns,
+                  offers.data() + part * chunk_rows, used.data() + part * shape.patterns,
                   order + unit * chunk_rows);
   });
 }

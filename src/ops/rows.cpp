@@ -88,13 +88,13 @@ std::vector<Listed> listed_kernels() {
 std::int64_t row_number(const std::string& name) {
   enter_own_rows();
   const std::vector<plan::AnyRow> rows = plan::all_rows();
-  const auto found =
+  const auto position =
       std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return name == row.name; });
-  if (found != rows.end()) return found - rows.begin();
+  if (position != rows.end()) return position - rows.begin();
   std::set<std::string> names;
   for (const plan::AnyRow& row : rows) names.insert(row.name);
   std::string text;
-  for (const std::string& each : names) text += (text.empty() ? "" : ", ") + each;
+  for (const std::string& row_name : names) text += (text.empty() ? "" : ", ") + row_name;
   core::fail("kernel", "one of " + text, "'" + name + "'",
              "name a candidate that the plan of this product lists");
 }

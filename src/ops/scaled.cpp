@@ -22,11 +22,11 @@ void check_problem(const ScaledProblem& problem) {
                std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
 }
 
-void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {
+void check_scale(const char* name, std::span<const float> scale, std::int64_t size, const char* of) {
   const auto count = static_cast<std::int64_t>(scale.size());
-  if ((count != 1 && count != each) || (count > 0 && scale.data() == nullptr))
+  if ((count != 1 && count != size) || (count > 0 && scale.data() == nullptr))
     core::fail("linear",
-               std::string(name) + " with 1 or " + std::to_string(each) + " fp32 factors, one for each " + of,
+               std::string(name) + " with 1 or " + std::to_string(size) + " fp32 factors, one for each " + of,
                scale.data() == nullptr ? std::to_string(count) + " at address null" : std::to_string(count),
                "pass one factor, or one for each " + std::string(of));
 }

@@ -26,17 +26,18 @@ constexpr const char* kOp = "semi24_compress";
 std::vector<std::byte> masked(const ConstMatrixView& w, const bool* mask, bool transposed,
                               const Executor& executor) {
   const std::size_t size = size_of(w.dtype);
-  std::vector<std::byte> kept(static_cast<std::size_t>(w.rows * w.cols) * size);
+  std::vector<std::byte> masked_values(static_cast<std::size_t>(w.rows * w.cols) * size);
   ops::for_rows(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
       for (std::int64_t c = 0; c < w.cols; ++c)
         if (mask[r * w.cols + c]) {
           const auto to = static_cast<std::size_t>(transposed ? c * w.rows + r : r * w.cols + c);
           const auto from = static_cast<std::size_t>(r * w.stride + c);
-          std::memcpy(kept.data() + to * size, static_cast<const std::byte*>(w.data) + from * size, size);
+          std::memcpy(masked_values.data() + to * size, static_cast<const std::byte*>(w.data) + from * size,
+                      size);
         }
   });
-  return kept;
+  return masked_values;
 }
 
 /// bits [rows, ceil(cols / 8)] <- the mask, the lowest column lowest.
@@ -59,8 +60,8 @@ void compress_on_host(const ConstMatrixView& w, Semi24Pruning pruning, const Sem
   pack_mask(mask.get(), w.rows, w.cols, out.mask, executor);
   const auto pack = [&](bool transposed, std::int64_t rows, std::int64_t cols, void* values,
                         std::uint8_t* positions) {
-    const std::vector<std::byte> kept = masked(w, mask.get(), transposed, executor);
-    semi24_pack({kept.data(), w.dtype, rows, cols, cols}, values, positions, executor);
+    const std::vector<std::byte> masked_values = masked(w, mask.get(), transposed, executor);
+    semi24_pack({masked_values.data(), w.dtype, rows, cols, cols}, values, positions, executor);
   };
   pack(false, w.rows, w.cols, out.values, out.positions);
   if (out.transposed_values != nullptr)

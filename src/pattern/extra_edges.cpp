@@ -51,10 +51,10 @@ class Lines {
       for (std::size_t i = 0; i < counts.size(); ++i) {
         const Line line = {column, static_cast<std::int64_t>(i)};
         // Shares of lines of different lengths, multiplied out.
-        const std::int64_t mine = ties == 0 ? -1 : counts[i] * length(best),
+        const std::int64_t scaled_count = ties == 0 ? -1 : counts[i] * length(best),
                            least = present(best) * length(line);
-        if (mine > least) continue;
-        ties = mine == least ? ties + 1 : 1;
+        if (scaled_count > least) continue;
+        ties = scaled_count == least ? ties + 1 : 1;
         if (rng.below(static_cast<std::uint64_t>(ties)) == 0) best = line;
       }
     };

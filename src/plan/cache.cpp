@@ -18,8 +18,8 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
 
 Cache::Kept Cache::find(const CacheKey& key) const {
   std::lock_guard lock(mutex_);
-  const auto found = plans_.find(key);
-  return found != plans_.end() ? found->second : nullptr;
+  const auto entry = plans_.find(key);
+  return entry != plans_.end() ? entry->second : nullptr;
 }
 
 Cache::Kept Cache::keep(const CacheKey& key, Kept plan) {

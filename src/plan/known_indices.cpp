@@ -48,9 +48,9 @@ std::shared_ptr<const BlockRowHints> KnownIndices::hints(Place place, const Inde
   // twice.
   std::lock_guard lock(mutex_);
   if (const auto other = shared_.find(place); other != shared_.end()) place = other->second;
-  const auto found = known_.find(place);
-  if (found == known_.end()) return nullptr;
-  Known& known = found->second;
+  const auto entry = known_.find(place);
+  if (entry == known_.end()) return nullptr;
+  Known& known = entry->second;
   const std::int64_t block_rows = index.block_rows();
   if (std::ssize(known.crow) - 1 != block_rows || known.block_cols != index.block_cols() ||
       std::ssize(known.col) != index.blocks)

@@ -6,16 +6,16 @@
 namespace sparseloom {
 
 std::string Refusal::text() const {
-  std::string made;
+  std::string result;
   std::string_view rest = text_ != nullptr ? text_ : "";
   for (const Word& word : words_) {
     const std::size_t place = rest.find("{}");
     if (place == std::string_view::npos) break;
-    made += rest.substr(0, place);
-    made += word.name != nullptr ? word.name : std::to_string(word.number);
+    result += rest.substr(0, place);
+    result += word.name != nullptr ? word.name : std::to_string(word.number);
     rest.remove_prefix(place + 2);
   }
-  return made.append(rest);
+  return result.append(rest);
 }
 
 }  // namespace sparseloom

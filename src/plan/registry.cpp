@@ -27,10 +27,10 @@ class Registry {
 
   std::vector<AnyRow> of(std::string_view verb) {
     std::lock_guard lock(mutex_);
-    std::vector<AnyRow> found;
+    std::vector<AnyRow> of_verb;
     for (const AnyRow& row : rows_)
-      if (row.verb == verb) found.push_back(row);
-    return found;
+      if (row.verb == verb) of_verb.push_back(row);
+    return of_verb;
   }
 
   std::vector<AnyRow> every() {

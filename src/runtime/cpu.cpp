@@ -134,11 +134,11 @@ Isa active_isa() {
 
 std::int64_t l2_cache_bytes() noexcept {
   static const std::int64_t bytes = [] {
-    std::int64_t found = 0;
+    std::int64_t size = 0;
 #ifdef _SC_LEVEL2_CACHE_SIZE  // glibc only; some virtual machines answer 0 or -1
-    found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    size = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-    return found > 0 ? found : std::int64_t{1} << 20;
+    return size > 0 ? size : std::int64_t{1} << 20;
   }();
   return bytes;
 }
@@ -165,7 +165,7 @@ std::string cpuinfo_identity(const std::string& cpuinfo) {
   constexpr std::string_view kKeys[] = {"microcode", "CPU implementer", "CPU variant",
                                         "CPU part",  "CPU revision",    "uarch"};
   const std::string first = cpuinfo.substr(0, cpuinfo.find("\n\n"));
-  std::string found;
+  std::string identity;
   for (std::size_t begin = 0; begin < first.size();) {
     const std::size_t end = std::min(first.find('\n', begin), first.size());
     const std::string line = first.substr(begin, end - begin);
@@ -175,9 +175,9 @@ std::string cpuinfo_identity(const std::string& cpuinfo) {
     const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
     const std::size_t value = line.find_first_not_of(" \t", colon + 1);
     for (const std::string_view wanted : kKeys)
-      if (key == wanted && value != std::string::npos) found += ", " + key + " " + line.substr(value);
+      if (key == wanted && value != std::string::npos) identity += ", " + key + " " + line.substr(value);
   }
-  return found;
+  return identity;
 }
 
 std::string cpu_identity() {

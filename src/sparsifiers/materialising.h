@@ -21,8 +21,8 @@ struct Candidate {
   std::int64_t index;
   /// Whether this one stays in preference to the other.
   bool operator<(const Candidate& other) const noexcept {
-    const Key<T> mine = key_of(x), its = key_of(other.x);
-    return mine != its ? mine > its : index < other.index;
+    const Key<T> key = key_of(x), other_key = key_of(other.x);
+    return key != other_key ? key > other_key : index < other.index;
   }
 };
 
@@ -48,9 +48,9 @@ void scalar_fraction(const Run<T>& run) {
 
   std::pmr::vector<std::uint32_t> counts(static_cast<std::size_t>(parts) * kBins, run.scratch);
   run.for_parts(parts, n, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    std::uint32_t* const mine = counts.data() + static_cast<std::size_t>(part) * kBins;
+    std::uint32_t* const part_counts = counts.data() + static_cast<std::size_t>(part) * kBins;
     ChunkReader<T> reader(run.dense);
-    reader.read(begin, end, [&](std::int64_t, T x) { ++mine[key_of(x) >> kShift]; });
+    reader.read(begin, end, [&](std::int64_t, T x) { ++part_counts[key_of(x) >> kShift]; });
   });
   std::size_t bin = kBins;  // the lowest bin with an element that stays; kBins: none stays
   for (std::int64_t left = wanted; left > 0;) {
@@ -60,29 +60,29 @@ void scalar_fraction(const Run<T>& run) {
   }
 
   const std::int64_t most = std::max<std::int64_t>(2 * wanted, 64);
-  std::pmr::vector<Candidates<T>> found(run.scratch);
+  std::pmr::vector<Candidates<T>> candidates(run.scratch);
   for (std::int64_t part = 0; part < parts; ++part) {
     std::int64_t here = bin < kBins ? counts[static_cast<std::size_t>(part) * kBins + bin] : 0;
     // Memory is allocated here, because bodies of parallel loops must not throw.
-    found.emplace_back().reserve(static_cast<std::size_t>(std::min(here, most)));
+    candidates.emplace_back().reserve(static_cast<std::size_t>(std::min(here, most)));
   }
   run.for_parts(parts, n, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    Candidates<T>& mine = found[static_cast<std::size_t>(part)];
+    Candidates<T>& part_candidates = candidates[static_cast<std::size_t>(part)];
     ChunkReader<T> reader(run.dense);
     reader.read(begin, end, [&](std::int64_t i, T x) {
-      const std::size_t its = static_cast<std::size_t>(key_of(x) >> kShift);
-      run.sink.put(i, x, its > bin);
-      if (its != bin) return;
-      if (static_cast<std::int64_t>(mine.size()) == most) keep_best(mine, wanted);
-      mine.push_back({x, i});
+      const std::size_t key_bin = static_cast<std::size_t>(key_of(x) >> kShift);
+      run.sink.put(i, x, key_bin > bin);
+      if (key_bin != bin) return;
+      if (static_cast<std::int64_t>(part_candidates.size()) == most) keep_best(part_candidates, wanted);
+      part_candidates.push_back({x, i});
     });
-    keep_best(mine, wanted);
+    keep_best(part_candidates, wanted);
   });
   std::size_t together = 0;
-  for (const Candidates<T>& of_part : found) together += of_part.size();
+  for (const Candidates<T>& of_part : candidates) together += of_part.size();
   Candidates<T> all(run.scratch);
   all.reserve(together);
-  for (Candidates<T>& of_part : found) all.insert(all.end(), of_part.begin(), of_part.end());
+  for (Candidates<T>& of_part : candidates) all.insert(all.end(), of_part.begin(), of_part.end());
   keep_best(all, wanted);
   for (const Candidate<T>& each : all) run.sink.put(each.index, each.x, true);
 }

@@ -45,10 +45,10 @@ struct Run {
   /// Calls body(part, begin, end) for the parts of [0, units), each on one thread.
   template <class Body>
   void for_parts(std::int64_t parts, std::int64_t units, const Body& body) const {
-    const std::int64_t each = units / parts, more = units % parts;
+    const std::int64_t part_units = units / parts, more = units % parts;
     runtime::parallel_tasks(executor, parts, [&](std::int64_t part) {
-      const std::int64_t begin = part * each + std::min(part, more);
-      body(part, begin, begin + each + (part < more));
+      const std::int64_t begin = part * part_units + std::min(part, more);
+      body(part, begin, begin + part_units + (part < more));
     });
   }
 };

@@ -26,11 +26,11 @@ struct PixelSource {
 
   void pack(const PanelOps& ops, const PanelJob& job, const Pack& pack) const {
     const std::int64_t steps = pixels.side / ops.depth_step, cells = std::int64_t{pack.vectors} * ops.lanes;
-    const PixelRows found(pixels, pack.token, std::min(cells, job.tokens - pack.token));
+    const PixelRows pixel_rows(pixels, pack.token, std::min(cells, job.tokens - pack.token));
     const void* rows[2][PixelRows::kMost];
     const auto find = [&](std::int64_t step) {
       const std::int64_t block = step / steps;
-      return found.find(block, rows[block % 2], static_cast<int>(cells));
+      return pixel_rows.find(block, rows[block % 2], static_cast<int>(cells));
     };
     for (std::int64_t step = pack.begin, depth = find(step); step < pack.end; step += steps) {
       const bool last = step + steps >= pack.end;
@@ -73,11 +73,11 @@ struct PixelColumns {
     const void* rows[PixelRows::kMost];
     for (std::int64_t step = 0; step < share.steps; step += most) {
       const std::int64_t steps = std::min(most, share.steps - step), token = step * ops.depth_step;
-      const PixelRows found(pixels, share.token + token,
-                            std::min(steps * ops.depth_step, share.tokens - token));
+      const PixelRows pixel_rows(pixels, share.token + token,
+                                 std::min(steps * ops.depth_step, share.tokens - token));
       for (std::int64_t piece = share.begin; piece < share.end;) {
         const std::int64_t block = piece / per_block, end = std::min(share.end, (block + 1) * per_block),
-                           columns = found.find(block, rows, static_cast<int>(steps * ops.depth_step));
+                           columns = pixel_rows.find(block, rows, static_cast<int>(steps * ops.depth_step));
         ops.pack_column_rows(args.dtype, {rows, steps, columns, (piece - block * per_block) * share.piece,
                                           (end - block * per_block) * share.piece, share.piece, piece_cells,
                                           share.out + piece * piece_cells + step * share.piece});
@@ -231,11 +231,12 @@ void run_products(const PanelOps& ops, const bsr_conv::Args& args, const ConvMem
 
 ConvProduct::ConvProduct(const ConvShape& shape, Direction direction, std::int64_t number) {
   for (int a = 2; a >= 0; --a) {
-    const ConvAxis& each = shape.axis[a];
+    const ConvAxis& tensor_axis = shape.axis[a];
     if (direction == Direction::dx)
-      axis[a] = conv::walk_dx(each, static_cast<int>(number % each.stride)), number /= each.stride;
+      axis[a] = conv::walk_dx(tensor_axis, static_cast<int>(number % tensor_axis.stride)),
+      number /= tensor_axis.stride;
     else
-      axis[a] = conv::walk_forward(each);
+      axis[a] = conv::walk_forward(tensor_axis);
   }
 }
 

@@ -61,8 +61,8 @@ struct Common {
 double most_taps(const ConvShape& shape) {
   double taps = 1;
   for (const ConvAxis& axis : shape.axis) {
-    const int each = axis.stride / conv::greatest_divisor(axis.stride, axis.dilation);
-    taps *= (axis.kernel + each - 1) / each;
+    const int step = axis.stride / conv::greatest_divisor(axis.stride, axis.dilation);
+    taps *= (axis.kernel + step - 1) / step;
   }
   return taps;
 }

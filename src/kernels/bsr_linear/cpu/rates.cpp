@@ -19,9 +19,9 @@ double best_rate(int windows, const Work& work) {
   double best = 0;
   for (int i = 0; i < windows; ++i) {
     const auto start = Clock::now();
-    const double done = static_cast<double>(work());
+    const double work_done = static_cast<double>(work());
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (seconds > 0 && done / seconds > best) best = done / seconds;
+    if (seconds > 0 && work_done / seconds > best) best = work_done / seconds;
   }
   return best;
 }

@@ -31,8 +31,8 @@ double beside_tokens(const ScaledProblem&) { return 0; }
 template <class V>
 Refusal propose(const typename V::Problem& p, const plan::Machine&, Proposals<V>& out) {
   if (p.strict) return "strict forbids the reference kernel";
-  const double each = static_cast<double>(p.m) + beside_tokens(p);
-  const double madds = each * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
+  const double madds_per_weight = static_cast<double>(p.m) + beside_tokens(p);
+  const double madds = madds_per_weight * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
   out.add({{}, generic::predict_reference_us(madds, p.threads), 0});
   return {};
 }

@@ -114,10 +114,10 @@ struct Group {
       for (std::int64_t j = begin, place = begin * groups; j < begin + side; ++j, ++place) body(j, place);
   }
   std::vector<V> units() const {
-    std::vector<V> found(static_cast<std::size_t>(hidden));
-    V* const to = found.data();
+    std::vector<V> values(static_cast<std::size_t>(hidden));
+    V* const to = values.data();
     for (std::int64_t begin = 0; begin < hidden; begin += side) widen(z + begin * groups, to + begin, side);
-    return found;
+    return values;
   }
 };
 

@@ -55,14 +55,14 @@ __device__ __forceinline__ Sums sums_of(std::int32_t own, SharedStorage& shared)
   if (lane == 31) shared.warp_sums[warp] = through;
   __syncthreads();
   if (warp == 0) {
-    const std::int32_t mine = shared.warp_sums[lane];
-    std::int32_t sum = mine;
+    const std::int32_t warp_sum = shared.warp_sums[lane];
+    std::int32_t sum = warp_sum;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const std::int32_t lower = __shfl_up_sync(kWarp, sum, distance);
       if (lane >= distance) sum += lower;
     }
-    shared.warp_sums[lane] = sum - mine;
+    shared.warp_sums[lane] = sum - warp_sum;
     if (lane == 31) shared.warp_sums[kWarps] = sum;
   }
   __syncthreads();

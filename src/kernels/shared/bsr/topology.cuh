@@ -130,14 +130,14 @@ __device__ __forceinline__ std::int32_t count_before(const BitTable& table,
   if (lane == 31) warp_sums[warp] = through;
   __syncthreads();
   if (warp == 0) {
-    const std::int32_t mine = warp_sums[lane];
-    std::int32_t sum = mine;
+    const std::int32_t warp_sum = warp_sums[lane];
+    std::int32_t sum = warp_sum;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const std::int32_t lower = __shfl_up_sync(kWarp, sum, distance);
       if (lane >= distance) sum += lower;
     }
-    warp_sums[lane] = sum - mine;
+    warp_sums[lane] = sum - warp_sum;
     if (lane == 31) warp_sums[kWarps] = sum;
   }
   __syncthreads();
@@ -204,12 +204,12 @@ __device__ __forceinline__ void transpose(const BitTable& table, const BitTable&
   for (int k = threadIdx.x / 32; k < across.block_row_words * table.block_row_words; k += kWarps) {
     const int down = k / table.block_row_words, word = k - down * table.block_row_words;
     const int r = 32 * down + lane, c = 32 * word + lane;
-    const std::uint32_t mine = r < table.block_rows ? table.words[r * table.pitch() + word] : 0u;
+    const std::uint32_t word_of_row = r < table.block_rows ? table.words[r * table.pitch() + word] : 0u;
     std::uint32_t column = 0;
 #pragma unroll
     for (int bit = 0; bit < 32; ++bit) {
-      const std::uint32_t found = __ballot_sync(kWarp, (mine >> bit & 1u) != 0);
-      if (lane == bit) column = found;
+      const std::uint32_t column_bits = __ballot_sync(kWarp, (word_of_row >> bit & 1u) != 0);
+      if (lane == bit) column = column_bits;
     }
     if (c < across.block_rows) across.words[c * across.pitch() + down] = column;
   }

@@ -41,8 +41,8 @@ bool believable(const plan::GpuRates& rates, const plan::GpuRates& expected) {
 plan::GpuRates rounded(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   plan::GpuRates result;
   for (const Field& field : kFields) {
-    const double each = expected.*field.rate / 32;
-    result.*field.rate = std::round(rates.*field.rate / each) * each;
+    const double quantum = expected.*field.rate / 32;
+    result.*field.rate = std::round(rates.*field.rate / quantum) * quantum;
   }
   return result;
 }

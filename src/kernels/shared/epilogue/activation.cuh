@@ -172,13 +172,13 @@ __device__ __forceinline__ void activate(Activation activation, float (&x)[kCoun
 template <bool kHalf, int kCount>
 __device__ __forceinline__ void activation_gradient(Activation activation, float (&dy)[kCount],
                                                     const float (&saved)[kCount]) {
-  const auto each = [&](auto functor) {
+  const auto multiply_all = [&](auto functor) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) dy[i] = functor.gradient(dy[i], saved[i]);
   };
   switch (activation) {
 #define SPARSELOOM_ROW(name, torch_name) \
-  case Activation::name: each(Functor<Activation::name, kHalf>{}); break;
+  case Activation::name: multiply_all(Functor<Activation::name, kHalf>{}); break;
     SPARSELOOM_ACTIVATIONS(SPARSELOOM_ROW)
 #undef SPARSELOOM_ROW
   }

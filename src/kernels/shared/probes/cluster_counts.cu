@@ -21,8 +21,8 @@ __global__ void fills_a_multiprocessor() {}
 
 std::array<int, 4> cluster_counts(int device) noexcept {
   static std::array<std::atomic<std::uint64_t>, 64> known{};  // four counts of 16 bits each
-  const bool kept = device >= 0 && device < 64;
-  std::uint64_t word = kept ? known[device].load(std::memory_order_acquire) : 0;
+  const bool remembered = device >= 0 && device < 64;
+  std::uint64_t word = remembered ? known[device].load(std::memory_order_acquire) : 0;
   if (word == 0) {
     const runtime::CudaDevice& properties = runtime::cuda_device(device);
     if (properties.sm == 0) return {};
@@ -42,7 +42,7 @@ std::array<int, 4> cluster_counts(int device) noexcept {
       }
       word |= static_cast<std::uint64_t>(std::clamp(count, 0, 65535)) << (16 * i);
     }
-    if (kept) known[device].store(word, std::memory_order_release);
+    if (remembered) known[device].store(word, std::memory_order_release);
   }
   std::array<int, 4> counts;
   for (unsigned i = 0; i < 4; ++i) counts[i] = static_cast<int>(word >> (16 * i) & 65535);

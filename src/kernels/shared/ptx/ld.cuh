@@ -26,9 +26,9 @@ __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   return value;
 }
 
-/// Loads 16 aligned bytes, or returns zeros if not `there`. It uses a predicate and no branch: at the end of
+/// Loads 16 aligned bytes, or returns zeros if not `exists`. It uses a predicate and no branch: at the end of
 /// a branch ptxas waits for the loads of either side.
-__device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
+__device__ __forceinline__ uint4 ld_global_if(bool exists, const uint4* global) {
   uint4 value;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -36,12 +36,12 @@ __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
       "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
       "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
       : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
-      : "l"(global), "r"(static_cast<int>(there)));
+      : "l"(global), "r"(static_cast<int>(exists)));
   return value;
 }
 
 /// ld_global_if for four bytes.
-__device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int32_t* global) {
+__device__ __forceinline__ std::int32_t ld_global_if(bool exists, const std::int32_t* global) {
   std::int32_t value;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -49,12 +49,12 @@ __device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int3
       "mov.b32 %0, 0;\n"
       "@p ld.global.b32 %0, [%1];\n}"
       : "=&r"(value)
-      : "l"(global), "r"(static_cast<int>(there)));
+      : "l"(global), "r"(static_cast<int>(exists)));
   return value;
 }
 
 /// ld_global_if for eight bytes.
-__device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
+__device__ __forceinline__ uint2 ld_global_if(bool exists, const uint2* global) {
   uint2 value;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -62,12 +62,12 @@ __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
       "mov.b32 %0, 0;\nmov.b32 %1, 0;\n"
       "@p ld.global.v2.u32 {%0, %1}, [%2];\n}"
       : "=&r"(value.x), "=&r"(value.y)
-      : "l"(global), "r"(static_cast<int>(there)));
+      : "l"(global), "r"(static_cast<int>(exists)));
   return value;
 }
 
 /// ld_global_if for eight bytes that are read once: they bypass L1 and are the first to leave L2.
-__device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* global) {
+__device__ __forceinline__ uint2 ld_global_once_if(bool exists, const uint2* global) {
   uint2 value;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -75,12 +75,12 @@ __device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* glob
       "mov.b32 %0, 0;\nmov.b32 %1, 0;\n"
       "@p ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;\n}"
       : "=&r"(value.x), "=&r"(value.y)
-      : "l"(global), "l"(L2Policy::evict_first), "r"(static_cast<int>(there)));
+      : "l"(global), "l"(L2Policy::evict_first), "r"(static_cast<int>(exists)));
   return value;
 }
 
 /// ld_global_if for two bytes.
-__device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uint16_t* global) {
+__device__ __forceinline__ std::uint16_t ld_global_if(bool exists, const std::uint16_t* global) {
   std::uint16_t value;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -88,7 +88,7 @@ __device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uin
       "mov.b16 %0, 0;\n"
       "@p ld.global.u16 %0, [%1];\n}"
       : "=&h"(value)
-      : "l"(global), "r"(static_cast<int>(there)));
+      : "l"(global), "r"(static_cast<int>(exists)));
   return value;
 }
 

@@ -108,9 +108,9 @@ __device__ __forceinline__ void fetch_a(const Params& params, const SharedStorag
     const auto* const first = from + std::int64_t{piece.tap.number} * stride + column;
 #pragma unroll
     for (int i = 0; i < Rows<T>::kCount; ++i) {
-      const bool there = (needs & ~rows.under[i].inside) == 0;
+      const bool inside = (needs & ~rows.under[i].inside) == 0;
       const auto* const at = first + std::int64_t{rows.under[i].number} * stride;
-      ptx::cp_async_cg(to + i * Rows<T>::kStep * T::kChunkBytes, there ? at : from, there ? bytes : 0);
+      ptx::cp_async_cg(to + i * Rows<T>::kStep * T::kChunkBytes, inside ? at : from, inside ? bytes : 0);
     }
     return;
   }

@@ -107,9 +107,9 @@ class OuterRun {
   void pack(const Chunk& chunk, std::int64_t item) const {
     const auto one = [&](const void* base, std::int64_t stride, std::int64_t columns, std::int64_t groups,
                          bool transposed, float* out) {
-      const Range mine = share(ceil_div(groups, 2), item, parts());
+      const Range range = share(ceil_div(groups, 2), item, parts());
       ops_.pack({static_cast<const std::uint16_t*>(base) + chunk.token * stride, stride, chunk.tokens,
-                 columns, chunk.tiles, groups, transposed, mine.begin, mine.end, out});
+                 columns, chunk.tiles, groups, transposed, range.begin, range.end, out});
     };
     one(args_.b, args_.b_stride, w_.cols, shape_.column_groups, false, x_);
     one(args_.a, args_.a_stride, w_.rows, shape_.row_groups, true, dy_);
@@ -139,24 +139,24 @@ class OuterRun {
   // group come before the next group.
   void multiply(const Chunk& chunk, std::int64_t item) const {
     const std::int64_t cells = pieces_per_block_ * subs_, column = item / parts() * chunk.group_columns;
-    const Range mine = share(w_.blocks * cells, item % parts(), parts());
+    const Range range = share(w_.blocks * cells, item % parts(), parts());
     for (std::int64_t r = 0; r < w_.block_rows(); ++r) {
-      if (w_.crow[r + 1] * cells <= mine.begin) continue;
-      if (w_.crow[r] * cells >= mine.end) break;
+      if (w_.crow[r + 1] * cells <= range.begin) continue;
+      if (w_.crow[r] * cells >= range.end) break;
       const std::int32_t *begin = w_.col + w_.crow[r], *end = w_.col + w_.crow[r + 1];
       const auto place = [&](std::int64_t c) { return std::lower_bound(begin, end, c) - w_.col; };
-      row(chunk, r, place(column), place(column + chunk.group_columns), mine);
+      row(chunk, r, place(column), place(column + chunk.group_columns), range);
     }
   }
 
   // Multiplies the blocks [first, last) of block row r that belong to `mine`.
-  void row(const Chunk& chunk, std::int64_t r, std::int64_t first, std::int64_t last, Range mine) const {
+  void row(const Chunk& chunk, std::int64_t r, std::int64_t first, std::int64_t last, Range range) const {
     const std::int64_t pieces = (last - first) * pieces_per_block_;
     for (std::int64_t piece = 0; piece < pieces; piece += wide_) {
       const std::int64_t count = std::min<std::int64_t>(wide_, pieces - piece);
       for (std::int64_t sub = 0; sub < subs_; ++sub) {
         const std::int64_t cell = (first * pieces_per_block_ + piece) * subs_ + sub * count;
-        if (cell >= mine.begin && cell < mine.end)
+        if (cell >= range.begin && cell < range.end)
           unit(chunk, r, sub, first * pieces_per_block_ + piece, count);
       }
     }

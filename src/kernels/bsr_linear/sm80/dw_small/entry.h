@@ -72,8 +72,8 @@ constexpr int shared_bytes(const Tile& tile, BlockShape block, std::int64_t m, i
 }
 
 constexpr std::int64_t thread_blocks(const Tile& tile, BlockShape block, std::int64_t blocks) {
-  const std::int64_t each = blocks_of(tile, block);
-  return (blocks + each - 1) / each * parts_of(tile, block);
+  const std::int64_t tile_blocks = blocks_of(tile, block);
+  return (blocks + tile_blocks - 1) / tile_blocks * parts_of(tile, block);
 }
 
 /// The tile for a product whose m tokens a cluster divides. A warp of a cluster has one cell.

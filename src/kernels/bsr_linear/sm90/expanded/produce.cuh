@@ -82,11 +82,11 @@ class Group {
       for (int i = 0; i < kAtOnce; ++i) {
         const int of_row = i & (rows - 1);
         const std::int32_t at = __shfl_sync(~0u, start, of_row) + from + (i >> rows_log2_) * 32;
-        const bool there = at < __shfl_sync(~0u, begin, of_row + 1);
-        along[i] = ptx::ld_global_if(there, params_.along + at);
-        if (!there) along[i] = kNone;
+        const bool exists = at < __shfl_sync(~0u, begin, of_row + 1);
+        along[i] = ptx::ld_global_if(exists, params_.along + at);
+        if (!exists) along[i] = kNone;
         if constexpr (C::kDx)
-          if (there && lane_ == 0) ptx::prefetch_line_l2(params_.slot + at);
+          if (exists && lane_ == 0) ptx::prefetch_line_l2(params_.slot + at);
       }
       bool goes_on = false;
 #pragma unroll

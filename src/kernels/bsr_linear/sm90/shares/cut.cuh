@@ -34,19 +34,19 @@ __device__ __forceinline__ int cost_before(const Params& params, int block_row, 
 
 /// The shares, whose sizes differ by at most one: the longer ones first.
 struct Cut {
-  int each, longer;  // units of a share; `longer` shares have one more
+  int length, longer;  // units of a share; `longer` shares have one more
 
   __device__ __forceinline__ Cut(int units, int shares)
-      : each(static_cast<int>(static_cast<unsigned>(units) / static_cast<unsigned>(shares))),
-        longer(units - each * shares) {}
-  __device__ __forceinline__ int begin(int share) const { return share * each + min(share, longer); }
+      : length(static_cast<int>(static_cast<unsigned>(units) / static_cast<unsigned>(shares))),
+        longer(units - length * shares) {}
+  __device__ __forceinline__ int begin(int share) const { return share * length + min(share, longer); }
   /// The share that holds a unit.
   __device__ __forceinline__ int owner(int unit) const {
-    const auto longs = static_cast<unsigned>(longer) * static_cast<unsigned>(each + 1),
+    const auto longs = static_cast<unsigned>(longer) * static_cast<unsigned>(length + 1),
                u = static_cast<unsigned>(unit);
-    return static_cast<int>(u < longs
-                                ? u / static_cast<unsigned>(each + 1)
-                                : static_cast<unsigned>(longer) + (u - longs) / static_cast<unsigned>(each));
+    return static_cast<int>(u < longs ? u / static_cast<unsigned>(length + 1)
+                                      : static_cast<unsigned>(longer) +
+                                            (u - longs) / static_cast<unsigned>(length));
   }
 };
 

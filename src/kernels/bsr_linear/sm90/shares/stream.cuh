@@ -36,16 +36,17 @@ __device__ __forceinline__ Cursor cursor_at(const Params& params, const Lists& l
   cursor.end = lists.at(block_row + 1);
   cursor.left = units;
   int offset = unit - cost_before(params, block_row, cursor.first);
-  const int each = cursor.pieces(params) + 1;
-  cursor.strip = offset >= each;
-  offset -= cursor.strip * each;
+  const int strip_units = cursor.pieces(params) + 1;
+  cursor.strip = offset >= strip_units;
+  offset -= cursor.strip * strip_units;
   enter(params, cursor, offset);
   return cursor;
 }
 
 /// Advances past a chunk of `taken` pieces.
-__device__ __forceinline__ void advance(const Params& params, const Lists& lists, Cursor& cursor, int taken) {
-  cursor.piece += taken;
+__device__ __forceinline__ void advance(const Params& params, const Lists& lists, Cursor& cursor,
+                                        int pieces) {
+  cursor.piece += pieces;
   if (cursor.piece < cursor.end_piece) return;
   cursor.more = false;
   if (cursor.left == 0) return;

@@ -37,11 +37,11 @@ __device__ __forceinline__ void bring(const Rows<T>& p, std::int64_t begin, int 
   const int lane = threadIdx.x % 32;
   const int left = static_cast<int>(min(std::int64_t{features}, p.depth - begin)) - lane;
   for (int t = threadIdx.x / 32; t < 32 * kPerLane; t += slabs::kWarps) {
-    const bool there = token + t < p.m;
+    const bool exists = token + t < p.m;
     const Bits* const from = p.a + (token + t) * p.a_stride + begin + lane;
     Bits* const to = slab + lane * kStride + t;
 #pragma unroll 8
-    for (int f = 0; f < features; f += 32) to[f * kStride] = there && f < left ? from[f] : Bits{};
+    for (int f = 0; f < features; f += 32) to[f * kStride] = exists && f < left ? from[f] : Bits{};
   }
 }
 
@@ -77,18 +77,18 @@ __device__ __forceinline__ void multiply(const SlabParams<T>& p, std::int64_t sl
   constexpr int kFeatureBytes =
       slabs::kStride<kPerLane, sizeof(typename T::Bits)> * int{sizeof(typename T::Bits)};
   const int lane = threadIdx.x % 32, features = p.room.features;
-  const std::byte* const mine = slab + lane * kPerLane * int{sizeof(typename T::Bits)};
+  const std::byte* const lane_slab = slab + lane * kPerLane * int{sizeof(typename T::Bits)};
   int row = threadIdx.x / 32;
   if (row >= count_rows) return;
   std::int32_t at = next[row], last = end[row];
   int feature = INT_MAX;
   typename T::Bits value{};
   const auto fetch = [&] {
-    const bool there = lane < last - at;
+    const bool exists = lane < last - at;
     const std::int64_t element = std::int64_t{at} + lane;
     // A row's elements have ascending features, so those of this slab come first.
-    feature = there ? static_cast<int>(p.out.index[element] - slab_begin) : INT_MAX;
-    if (there) value = p.values[element];
+    feature = exists ? static_cast<int>(p.out.index[element] - slab_begin) : INT_MAX;
+    if (exists) value = p.values[element];
   };
   fetch();
   float sum[kPerLane] = {};
@@ -99,17 +99,17 @@ __device__ __forceinline__ void multiply(const SlabParams<T>& p, std::int64_t sl
                         : Entry{static_cast<unsigned>(features * kFeatureBytes), 0.0f};
     const int of = row;
     at += count;
-    const bool done = count < 32;
-    if (done) {
+    const bool row_ends = count < 32;
+    if (row_ends) {
       if (lane == 0) next[row] = at;
       row += slabs::kWarps;
       if (row < count_rows) at = next[row], last = end[row];
     }
     if (row < count_rows) fetch();
     __syncwarp();
-    add<T, kPerLane>(list, count, mine, sum);
+    add<T, kPerLane>(list, count, lane_slab, sum);
     __syncwarp();
-    if (!done) continue;
+    if (!row_ends) continue;
     auto& to =
         *reinterpret_cast<Stretch<F32, kPerLane>*>(sums + of * slabs::kSumStride<kPerLane> + lane * kPerLane);
     Stretch<F32, kPerLane> all = to;

@@ -38,12 +38,12 @@ struct Cut {
   }
 };
 
-/// sum += a b if `there`: by a predicate, where the compiler would branch. On an H100 41 tokens then take 78
+/// sum += a b if `stored`: by a predicate, where the compiler would branch. On an H100 41 tokens then take 78
 /// us instead of 128, but one token of 5120 x 5120 35 instead of 26, so fewer than eight tokens branch.
-__device__ __forceinline__ void add_if(bool there, float& sum, float a, float b) {
+__device__ __forceinline__ void add_if(bool stored, float& sum, float a, float b) {
   asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p fma.rn.f32 %0, %1, %2, %0;\n}"
       : "+f"(sum)
-      : "f"(a), "f"(b), "r"(static_cast<int>(there)));
+      : "f"(a), "f"(b), "r"(static_cast<int>(stored)));
 }
 
 /// sums += dY W of the warp's rows, for the lane's group, which is within W.
@@ -75,10 +75,10 @@ __device__ __forceinline__ void multiply(const Params& params, float (&sums)[kMa
 #pragma unroll
       for (unsigned c = 0; c < 4; ++c) {
         const float w = __uint_as_float(c == first ? stored[i].x : stored[i].y);
-        const bool there = c == first || c == second;
-        if (kMany < 8 && !there) continue;
+        const bool matches = c == first || c == second;
+        if (kMany < 8 && !matches) continue;
 #pragma unroll
-        for (int t = 0; t < kMany; ++t) add_if(there, sums[t][c], w, dy[t][i]);
+        for (int t = 0; t < kMany; ++t) add_if(matches, sums[t][c], w, dy[t][i]);
       }
     }
   }

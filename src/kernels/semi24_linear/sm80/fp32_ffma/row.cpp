@@ -40,11 +40,11 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   // A thread block waits for the threads that have one more pass than the others.
   const double turns = cols / kTurnColumns, idle = dx || turns <= 1 ? 1 : std::ceil(turns) / turns;
   for (int i = 0; i < semi24_ffma::kTokensCount; ++i) {
-    const double each = semi24_ffma::kTokens[i], tiles = tiles_of(p.m, semi24_ffma::kTokens[i]);
+    const double tile_tokens = semi24_ffma::kTokens[i], tiles = tiles_of(p.m, semi24_ffma::kTokens[i]);
     const double weights = stored * (1 + (tiles - 1) * again);
     const double memory = us(memory_seconds(weights + tokens_bytes, device)) / kMemoryShare[dx];
     const double slots =
-        idle * tiles * rows * cols / 4 * (kGroupSlots[dx] / 2 + each * kTokenSlots[dx] / 2) / 32;
+        idle * tiles * rows * cols / 4 * (kGroupSlots[dx] / 2 + tile_tokens * kTokenSlots[dx] / 2) / 32;
     for (int log2 = 0; log2 < (dx ? 4 : 1); ++log2) {
       const int ranks = 1 << log2, clusters = machine.clusters[static_cast<std::size_t>(log2)];
       if (ranks > 1 && clusters <= 0) break;

@@ -60,10 +60,10 @@ __device__ __forceinline__ void copy_positions(const Params& params, const Share
       const std::uint8_t* const from = params.positions + std::int64_t{top} * params.position_bytes + byte;
 #pragma unroll
       for (int i = 0; i < kDepth / 8; ++i) {
-        const bool there = top + i * 8 < params.rows && byte < params.position_bytes;
+        const bool exists = top + i * 8 < params.rows && byte < params.position_bytes;
         ptx::cp_async_ca_b32(to + i / 2 * 256 + i % 2 * 8,
-                             there ? from + std::int64_t{i * 8} * params.position_bytes : params.positions,
-                             there ? 4u : 0u);
+                             exists ? from + std::int64_t{i * 8} * params.position_bytes : params.positions,
+                             exists ? 4u : 0u);
       }
     }
     ptx::mbarrier_arrive_behind_copies(pipeline.full(stage.index));

@@ -76,9 +76,9 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
   const double busy = std::max(flops, read / kL2Bytes) / sms;  // seconds with every multiprocessor busy
 
   const auto slower = [&](std::int64_t pieces) {
-    const double each = items * static_cast<double>(pieces) / sms;  // thread blocks per multiprocessor
+    const double per_sm = items * static_cast<double>(pieces) / sms;  // thread blocks per multiprocessor
     // The number is exact only if an item is one block; otherwise the last wave counts as half full.
-    return std::max(1 / kAlone, log2_group == 0 ? std::ceil(each) : each + 0.5) / each;
+    return std::max(1 / kAlone, log2_group == 0 ? std::ceil(per_sm) : per_sm + 0.5) / per_sm;
   };
   const auto seconds = [&](std::int64_t pieces) {
     const double partial =

@@ -15,14 +15,14 @@ using core::ceil_div;
 
 /// pairs: clusters of two thread blocks that run at once.
 Schedule x_streamed_schedule(std::int64_t block_rows, std::int64_t pairs) {
-  const auto each = static_cast<int>(x_streamed::strips_each(block_rows, pairs));
-  const bool few = each <= x_streamed::kFewWarps;
+  const auto strips = static_cast<int>(x_streamed::strips_each(block_rows, pairs));
+  const bool few = strips <= x_streamed::kFewWarps;
   Schedule schedule;
   schedule.method = Method::decode_x_streamed;
   schedule.tile_m = x_streamed::kTokens, schedule.tile_n = kSide;
   schedule.tile_k = kSide * (few ? x_streamed::kFewStageBlocks : x_streamed::kManyStageBlocks);
-  schedule.cluster = 2, schedule.tiles_at_once = each;
-  schedule.warps = std::min((few ? x_streamed::kFewWarps : x_streamed::kMostStrips) / each, 4);
+  schedule.cluster = 2, schedule.tiles_at_once = strips;
+  schedule.warps = std::min((few ? x_streamed::kFewWarps : x_streamed::kMostStrips) / strips, 4);
   return schedule;
 }
 
@@ -34,12 +34,13 @@ Schedule x_streamed_schedule(std::int64_t block_rows, std::int64_t pairs) {
 /// waves.
 void divide_warps(Schedule& schedule, std::int64_t strips, int multiprocessors, int most, int registers) {
   constexpr int kRegisters = 65536;
-  const auto each = static_cast<int>(std::min<std::int64_t>(ceil_div(strips, multiprocessors), most));
+  const auto per_multiprocessor =
+      static_cast<int>(std::min<std::int64_t>(ceil_div(strips, multiprocessors), most));
   schedule.tiles_at_once = 1, schedule.warps = 4;
-  if (each > most / 2) return;
-  schedule.warps = most / each;
+  if (per_multiprocessor > most / 2) return;
+  schedule.warps = most / per_multiprocessor;
   const int room = kRegisters / (registers * 32 * schedule.warps);
-  if (room > each) schedule.tiles_at_once = each;
+  if (room > per_multiprocessor) schedule.tiles_at_once = per_multiprocessor;
 }
 
 }  // namespace

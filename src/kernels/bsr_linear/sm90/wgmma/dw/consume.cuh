@@ -121,14 +121,14 @@ __device__ __forceinline__ void consume(const P& params, SharedStorage<T>& share
       }
       // Test during the products whether the next stage has landed. Waiting for it now would delay the
       // release of this stage.
-      const int done = stage;
+      const int multiplied_stage = stage;
       const bool last = step + 1 == record.steps;
       stage = stage + 1 == stages ? 0 : stage + 1;
       const bool ready = last || __all_sync(0xffffffff, pipeline.test(stage, parities.of(stage)));
       // Release the stage to the producers.
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
-      if (lane == 0) pipeline.release(done);
+      if (lane == 0) pipeline.release(multiplied_stage);
       if constexpr (T::Element::kPromoted) add_up<T>(sums, parts, own_strips);
       if (last) break;
       // Wait for the next stage.

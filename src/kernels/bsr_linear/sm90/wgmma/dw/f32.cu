@@ -22,9 +22,9 @@ namespace {
 struct Cursor {
   std::byte* at;
   std::byte* take(std::size_t bytes) {
-    std::byte* const taken = at;
+    std::byte* const buffer = at;
     at += aligned(bytes);
-    return taken;
+    return buffer;
   }
 };
 

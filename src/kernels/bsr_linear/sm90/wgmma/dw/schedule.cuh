@@ -84,26 +84,26 @@ __device__ __forceinline__ Item find_item(const P& params, std::int32_t index, C
   }
   // The item's index among this lane's items, later among its row's items.
   std::int32_t in_row = index - cursor.before - window.before;
-  const bool here = in_row >= 0 && in_row < window.own;
+  const bool has_item = in_row >= 0 && in_row < window.own;
   Item item{0, 0, 0};
-  if (here) {
-    bool found = false;
+  if (has_item) {
+    bool row_found = false;
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       const std::int32_t length = window.edge[i + 1] - window.edge[i], items = items_of_row(params, length);
-      if (!found && in_row < items) {
-        found = true;
+      if (!row_found && in_row < items) {
+        row_found = true;
         const std::int32_t least = length / items,
                            longer = length % items;  // the first `longer` have one more
         item.row = cursor.row + static_cast<int>(threadIdx.x % 32) * kLaneRows + i;
         item.first = window.edge[i] + in_row * least + min(in_row, longer);
         item.blocks = least + (in_row < longer ? 1 : 0);
-      } else if (!found) {
+      } else if (!row_found) {
         in_row -= items;
       }
     }
   }
-  const int source = __ffs(static_cast<int>(__ballot_sync(kWarp, here))) - 1;
+  const int source = __ffs(static_cast<int>(__ballot_sync(kWarp, has_item))) - 1;
   return {__shfl_sync(kWarp, item.row, source), __shfl_sync(kWarp, item.first, source),
           __shfl_sync(kWarp, item.blocks, source)};
 }

@@ -203,8 +203,8 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
     // Find how many strips (or units) of the item are this warp's.
     int strips = (shared.item.strips + 1 - warpgroup) / T::kConsumers;
     if constexpr (T::kUnits) {
-      const std::int32_t each = units_of_warp<T>(shared.item.strips);
-      strips = max(0, min(each, shared.item.strips - (warpgroup * 4 + warp) * each));
+      const std::int32_t warp_units = units_of_warp<T>(shared.item.strips);
+      strips = max(0, min(warp_units, shared.item.strips - (warpgroup * 4 + warp) * warp_units));
     }
     strips = __shfl_sync(0xffffffff, strips, 0);
     const int stages = min(T::kMostStages, T::kRingBytes / (boxes * T::kBoxBytes));

@@ -101,14 +101,15 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
                          (static_cast<double>(block_rows) * static_cast<double>(block_columns));
   const double length = static_cast<double>(columns) * density;  // blocks of a block row inside the region
   const bool units = size.block_rows == 16;                      // an item holds four units per strip
-  const double each = size.block_columns / 64.0;                 // strips per block
+  const double per_block = size.block_columns / 64.0;            // strips
   // The last strip of a block row is on average half empty, unless the block row is empty.
   const double strip_mean =
-      units ? length * each * 4 : length * each + (1 - each) / 2 * (1 - std::exp(-length / each / 2));
+      units ? length * per_block * 4
+            : length * per_block + (1 - per_block) / 2 * (1 - std::exp(-length / per_block / 2));
   const double strips = static_cast<double>(rows) * strip_mean;
   const double spread =
-      units ? each * 4 * std::sqrt(static_cast<double>(rows) * length * (1 - density))
-            : std::sqrt(static_cast<double>(rows) * (length * (1 - density) * each * each + 0.06));
+      units ? per_block * 4 * std::sqrt(static_cast<double>(rows) * length * (1 - density))
+            : std::sqrt(static_cast<double>(rows) * (length * (1 - density) * per_block * per_block + 0.06));
   const double room = region_strips(size.block_rows) * (units ? 4 : 1);
   const double over = 0.5 * std::erfc((room - strips) / spread / std::sqrt(2.0));
   const double passes = std::max(1.0, std::ceil(strips / room)) + (strips < room ? over : 0);

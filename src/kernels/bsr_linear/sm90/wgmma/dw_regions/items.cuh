@@ -186,11 +186,11 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   const std::uint32_t dy =
       (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
   // Write this lane's strips, and the offsets of their operands in a stage.
-  const std::int32_t each = units_of_warp<T>(end - begin);
+  const std::int32_t warp_units = units_of_warp<T>(end - begin);
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
     const std::int32_t at = before + strip - begin;
     if constexpr (T::kUnits) {  // a warp gets consecutive units, most of which share rows of dY
-      const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4,
+      const std::int32_t warp = at / warp_units, place = at % warp_units * T::kConsumers + warp / 4,
                          column = column_of_unit(strip);
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);
       shared.strips[place][warp % 4] = {first + (strip >> fragments_log2),

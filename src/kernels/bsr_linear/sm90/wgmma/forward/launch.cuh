@@ -142,9 +142,9 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
             params, args, operands, schedule);
     }
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kDeferredStore) {
-      bool each = false;
-      if constexpr (Element::kScaled) each = params.x_scale_each;
-      if (schedule.stores_at_end || each)
+      bool scale_per_token = false;
+      if constexpr (Element::kScaled) scale_per_token = params.x_scale_each;
+      if (schedule.stores_at_end || scale_per_token)
         return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands,
                                                                                  schedule);
       if (params.activation != Activation::none)

@@ -55,12 +55,12 @@ double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
   const double stored = w.out * w.depth * w.density * w.size;
   const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
   const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
-  const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
+  const double tile_chain = k_tiles * steps * (fit.step + fit.step_row * rows);
   const double merging = kMergeUs[dx] + kMerged[dx] * us(memory_seconds(bytes_of(p).stored + stored, device));
   const double copies = w.off_lines ? kOffLines[dx] : 1;
   return fit.start_us + fit.round_us * std::ceil(tiles / device.multiprocessors) + (merges ? merging : 0) +
          copies * (chain_us(k_tiles * longest * (fit.chain + fit.chain_row * rows), device) +
-                   std::max(products, chain_us(each * tiles / device.multiprocessors, device))) +
+                   std::max(products, chain_us(tile_chain * tiles / device.multiprocessors, device))) +
          fit.streams * us(memory_seconds(stored + bytes_of(p).tokens, device));
 }
 
@@ -95,7 +95,8 @@ double predict_32_and_8_bit_us(const Problem& p, const Device& device, bool narr
   const double l2 =
       last_round * reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
   const double product = useful_flops(p, m_tiles * tokens) / (kVendorShare * 0.95 * dense_peak(p, device));
-  const double each = k_tiles * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
+  const double steps_in_turn =
+      k_tiles * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
   // Few tiles leave multiprocessors idle. Each is limited by its own port to L2, through which a step copies
   // X and the blocks.
   const double turns = std::ceil(tiles / device.multiprocessors);
@@ -106,14 +107,14 @@ double predict_32_and_8_bit_us(const Problem& p, const Device& device, bool narr
   const double block_rows = std::ceil(outputs / side);
   const double latency =
       (200 + (narrow ? 300 : 100) * block_rows) * (promotes ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
-  const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
+  const double steps = steps_in_turn * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
   // Stores of 16-bit outputs partly overlap with the next tile's products, and deferred stores
   // (kDeferredStore) overlap more, but neither overlaps with DRAM reads. Other outputs and narrow tiles
   // overlap with nothing.
   const double stores = memory_seconds(m * out * out_size, device),
                loads = memory_seconds(bytes.stored + m * depth * size, device);
   const bool wide_halves = f8 && !promotes && out_size == 2 && !narrow;
-  const double behind = wide_halves ? 0.6 : 1.1;
+  const double exposed_stores = wide_halves ? 0.6 : 1.1;
   // Corrections fitted to measurements on an H200: slices of 32 lose to their many short wgmma if many blocks
   // are stored, tiles whose tokens are mostly absent take twice the time of their bytes, and promoted sums
   // are added up in registers.
@@ -132,7 +133,7 @@ double predict_32_and_8_bit_us(const Problem& p, const Device& device, bool narr
                           std::max({l2, product, steps, port});
   // Narrow tiles read X for half as many outputs, which costs time when DRAM is the limit.
   const double memory = 1.1 * stores + (narrow ? 1.05 : 1) * empty_tiles * loads;
-  return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
+  return kLaunchUs + ends + transposing + us(std::max(memory, exposed_stores * stores + products));
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma::forward

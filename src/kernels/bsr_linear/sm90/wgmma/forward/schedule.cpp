@@ -13,8 +13,8 @@ namespace {
 /// block. The rest of the schedule stays empty.
 Schedule walk_of(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
   const bool dx = p.direction == Direction::dx;
-  const auto number_of = [](std::int64_t size, int each) {
-    return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
+  const auto number_of = [](std::int64_t size, int side) {
+    return static_cast<unsigned>(std::clamp<std::int64_t>((size + side - 1) / side, 1, 1 << 15));
   };
   const unsigned m_tiles = number_of(p.m, tile.tokens),
                  groups = number_of(dx ? p.cols : p.rows, tile.outputs);

@@ -73,8 +73,8 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < T::kOutputs / 32; ++i) {
-      const std::int32_t each = min(in_matrix(params, place.output + i * 32) + lane, params.out_width - 1);
-      const std::int32_t column = params.out_scale_each ? each : 0;
+      const std::int32_t output = min(in_matrix(params, place.output + i * 32) + lane, params.out_width - 1);
+      const std::int32_t column = params.out_scale_each ? output : 0;
       scales.out[i] = ptx::ld_global(params.out_scale + column);
     }
 #pragma unroll

@@ -155,9 +155,9 @@ class SwapABStore {
     }
 #pragma unroll
     for (int i = 0; i < kTokenScales; ++i) {
-      const bool each = !T::kDeferredStore && params.x_scale_each;
-      x_scale_[i] =
-          ptx::ld_global(params.x_scale + (each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
+      const bool scale_per_token = !T::kDeferredStore && params.x_scale_each;
+      x_scale_[i] = ptx::ld_global(params.x_scale +
+                                   (scale_per_token ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
     }
   }
 

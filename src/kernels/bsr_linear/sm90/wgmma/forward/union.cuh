@@ -215,13 +215,13 @@ class Union {
 #pragma unroll
       for (int part = 0; part < T::kParts; ++part) {
         const int number = __popc(mask_ & below(bit + part));
-        std::int32_t mine = slot_now_[0];
-        if constexpr (kEach > 1) mine = number / T::kGroup == 1 ? slot_now_[1] : mine;
+        std::int32_t lane_slot = slot_now_[0];
+        if constexpr (kEach > 1) lane_slot = number / T::kGroup == 1 ? slot_now_[1] : lane_slot;
         if constexpr (kEach > 2) {
-          mine = number / T::kGroup == 2 ? slot_now_[2] : mine;
-          mine = number / T::kGroup == 3 ? slot_now_[3] : mine;
+          lane_slot = number / T::kGroup == 2 ? slot_now_[2] : lane_slot;
+          lane_slot = number / T::kGroup == 3 ? slot_now_[3] : lane_slot;
         }
-        const std::int32_t of_part = __shfl_sync(kWarp, mine, group() * T::kGroup + number % T::kGroup);
+        const std::int32_t of_part = __shfl_sync(kWarp, lane_slot, group() * T::kGroup + number % T::kGroup);
         if (part == own) slot = of_part;
       }
       return slot;

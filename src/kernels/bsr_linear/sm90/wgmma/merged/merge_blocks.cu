@@ -51,26 +51,26 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
   // One warp lists the units that contain a stored block; the first thread block of the unit row writes the
   // index.
   if (threadIdx.x < 32) {
-    std::int32_t found = 0;
+    std::int32_t listed = 0;
     for (int unit = threadIdx.x; unit - static_cast<int>(threadIdx.x) < params.across; unit += 32) {
       bool stored = false;
       if (unit < params.across) {
         for (int cell = 0; cell < 1 << cells_log2; ++cell) stored |= table[(unit << cells_log2) + cell] >= 0;
       }
       const unsigned all = __ballot_sync(0xffffffffu, stored);
-      const std::int32_t rank = found + __popc(all & ((1u << threadIdx.x) - 1u));
+      const std::int32_t rank = listed + __popc(all & ((1u << threadIdx.x) - 1u));
       if (stored) list[rank] = unit;
       if (stored && blockIdx.y == 0) {
         params.unit_along[first + rank] = unit;
         params.unit_slot[first + rank] = first + rank;
       }
-      found += __popc(all);
+      listed += __popc(all);
     }
     if (threadIdx.x == 0) {
-      count = found;
+      count = listed;
       if (blockIdx.y == 0) {
         params.unit_begin[block_row] = first;
-        params.unit_end[block_row] = first + found;
+        params.unit_end[block_row] = first + listed;
       }
     }
   }

@@ -72,13 +72,13 @@ double predict_us(const Problem& p, const Machine& machine) {
   const double m_tiles = std::ceil(w.m / tile.tokens), tiles = m_tiles * std::ceil(w.out / tile.outputs);
   const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
   const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
-  const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
+  const double tile_chain = k_tiles * steps * (fit.step + fit.step_row * rows);
   // A thread block of the splitting pass converts a whole block.
   const double splitting = chain_us(fit.block * w.side * w.gathered, device) +
                            fit.splitting * us(memory_seconds(bytes_of(p).stored, device));
   return fit.start_us + splitting + fit.round_us * std::ceil(tiles / device.multiprocessors) +
          chain_us(k_tiles * longest * fit.chain, device) +
-         std::max(products, chain_us(each * tiles / device.multiprocessors, device)) +
+         std::max(products, chain_us(tile_chain * tiles / device.multiprocessors, device)) +
          fit.streams * stream_us(p, device);
 }
 
