@@ -94,15 +94,15 @@ void gradient(const GradientArgs& args, const Executor& executor) {
   runtime::parallel_tasks(executor, tasks, [&](std::int64_t) {
     stage.packing.work([&](std::int64_t item) {
       const std::int64_t chunk = item / cut.strips, row = chunk * cut.rows;
-      const Range mine = cols(item % cut.strips);
-      ops.rows(args, {row, std::min(row + cut.rows, args.dy.rows), mine.begin, mine.end},
+      const Range columns = cols(item % cut.strips);
+      ops.rows(args, {row, std::min(row + cut.rows, args.dy.rows), columns.begin, columns.end},
                sums == nullptr ? nullptr : sums + chunk * args.dy.cols * ops.sum_bytes);
     });
     if (sums == nullptr) return;
     stage.packing.wait();
     stage.products.work([&](std::int64_t strip) {
-      const Range mine = cols(strip);
-      ops.total(args, sums, cut.chunks, mine.begin, mine.end);
+      const Range columns = cols(strip);
+      ops.total(args, sums, cut.chunks, columns.begin, columns.end);
     });
   });
 }

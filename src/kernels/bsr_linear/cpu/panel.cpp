@@ -38,9 +38,9 @@ TransposedValues::TransposedValues(TransposeFunction transpose, const MatmulArgs
 
 void TransposedValues::work() {
   phase_.work([this](std::int64_t item) {
-    const Range mine = share(args_.index.blocks, item, items_);
+    const Range blocks = share(args_.index.blocks, item, items_);
     transpose_(static_cast<const std::uint16_t*>(args_.values), args_.transposed.slot, args_.index.block,
-               mine.begin, mine.end, out_);
+               blocks.begin, blocks.end, out_);
   });
 }
 

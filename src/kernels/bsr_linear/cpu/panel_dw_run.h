@@ -157,18 +157,18 @@ class OuterRun {
   // but the first. A unit (a sub of a triple) belongs to the work item of its first cell.
   void multiply(const Chunk& chunk, std::int64_t part) const {
     const std::int64_t total = w_.blocks * pieces_per_block_ * subs_;
-    const Range mine = share(total, part, parts());
+    const Range range = share(total, part, parts());
     const std::int64_t wide = kMaxVectors * pieces_per_vector_;
     for (std::int64_t r = 0; r < w_.block_rows(); ++r) {
       const std::int64_t start = w_.crow[r] * pieces_per_block_ * subs_;
       const std::int64_t pieces = std::int64_t{w_.crow[r + 1] - w_.crow[r]} * pieces_per_block_;
-      if (start + pieces * subs_ <= mine.begin) continue;
-      if (start >= mine.end) break;
+      if (start + pieces * subs_ <= range.begin) continue;
+      if (start >= range.end) break;
       for (std::int64_t first = 0; first < pieces; first += wide) {
         const std::int64_t count = std::min(wide, pieces - first);
         for (std::int64_t sub = 0; sub < subs_; ++sub) {
           const std::int64_t cell = start + first * subs_ + sub * count;
-          if (cell >= mine.begin && cell < mine.end) unit(chunk, r, sub, first, count);
+          if (cell >= range.begin && cell < range.end) unit(chunk, r, sub, first, count);
         }
       }
     }
@@ -176,10 +176,10 @@ class OuterRun {
 
   // Like multiply(), with one function for all whole tiles of a block row. Cells are counted as in FewOuter.
   void multiply_few(const Chunk& chunk, std::int64_t part) const {
-    const Range mine = share(w_.blocks * subs_, part, parts());
-    std::int64_t r = std::upper_bound(w_.crow, w_.crow + w_.block_rows(), mine.begin / subs_) - w_.crow - 1;
-    for (std::int64_t cell = mine.begin; cell < mine.end; ++r) {
-      const std::int64_t end = std::min(mine.end, w_.crow[r + 1] * subs_);
+    const Range range = share(w_.blocks * subs_, part, parts());
+    std::int64_t r = std::upper_bound(w_.crow, w_.crow + w_.block_rows(), range.begin / subs_) - w_.crow - 1;
+    for (std::int64_t cell = range.begin; cell < range.end; ++r) {
+      const std::int64_t end = std::min(range.end, w_.crow[r + 1] * subs_);
       if (cell >= end) continue;
       const bool row_is_whole = (r + 1) * w_.block.rows <= w_.rows,
                  last_is_whole = source_.valid(w_, w_.col[w_.crow[r + 1] - 1]) >= w_.block.cols;

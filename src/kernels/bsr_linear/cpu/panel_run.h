@@ -95,8 +95,9 @@ class PanelRun {
       const PanelCut panels(std::min(chunk_, vectors - first));
       const std::int64_t groups = groups_of(panels);
       for (std::int64_t g = 0; g < groups; ++g, ++stage) {
-        const Range mine = share(panels.count, g, groups);
-        new (stage) Stage{Phase((mine.end - mine.begin) * pack_runs()), Phase(parts_of(groups))};
+        const Range group_panels = share(panels.count, g, groups);
+        new (stage)
+            Stage{Phase((group_panels.end - group_panels.begin) * pack_runs()), Phase(parts_of(groups))};
       }
     }
   }
@@ -167,14 +168,14 @@ class PanelRun {
     };
     // The previous chunk's panels are read until its last product.
     for (std::int64_t i = 1; first_vector > 0 && i <= before; ++i) stages[-i].products.wait();
-    each_group([&](Stage& mine, Range together) {
-      mine.packing.work([&](std::int64_t item) { pack(panels, together, first_vector, item); });
+    each_group([&](Stage& stage, Range together) {
+      stage.packing.work([&](std::int64_t item) { pack(panels, together, first_vector, item); });
     });
     if (first_vector == 0) prepare_weights();
-    each_group([&](Stage& mine, Range together) {
-      mine.packing.wait();
+    each_group([&](Stage& stage, Range together) {
+      stage.packing.wait();
       const std::int64_t parts = parts_of(groups);
-      mine.products.work([&](std::int64_t part) {
+      stage.products.work([&](std::int64_t part) {
         const Range units = units_of_part(costs_, job_.output_blocks, subs_, part, parts, together_);
         for (std::int64_t k_tile = 0; k_tile < memory_.k_tiles; ++k_tile)
           multiply_k_tile(panels, together, units, first_vector, k_tile, streams_ ? &lines : nullptr);
@@ -195,8 +196,8 @@ class PanelRun {
     if (transposed_) transposed_->work();
     if (row_summing_)
       row_summing_->work([&](std::int64_t part) {
-        const Range mine = units_of_part(costs_, job_.output_blocks, subs_, part, parts());
-        for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
+        const Range units = units_of_part(costs_, job_.output_blocks, subs_, part, parts());
+        for (std::int64_t unit = units.begin; unit < units.end; ++unit)
           ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
       });
     if (transposed_) transposed_->wait();

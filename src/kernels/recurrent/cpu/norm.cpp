@@ -135,8 +135,8 @@ template <class T>
 void forward(const UnitNorm& norm, std::int64_t row) {
   using V = Wide<T>;
   for (std::int64_t group = 0; group < norm.groups; ++group) {
-    const Group<T> mine(norm, row, group);
-    const std::vector<V> z = mine.units();
+    const Group<T> of_group(norm, row, group);
+    const std::vector<V> z = of_group.units();
     const V* const unit = z.data();
     // Sums around the first unit, so that a mean far from zero loses no precision.
     const V origin = unit[0], count = static_cast<V>(norm.hidden);
@@ -147,16 +147,16 @@ void forward(const UnitNorm& norm, std::int64_t row) {
     });
     const V shift = sums[0] / count, variance = std::max(V(0), sums[1] / count - shift * shift);
     const V mean = origin + shift, inverse = 1 / std::sqrt(variance + static_cast<V>(norm.eps));
-    if (mine.statistics != nullptr) mine.statistics[0] = mean, mine.statistics[1] = inverse;
-    T* const y = static_cast<T*>(norm.y) + mine.at;
-    if (mine.extra == nullptr) {
-      values_of<T>(unit, mine.weight, mine.bias, mean, inverse, norm.relu, y, norm.hidden);
+    if (of_group.statistics != nullptr) of_group.statistics[0] = mean, of_group.statistics[1] = inverse;
+    T* const y = static_cast<T*>(norm.y) + of_group.at;
+    if (of_group.extra == nullptr) {
+      values_of<T>(unit, of_group.weight, of_group.bias, mean, inverse, norm.relu, y, norm.hidden);
       continue;
     }
     each_unit(norm.hidden, norm.stride, [&](auto j, bool reached, auto slot) {
-      const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
-      const V value = norm_value<V>((unit[j] - mean) * inverse, read(mine.weight + j), read(mine.bias + j),
-                                    reached, norm.multiply, extra);
+      const V extra = reached ? read(of_group.extra + slot) * of_group.scale : V(0);
+      const V value = norm_value<V>((unit[j] - mean) * inverse, read(of_group.weight + j),
+                                    read(of_group.bias + j), reached, norm.multiply, extra);
       write(y + j, norm.relu && value < 0 ? V(0) : value);
     });
   }
@@ -169,32 +169,32 @@ void gradient(const UnitNormGradient& of, std::int64_t part) {
   std::vector<V> before(static_cast<std::size_t>(norm.hidden));
   for (std::int64_t row = part; row < norm.n; row += kUnitNormParts)
     for (std::int64_t group = 0; group < norm.groups; ++group) {
-      const Group<T> mine(norm, row, group);
-      const std::vector<V> z = mine.units();
+      const Group<T> of_group(norm, row, group);
+      const std::vector<V> z = of_group.units();
       const V* const unit = z.data();
-      const T* const dy = static_cast<const T*>(of.dy) + mine.at;
-      T* const dz = static_cast<T*>(of.dz) + mine.from;
-      const V mean = mine.statistics[0], inverse = mine.statistics[1];
+      const T* const dy = static_cast<const T*>(of.dy) + of_group.at;
+      T* const dz = static_cast<T*>(of.dz) + of_group.from;
+      const V mean = of_group.statistics[0], inverse = of_group.statistics[1];
       const std::int64_t columns = norm.groups * norm.hidden;
       V* const dweight =
           of.sums == nullptr ? nullptr : static_cast<V*>(of.sums) + part * 2 * columns + group * norm.hidden;
-      if (mine.extra != nullptr) {
+      if (of_group.extra != nullptr) {
         each_unit(norm.hidden, norm.stride, [&](auto j, bool reached, auto slot) {
-          const V extra = reached ? read(mine.extra + slot) * mine.scale : V(0);
+          const V extra = reached ? read(of_group.extra + slot) * of_group.scale : V(0);
           const V normal = (unit[j] - mean) * inverse;
           const NormSlope<V> slope =
-              norm_slope<V>(read(dy + j), normal, read(mine.weight + j), read(mine.bias + j), reached,
+              norm_slope<V>(read(dy + j), normal, read(of_group.weight + j), read(of_group.bias + j), reached,
                             norm.multiply, extra, norm.relu);
           if (dweight != nullptr) dweight[j] += slope.before * normal, dweight[columns + j] += slope.before;
           if (reached && of.dextra != nullptr)
-            write(static_cast<T*>(of.dextra) + mine.slots + slot, slope.extra * mine.scale);
-          before[static_cast<std::size_t>(j)] = slope.before * read(mine.weight + j);
+            write(static_cast<T*>(of.dextra) + of_group.slots + slot, slope.extra * of_group.scale);
+          before[static_cast<std::size_t>(j)] = slope.before * read(of_group.weight + j);
         });
       } else if (dweight != nullptr) {
-        slopes_of<true, T>(unit, dy, mine.weight, mine.bias, mean, inverse, norm.relu, before.data(), dweight,
-                           dweight + columns, norm.hidden);
+        slopes_of<true, T>(unit, dy, of_group.weight, of_group.bias, mean, inverse, norm.relu, before.data(),
+                           dweight, dweight + columns, norm.hidden);
       } else {
-        slopes_of<false, T>(unit, dy, mine.weight, mine.bias, mean, inverse, norm.relu, before.data(),
+        slopes_of<false, T>(unit, dy, of_group.weight, of_group.bias, mean, inverse, norm.relu, before.data(),
                             nullptr, nullptr, norm.hidden);
       }
       V sums[2];
@@ -203,7 +203,7 @@ void gradient(const UnitNormGradient& of, std::int64_t part) {
         first += x, second += x * (unit[j] - mean) * inverse;
       });
       const V a = sums[0] / static_cast<V>(norm.hidden), b = sums[1] / static_cast<V>(norm.hidden);
-      mine.each_place([&](std::int64_t j, std::int64_t place) {
+      of_group.each_place([&](std::int64_t j, std::int64_t place) {
         write(dz + place,
               inverse * (before[static_cast<std::size_t>(j)] - a - (unit[j] - mean) * inverse * b));
       });

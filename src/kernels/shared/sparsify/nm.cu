@@ -21,12 +21,12 @@ cudaError_t launch_vectors(const Sparsify& call, std::int64_t n) {
   return launch_kernel(shape, nm_vectors_kernel<E, kM>, matrix, static_cast<int>(n), spans);
 }
 
-/// each: groups per thread block at a time.
+/// block_groups: groups per thread block at a time.
 template <class E>
-cudaError_t launch_groups(const Sparsify& call, const Matrix<E>& matrix, const Groups& groups, int each,
-                          void (*kernel)(Matrix<E>, Groups)) {
+cudaError_t launch_groups(const Sparsify& call, const Matrix<E>& matrix, const Groups& groups,
+                          int block_groups, void (*kernel)(Matrix<E>, Groups)) {
   const LaunchShape shape{
-      .grid = blocks_for(core::ceil_div(groups.all, std::int64_t{each}), call.multiprocessors),
+      .grid = blocks_for(core::ceil_div(groups.all, std::int64_t{block_groups}), call.multiprocessors),
       .block = kThreads,
       .stream = static_cast<cudaStream_t>(call.stream)};
   return launch_kernel(shape, kernel, matrix, groups);
@@ -47,8 +47,8 @@ cudaError_t launch(const Sparsify& call) {
   }
   const std::int64_t across = core::ceil_div(matrix.cols, m);
   const Groups groups{n, m, across, matrix.rows * across};
-  const auto with = [&](int each, void (*kernel)(Matrix<E>, Groups)) {
-    return launch_groups(call, matrix, groups, each, kernel);
+  const auto with = [&](int block_groups, void (*kernel)(Matrix<E>, Groups)) {
+    return launch_groups(call, matrix, groups, block_groups, kernel);
   };
   if (m <= 4) return with(kThreads / 4 * kGroupsEach, nm_lanes_kernel<E, 4>);
   if (m <= 8) return with(kThreads / 8 * kGroupsEach, nm_lanes_kernel<E, 8>);

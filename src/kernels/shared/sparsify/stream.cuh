@@ -96,9 +96,10 @@ __global__ void __launch_bounds__(kThreads)
   reader.report();
 }
 
-/// Thread blocks of a kernel that walks over tiles. each: thread blocks per multiprocessor.
-inline unsigned blocks_for(std::int64_t tiles, int multiprocessors, int each = 4) {
-  return static_cast<unsigned>(std::min<std::int64_t>(tiles, std::int64_t{multiprocessors} * each));
+/// Thread blocks of a kernel that walks over tiles.
+inline unsigned blocks_for(std::int64_t tiles, int multiprocessors, int per_multiprocessor = 4) {
+  return static_cast<unsigned>(
+      std::min<std::int64_t>(tiles, std::int64_t{multiprocessors} * per_multiprocessor));
 }
 
 template <class E, class Stays>

@@ -182,8 +182,9 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
   }
   if (digits.left == digits.count) return;
   // The list is in index order, so the first of equal keys stay.
-  const int each = (listed + kFinishThreads - 1) / kFinishThreads,
-            begin = min(static_cast<int>(threadIdx.x) * each, listed), end = min(begin + each, listed);
+  const int per_thread = (listed + kFinishThreads - 1) / kFinishThreads,
+            begin = min(static_cast<int>(threadIdx.x) * per_thread, listed),
+            end = min(begin + per_thread, listed);
   unsigned own = 0;
   for (int i = begin; i < end; ++i) own += key_of<E>(words[i]) == digits.prefix;
   unsigned through = sum_through(own);

@@ -149,7 +149,7 @@ class OuterRun {
     }
   }
 
-  // Multiplies the blocks [first, last) of block row r that belong to `mine`.
+  // Multiplies the blocks [first, last) of block row r that belong to `range`.
   void row(const Chunk& chunk, std::int64_t r, std::int64_t first, std::int64_t last, Range range) const {
     const std::int64_t pieces = (last - first) * pieces_per_block_;
     for (std::int64_t piece = 0; piece < pieces; piece += wide_) {

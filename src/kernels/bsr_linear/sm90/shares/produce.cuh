@@ -68,11 +68,11 @@ __device__ __forceinline__ void produce(const Params& params, const Lists& lists
   unsigned parity = 1;
   while (cursor.more) {
     // Find the pieces.
-    const int pieces = min(kPieces, cursor.end_piece - cursor.piece);
+    const int chunk_pieces = min(kPieces, cursor.end_piece - cursor.piece);
     std::int32_t x_column[kPieces] = {}, w_row[kPieces] = {}, in_block[kPieces] = {};
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      if (i >= pieces) break;
+      if (i >= chunk_pieces) break;
       const int piece = cursor.piece + i;
       const std::int32_t block = cursor.first + (piece >> params.pieces_log2);
       in_block[i] = (piece & ((1 << params.pieces_log2) - 1)) * kChunk;
@@ -83,23 +83,23 @@ __device__ __forceinline__ void produce(const Params& params, const Lists& lists
         w_row[i] = (block << params.side_log2) + cursor.strip * C::kStrip;
       }
     }
-    const Record record = record_of<C>(params, cut, cursor, max(pieces, 0));
+    const Record record = record_of<C>(params, cut, cursor, max(chunk_pieces, 0));
     if (record.end == kAdds) others = record.last - share;
     // Wait until the stage is free, and start its copies.
     ptx::mbarrier_wait(empty + stage * 8, parity);
     if (ptx::elect_lane()) {
       shared.records[stage] = record;
       const std::uint32_t barrier = full + stage * 8, to = ring + stage * C::kStageBytes;
-      ptx::mbarrier_arrive_expect_tx(barrier, max(pieces, 0) * piece_bytes);
+      ptx::mbarrier_arrive_expect_tx(barrier, max(chunk_pieces, 0) * piece_bytes);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        if (i >= pieces) break;
+        if (i >= chunk_pieces) break;
         ptx::tma_load_2d(to + C::kXBytes + i * kPieceWBytes, &params.w,
                          C::kDx ? cursor.strip * C::kStrip : in_block[i], w_row[i], barrier);
         ptx::tma_load_2d(to + i * kPieceXStep, &params.x, x_column[i], first_token, barrier);
       }
     }
-    advance(params, lists, cursor, pieces);
+    advance(params, lists, cursor, chunk_pieces);
     if (++stage == C::kStages) {
       stage = 0;
       parity ^= 1;

@@ -21,11 +21,11 @@ struct Cursor {
 
 /// Goes to unit `offset` of the cursor's strip.
 __device__ __forceinline__ void enter(const Params& params, Cursor& cursor, int offset) {
-  const int pieces = cursor.pieces(params), taken = min(cursor.left, pieces + 1 - offset);
-  cursor.left -= taken;
+  const int pieces = cursor.pieces(params), units = min(cursor.left, pieces + 1 - offset);
+  cursor.left -= units;
   cursor.piece = cursor.first_piece = max(offset - 1, 0);
-  cursor.end_piece = max(offset + taken - 1, 0);
-  cursor.more = taken > 0 && (pieces == 0 || cursor.piece < cursor.end_piece);
+  cursor.end_piece = max(offset + units - 1, 0);
+  cursor.more = units > 0 && (pieces == 0 || cursor.piece < cursor.end_piece);
 }
 
 __device__ __forceinline__ Cursor cursor_at(const Params& params, const Lists& lists, int block_row, int unit,
@@ -43,10 +43,10 @@ __device__ __forceinline__ Cursor cursor_at(const Params& params, const Lists& l
   return cursor;
 }
 
-/// Advances past a chunk of `taken` pieces.
+/// Advances past a chunk of `chunk_pieces` pieces.
 __device__ __forceinline__ void advance(const Params& params, const Lists& lists, Cursor& cursor,
-                                        int pieces) {
-  cursor.piece += pieces;
+                                        int chunk_pieces) {
+  cursor.piece += chunk_pieces;
   if (cursor.piece < cursor.end_piece) return;
   cursor.more = false;
   if (cursor.left == 0) return;
@@ -59,13 +59,13 @@ __device__ __forceinline__ void advance(const Params& params, const Lists& lists
   enter(params, cursor, 0);
 }
 
-/// The record of the chunk of `taken` pieces at the cursor.
+/// The record of the chunk of `chunk_pieces` pieces at the cursor.
 template <class C>
 __device__ __forceinline__ Record record_of(const Params& params, const Cut& cut, const Cursor& cursor,
-                                            int taken) {
-  Record record{kInside, taken * (C::kPiece / 16),
+                                            int chunk_pieces) {
+  Record record{kInside, chunk_pieces * (C::kPiece / 16),
                 (cursor.block_row << params.side_log2) + cursor.strip * C::kStrip, 0};
-  if (cursor.piece + taken < cursor.end_piece) return record;
+  if (cursor.piece + chunk_pieces < cursor.end_piece) return record;
   const int pieces = cursor.pieces(params);
   record.end = cursor.first_piece > 0 ? kContinues : cursor.end_piece == pieces ? kComplete : kAdds;
   if (record.end == kAdds)

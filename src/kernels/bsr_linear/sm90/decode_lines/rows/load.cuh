@@ -41,10 +41,10 @@ class TokenReader {
   }
 
   /// Loads the lane's share of columns k .. k + 31. Columns past the last give zeros (the number of columns
-  /// is a multiple of 8), and so does everything if not `there`.
-  __device__ __forceinline__ void load(Tokens<C>& x, int k, bool there) const {
+  /// is a multiple of 8), and so does everything if not `exists`.
+  __device__ __forceinline__ void load(Tokens<C>& x, int k, bool exists) const {
     k += first_;
-    const bool inside = there && k < cols_;
+    const bool inside = exists && k < cols_;
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t)
       x[t] = ptx::ld_global_if(

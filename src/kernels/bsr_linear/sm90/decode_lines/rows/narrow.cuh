@@ -86,13 +86,13 @@ class NarrowWalk {
   }
 
   /// Columns past the last give zeros; their number is a multiple of 8.
-  __device__ __forceinline__ void load_x(Operands& operands, int column, bool there) const {
-    there = there && column * 16 < columns_in_;
+  __device__ __forceinline__ void load_x(Operands& operands, int column, bool exists) const {
+    exists = exists && column * 16 < columns_in_;
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
       const char* from =
           static_cast<const char*>(params_.x) + (x_[t] + static_cast<std::uint32_t>(column) * 32);
-      operands.x[t] = ptx::ld_global_if(there, reinterpret_cast<const uint2*>(from));
+      operands.x[t] = ptx::ld_global_if(exists, reinterpret_cast<const uint2*>(from));
     }
   }
 

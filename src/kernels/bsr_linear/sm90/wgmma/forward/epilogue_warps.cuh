@@ -115,19 +115,19 @@ __device__ __forceinline__ void activate_unit(const Params& params, std::uint32_
                                               BeforeStore before_store) {
   constexpr int kBytes = Quarter<T>::kBytes;
   epilogue::with_activation<true>(params.activation, [&](auto function) {
-    const std::uint32_t mine = boxes + threadIdx.x % 32 * 16;
+    const std::uint32_t lane_row = boxes + threadIdx.x % 32 * 16;
     Quarter<T> even, odd;  // one is loaded while the other is activated
-    even.load(mine);
+    even.load(lane_row);
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-      const std::uint32_t here = mine + half * 2 * kBytes;
-      odd.load(here + kBytes);
+      const std::uint32_t half_row = lane_row + half * 2 * kBytes;
+      odd.load(half_row + kBytes);
       even.activate(function);
       if (half == 0) before_store();
-      even.store(here);
-      if (half == 0) even.load(here + 2 * kBytes);
+      even.store(half_row);
+      if (half == 0) even.load(half_row + 2 * kBytes);
       odd.activate(function);
-      odd.store(here + kBytes);
+      odd.store(half_row + kBytes);
     }
   });
 }
