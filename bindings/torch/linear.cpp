@@ -114,7 +114,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& pac
 
 namespace {
 
-// dW as a new tensor, or added to `sum`, which errors call `name`; returns the tensor written.
+// dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
 Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& packed,
                        std::int64_t blocks, std::int64_t block_rows, std::int64_t block_cols,
                        std::int64_t row, bool strict, bool tf32, std::int64_t digest,

@@ -62,18 +62,18 @@ Gradient gradient_of(const char* op, const Tensor& dy, const std::optional<Tenso
                      Activation activation, int device, bool need_bias) {
   const Executor executor = torch_executor(device);
   const Matrix grad = matrix_of(op, "dy", dy);
-  Matrix saved_matrix{dy, {}};
+  Matrix kept{dy, {}};
   MatrixView dz_view;
   Gradient result{dy, {}};
   if (activation != Activation::none) {
-    saved_matrix = matrix_of(op, "saved", *saved);
+    kept = matrix_of(op, "saved", *saved);
     result.dz = new_like(op, dy, sizes_of(dy));
     dz_view = writable(result.dz, grad.view.dtype, grad.view.rows, grad.view.cols);
   }
   if (need_bias) result.dbias = new_like(op, dy, {grad.view.cols});
   const bool scratch = need_bias || device < 0;
   const Scratch workspace(op, scratch ? ops::activation_gradient_workspace(grad.view, executor) : 0, device);
-  ops::activation_gradient(grad.view, activation, saved_matrix.view, dz_view,
+  ops::activation_gradient(grad.view, activation, kept.view, dz_view,
                            need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace.span(),
                            executor);
   return result;
@@ -122,7 +122,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
     core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor",
                "pass both, or neither");
   if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
-  // Differentiate through the activation and the bias.
+  // Go back through the activation and the bias.
   Gradient gradient{dy, {}};
   if (activation != Activation::none || need_bias)
     gradient = gradient_of(op, dy, saved, activation, device, need_bias);
