@@ -29,7 +29,7 @@ enum class Activation : std::uint8_t {
 struct ActivationRow {
   Activation activation;
   const char* name;        // in plans and errors
-  const char* torch_name;  // what the PyTorch front calls it
+  const char* torch_name;  // in the PyTorch front
 };
 
 /// The table, indexed by code.

@@ -50,8 +50,8 @@ struct Conv {
   using Problem = bsr_conv::Problem;
   using Args = bsr_conv::Args;
   using Schedule = sparseloom::Schedule;
-  /// What a row's own epilogue has beside a bias, and forward's activation. The call does the rest in a pass
-  /// over what the row wrote.
+  /// The operations of a row's own epilogue besides a bias and forward's activation. The call does the others
+  /// in a pass over the row's result.
   struct Traits {
     bool activates_dx = true, adds_residual = true;
   };

@@ -36,14 +36,14 @@ struct AlignmentTraits {
   }
 };
 
-/// The refusal of operands that are less aligned than a row needs them.
+/// The refusal of operands that are less aligned than the row needs.
 SPARSELOOM_API Refusal refuse_misaligned(Aligned needs, const CommonProblem& problem);
 
-/// The refusal of an index of which only a part is stored (Facts::moving), on CUDA: the host does not know
-/// then how many blocks there are.
+/// The refusal, on CUDA, of an index that is stored in part (Facts::moving): the host does not know its
+/// number of blocks.
 SPARSELOOM_API Refusal refuse_moving(bool follows_index, const CommonProblem& problem);
 
-/// Forward, dX and dW of f32, f16, bf16 and f64, which Problem::direction tells apart.
+/// Forward, dX and dW (Problem::direction) of f32, f16, bf16 and f64.
 struct Linear {
   static constexpr const char* kName = "bsr_linear";
   using Problem = sparseloom::Problem;

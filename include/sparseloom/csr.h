@@ -46,7 +46,7 @@ struct Csr {
                                     std::int64_t begin, std::int64_t end);
 
   /// Throws Error naming the first row whose bounds do not ascend, or the first element whose column is not
-  /// behind the one before it or lies outside of the matrix. Reads crow and col.
+  /// greater than the previous one or lies outside the matrix. Reads crow and col.
   SPARSELOOM_API static void validate(const char* op, const View& w);
 };
 

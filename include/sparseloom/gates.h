@@ -1,6 +1,6 @@
-// Gates: factors for the stored blocks of a weight, of which a zero leaves its block out. The blocks with
-// another gate are written as a weight of their own, times their gates, and all products are those of that
-// weight: forward, dX and dW take time for live blocks alone.
+// Gates: factors for the stored blocks of a weight; a zero leaves its block out. The other blocks are written
+// as a weight of their own, times their gates, and all products use that weight: forward, dX and dW take time
+// for live blocks only.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 namespace sparseloom {
 
 /// The blocks whose gate is not zero, in the order of the weight: a packed index (packed_index.h) and values
-/// with room for all of the weight's blocks, of which the first crow[block_rows] are used. The lists of the
-/// others, the free slots, are zero; their values are zero on the CPU and undefined on CUDA. Plan its
-/// products with Facts::moving, since the host does not know how many blocks there are.
+/// with room for all of the weight's blocks; the first crow[block_rows] are used. The list entries of the
+/// others, the free slots, are zero; their values are zero on the CPU and undefined on CUDA. Plan products
+/// with Facts::moving, since the host does not know the number of blocks.
 struct GatedBlocks {
   std::int32_t* index;  // [index_segments(..).size] for the weight's number of blocks
   void* values;         // [blocks, bm, bn]
@@ -49,8 +49,8 @@ struct GateGradients {
 };
 
 /// dvalues = gate * gradient, rounded once, and dgates = sum(gradient * values) over each block, in fp32, in
-/// a fixed order; zero for blocks whose gate is zero, of which there is no gradient. Throws Error on a dtype
-/// that gate_blocks does not take, an unsupported block, and a null pointer where null has no meaning.
+/// a fixed order; zero for blocks whose gate is zero, which have no gradient. Throws Error for a dtype that
+/// gate_blocks does not support, an unsupported block, and a null pointer where null has no meaning.
 SPARSELOOM_API void gate_gradients(const GateGradients& call, const Executor& executor);
 
 }  // namespace sparseloom

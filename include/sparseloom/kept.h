@@ -1,8 +1,7 @@
-// Memory of what a process keeps for long and makes in small pieces, apart from the heap.
-//
-// A piece in the heap would pin it: a plan is made for each number of tokens, between results that grow with
-// that number, and the memory of a freed result below a plan fits no larger one. A sequence that grew by a
-// token a call held 1.9 GB so.
+// Memory for small objects that a process keeps for long, apart from the heap.
+// || Such an object would pin the heap: a plan is made for each number of tokens, between results that grow
+// with that number, and the memory of a freed result below a plan fits no larger one. A sequence that grew by
+// one token per call held 1.9 GB that way.
 #pragma once
 
 #include <concepts>

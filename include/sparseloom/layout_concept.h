@@ -1,6 +1,5 @@
-// Layout: what a weight's layout must say of itself, so that the generic kernels multiply with it. A layout
-// of your own includes this header and nothing else of the library; linear_of.h multiplies with it, and
-// docs/add_a_layout.md shows one.
+// Layout: the functions of a weight's layout that the generic kernels need. A layout of your own includes
+// only this header of the library; linear_of.h multiplies with it, and docs/add_a_layout.md shows one.
 #pragma once
 
 #include <concepts>
@@ -20,7 +19,8 @@ namespace sparseloom {
 ///   rows(view), cols(view)              out features and in features
 ///   stored(view)                        slots, padding included: the elements of the array of values
 ///   for_each_in_row(view, row, f)       calls f(col, slot) for each stored element of a row, never for
-///   padding unpack(view, values, dense, begin, end)
+///                                       padding
+///   unpack(view, values, dense, begin, end)
 ///                                       writes the rows [begin, end) of `dense` [rows, cols], which has the
 ///                                       dtype of the values: the stored elements and zero elsewhere. It
 ///                                       copies bytes and never multiplies, and writes nothing between rows.
@@ -28,12 +28,12 @@ namespace sparseloom {
 ///                                       no valid index
 ///
 /// It may also have shape(view), an int64 of numbers of its own (the sides of its groups, say), which its
-/// rows find in the problem; and beside it visit_ns(shape), the nanoseconds that for_each_in_row takes for a
-/// slot where it has to search, for the prediction of `reference`; and has_memory(view), whether all arrays
-/// that its sizes ask for are there, which is looked at before each product.
+/// rows find in the problem; visit_ns(shape), the nanoseconds per slot of a for_each_in_row that searches,
+/// for the prediction of `reference`; and has_memory(view), whether all arrays that its sizes need exist,
+/// which is checked before each product.
 ///
-/// for_each_in_row visits a slot in one row alone and a column at most once per row, in ascending order,
-/// which is the order of every sum. Only validate may throw. All of them are called from several threads at
+/// for_each_in_row visits each slot in exactly one row and a column at most once per row, in ascending order,
+/// which is the order of every sum. Only validate may throw. All functions are called from several threads at
 /// once, and only validate is called with a View that may be invalid.
 template <class L>
 concept Layout = std::is_trivially_copyable_v<typename L::View> &&

@@ -1,7 +1,7 @@
 // MatmulArgs: the operands of one product, as a kernel gets them.
 //
-// CUDA kernels include this and the Schedule, but neither Problem nor Plan: what a plan knows may change
-// without compiling them again.
+// CUDA kernels include this and the Schedule, but neither Problem nor Plan: these may change without
+// compiling the kernels again.
 #pragma once
 
 #include <cstddef>

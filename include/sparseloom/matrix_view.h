@@ -30,9 +30,9 @@ struct MatrixView {
   operator ConstMatrixView() const noexcept { return {data, dtype, rows, cols, stride}; }
 };
 
-/// Whether an address, or the base of a matrix and the distance between its rows (of which a single row has
-/// none), are multiples of 16 bytes. Null is. A matrix of at most 64 rows must also lie within 2 GB, since
-/// kernels for small batches count its bytes in 32 bits.
+/// Whether an address, or the base of a matrix and the distance between its rows (if it has several), are
+/// multiples of 16 bytes. Null is. A matrix of at most 64 rows must also lie within 2 GB, since kernels for
+/// small batches count its bytes in 32 bits.
 inline bool is_aligned(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
 }

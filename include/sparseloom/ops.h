@@ -58,7 +58,7 @@ SPARSELOOM_API std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& 
                                                            const Executor& executor,
                                                            const std::string& kernel = {});
 
-/// Names of all kernels in registry order: those of this build, of which `reference` is the last, and those
+/// Names of all kernels in registry order: those of this build, the last of which is `reference`, and those
 /// from outside (extension.h).
 SPARSELOOM_API std::vector<std::string> kernel_names();
 
@@ -115,7 +115,7 @@ SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const
                               const IndexView& index, void* dvalues, std::span<std::byte> workspace,
                               const Executor& executor);
 
-/// pack and unpack (layout.h) on the executor's device: the memory behind dense, index and values lies there.
+/// pack and unpack (layout.h) on the executor's device, which has the memory of dense, index and values.
 /// On a CUDA device the copy is queued on the stream and not waited for. Throw Error when shapes differ, when
 /// the dtype is 8-bit on a CUDA device, or when the device has no kernels.
 SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values,

@@ -33,7 +33,7 @@ constexpr IndexSegments index_segments(std::int64_t block_rows, std::int64_t blo
   return s;
 }
 
-/// The column index behind a row index whose crow is the beginning of a packed index.
+/// The column index that follows a row index whose crow is the beginning of a packed index.
 inline TransposedView column_index(const IndexView& index) noexcept {
   const IndexSegments s = index_segments(index.block_rows(), index.block_cols(), index.blocks);
   return {index.crow + s.ccol, index.crow + s.row, index.crow + s.slot};

@@ -14,9 +14,9 @@ namespace sparseloom::pattern {
 /// Step t goes from the block columns to the block rows of patterns[t]; after the last pattern the first
 /// follows again.
 ///
-/// `steps` is the number of shares. 0 stands for one pass through the patterns; of a single pattern, for as
-/// many steps as raise the share (at least one). Throws Error for no pattern, for negative steps, and where a
-/// pattern does not take what the one before it gives (as many features, in blocks of one size).
+/// `steps` is the number of shares. 0 stands for one pass through the patterns; for a single pattern, for as
+/// many steps as raise the share (at least one). Throws Error for no pattern, for negative steps, and if the
+/// inputs of a pattern are not the outputs of the previous one (as many features, in blocks of one size).
 SPARSELOOM_API std::vector<double> mixing(std::span<const BlockPattern> patterns, std::int64_t steps = 0);
 
 /// The number of steps that a signal takes from block `start` to each block of a square grid, by the shortest

@@ -26,12 +26,12 @@ SPARSELOOM_API const char* name_of(Activation activation) noexcept;
 /// mean: 2, 3, 5, 9.
 enum class Longest : std::uint8_t { even, chance, twice, thrice, five, nine, more };
 
-/// What the choice of a kernel may know of a pattern beside its shape and its number of blocks: only what
-/// some kernel's row reads, because layers of one shape share a plan, and a graph that was compiled for one
-/// of them serves the others, where these agree. (Classes of the plain ratio, without `chance`, were tried
-/// here: 24 balanced patterns of one shape then fell into several, by their block columns.)
+/// The facts of a pattern that the choice of a kernel may depend on, besides its shape and its number of
+/// blocks: only those that some kernel's row reads, because layers of one shape share a plan, and a graph
+/// that was compiled for one of them serves the others, if these agree. (Classes of the plain ratio, without
+/// `chance`, were tried: 24 balanced patterns of one shape then had several classes, by their block columns.)
 struct Facts {
-  bool known = false;        // false: nobody looked at the pattern, and the members below say nothing
+  bool known = false;        // false: the pattern was not read, and the members below are meaningless
   bool uneven_rows = false;  // some block row has more than 1.5 times the mean number of blocks
   Longest longest_row = Longest::chance;
   Longest longest_column = Longest::chance;

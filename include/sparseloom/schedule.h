@@ -1,9 +1,9 @@
-// Schedule: all that a row chose for a product of a linear layer, before the launch.
+// Schedule: everything that a row chose for a product of a linear layer, before the launch.
 //
-// One struct serves every row, in CUTLASS's words: a row sets what it chooses and leaves the rest at 0, "as
-// the kernel has it". So one function prints the schedule of any plan, and two kernels can be compared member
-// by member. Rejected: bytes that each row reads as a struct of its own. Each row would need a cast and a
-// printer, and the same choice would get a name in each.
+// One struct serves every row, in CUTLASS's words: a row sets its choices and leaves the rest at 0, "as the
+// kernel has it". So one function prints the schedule of any plan, and two kernels can be compared member by
+// member. Rejected: bytes that each row reads as a struct of its own. Each row would need a cast and a
+// printer, and the same choice would have a name in each.
 #pragma once
 
 #include <compare>
@@ -15,13 +15,13 @@
 namespace sparseloom {
 
 /// How a kernel reads the dense operand. It multiplies a group of `block_rows` block rows (dx: block columns)
-/// at a time. Along the reduction it reads the operand in units of `span` blocks, each of which it reads if
-/// any block row of the group stores a block there.
+/// at a time. Along the reduction it reads the operand in units of `span` blocks, and only the units in which
+/// any block row of the group stores a block.
 struct BlockRowGroups {
   // block_rows = 0: the order must not change.
   int block_rows = 1, span = 1;
-  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run side by
-  // side.
+  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run
+  // concurrently.
   int step = 1;
   // Consecutive block rows of W that form one block row of the kernel and of the order (merged blocks).
   int fold = 1;
@@ -39,19 +39,20 @@ struct Schedule {
   /// The tile of a thread block, m x n outputs and k of the reduction at a time: tokens x outputs x inputs in
   /// forward, tokens x inputs x outputs in dx, outputs x inputs x tokens in dw.
   std::int32_t tile_m = 0, tile_n = 0, tile_k = 0;
-  /// Equal slices of the reduction, whose sums are added up in a pass of their own.
+  /// Equal segments of the reduction, whose sums are added up in a pass of their own.
   std::int32_t split_k = 0;
   /// Thread blocks of a cluster, which share a tile and add up its sums.
   std::int32_t cluster = 0;
-  /// Thread blocks of the launch, which take tiles in turn; 0: as many as there are tiles or places.
+  /// Thread blocks of the launch; each computes tiles in turn. 0: one per tile, or as many as run at one
+  /// time.
   std::int32_t grid = 0;
   /// N tiles that all M tiles pass over before the next ones begin; 0: all.
   std::int32_t chunk_n = 0;
   /// M tile p begins with N tile p * stride_n; 0: each M tile begins with the first.
   std::int32_t stride_n = 0;
-  /// Tiles that a thread block takes one after the other.
+  /// Tiles that a thread block computes one after the other.
   std::int32_t tiles_in_turn = 0;
-  /// Tiles that a thread block takes at once, each by warps of its own.
+  /// Tiles that a thread block computes at once, each by warps of its own.
   std::int32_t tiles_at_once = 0;
   /// Warps of a thread block, or of each of its tiles at once.
   std::int32_t warps = 0;

@@ -26,9 +26,9 @@ SPARSELOOM_API void semi24_pack(const ConstMatrixView& dense, void* values, std:
 SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
                                   const Executor& executor);
 
-/// mask [w.rows, w.cols], row-major <- whether the pruning keeps the element. A tile or group that the border
-/// cuts is completed by zeros, of which nothing is kept. w is f32, f16, bf16 or f64 and lies on the CPU. The
-/// result does not depend on the number of threads. Throws Error on other dtypes.
+/// mask [w.rows, w.cols], row-major <- whether the pruning keeps the element. A tile or group at the border
+/// is completed by zeros, none of which is kept. w is f32, f16, bf16 or f64 and lies on the CPU. The result
+/// does not depend on the number of threads. Throws Error for other dtypes.
 SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask,
                                  const Executor& executor);
 

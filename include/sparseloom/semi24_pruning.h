@@ -21,8 +21,8 @@ enum class Semi24Pruning : std::uint8_t {
   transposable_exact,
 };
 
-/// Where semi24_compress (semi24_ops.h) writes what it makes of a weight [rows, cols]; each is dense and
-/// row-major. The first three are always written; the last two are both null where W^T is not asked for.
+/// Where semi24_compress (semi24_ops.h) writes its results for a weight [rows, cols]; each is dense and
+/// row-major. The first three are always written; the last two are both null if W^T is not requested.
 struct Semi24Compressed {
   void* values = nullptr;                        // as semi24_pack, of the weight's dtype
   std::uint8_t* positions = nullptr;             // as semi24_pack

@@ -19,18 +19,18 @@ namespace sparseloom {
 SPARSELOOM_API std::size_t sparsify_workspace(const ConstMatrixView& dense, const SparsifierSpec& spec,
                                               const Executor& executor);
 
-/// Writes which elements of `dense` stay, as the sparsify of sparsifiers.h does. Matrix, result and
-/// workspace, which is aligned to 16 bytes, lie on the executor's device and do not overlap. On CUDA the work
-/// is queued on the stream, and nothing waits.
+/// Writes which elements of `dense` stay, like the sparsify of sparsifiers.h. Matrix, result and workspace,
+/// which is aligned to 16 bytes, lie on the executor's device and do not overlap. On CUDA the work is queued
+/// on the stream, and nothing waits.
 ///
-/// On CUDA the same elements stay, but for blocks: each thread of a group adds every so many of a block's
-/// elements in fp64, and the threads' sums are added pairwise, in the same order every time. The CPU adds
-/// them in the order of rows, so that sums that are not exact in fp64 may round to another fp32 number.
+/// On CUDA the same elements stay, except for blocks: each thread of a group adds every n-th element of a
+/// block in fp64, and the threads' sums are added pairwise, in the same order every time. The CPU adds them
+/// in the order of rows, so that sums that are not exact in fp64 may round to another fp32 number.
 ///
-/// There streaming selections read the matrix once; keep_all and random_fraction do not where only the mask
-/// is asked for. per_block_nm reads it once, but groups of more than 32 KiB once for each 8 bits of a dtype's
-/// magnitude and once more. scalar_fraction reads it twice; where more elements have the leading 15 bits of
-/// the last one that stays than the list has room for, f32 up to two times more and f64 up to four.
+/// On CUDA, streaming selections read the matrix once; keep_all and random_fraction do not read it if only
+/// the mask is requested. per_block_nm reads it once, but groups of more than 32 KiB once for each 8 bits of
+/// a dtype's magnitude and once more. scalar_fraction reads it twice; if more elements than the list can hold
+/// have the leading 15 bits of the last one that stays, f32 up to two times more and f64 up to four.
 /// blockwise_fraction reads it once to score, and once more for values.
 ///
 /// Throws Error as that sparsify does, on a workspace that does not fit, and on CUDA on groups of 2^31

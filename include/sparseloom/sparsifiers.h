@@ -1,12 +1,12 @@
-// Sparsifiers: which single elements of a dense matrix stay. They differ in how much has to be read before it
+// Sparsifiers: which single elements of a dense matrix stay. They differ in how much must be read before it
 // is known whether an element stays (STen, Ivanov et al. 2023, arXiv 2304.07613):
 //
 //   kind           decides by           reads of the matrix  memory beside the result
-//   streaming      the element alone    1                    O(1)
+//   streaming      the element          1                    O(1)
 //   blocking       its block            2                    O(elements of a block)
-//   materialising  all elements         2                    O(what stays)
+//   materialising  all elements         2                    O(elements that stay)
 //
-// So on the CPU; sparsifier_ops.h says what differs on a GPU.
+// This holds for the CPU; sparsifier_ops.h has the differences on a GPU.
 //
 // Magnitudes are compared and the sign never decides. NaN counts as Inf. Of equal magnitudes the element with
 // the lowest index in row-major order stays. Results do not depend on the number of threads.

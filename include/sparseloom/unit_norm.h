@@ -1,6 +1,6 @@
-// A LayerNorm between the steps of a recurrent cell, with what the cell does to its result: an input that
-// scales or is added to some units, and relu. Pointwise passes of their own would take more time than the
-// sparse product before them.
+// A LayerNorm between the steps of a recurrent cell, with the cell's operations on its result: an input that
+// scales or is added to some units, and relu. Separate pointwise passes would take more time than the sparse
+// product before them.
 #pragma once
 
 #include <cstdint>

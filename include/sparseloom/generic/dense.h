@@ -5,8 +5,7 @@
 //   dx       dX = dY D
 //
 // Every call scatters W, and the prediction includes the cost. Keeping D would silently double the layer's
-// memory: that is for a caller who asks for it. Of MatmulArgs they read operands and epilogue alone, as in
-// reference.h.
+// memory: a caller must ask for that. They read only operands and epilogue of MatmulArgs, as in reference.h.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@
 
 namespace sparseloom::kernels::generic {
 
-/// What the dense row on the CPU is judged by.
+/// The facts that decide on the dense row of the CPU.
 struct DenseProblem {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
@@ -44,19 +43,19 @@ inline const char* refuse_dense_on_cpu(const DenseProblem& p) noexcept {
   return nullptr;
 }
 
-/// Seconds that the pass behind the product takes for an element.
+/// Seconds per element of the pass after the product.
 inline constexpr double kEpilogueSeconds = 10e-9;
 
-/// The predicted time of the product with a D that lies there already.
+/// The predicted time of the product with an existing D.
 inline double predict_gemm_on_cpu_us(const DenseProblem& p) noexcept {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows);
   const double pass = p.has_epilogue_pass ? kEpilogueSeconds * m * rows / std::max(1, p.threads) : 0;
   return 1e6 * (2.0 * m * rows * static_cast<double>(p.cols) / p.gemm_flops + pass);
 }
 
-/// Bandwidth of the scatter over that of copies inside the last-level cache. D comes from memory to be
-/// written and goes back there before the product reads it. The median of 58 weights of .5 to 140 MB on a Zen
-/// 4 was a tenth.
+/// Bandwidth of the scatter over that of copies inside the last-level cache. D is read from memory to be
+/// written, and written back before the product reads it. The median of 58 weights of .5 to 140 MB on a Zen 4
+/// was a tenth.
 inline constexpr double kScatterShareOfCopy = 0.12;
 
 /// The predicted time of the row. The scatter writes every element of D once; the stored values are read
@@ -67,7 +66,7 @@ inline double predict_dense_on_cpu_us(const DenseProblem& p) noexcept {
   return 1e6 * bytes / rate + predict_gemm_on_cpu_us(p);
 }
 
-/// What a product by the dense row does to NaN, where it differs from the sparse kernels' rule.
+/// How NaN spreads in the dense row, unlike in the sparse kernels.
 inline constexpr const char* kDenseCaveat =
     "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output";
 
@@ -97,7 +96,7 @@ inline Gemm gemm_of(const MatmulArgs& args, const MatrixView& dense) {
   return product;
 }
 
-// The GEMM ends with the bias. A pass behind it does the rest of the epilogue: out <- act(out) + residual.
+// The GEMM ends with the bias. A later pass does the rest of the epilogue: out <- act(out) + residual.
 inline bool needs_epilogue_pass(const MatmulArgs& args) {
   return args.activation != Activation::none || args.residual != nullptr;
 }
@@ -116,15 +115,14 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 }
 
 /// Rows of D that one task writes. An executor may hand out indices one by one, for which single rows are too
-/// little; and 32 rows cut no block of a side up to 32, and leave a layer of 512 rows 16 tasks.
+/// little work; 32 rows cut no block of a side up to 32, and give a layer of 512 rows 16 tasks.
 inline constexpr std::int64_t kUnpackedRows = 32;
 
 /// Bytes of D that one thread writes in a microsecond: kScatterShareOfCopy of a Zen 4's copies, 42 GB/s.
 inline constexpr double kUnpackedBytesPerUs = 5e3;
 
-/// Forward and dX on the CPU: what the lent GEMM does, and beside it a parallel region for the scatter and
-/// one for what the GEMM leaves of the epilogue, where those are worth it. They are on either side of the
-/// GEMM, so that none can be part of another.
+/// Forward and dX on the CPU: the lent GEMM, one parallel region for the scatter and, if it is worth it, one
+/// for the rest of the epilogue. They are before and after the GEMM, so that they do not nest.
 template <Layout L>
 int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
   const MatrixView dense = dense_of<L>(args, w);

@@ -9,7 +9,7 @@ namespace sparseloom::core {
 
 /// IEEE binary16 and bfloat16. These are our own types rather than _Float16 and __bf16: g++ 12 has the first
 /// on some targets only and the second without arithmetic, and both depend on compiler flags, while these
-/// follow IEEE 754 alone.
+/// depend on IEEE 754 only.
 struct F16 {
   std::uint16_t bits = 0;
 };
@@ -31,8 +31,8 @@ constexpr float to_f32(F16 x) noexcept {
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
 }
 
-/// Rounds to nearest even. A NaN stays a NaN and is made quiet: truncating its payload alone could leave the
-/// bits of inf.
+/// Rounds to nearest even. A NaN stays a NaN and is made quiet: truncating its payload could leave the bits
+/// of inf.
 constexpr Bf16 to_bf16(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};

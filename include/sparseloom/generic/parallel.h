@@ -9,8 +9,8 @@
 
 namespace sparseloom::runtime {
 
-/// The executor; or one of the calling thread alone where a second thread, which has half of the work, would
-/// save less time than it takes to come: a fork of some 5 us, an estimate, and what threads are late. `us`:
+/// The executor, or one with only the calling thread if a second thread, which has half of the work, would
+/// save less time than it takes to start: a fork of some 5 us (an estimate) and the threads' delay. `us`:
 /// microseconds of the work on one thread.
 inline Executor if_worth_it(Executor executor, double us) noexcept {
   constexpr double kForkUs = 5;

@@ -7,8 +7,8 @@
 //   8-bit    the scaled forward product with the roundings of matmul_args.h; fp64 holds i8's sums exactly,
 //            and f8's sums are rounded to fp32 once
 //
-// Of MatmulArgs they read operands and epilogue alone: the View given beside it says what is stored. In
-// matmul_args.h, read "[stored(view)]" for "[blocks, bm, bn]".
+// They read only operands and epilogue of MatmulArgs: the View beside it has the index. In matmul_args.h,
+// read "[stored(view)]" for "[blocks, bm, bn]".
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ double forward_element(const MatmulArgs& args, const typename L::View& w, std::i
   const bool scaled = is_scaled(args.dtype);
   const double bias = args.bias ? load(scaled ? args.out_dtype : args.dtype, args.bias, o) : 0;
   double sum = scaled ? 0 : bias;
-  // The lambda has copies, which stay in registers: read through `args`, they take a fifth longer.
+  // The lambda has copies, which stay in registers: reading through `args` takes a fifth longer.
   L::for_each_in_row(
       w, o,
       [&, type = args.dtype, x = args.a, first = t * args.a_stride, values = args.values](
@@ -51,7 +51,7 @@ void forward(const MatmulArgs& args, const typename L::View& w, const Executor& 
   });
 }
 
-/// dX where the layout has a column index. It needs no workspace.
+/// dX if the layout has a column index. It needs no workspace.
 template <TransposedLayout L>
 void dx(const MatmulArgs& args, const typename L::View& w, const typename L::Transposed& transposed,
         const Executor& executor) {
