@@ -1,8 +1,9 @@
 // Products of block-sparse convolutions: check, plan and launch over the rows of bsr_conv.h.
 //
-//   const ConvShape shape = conv_shape("conv", images, axes);          // fills in what comes out
-//   const auto plan = plan_conv(describe_conv(index, shape, DType::bf16, Direction::forward), index,
-//   executor); conv(*plan, x, index, values, bias, y, workspace, executor);
+//   const ConvShape shape = conv_shape("conv", images, axes);          // fills in the output's extents
+//   const auto problem = describe_conv(index, shape, DType::bf16, Direction::forward);
+//   const auto plan = plan_conv(problem, index, executor);
+//   conv(*plan, x, index, values, bias, y, workspace, executor);
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,8 @@ struct ConvWindow {
 SPARSELOOM_API ConvShape conv_shape(const char* op, std::int64_t images, std::span<const ConvWindow> axes);
 
 /// A problem without an epilogue whose operands begin aligned and are contiguous, so that the bytes of their
-/// channels say whether every row is aligned. The index's arrays are not read. Throws Error for a dtype other
-/// than f32, f16 and bf16.
+/// channels decide whether every row is aligned. The index's arrays are not read. Throws Error for a dtype
+/// other than f32, f16 and bf16.
 SPARSELOOM_API bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, DType dtype,
                                                Direction direction);
 
@@ -40,21 +41,21 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
                                                          const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// The same without an index, for a program that only asks: the problem's facts are taken as they are.
+/// The same without an index, for a program that only asks: the problem's facts are used as they are.
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// What the lender's convolution with a dense W would take. In 16 bits it is taken to run at the rate of the
-/// lent GEMM, which is measured as in rates.h. On a CUDA device it is predicted by a fit to cuDNN's times. 0
-/// and 0: where no GEMM is lent on the CPU, and for fp32 on CUDA unless the problem allows TF32.
+/// The predicted time of the lender's convolution with a dense W. In 16 bits it is assumed to run at the rate
+/// of the lent GEMM, which is measured as in rates.h. On a CUDA device it is predicted by a fit to cuDNN's
+/// times. 0 and 0: on the CPU without a lent GEMM, and for fp32 on CUDA unless the problem allows TF32.
 SPARSELOOM_API bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem,
                                                    const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn], bias [rows] or null and a
-/// residual [out pixels, rows] or none; all of the plan's dtype. What the kernel's epilogue has not is done
-/// in a pass over y. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws Error where a
-/// shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could not be
-/// queued.
+/// residual [out pixels, rows] or none; all of the plan's dtype. A pass over y does what the kernel's
+/// epilogue does not support. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
+/// Error if a shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could
+/// not be queued.
 SPARSELOOM_API void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index,
                          const void* values, const Addends& addends, const MatrixView& y,
                          std::span<std::byte> workspace, const Executor& executor);

@@ -18,8 +18,8 @@ struct CsrView {
   std::int64_t rows = 0, cols = 0, stored = 0;
   const std::int32_t* crow = nullptr;
   const std::int32_t* col = nullptr;
-  // The same elements by column, which dX on a CUDA device needs: column c has the places [ccol[c],
-  // ccol[c + 1]); at place p, row[p] is the element's row, ascending in each column, and slot[p] its slot.
+  // The same elements by column, which dX on a CUDA device needs: column c has the entries [ccol[c], ccol[c +
+  // 1]); of entry p, row[p] is the element's row, ascending in each column, and slot[p] its slot.
   const std::int32_t* ccol = nullptr;
   const std::int32_t* row = nullptr;
   const std::int32_t* slot = nullptr;

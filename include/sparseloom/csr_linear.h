@@ -1,4 +1,4 @@
-// The verb "csr_linear": the linear layer on CSR weights (csr.h), planned as BSR's is. Beside LinearOf's rows
+// The verb "csr_linear": the linear layer on CSR weights (csr.h), planned like BSR's. Besides LinearOf's rows
 // `dense` and `reference` it has the library's fast ones (src/kernels/csr_linear).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace sparseloom {
 
-/// Forward, dX and dW. LinearOf has plan() and run(); values, and what dW writes, are [stored].
+/// Forward, dX and dW. LinearOf has plan() and run(); values, and the result of dW, are [stored].
 using CsrLinear = LinearOf<Csr>;
 
 }  // namespace sparseloom

@@ -1,4 +1,4 @@
-// Checks of CSR weights (csr.h) that a caller wants in front of every product.
+// Checks of CSR weights (csr.h) before a product.
 #pragma once
 
 #include "sparseloom/csr.h"
@@ -6,10 +6,9 @@
 
 namespace sparseloom {
 
-/// Csr::validate, unless the calling thread has validated this index lately: it knows indices by their
-/// addresses, sizes and content. `writes`, if it is not null, is how often the owner has written to the
-/// index: of large indices, that and a few samples then stand for the content. Index arrays in host memory
-/// only.
+/// Csr::validate, unless the calling thread has validated this index lately: it recognises indices by their
+/// addresses, sizes and content. `writes`, if it is not null, is the number of the owner's writes to the
+/// index: for large indices, that and a few samples stand for the content. Index arrays in host memory only.
 SPARSELOOM_API void csr_require_valid(const char* op, const CsrView& w,
                                       const std::uint64_t* writes = nullptr);
 

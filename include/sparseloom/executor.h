@@ -19,18 +19,18 @@ struct RangeBody {
   void operator()(std::int64_t begin, std::int64_t end) const { call(self, begin, end); }
 };
 
-/// One dense product C = op(A) op(B) (+ bias on every row). All matrices are row-major; op transposes where
-/// the flag says so; 16-bit types accumulate in fp32.
+/// One dense product C = op(A) op(B) (+ bias on every row). All matrices are row-major; op transposes if its
+/// flag is set; 16-bit types accumulate in fp32.
 struct Gemm {
   ConstMatrixView a;  // [m, k], or [k, m] when a_transposed
   ConstMatrixView b;  // [k, n], or [n, k] when b_transposed
-  // [m, n], overwritten. Of the dtype of a and b, or f32 (sums that were never rounded) where a dw on a CUDA
+  // [m, n], overwritten. Has the dtype of a and b, or f32 (sums that were never rounded) if a dw on a CUDA
   // device accumulates 16-bit a and b.
   MatrixView c;
   const void* bias = nullptr;  // [n] of c's dtype, or null; added before c is rounded
   bool a_transposed = false;
   bool b_transposed = false;
-  int device = -1;         // Executor::device: where all these matrices lie
+  int device = -1;         // Executor::device, which has all these matrices
   void* stream = nullptr;  // Executor::stream: the product must be queued on it
 };
 
@@ -60,12 +60,12 @@ struct Executor {
   /// Passed unchanged to the function pointers below.
   void* context = nullptr;
 
-  /// How many ranges one call is divided into. Results are bitwise the same for every value.
+  /// The number of ranges of one call. Results are bitwise the same for every value.
   int num_threads = 1;
 
-  /// How late the threads that parallel_for lends come at present, in microseconds, as far as the host knows:
-  /// beside busy processes they come when the scheduler lets them. A call is divided only if that saves more
-  /// time. Results do not depend on it.
+  /// The present delay of the threads that parallel_for lends, in microseconds, as far as the host knows:
+  /// beside busy processes it depends on the scheduler. A call is divided only if that saves more time.
+  /// Results do not depend on it.
   double late_us = 0;
 
   /// Runs body over a partition of [0, count). It may run any number of the ranges at once, must run each
@@ -80,9 +80,9 @@ struct Executor {
   /// The same for f8e4m3, on CUDA devices. Null: the plan refuses `dense` for f8e4m3.
   void (*scaled_gemm)(void* context, const ScaledGemm& product) = nullptr;
 
-  /// Ordinal of the CUDA device that the call's matrices, indices, values and workspace lie on; -1: the CPU.
-  /// A call on a device queues its work on `stream` (a cudaStream_t; null: the device's default stream) and
-  /// returns before that work is done. It never waits, and it leaves the thread's current device as it was.
+  /// Ordinal of the CUDA device of the call's matrices, indices, values and workspace; -1: the CPU. A call on
+  /// a device queues its work on `stream` (a cudaStream_t; null: the device's default stream) and returns
+  /// before that work is done. It never waits, and it does not change the thread's current device.
   int device = -1;
   void* stream = nullptr;
 
@@ -97,13 +97,13 @@ struct Executor {
     return executor;
   }
 
-  /// A process-wide pool of std::thread. It grows to the largest `num_threads` that was asked for (0: one
-  /// thread for each CPU this process may use).
+  /// A process-wide pool of std::thread. It grows to the largest requested `num_threads` (0: one thread for
+  /// each CPU this process may use).
   SPARSELOOM_API static Executor pool(int num_threads = 0);
 };
 
 /// Scratch memory in host memory for the calls of one thread, aligned to 64 bytes. It grows to the largest
-/// size asked for and keeps it.
+/// requested size and keeps it.
 class SPARSELOOM_API Workspace {
  public:
   /// At least `bytes` of scratch; the content is undefined. Throws std::bad_alloc when there is no memory.

@@ -1,5 +1,5 @@
-// LinearOf<L>: the three products of a linear layer on a layout of your own, planned as BSR's are, among the
-// generic rows and those that you add. A layout from outside needs this header alone:
+// LinearOf<L>: the three products of a linear layer on a layout of your own, planned like BSR's, among the
+// generic rows and those that you add. A layout from outside needs only this header:
 //
 //   using Linear = sparseloom::LinearOf<Ell>;
 //   auto problem = Linear::describe(view, Direction::forward, DType::f32, tokens);
@@ -29,20 +29,20 @@
 
 namespace sparseloom {
 
-/// What the choice of a row for a product on a layout depends on; of the pattern, the number of slots, and
-/// `shape` where the layout has one.
+/// The inputs of the choice of a row for a product on a layout; of the pattern, the number of slots, and
+/// `shape` if the layout has one.
 struct LinearProblem {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   std::int64_t m = 0, rows = 0, cols = 0;  // tokens, out features, in features
   std::int64_t stored = 0;                 // slots of the values
-  std::int64_t shape = 0;                  // L::shape(view): numbers of the layout's own; else 0
+  std::int64_t shape = 0;                  // L::shape(view): numbers of the layout's own, otherwise 0
   bool bias = false;
   Activation activation = Activation::none;  // forward only
   bool residual = false;                     // forward only
   bool strict = false;                       // forbids the rows `dense` and `reference`
   // All operands lie at multiples of 16 bytes, and so do the rows of the dense ones. Some rows on CUDA
-  // devices need it; the caller, who knows the addresses, says where it does not hold.
+  // devices need it; the caller, who knows the addresses, clears it if that does not hold.
   bool aligned = true;
   // plan() takes these from the executor.
   int threads = 1, device = -1;
@@ -50,16 +50,15 @@ struct LinearProblem {
   Rates rates = {};
 };
 
-/// What LinearOf<L> and Semi24Scaled refuse of a problem and of a call whatever the layout is, in the name of
-/// the verb: sizes, dtypes and epilogues that no product has; null operands, rows closer together than their
-/// elements are many, another device than planned, and a workspace that does not fit.
+/// The refusals of LinearOf<L> and Semi24Scaled for a problem and for a call on any layout, in the name of
+/// the verb: sizes, dtypes and epilogues that no product supports; null operands, row strides below the
+/// number of columns, another device than planned, and a workspace that does not fit.
 SPARSELOOM_API void require_linear_problem(const char* verb, const LinearProblem& problem);
 SPARSELOOM_API void require_linear_call(const char* verb, const LinearProblem& problem,
                                         std::size_t workspace_bytes, const MatmulArgs& product,
                                         std::span<std::byte> workspace, const Executor& executor);
 
-/// How a run of every verb on a layout ends: checks the call, adds what the plan knows, and queues the
-/// kernel.
+/// The end of a run of every verb on a layout: checks the call, adds the plan's facts, and queues the kernel.
 template <class V, class View>
 void launch_linear(const PlanOf<V>& plan, MatmulArgs product, const View& view,
                    std::span<std::byte> workspace, const Executor& executor) {
@@ -76,13 +75,14 @@ void launch_linear(const PlanOf<V>& plan, MatmulArgs product, const View& view,
                 "check that the problem says how the operands are aligned, and the errors of earlier calls");
 }
 
-/// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run
-/// on the CPU. On a CUDA device it needs rows that are added.
+/// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` exist from the start; they run on
+/// the CPU. A CUDA device needs rows that are added.
 template <Layout L>
 struct LinearOf {
   using View = typename L::View;
   using Problem = LinearProblem;
-  /// What a row gets: operands, epilogue and workspace (the index of `product` stays empty), and the index.
+  /// The arguments of a row: operands, epilogue and workspace (the index of `product` stays empty), and the
+  /// index.
   struct Args {
     MatmulArgs product;
     View view;
@@ -155,12 +155,12 @@ struct LinearOf {
     return plan_for<LinearOf>(problem, executor, forced);
   }
 
-  /// Runs the planned product. Of `product`, set the operands and strides as MatmulArgs says of its
+  /// Runs the planned product. Set the operands and strides of `product` as MatmulArgs defines them for the
   /// direction, with values [stored]; the rest comes from the plan. The index must be valid (L::validate) and
-  /// of the plan's sizes. An executor of more threads than planned works with those alone. workspace: at
-  /// least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws Error where sizes or epilogue are
-  /// not the plan's, as require_linear_call, for a View that L::has_memory denies, and where the kernel could
-  /// not be queued.
+  /// have the plan's sizes. Of an executor with more threads than planned, only the planned number works.
+  /// workspace: at least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws Error if sizes or
+  /// epilogue are not the plan's, as require_linear_call, for a View that L::has_memory denies, and if the
+  /// kernel could not be queued.
   static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
                   const Executor& executor) {
     const Problem& p = plan.problem;
@@ -192,7 +192,7 @@ struct LinearOf {
                                            kernels::generic::kDenseCaveat};
       static constexpr Row<LinearOf> reference{"reference", Placement::cpu, propose_reference,
                                                launch_reference};
-      // Another library that has the same layout may have been first: its rows are the same.
+      // Another library with the same layout may have been first: its rows are the same.
       register_row(dense), register_row(reference);
       return true;
     }();

@@ -49,7 +49,7 @@ struct Nm {
                                     std::int64_t begin, std::int64_t end);
 
   /// Throws Error unless 1 <= n <= m <= 256, naming the row and group of the first position that is not below
-  /// m or not above the one before it.
+  /// m or not above the previous one.
   SPARSELOOM_API static void validate(const char* op, const View& w);
 };
 

@@ -1,6 +1,5 @@
-// n:m and n:m:g weights (nm.h, nmg.h): which elements are stored, and copies between dense and packed
-// weights. All of them work on the CPU and throw Error where sizes differ, on null arrays, and on views that
-// are not valid.
+// n:m and n:m:g weights (nm.h, nmg.h): the choice of the stored elements, and copies between dense and packed
+// weights. All of them work on the CPU and throw Error for sizes that differ, null arrays, and invalid views.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace sparseloom {
 
-/// Nm::validate and Nmg::validate, unless the calling thread has validated this index lately: it knows
+/// Nm::validate and Nmg::validate, unless the calling thread has validated this index lately: it recognises
 /// indices by their addresses, sizes and a few samples.
 SPARSELOOM_API void nm_require_valid(const char* op, const NmView& w);
 SPARSELOOM_API void nmg_require_valid(const char* op, const NmgView& w);
@@ -29,15 +28,15 @@ SPARSELOOM_API void nm_positions(const bool* mask, const NmView& shape, std::uin
 SPARSELOOM_API void nm_pack(const ConstMatrixView& dense, const NmView& w, void* values,
                             const Executor& executor);
 
-/// dense <- values at their places, zero elsewhere.
+/// dense <- values at their positions, zero elsewhere.
 SPARSELOOM_API void nm_unpack(const NmView& w, const void* values, const MatrixView& dense,
                               const Executor& executor);
 
-/// Fills order [chunks, strips, chunk rows] so that the elements that are stored have large magnitudes: of
-/// all outputs of a chunk and all patterns, the pair with the largest sum comes first, and each pattern takes
-/// g outputs. Equal sums go to the lowest output, then to the first pattern; NaN counts as Inf. dense is f32,
-/// f16, bf16 or f64. `scratch` gives the memory that is needed beside the result: 16 bytes for each output of
-/// a chunk and 2 for each pattern, for every thread.
+/// Fills order [chunks, strips, chunk rows] so that the stored elements have large magnitudes: of all outputs
+/// of a chunk and all patterns, the pair with the largest sum comes first, and each pattern gets g outputs.
+/// Equal sums go to the lowest output, then to the first pattern; NaN counts as Inf. dense is f32, f16, bf16
+/// or f64. `scratch` gives the memory that is needed besides the result: 16 bytes for each output of a chunk
+/// and 2 for each pattern, for every thread.
 SPARSELOOM_API void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t* order,
                               const Executor& executor,
                               std::pmr::memory_resource* scratch = std::pmr::get_default_resource());
@@ -46,7 +45,7 @@ SPARSELOOM_API void nmg_order(const ConstMatrixView& dense, const NmgView& shape
 SPARSELOOM_API void nmg_pack(const ConstMatrixView& dense, const NmgView& w, void* values,
                              const Executor& executor);
 
-/// dense <- values at their places, zero elsewhere.
+/// dense <- values at their positions, zero elsewhere.
 SPARSELOOM_API void nmg_unpack(const NmgView& w, const void* values, const MatrixView& dense,
                                const Executor& executor);
 

@@ -5,11 +5,11 @@
 // outputs. This is the layout; nm_ops.h chooses and packs, nmg_linear.h multiplies.
 //
 //   values  [chunks, strips, C(m, n) g, n], of the weight's dtype
-//   order   int16, as many without the last dimension: which output of the chunk each group of n values is of
+//   order   int16, the same without the last dimension: the output of the chunk for each group of n values
 //
 // Patterns follow each other in revolving-door order (Nijenhuis & Wilf 1978): neighbours share all but one of
-// their places. A last chunk that rows cuts and a last strip that cols cuts are whole in memory; what lies
-// outside of W is zero.
+// their positions. A last chunk cut by rows and a last strip cut by cols are whole in memory; values outside
+// of W are zero.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace sparseloom {
 
-/// C(m, n), and 0 from 2^15 on, where no output of a chunk could be named.
+/// C(m, n), and 0 from 2^15 on, where the outputs of a chunk would not fit the order's int16.
 SPARSELOOM_API std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept;
 
 /// The order of an n:m:g matrix [rows, cols]; borrowed.
 struct NmgView {
   std::int64_t rows = 0, cols = 0, n = 1, m = 1, g = 1;
   const std::int16_t* order = nullptr;  // [chunks(), strips(), chunk_rows()]
-  // C(m, n), and the places of each pattern, ascending: [patterns, n]. nmg_view sets both.
+  // C(m, n), and the positions of each pattern, ascending: [patterns, n]. nmg_view sets both.
   std::int64_t patterns = 0;
   const std::uint8_t* places = nullptr;
 
@@ -60,7 +60,7 @@ struct Nmg {
   /// n, m and g, 16 bits each from the lowest on.
   static std::int64_t shape(const View& w) noexcept { return w.n | w.m << 16 | w.g << 32; }
 
-  /// A strip's place of an output is searched, half a chunk on average.
+  /// The search for an output in a strip takes half a chunk on average.
   static double visit_ns(std::int64_t shape) noexcept {
     const std::int64_t n = shape & 0xffff, m = shape >> 16 & 0xffff, g = shape >> 32;
     return 0.7 * static_cast<double>(nmg_patterns(n, m) * g) / static_cast<double>(2 * n);

@@ -1,4 +1,4 @@
-// The verb "nmg_linear": the linear layer on n:m:g weights (nmg.h), planned as BSR's is. Beside LinearOf's
+// The verb "nmg_linear": the linear layer on n:m:g weights (nmg.h), planned like BSR's. Besides LinearOf's
 // rows `dense` and `reference` it has the library's fast ones (src/kernels/nmg_linear).
 #pragma once
 

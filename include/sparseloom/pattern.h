@@ -97,13 +97,13 @@ SPARSELOOM_API BlockPattern balanced(std::int64_t rows, std::int64_t cols, Block
 SPARSELOOM_API BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
                                       std::uint64_t seed);
 /// Blocks at most `bandwidth` blocks away from the (stretched) diagonal, along the grid's shorter side;
-/// bandwidth 0 is the diagonal alone: one block in each row or column of the longer side, none of the shorter
+/// bandwidth 0 is the diagonal only: one block in each row or column of the longer side, none of the shorter
 /// side empty.
 SPARSELOOM_API BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block,
                                    std::int64_t bandwidth);
 /// `groups` dense diagonal boxes, as even as the grid allows. 1 <= groups <= min(block_rows, block_cols),
-/// else Error. With `shuffle` each box takes its columns from all groups in turn: the weight of a layer
-/// behind a channel shuffle (Zhang et al. 2018, ShuffleNet), which mixes what a layer without it kept apart.
+/// otherwise Error. With `shuffle` each box takes its columns from all groups in turn: the weight of a layer
+/// after a channel shuffle (Zhang et al. 2018, ShuffleNet), which mixes the groups.
 SPARSELOOM_API BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape block,
                                            std::int64_t groups, bool shuffle = false);
 
@@ -155,7 +155,7 @@ SPARSELOOM_API BlockPattern fixed(std::int64_t rows, std::int64_t cols, BlockSha
 /// that.
 SPARSELOOM_API BlockPattern butterfly(std::int64_t rows, std::int64_t cols, BlockShape block,
                                       std::int64_t factors = 0);
-/// A sparse graph of which every part is joined to the rest by about its even share of edges: a biregular
+/// A sparse graph each part of which is joined to the rest by about its even share of edges: a biregular
 /// pattern, drawn again until its second singular value is at most 1.05 (sqrt(a - 1) + sqrt(b - 1)), near the
 /// least that lines of a and b blocks allow (Lubotzky, Phillips & Sarnak 1988; Brito, Dumitriu & Harris
 /// 2021). `degree` is a, the blocks of each line of the longer side; the shorter side has b = degree longer /
@@ -182,9 +182,9 @@ SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, B
 /// "biregular" take a density, "banded" a bandwidth, "block_diagonal" a number of groups (and shuffle),
 /// "watts_strogatz" k and p, "watts_strogatz_2d" k and p (and height), "barabasi_albert" m, "strided" a
 /// stride (and causal), "fixed" a stride (and summary, causal), "butterfly" nothing (or factors), "expander"
-/// a degree. Those in brackets may be left out from the last on; truth is 1 and its contrary 0. A generator
-/// that draws nothing ignores the seed. Throws Error on an unknown name, another count of numbers or a count
-/// that is no whole number, and what the generator throws.
+/// a degree. Those in brackets may be omitted from the last on; true is 1 and false 0. A generator that draws
+/// nothing ignores the seed. Throws Error for an unknown name, another count of numbers or a count that is
+/// not a whole number, and the generator's errors.
 SPARSELOOM_API BlockPattern generate(std::string_view name, std::int64_t rows, std::int64_t cols,
                                      BlockShape block, std::span<const double> arguments, std::uint64_t seed);
 

@@ -1,8 +1,8 @@
 // 2:4 weights: of each group of four consecutive inputs of an output, two elements are stored. This is the
 // layout; semi24_ops.h packs and prunes, semi24_linear.h multiplies.
 //
-// The format does not depend on hardware. It is what files hold; kernels that need the positions in another
-// order make that order from it.
+// The format does not depend on hardware. Files store it; kernels that need the positions in another order
+// make that order from it.
 //
 //   values     [rows, 2 groups], row-major, of the weight's dtype: of each group its two elements, in the
 //              order of their positions. groups = ceil(cols / 4).
@@ -27,7 +27,7 @@ namespace sparseloom {
 struct Semi24View {
   std::int64_t rows = 0, cols = 0;
   const std::uint8_t* positions = nullptr;  // [rows, position_bytes()]
-  // The positions as semi24_order (semi24_ops.h) puts them, for kernels on CUDA devices, which need both.
+  // The positions as ordered by semi24_order (semi24_ops.h), for kernels on CUDA devices, which need both.
   const std::byte* metadata = nullptr;
 
   std::int64_t groups() const noexcept { return (cols + 3) / 4; }
@@ -40,7 +40,7 @@ struct Semi24View {
 };
 
 /// The layout (layout_concept.h). Slots: the values in their order. A stored zero is a stored element, and a
-/// NaN in x under it reaches y; what lies beyond cols is padding.
+/// NaN in x under it reaches y; elements beyond cols are padding.
 struct Semi24 {
   using View = Semi24View;
   static constexpr const char* kId = "semi24";

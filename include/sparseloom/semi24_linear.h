@@ -1,4 +1,4 @@
-// The verb "semi24_linear": the linear layer on 2:4 weights (semi24.h), planned as BSR's is. Beside
+// The verb "semi24_linear": the linear layer on 2:4 weights (semi24.h), planned like BSR's. Besides
 // LinearOf's rows `dense` and `reference` it has the library's fast ones (src/kernels/semi24_linear).
 #pragma once
 

@@ -14,15 +14,15 @@
 namespace sparseloom {
 
 /// values and positions <- a weight with at most two nonzeros in each group. -0 counts as zero, NaN as a
-/// nonzero. Every stored element is copied bit by bit, so unpack gives the weight back but for the sign of
+/// nonzero. Every stored element is copied bit by bit, so unpack restores the weight except for the sign of
 /// zeros that are not stored. Throws Error naming row, group and number of nonzeros of the first group that
 /// has more than two. dense has any dtype and lies on the CPU; the executor lends threads.
 SPARSELOOM_API void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* positions,
                                 const Executor& executor);
 
-/// dense <- the values at their places, zero elsewhere. On a CUDA device, where all lie, it queues one kernel
-/// on the executor's stream, which reads places as they are; on the CPU it throws Error where the positions
-/// are not valid.
+/// dense <- the values at their positions, zero elsewhere. On a CUDA device, which must have all operands, it
+/// queues one kernel on the executor's stream, which does not check the positions; on the CPU it throws Error
+/// if they are not valid.
 SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
                                   const Executor& executor);
 
@@ -32,23 +32,23 @@ SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const
 SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask,
                                  const Executor& executor);
 
-/// Prunes and packs at once: out <- what semi24_pack gives of the elements of w that the pruning keeps, where
-/// a NaN or Inf that is not kept leaves nothing, the mask of what is kept, and the same of W^T, which asks
-/// for a transposable pruning. On a CUDA device it is one kernel that reads w once, of f32, f16 or bf16, and
-/// queues on the executor's stream; on the CPU w may be f64 too. The bits are the same everywhere. Throws
-/// Error on other dtypes, where memory for a result is missing, and where W^T is asked for and the pruning is
-/// not transposable.
+/// Prunes and packs at once: out <- the result of semi24_pack for the elements of w that the pruning keeps (a
+/// NaN or Inf that is not kept has no effect), the mask of the kept elements, and the same for W^T, which
+/// requires a transposable pruning. On a CUDA device it is one kernel that reads w once, of f32, f16 or bf16,
+/// and queues on the executor's stream; on the CPU w may be f64 too. The bits are the same everywhere. Throws
+/// Error for other dtypes, if memory for a result is missing, and if W^T is requested and the pruning is not
+/// transposable.
 SPARSELOOM_API void semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning,
                                     const Semi24Compressed& out, const Executor& executor);
 
 /// Bytes of semi24_order's result: a bit for each element of the weight, and at most a border of 63 rows and
-/// 127 columns, or 255 where the dtype has 8 bits. Throws Error on sizes outside of 0 to 2^31 - 1.
+/// 127 columns, or 255 if the dtype has 8 bits. Throws Error for sizes outside of 0 to 2^31 - 1.
 SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype);
 
-/// metadata <- the positions in the order in which tensor cores take them beside values of this dtype, for
-/// Semi24View::metadata: one order for 8 bits, another one for the other dtypes. Made once where a weight
-/// comes to a CUDA device; it is never stored, since the positions say the same. Both lie on the executor's
-/// device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
+/// metadata <- the positions in the order in which tensor cores read them beside values of this dtype, for
+/// Semi24View::metadata: one order for 8 bits, another one for the other dtypes. It is made once when a
+/// weight moves to a CUDA device; it is never stored, since the positions have the same content. Both lie on
+/// the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
 SPARSELOOM_API void semi24_order(const Semi24View& w, DType dtype, std::byte* metadata,
                                  const Executor& executor);
 

@@ -11,11 +11,11 @@
 
 namespace sparseloom {
 
-/// Bytes of workspace that sparsify takes: none on the CPU, where it allocates its scratch itself. On a CUDA
-/// device none for streaming and blocking selections; scalar_fraction takes 256 KiB, 8 bytes for each 2048
-/// elements, and for f32 and f64 a list of as many candidates as elements stay, of 4096 at least and 2^19 at
-/// most, with 8 bytes beside each value; blockwise_fraction the same of its blocks, whose scores are f32, and
-/// 5 bytes for each block. Throws Error as sparsify does.
+/// Bytes of workspace of sparsify: none on the CPU, where it allocates its scratch itself. On a CUDA device
+/// none for streaming and blocking selections; scalar_fraction needs 256 KiB, 8 bytes for each 2048 elements,
+/// and for f32 and f64 a list of as many candidates as elements stay, of 4096 at least and 2^19 at most, with
+/// 8 bytes beside each value; blockwise_fraction the same for its blocks, whose scores are f32, and 5 bytes
+/// for each block. Throws Error like sparsify.
 SPARSELOOM_API std::size_t sparsify_workspace(const ConstMatrixView& dense, const SparsifierSpec& spec,
                                               const Executor& executor);
 
@@ -33,7 +33,7 @@ SPARSELOOM_API std::size_t sparsify_workspace(const ConstMatrixView& dense, cons
 /// have the leading 15 bits of the last one that stays, f32 up to two times more and f64 up to four.
 /// blockwise_fraction reads it once to score, and once more for values.
 ///
-/// Throws Error as that sparsify does, on a workspace that does not fit, and on CUDA on groups of 2^31
+/// Throws Error like that sparsify, for a workspace that does not fit, and on CUDA for groups of 2^31
 /// elements.
 SPARSELOOM_API void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec,
                              const SparsifierResult& result, std::span<std::byte> workspace,

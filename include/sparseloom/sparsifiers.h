@@ -31,7 +31,7 @@ enum class Selection : std::uint8_t {
   per_block_nm,        // blocking: the n largest of each m consecutive elements of a row stay
 };
 
-/// What a selection needs to know; each reads its own fields.
+/// The parameters of a selection; each reads its own fields.
 struct SparsifierSpec {
   Selection selection = Selection::keep_all;
   double amount = 0;                            // a fraction in [0, 1] to remove, or a threshold >= 0
@@ -40,7 +40,7 @@ struct SparsifierSpec {
   std::uint64_t seed = 0;                       // of random_fraction: the same seed removes the same elements
 };
 
-/// What sparsify writes: a byte for each element, row-major, and the values with zero where nothing stays.
+/// The results of sparsify: a byte for each element, row-major, and the values with zero where nothing stays.
 /// Either may be null; with neither, nothing happens.
 struct SparsifierResult {
   bool* mask = nullptr;    // [rows, cols]
@@ -48,15 +48,15 @@ struct SparsifierResult {
 };
 
 /// Writes which elements of `dense` (f32, f16, bf16 or f64) stay. `scratch` gives all memory that is needed
-/// beside the result, and must be safe to call from several threads. Throws Error on another dtype, a
+/// besides the result, and must be safe to call from several threads. Throws Error for another dtype, a
 /// fraction outside [0, 1], a threshold that is negative or NaN, a block side below 1, or n and m without 1
 /// <= n <= m; on a CUDA device, for which sparsifier_ops.h has another sparsify.
 SPARSELOOM_API void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec,
                              const SparsifierResult& result, const Executor& executor,
                              std::pmr::memory_resource* scratch = std::pmr::get_default_resource());
 
-/// What sparsifiers read of dense matrices in this process so far, counted where they read. The kernels of a
-/// GPU count in its memory: wait for their work first, and do not ask while a graph is captured.
+/// The elements and bytes of dense matrices that sparsifiers have read in this process so far. The kernels of
+/// a GPU count in its memory: wait for their work first, and do not call this while a graph is captured.
 struct SparsifierReads {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;

@@ -35,12 +35,13 @@
 namespace sparseloom {
 
 namespace plan {
-/// What the machine allows, and its rates. Rows of the library know it (src/plan/machine.h); to others it
+/// The machine's capabilities and its rates. Rows of the library know it (src/plan/machine.h); to others it
 /// is opaque.
 struct Machine;
 }  // namespace plan
 
-/// Where a row's operands may lie. A row is refused without being asked for problems on the other side.
+/// The device of a row's operands. A row is refused without a call to propose() for problems on the other
+/// side.
 enum class Placement : std::uint8_t { cpu, cuda, any };
 
 /// The most bytes of a Schedule, and the number of words of a problem's key.
@@ -49,8 +50,8 @@ using ProblemKey = std::array<std::uint64_t, kKeyWords>;
 
 /// One product of a family. `kName` is unlike every other verb's.
 ///
-///   Problem    all that the choice depends on; has `device` (CUDA ordinal, or -1: the CPU) and `strict`
-///   Args       what a launch gets beside the schedule
+///   Problem    all inputs of the choice; has `device` (CUDA ordinal, or -1: the CPU) and `strict`
+///   Args       the arguments of a launch besides the schedule
 ///   Schedule   all that is chosen before a launch; trivially copyable, without pointers
 ///   key        the problem in words: equal if and only if the problems are
 ///   print      a problem, or a schedule (empty if there is nothing to say), as text of a plan
@@ -80,7 +81,7 @@ struct Offer {
   double predicted_us = 0;
   std::size_t workspace_bytes = 0;
   bool made = false;
-  std::string unless_named;  // why the row is refused if nobody names it; or empty
+  std::string unless_named;  // why the row is refused unless it is named; or empty
 };
 
 }  // namespace plan
@@ -107,7 +108,7 @@ class Proposals {
     best_.made = true;
   }
 
-  /// The row shall run the problem only if the caller names it: it is far too slow to be chosen unasked.
+  /// The row runs the problem only if the caller names it: it is far too slow to be chosen otherwise.
   void only_by_name(const Refusal& why) { best_.unless_named = why.text(); }
 
  private:
@@ -141,11 +142,11 @@ struct Row {
   int (*launch)(const typename V::Args& args, const typename V::Schedule& schedule, const Executor& executor);
   /// How NaN spreads, where it differs from the sparse kernels' rule, as plans print it; or null.
   const char* caveat = nullptr;
-  /// What rows of the verb say of themselves beside (V::Traits), with defaults that are safe for every row.
+  /// The row's traits besides (V::Traits), with defaults that are safe for every row.
   [[no_unique_address]] typename plan::TraitsOf<V>::type traits = {};
 };
 
-/// What every plan says, whatever its verb.
+/// The part of a plan that does not depend on the verb.
 struct Choice {
   int kernel = -1;  // row among those of the verb
   KeptText kernel_name;
@@ -154,7 +155,8 @@ struct Choice {
   double predicted_us = 0;
   // Scratch that the caller lends to each call; 64-byte aligned on the CPU, 256-byte aligned on CUDA.
   std::size_t workspace_bytes = 0;
-  // What the kernel multiplies besides the stored elements, so that NaN spreads from there; or empty.
+  // The elements that the kernel multiplies besides the stored ones, so that NaN spreads from there; or
+  // empty.
   KeptText caveat;
   // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
   KeptText machine;
@@ -204,7 +206,7 @@ SPARSELOOM_API Selected select(const AnyProblem& problem, const Machine& machine
 SPARSELOOM_API Selected select(const AnyProblem& problem, const Executor& executor, std::string_view forced);
 
 /// The plan that the process keeps for this verb, key, forced row and number of rows in the registry. If it
-/// keeps none, what `make` returns, which is called outside of the lock.
+/// keeps none, the result of `make`, which is called outside of the lock.
 SPARSELOOM_API std::shared_ptr<const void> cached(const char* verb, const ProblemKey& key,
                                                   std::string_view forced,
                                                   std::shared_ptr<const void> (*make)(const void* context),
@@ -219,7 +221,7 @@ SPARSELOOM_API std::string describe(const Choice& choice, const std::string& pro
 
 extern "C" {
 
-/// What sparseloom_register_row returns instead of a row's number.
+/// The results of sparseloom_register_row other than a row's number.
 enum {
   SPARSELOOM_OTHER_ABI = -1,   // the caller was built with other headers than the library: build it again
   SPARSELOOM_INCOMPLETE = -2,  // a name or function is missing
@@ -227,8 +229,8 @@ enum {
 };
 
 /// Adds a row to the registry of the process, for C++ and PyTorch alike. Returns its number among the rows of
-/// its verb, which it keeps, or one of the numbers above. Plans made before are not made again: they know the
-/// rows of their time. Any thread may call it at any time.
+/// its verb, which does not change, or one of the numbers above. Existing plans are not made again: they have
+/// the rows of their time. Any thread may call it at any time.
 SPARSELOOM_API int sparseloom_register_row(const sparseloom::plan::AnyRow* row);
 
 }  // extern "C"
@@ -257,7 +259,7 @@ struct PlanOf : Choice {
 
 namespace plan {
 
-/// What a row answers to a problem on its own side: why it refuses, or nothing and its proposals.
+/// A row's answer to a problem on its own side: a refusal, or its proposals.
 template <Verb V>
 Refusal ask(const Row<V>& row, const typename V::Problem& problem, const Machine& machine,
             Proposals<V>& out) {
@@ -308,11 +310,11 @@ PlanOf<V> typed(const typename V::Problem& problem, Selected&& selected) {
   return made;
 }
 
-/// The name under which a deterministic plan is kept. No row bears it.
+/// The name under which a deterministic plan is kept. No row has it.
 inline constexpr std::string_view kDeterministic = "deterministic";
 
-/// The row that a problem on the CPU takes when plans are deterministic: of those without a lent GEMM
-/// the fastest for one thread, else `dense`, else none.
+/// The row that a problem on the CPU gets when plans are deterministic: of those without a lent GEMM the
+/// fastest for one thread, otherwise `dense`, otherwise none.
 template <Verb V>
 std::string settled(const typename V::Problem& problem, const Executor& executor) {
   typename V::Problem alone = problem;
@@ -332,7 +334,7 @@ std::string settled(const typename V::Problem& problem, const Executor& executor
   return {};
 }
 
-/// cached() for plans of type P, of which `make` returns one by value.
+/// cached() for plans of type P; `make` returns one by value.
 template <class P, class Make>
 std::shared_ptr<const P> cached_as(const char* verb, const ProblemKey& key, std::string_view forced,
                                    Make&& make) {
