@@ -2,9 +2,10 @@
 // linear layers, forward, dX and dW are one verb with a direction.
 //
 //   x       [images, depth, height, width, cols]   channels last; y likewise, with rows channels
-//   values  [blocks][taps][bm, bn]                 what W [rows, cols] of the block's channels is for each
-//   tap y[p, o] = act(sum over taps t and stored blocks of W[t][o, i] x[under(p, t), i] + bias[o]) +
-//   residual[p, o]
+//   values  [blocks][taps][bm, bn]                 W [rows, cols] of the block's channels for each tap
+//
+//   y[p, o] = act(sum over taps t and stored blocks of W[t][o, i] x[under(p, t), i] + bias[o])
+//             + residual[p, o]
 //
 // Along each axis x pixel p stride - padding + tap dilation lies under pixel p of y and the tap; outside of x
 // it is zero. So a stored block under a tap is a block of a BSR matrix [rows, taps cols], whose block columns
@@ -25,16 +26,16 @@ namespace sparseloom {
 
 namespace bsr_conv {
 
-/// Everything that the choice of a kernel depends on. Of the base, m counts the pixels of what is written
-/// (dW: of dY); rows and cols are channels. Bias, activation and residual are of forward and dX, which may be
-/// the forward of a transposed convolution.
+/// Everything that the choice of a kernel depends on. In the base, m counts the pixels of the result (dW: of
+/// dY); rows and cols are channels. Forward and dX, which may be the forward of a transposed convolution,
+/// have bias, activation and residual.
 struct Problem : sparseloom::Problem {
   ConvShape shape;
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-/// args.product: as MatmulArgs has it, with pixels as tokens and values of every tap. In dX it may have a
-/// bias [cols], an activation and a residual, too.
+/// args.product: as in MatmulArgs, with pixels as tokens and values of every tap. dX may have a bias [cols],
+/// an activation and a residual, too.
 struct Args {
   MatmulArgs product;
   ConvShape shape;

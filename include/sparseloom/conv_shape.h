@@ -1,4 +1,5 @@
-// ConvShape: where a convolution's pixels and taps lie (bsr_conv.h). Kernels include it, and no Problem.
+// ConvShape: the positions of a convolution's pixels and taps (bsr_conv.h). Kernels include it, and no
+// Problem.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ struct ConvAxis {
   friend bool operator==(const ConvAxis&, const ConvAxis&) = default;
 };
 
-/// A convolution in space. Axes are depth, height, width; those that a convolution lacks are as they begin.
+/// A convolution in space. Axes are depth, height, width; missing ones keep their defaults.
 struct ConvShape {
   ConvAxis axis[3];
   std::int32_t images = 0;

@@ -1,4 +1,4 @@
-// Direction: which of a linear layer's three products.
+// Direction: one of a linear layer's three products.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace sparseloom {
 /// are NaN.
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i8, f8e4m3 };
 
-/// Whether products of this type carry scales and write another type, which is Problem::out.
+/// Whether products of this type have scales and a result of another type, Problem::out.
 constexpr bool is_scaled(DType type) noexcept { return type == DType::i8 || type == DType::f8e4m3; }
 
 /// Bytes of one element.

@@ -1,4 +1,4 @@
-// sparseloom::Error: what every public function throws when its arguments are wrong.
+// sparseloom::Error: every public function throws it when its arguments are wrong.
 #pragma once
 
 #include <stdexcept>
@@ -8,8 +8,8 @@
 
 namespace sparseloom {
 
-/// Carries the operation, what it expected, what it got and what to do about it.
-/// what() reads "[op] expected <expected>, got <actual>; <remedy>".
+/// Has the operation, the expectation, the actual value and a remedy. what() reads "[op] expected <expected>,
+/// got <actual>; <remedy>".
 /// The class is visible outside the library so that it can be caught across shared objects. Kernels never
 /// throw it: only the layers above them do.
 class SPARSELOOM_API Error : public std::runtime_error {

@@ -1,4 +1,4 @@
-// For layouts and kernels from outside of the library: the nouns and verbs that they are written in.
+// For layouts and kernels from outside of the library: the types and functions that they need.
 // docs/add_a_kernel.md and docs/add_a_layout.md have examples.
 #pragma once
 

@@ -21,28 +21,28 @@ namespace sparseloom {
 struct GatedBlocks {
   std::int32_t* index;  // [index_segments(..).size] for the weight's number of blocks
   void* values;         // [blocks, bm, bn]
-  std::int32_t* place;  // [blocks]: which of them a block of the weight is; -1: its gate is zero
+  std::int32_t* place;  // [blocks]: the position of a weight's block among them; -1: its gate is zero
 };
 
 SPARSELOOM_API std::size_t gate_blocks_workspace(const IndexView& index, const Executor& executor);
 
-/// Writes the blocks times their gates, fp32 [blocks], a NaN among them included. values are f32, f16 or
+/// Writes the blocks times their gates, fp32 [blocks]; a NaN gate counts as not zero. values are f32, f16 or
 /// bf16; the product is rounded once. Everything lies on the executor's device; on CUDA the work is one
-/// launch (two beyond 8192 blocks), queued and not waited for, which a CUDA graph may capture. workspace:
-/// gate_blocks_workspace bytes, aligned to 16. Throws Error on another dtype, too little workspace or null
-/// arrays.
+/// launch (two for more than 8192 blocks), queued and not waited for, which a CUDA graph may capture.
+/// workspace: gate_blocks_workspace bytes, aligned to 16. Throws Error for another dtype, too little
+/// workspace or null arrays.
 SPARSELOOM_API void gate_blocks(const IndexView& index, const TransposedView& transposed, DType dtype,
                                 const void* values, const float* gates, const GatedBlocks& gated,
                                 std::span<std::byte> workspace, const Executor& executor);
 
-/// What gate_gradients reads and writes, all on the executor's device.
+/// The operands and results of gate_gradients, all on the executor's device.
 struct GateGradients {
   DType dtype = DType::f32;  // of values, gradient and dvalues
   BlockShape block;
   std::int64_t blocks = 0;
   const void* values = nullptr;         // [blocks, bm, bn]
   const float* gates = nullptr;         // [blocks]
-  const std::int32_t* place = nullptr;  // [blocks], as gate_blocks wrote it
+  const std::int32_t* place = nullptr;  // [blocks], from gate_blocks
   const void* gradient = nullptr;       // [blocks, bm, bn], by GatedBlocks::values
   void* dvalues = nullptr;              // [blocks, bm, bn], or null
   float* dgates = nullptr;              // [blocks], or null

@@ -1,4 +1,4 @@
-// BSR (block compressed sparse row): how the present blocks lie in memory. The values are stored once; the
+// BSR (block compressed sparse row): the memory layout of the stored blocks. The values are stored once; the
 // row index and the column index are two lists over the same values.
 #pragma once
 
@@ -65,15 +65,16 @@ struct TopologyTables {
   std::int32_t* row = nullptr;    // [capacity]
   std::int32_t* slot = nullptr;   // [capacity]
   std::int32_t* moved = nullptr;  // [capacity]: the slot that this block had before; -1: it is new
-  // [1]: how many cells the last mask named. If it differs from capacity, the mask was cut or filled up.
+  // [1]: the number of cells set in the last mask. If it differs from capacity, the mask was cut or filled
+  // up.
   std::int32_t* requested = nullptr;
 };
 
 /// Rewrites the tables, which must hold a valid index, for mask [block_rows * block_cols], row-major; != 0:
-/// present. If the mask names more cells than `capacity`, the first ones in row-major order are taken. If it
-/// names fewer, the first other cells fill the tables up. Those count as new blocks even where a block lay
-/// there before, so that after move_blocks they hold zeros and the product is that of the mask. Allocates
-/// nothing. Throws Error on sizes that do not fit and on null arrays.
+/// present. If the mask sets more cells than `capacity`, the first ones in row-major order are used. If it
+/// sets fewer, the first other cells fill the tables up. Those count as new blocks even if they were stored
+/// before, so that after move_blocks they hold zeros and the product is that of the mask. Allocates nothing.
+/// Throws Error for sizes that do not fit and for null arrays.
 SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables);
 
 /// An owning, validated, immutable index: both the row index and the column index.
@@ -99,13 +100,13 @@ class SPARSELOOM_API BlockIndex {
   std::int64_t version_ = 0;
 };
 
-/// values <- the blocks of `dense` that the index names; padding becomes zero. dense is [rows, cols]; values
+/// values <- the blocks of `dense` that the index has; padding becomes zero. dense is [rows, cols]; values
 /// holds blocks * bm * bn elements of the same dtype. The copy is exact. Throws Error when shapes differ, and
-/// on null arrays; the index must be valid.
+/// for null arrays; the index must be valid.
 SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values);
 
-/// dense <- values at their places, zero elsewhere. This copies and never multiplies: NaN and Inf stay where
-/// they are. Throws Error as pack does.
+/// dense <- values at their positions, zero elsewhere. This copies and never multiplies: NaN and Inf do not
+/// spread. Throws Error like pack.
 SPARSELOOM_API void unpack(const IndexView& index, const void* values, const MatrixView& dense);
 
 /// Norm over the elements of one block: sum of magnitudes, root of the sum of squares, largest magnitude.
@@ -122,7 +123,7 @@ class SPARSELOOM_API BsrMatrix {
  public:
   /// A matrix of zeros.
   BsrMatrix(BlockIndex index, DType dtype);
-  /// The blocks of `dense` that the pattern names, in dense's dtype. Throws Error when shapes differ.
+  /// The blocks of `dense` that the pattern has, in dense's dtype. Throws Error when shapes differ.
   static BsrMatrix pack(const ConstMatrixView& dense, const BlockPattern& pattern);
 
   const BlockIndex& index() const noexcept { return index_; }

@@ -31,21 +31,21 @@ SPARSELOOM_API std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& 
                                                            const IndexView& index, const Executor& executor,
                                                            const std::string& kernel = {});
 
-/// Tells products on CUDA device `device` which index lies at the addresses of `on_device`: `host`, a valid
-/// index of the same pattern in host memory, which is copied. Block rows or block columns that read the same
-/// parts of the dense operand are then multiplied together, which was measured faster on random patterns. It
-/// is a hint: the bits of a product do not depend on it, nor does the choice of the kernel. The latest 64 MB
-/// of indices are kept. Does nothing in a build without CUDA kernels.
+/// Gives products on CUDA device `device` the content of the index at the addresses of `on_device`: `host`, a
+/// valid index of the same pattern in host memory, which is copied. Block rows or block columns that read the
+/// same parts of the dense operand are then multiplied together, which was measured faster on random
+/// patterns. It is a hint: the bits of a product do not depend on it, nor does the choice of the kernel. The
+/// latest 64 MB of indices are kept. Does nothing in a build without CUDA kernels.
 SPARSELOOM_API void remember_index(const IndexView& host, const IndexView& on_device, int device);
 
 /// A problem of m tokens with this index, whose arrays are not read, and of matrices without gaps between
 /// their rows. Set facts (facts_of), bias, activation, strict and the other fields before planning. The
-/// second one knows the facts.
+/// second function sets the facts.
 SPARSELOOM_API Problem describe(const IndexView& index, DType dtype, Direction direction, std::int64_t m);
 
 SPARSELOOM_API Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m);
 
-/// The same of an 8-bit product that writes `out` (bf16 or f32).
+/// The same for an 8-bit product that writes `out` (bf16 or f32).
 SPARSELOOM_API ScaledProblem describe_scaled(const IndexView& index, DType dtype, DType out, std::int64_t m);
 SPARSELOOM_API ScaledProblem describe_scaled(const BsrMatrix& w, DType out, std::int64_t m);
 
@@ -62,14 +62,14 @@ SPARSELOOM_API std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& 
 /// from outside (extension.h).
 SPARSELOOM_API std::vector<std::string> kernel_names();
 
-/// What a forward product adds: bias [rows], contiguous, before the activation, and residual [m, rows] after
-/// it; the residual must not overlap y. A null bias, or a residual with null data, adds nothing. Both must be
-/// given or left out as the problem said. A plain bias pointer converts to Addends.
+/// The addends of a forward product: bias [rows], contiguous, before the activation, and residual [m, rows]
+/// after it; the residual must not overlap y. A null bias, or a residual with null data, adds nothing. Both
+/// must be given or omitted as in the problem. A plain bias pointer converts to Addends.
 struct Addends {
   const void* bias = nullptr;
   ConstMatrixView residual = {};
   Addends() = default;
-  Addends(const void* given_bias) : bias(given_bias) {}  // NOLINT: a bias is what most calls have
+  Addends(const void* given_bias) : bias(given_bias) {}  // NOLINT: most calls have a bias
   Addends(const void* given_bias, const ConstMatrixView& given_residual)
       : bias(given_bias), residual(given_residual) {}
 };
@@ -87,7 +87,7 @@ SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const Ind
 
 /// Scales of an 8-bit product, fp32, on the device of x: one for the whole operand, or one for each token (x)
 /// or output feature (w). Neither may be empty, except x's when there are no tokens. Zero, Inf and NaN are
-/// multiplied as IEEE 754 says.
+/// multiplied by the rules of IEEE 754.
 struct Scales {
   std::span<const float> x;  // [1] or [m]
   std::span<const float> w;  // [1] or [rows]
@@ -168,8 +168,8 @@ SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const
 SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x,
                               BsrMatrix& dw, Workspace& workspace, const Executor& executor);
 
-/// Machine and build as JSON: version, compiler, ISA found and in force, rates, kernels compiled in, why a
-/// part is missing.
+/// Machine and build as JSON: version, compiler, ISA found and in force, rates, kernels compiled in, and the
+/// reason for a missing part.
 SPARSELOOM_API std::string info_json();
 
 }  // namespace sparseloom

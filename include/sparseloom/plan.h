@@ -1,4 +1,4 @@
-// Problem and ScaledProblem describe what is asked; bsr_linear.h has the plans, which say which kernel runs.
+// Problem and ScaledProblem describe a product; bsr_linear.h has the plans, which name the kernel.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct IndexView;
 
 SPARSELOOM_API const char* name_of(Activation activation) noexcept;
 
-/// How long the longest block row (or column) of a pattern is. `even`: no block more than the mean. `chance`:
-/// no longer than blocks leave it that lie at random. Beyond that, the classes end at these multiples of the
+/// The length class of the longest block row (or column) of a pattern. `even`: no block more than the mean.
+/// `chance`: no longer than for blocks that lie at random. The further classes end at these multiples of the
 /// mean: 2, 3, 5, 9.
 enum class Longest : std::uint8_t { even, chance, twice, thrice, five, nine, more };
 
@@ -36,14 +36,14 @@ struct Facts {
   Longest longest_row = Longest::chance;
   Longest longest_column = Longest::chance;
   bool banded = false;  // most blocks have the next one of their row beside them, more than chance puts there
-  // Only some of Problem::blocks are stored, as many as the index says on its device at the time of the call
-  // (update_topology in topology.h, gate_blocks in gates.h). The other facts, where known, are those of all
-  // blocks, from which the stored ones are taken: a hint for the choice, on which no kernel may rely.
+  // Only some of Problem::blocks are stored, as many as the index on its device has at the time of the call
+  // (update_topology in topology.h, gate_blocks in gates.h). The other facts, if known, are those of all
+  // blocks, of which the stored ones are a part: a hint for the choice, on which no kernel may rely.
   bool moving = false;
 
   /// The facts as a number that a program can carry: kUnknownDigest, kMovingDigest, one from 2 to 197, or,
-  /// of some of the blocks of a known pattern, from -198 to -3. of_digest takes any other number as
-  /// unknown facts.
+  /// for some of the blocks of a known pattern, from -198 to -3. of_digest reads any other number as unknown
+  /// facts.
   SPARSELOOM_API std::int64_t digest() const noexcept;
   SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
   friend bool operator==(const Facts&, const Facts&) = default;
@@ -53,7 +53,7 @@ inline constexpr std::int64_t kUnknownDigest = -1, kMovingDigest = -2;
 /// The facts of a valid index in host memory, in O(blocks).
 SPARSELOOM_API Facts facts_of(const IndexView& index);
 
-/// What the problems of both verbs (bsr_linear.h) hold. The positions of the blocks enter as Facts only.
+/// The members of the problems of both verbs (bsr_linear.h). The positions of the blocks enter as Facts only.
 struct CommonProblem {
   DType dtype = DType::f32;
   std::int64_t m = 0;     // tokens
@@ -89,9 +89,9 @@ struct Problem : CommonProblem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-/// The same of a product of 8-bit operands with scales (dtype i8 or f8e4m3), which is a forward product.
+/// The same for a product of 8-bit operands with scales (dtype i8 or f8e4m3), which is a forward product.
 struct ScaledProblem : CommonProblem {
-  // What is written, and the dtype of the bias: bf16 or f32.
+  // The dtype of the result and of the bias: bf16 or f32.
   DType out = DType::f32;
   // f8e4m3 on CUDA only: sums may stay in the tensor cores, which keep some 14 bits (torch's use_fast_accum).
   bool fast_accum = false;
@@ -102,7 +102,7 @@ struct ScaledProblem : CommonProblem {
 SPARSELOOM_API std::string to_string(const Problem& problem);
 SPARSELOOM_API std::string to_string(const ScaledProblem& problem);
 
-/// One candidate kernel, as the plan judged it.
+/// One candidate kernel, with the plan's judgement.
 struct Candidate {
   KeptText kernel;
   KeptText refusal;         // why it cannot run the problem; empty: it can

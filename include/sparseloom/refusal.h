@@ -1,4 +1,4 @@
-// Refusal: why a kernel cannot run a problem, kept as a code and worded when it is printed.
+// Refusal: why a kernel cannot run a problem, kept as a code and formatted when it is printed.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace sparseloom {
 
-/// A text with "{}" in the places of at most kMost numbers or names, which are put in when it is printed. It
-/// owns nothing: text and names have to live as long as the process. An empty one refuses nothing.
+/// A text with "{}" for at most kMost numbers or names, which are inserted when it is printed. It owns
+/// nothing: text and names have to live as long as the process. An empty one refuses nothing.
 class Refusal {
  public:
   static constexpr std::size_t kMost = 6;
