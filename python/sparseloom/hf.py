@@ -26,7 +26,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
 from .errors import Error
-from .nn.held.fused import names_of_fused
+from .nn.held.fusions import Fusions
 from .patch.described import (
     described,
     fill_indices,
@@ -50,14 +50,15 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
     and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
     "activation" where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer
-    "dtype" and "x_scale" (whether one is stored). ``fused`` names the layers that apply an activation of the
-    model; programs of old do not look for it, and leave the activations where they are."""
+    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` say what
+    products do more: see nn.held.fusions."""
 
     def __init__(
         self,
         layers: dict[str, Any] | None = None,
         version: int = FORMAT_VERSION,
         fused: Sequence[str] = (),
+        merged: Sequence[str] = (),
         **rest: Any,
     ) -> None:
         if version not in _READABLE:
@@ -66,12 +67,14 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = version
         self.layers = layers or {}
-        self.fused = list(fused)
+        self.fusions = Fusions.read(
+            "from_pretrained", {"fused": list(fused), "merged": list(merged)}, "save the model again"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what is written to config.json."""
         told = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
-        return told | ({"fused": self.fused} if self.fused else {})
+        return told | self.fusions.told()
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
@@ -120,7 +123,7 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
         """Leaves an ordinary model, which trains, converts its dtype and is saved like any other; only its
         config also describes the block-sparse layers."""
         fill_indices(model)
-        fuse_described(model, self.quantization_config.fused, model.base_model_prefix)  # type: ignore[attr-defined]
+        fuse_described(model, self.quantization_config.fusions, model.base_model_prefix)  # type: ignore[attr-defined]
         for name in ("hf_quantizer", "is_quantized", "quantization_method"):
             with contextlib.suppress(AttributeError):
                 delattr(model, name)
@@ -163,7 +166,9 @@ def describe_(model: Model) -> Model:
                 if layers := described(part):
                     other = any("layout" in entry for entry in layers.values())
                     version = _OF_LAYOUTS if other else FORMAT_VERSION
-                    part.config.quantization_config = SparseloomConfig(layers, version, names_of_fused(part))
+                    part.config.quantization_config = SparseloomConfig(
+                        layers, version, **Fusions.of(part).told()
+                    )
                 elif isinstance(getattr(part.config, "quantization_config", None), (SparseloomConfig, dict)):
                     del part.config.quantization_config
             _name_in_files(part)

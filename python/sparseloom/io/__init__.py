@@ -19,7 +19,7 @@ from .. import layouts
 from .._checks import require_bool, whole
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
-from ..nn.held.fused import names_of_fused
+from ..nn.held.fusions import Fusions
 from ..nn.held.moments import as_before_on_error
 from ..nn.held.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
@@ -75,7 +75,7 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
     layers |= _masked(model)
-    write_whole(path, file_of(tensors, layers, aliases, names_of_fused(model)))
+    write_whole(path, file_of(tensors, layers, aliases, Fusions.of(model)))
 
 
 def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
@@ -83,8 +83,9 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     become real ones on the CPU.
 
     With ``sparsify``, dense layers that are block-sparse in the file first become so, as sparsify_ would make
-    them, and apply the activations that the saved ones applied for their model; the change is announced in
-    the same way, and an optimizer that was made before has to be made again.
+    them, apply the activations that the saved ones applied for their model, and multiply together where the
+    saved ones did; the change is announced in the same way, and an optimizer that was made before has to be
+    made again.
     Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Of a
     model that fully_shard or tensor parallelism has sharded, every rank reads the file and takes its part.
     Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another
@@ -93,13 +94,13 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     model = _unwrapped("load", model, path, "load(path, model)")
     require_bool("load", "sparsify", sparsify)
     with _named(f"in {decoded('load', path)}"):
-        tensors, layers, fused = read_file(path)
+        tensors, layers, fusions = read_file(path)
         if not sparsify:
             return _fill(model, tensors, layers)
         from ..patch.from_file import shapes_of, sparsified  # a program that only loads need not import it
 
         present = {*_sparse_layers(model), *_masked(model)}
-        with sparsified(model, _recipes(tensors, layers, present, shapes_of(model)), fused) as settle:
+        with sparsified(model, _recipes(tensors, layers, present, shapes_of(model)), fusions) as settle:
             _fill(model, tensors, layers, settle)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from .. import ops
 from ..errors import Error
+from ..nn.held.fusions import NONE, Fusions
 from .files import decoded
 
 FORMAT = "sparseloom"
@@ -28,11 +28,10 @@ REPLACE = "save the model again, or take an undamaged copy"
 
 
 def file_of(
-    tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fused: Sequence[str] = ()
+    tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fusions: Fusions = NONE
 ) -> bytes:
     """Returns the bytes of a file with these entries, what is said of the sparse layers by their names,
-    further names of entries (``aliases``: name -> name in ``tensors``), and the layers that apply an
-    activation of the model."""
+    further names of entries (``aliases``: name -> name in ``tensors``), and what their products do more."""
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -40,8 +39,7 @@ def file_of(
         "layers": json.dumps(layers, sort_keys=True),
         "aliases": json.dumps(aliases, sort_keys=True),
     }
-    if fused:  # programs of old do not look for it, and leave the activations where they are
-        metadata["fused"] = json.dumps(list(fused))
+    metadata |= {key: json.dumps(names) for key, names in fusions.told().items()}
     metadata["sha256"] = checksum(tensors, metadata)
     return file_bytes(tensors, metadata)
 
@@ -76,10 +74,9 @@ def file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
-def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Returns all entries of a file (shared ones under each name), its sparse layers, and those of them that
-    apply an activation of the model. Raises Error when
-    the file is not complete or not ours."""
+def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any], Fusions]:
+    """Returns all entries of a file (shared ones under each name), its sparse layers, and what their products
+    do more. Raises Error when the file is not complete or not ours."""
     try:
         # The file is read at once, so that what is checked is what is loaded, whatever happens to it
         # meanwhile.
@@ -94,11 +91,10 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
         if metadata.get("sha256") != checksum(tensors, metadata):
             raise Error("load", "contents that match the checksum", "a damaged file", REPLACE)
         layers, aliases = (json.loads(metadata[key]) for key in ("layers", "aliases"))
-        fused = json.loads(metadata.get("fused", "[]"))
+        told = {key: json.loads(metadata.get(key, "[]")) for key in Fusions._fields}
         _require_told(layers, aliases, tensors)
-        if not isinstance(fused, list) or not all(isinstance(name, str) for name in fused):
-            raise Error("load", "fused as a list of names", repr(fused)[:80], REPLACE)
-        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, layers, fused
+        whole = tensors | {alias: tensors[name] for alias, name in aliases.items()}
+        return whole, layers, Fusions.read("load", told, REPLACE)
     except (Error, MemoryError):
         raise
     # The rest is what safetensors, torch or json raise for bytes that they cannot read.

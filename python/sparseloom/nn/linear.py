@@ -158,6 +158,9 @@ class BlockSparseLinear(IndexedModule):
             return node  # type: ignore[no-any-return]
         if self._cut is not None:
             return cut.product(self, x, residual)
+        siblings = self._siblings
+        if siblings is not None and residual is None and (y := siblings.product(self, x)) is not None:
+            return y
         parameters = self._parameters
         values: Tensor
         bias: Tensor | None

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..layouts import Layout
 from ..layouts.entries import Entries
 from ..nn.held.fused import names_of_fused
+from ..nn.held.fusions import Fusions
 from ..nn.held.sparse_weight import Layer, joined, sparse_layers
 from ..nn.held.state import expect_index, require_index, require_zero_padding
 from ..nn.linears import eight_bit_like
@@ -26,6 +27,7 @@ from .forms import Form
 from .fuse import fuse_named_
 from .in_layout import Anywhere
 from .masters import mask_later
+from .merge import merge_
 from .recipe import Chosen
 from .semi24 import ReadLater
 from .survey import survey
@@ -99,9 +101,11 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
         expect_index(each.weight.owner)
 
 
-def fuse_described(model: nn.Module, names: Iterable[str], base: str) -> None:
-    """Fuses the activations behind the layers of these names, with and without the base model's prefix."""
-    fuse_named_(model, {v for name in names for v in (name, name.removeprefix(f"{base}."), f"{base}.{name}")})
+def fuse_described(model: nn.Module, fusions: Fusions, base: str) -> None:
+    """Lets products do more, of layers that are named with or without the base model's prefix."""
+    named = fusions.named(base)
+    fuse_named_(model, named.fused)
+    merge_(model, named.merged)
 
 
 def fill_indices(model: nn.Module) -> None:

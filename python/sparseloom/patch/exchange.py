@@ -42,8 +42,13 @@ class Exchange:
 
     def put(self) -> None:
         """Puts every new module wherever the old one is a child, under all its names. An activation that the
-        old layer applied for the model stays with the new one, or goes back to its place."""
+        old layer applied for the model stays with the new one, or goes back to its place; layers that
+        multiplied with an old one do so by themselves."""
         new_of = follow(self.model, dict(self.modules))
+        for old in new_of:
+            for part in old.modules():
+                if (group := getattr(part, "_siblings", None)) is not None:
+                    group.dissolve()
         self.modules = list(new_of.items())
         for parent in list(self.model.modules()):
             for name, child in parent._modules.items():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import nn
 
 from ..errors import Error
+from ..nn.held.fusions import NONE, Fusions
 from ..nn.held.sparse_weight import joined
 from .announce import announce
 from .choose import choose
@@ -21,14 +22,14 @@ from .survey import parameter_count, require_patchable, survey
 
 @contextmanager
 def sparsified(
-    model: nn.Module, patterns: Mapping[str, Recipe], fuse: Collection[str] = ()
+    model: nn.Module, patterns: Mapping[str, Recipe], fusions: Fusions = NONE
 ) -> Iterator[Callable[[], None]]:
     """Makes the dense linear layers of these names sparse, within the body and from then on. The body calls
     what it is given when the layers have their values. Announces what changed once the body is done.
 
     ``patterns`` has the names that sparse layers have in a file: a 1x1 convolution's is conv.linear,
-    and an attention's projections are attn.in_proj and attn.out_proj. ``fuse`` names the layers behind which
-    an activation is to be fused, as sparsify_ matches them. Raises Error, with the model untouched,
+    and an attention's projections are attn.in_proj and attn.out_proj. ``fusions`` says what their products
+    are to do more. Raises Error, with the model untouched,
     where the model has no such layer or one that sparsify_ would not take. Puts the dense modules back where
     the body raises.
     """
@@ -46,7 +47,7 @@ def sparsified(
     with exchange.whole():
         result.changed, layers = prepare(exchange, choices, has_values=False)
         exchange.put()
-        result.changed = fused(exchange, choices, layers, result.changed, fuse)
+        result.changed = fused(exchange, choices, layers, result.changed, fusions)
         result.became = kinds_of(result.changed)
         yield settle
         result.parameters = before, parameter_count(model)

@@ -34,6 +34,7 @@ class Change:
     zero_blocks: int = 0  # stored blocks that were all zero in the dense weight
     activation: str = ""  # that of the model which the layer applies now
     unfused: str = ""  # why the activation behind the layer stayed; "" where none follows
+    merged: tuple[str, ...] = ()  # the layers that read the same x, with which it multiplies
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _row(change: Change) -> list[str]:
         f"{before:,} -> {after:,}",
         "" if change.kept is None else f"keeps {_percent(change.kept)} of sum |w|",
         f"{change.activation} fused" if change.activation else "",
+        f"one product with {', '.join(change.merged)}" if change.merged else "",
     ]
 
 

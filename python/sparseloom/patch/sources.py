@@ -28,18 +28,18 @@ class Source:
 
 def mentioned(module: nn.Module) -> set[str]:
     """Returns all names that the methods of a module's class look up."""
-    return set[str]().union(*(names for _, names in _methods(type(module))))  # type: ignore[arg-type]
+    return set[str]().union(*(names for _, names in functions_of(type(module))))  # type: ignore[arg-type]
 
 
 def read(cls: type, names: set[str]) -> Source | None:
     """Returns how the methods of a class, those of torch's own bases and __init__ left out, use attributes of
     these names. Returns None where there is no source."""
     found = Source()
-    for function, mentions in _methods(cls):  # type: ignore[arg-type]
+    for function, mentions in functions_of(cls):  # type: ignore[arg-type]
         if names.isdisjoint(mentions):
             continue
         try:
-            tree = _tree(function)
+            tree = tree_of(function)
         except (OSError, TypeError, SyntaxError):
             return None
         _count(tree, function, names, found)
@@ -50,7 +50,7 @@ def handed_on(module: nn.Module) -> set[str]:
     """Returns the arguments of a module's forward with which it does nothing but hand them to its children.
     Raises OSError where there is no source."""
     function = inspect.unwrap(type(module).forward)
-    nodes, given = list(ast.walk(_tree(function))), set[int]()
+    nodes, given = list(ast.walk(tree_of(function))), set[int]()
     own = next(iter(function.__code__.co_varnames), "")
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         child = call.func.attr if isinstance(call.func, ast.Attribute) and _root(call.func) == own else ""
@@ -62,12 +62,13 @@ def handed_on(module: nn.Module) -> set[str]:
 
 
 @cache
-def _tree(function: Any) -> ast.AST:
+def tree_of(function: Any) -> ast.AST:
+    """Returns the syntax tree of a function. Raises OSError where there is no source."""
     return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
 @cache
-def _methods(cls: type) -> list[tuple[Any, set[str]]]:
+def functions_of(cls: type) -> list[tuple[Any, set[str]]]:
     """Returns the functions of a class and of its bases, each with the names that it looks up; of overridden
     ones those alone that ``super`` can call."""
     hidden, found = {"__init__"}, list[tuple[Any, set[str]]]()

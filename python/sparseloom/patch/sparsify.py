@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from .._checks import as_optimizers, require_bool
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.held.dense_copy import require_setting
+from ..nn.held.fusions import Fusions
 from ..nn.held.sparse_weight import SparseWeight
 from .announce import announce
 from .choose import Choice, choose
@@ -22,6 +23,7 @@ from .forms import Site
 from .fuse import Behind, New, fuse_, takes_activation
 from .kept import magnitude_of, with_kept
 from .masters import change_of_master, run_of
+from .merge import merge_
 from .optimizer import Swap
 from .recipe import Recipe
 from .result import Change, Patched
@@ -73,7 +75,9 @@ def sparsify_(
         fuse: lets a new layer apply the activation that follows it (ReLU, GELU, SiLU or squared ReLU, of
             any package), where the forward around both proves that nothing else sees what lies between. The
             activation's place then has a module that returns its input. Layers that a method trains keep
-            theirs.
+            theirs. Block-sparse layers that the module around them calls with the same x, one after the other
+            (q, k and v of an attention), then multiply with it in one product of their stacked weights, while
+            that module's forward runs.
 
     ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
     after each step of the optimizer, or ``attach`` it to one.
@@ -173,21 +177,29 @@ def fused(
     choices: list[Choice],
     layers: list[Any],
     changed: list[Change],
-    names: Collection[str] | None = None,
+    fusions: Fusions | None = None,
 ) -> list[Change]:
-    """Fuses the activations behind layers that ``prepare`` made and the exchange has put, behind all or those
-    of these names. Returns the changes with what became of these."""
+    """Fuses the activations behind layers that ``prepare`` made and the exchange has put, and merges the
+    products of those that read the same x: wherever that may be done, or as ``fusions`` says. Returns the
+    changes with what became of these."""
     made = dict(exchange.modules)
     new = [
         New(made[choice.site.module], layer, _keeps_activation(choice, layer))
         for choice, layer in zip(choices, layers, strict=True)
         if takes_activation(made[choice.site.module], layer)
-        and (names is None or any(name in names for name in choice.site.names))
+        and (fusions is None or any(name in fusions.fused for name in choice.site.names))
     ]
     found = {id(each.layer): behind for each, behind in zip(new, fuse_(exchange.model, new), strict=True)}
     behinds = [found.get(id(layer), Behind()) for layer in layers]
-    pairs = zip(changed, behinds, strict=True)
-    return [replace(change, activation=each.fused, unfused=each.reason) for change, each in pairs]
+    others = {
+        id(layer): tuple(other for other in group.names if other != name)
+        for group in merge_(exchange.model, None if fusions is None else fusions.merged)
+        for name, layer in zip(group.names, group.layers, strict=True)
+    }
+    return [
+        replace(change, activation=each.fused, unfused=each.reason, merged=others.get(id(layer), ()))
+        for change, each, layer in zip(changed, behinds, layers, strict=True)
+    ]
 
 
 def _keeps_activation(choice: Choice, layer: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from .pruned_entries import accept_pruned
 from .with_copy import WithCopy
 from .with_index import WithIndex
 
+if TYPE_CHECKING:
+    from .siblings import Siblings
+
 Self = TypeVar("Self", bound="IndexedModule")
 
 
@@ -35,6 +38,8 @@ class IndexedModule(WithCopy, WithIndex):
     gives_dense_gradient = True
     #: Whose blocks move along; see nn.places.
     _places: Places | None = None
+    #: The layers that read the same x, with which this one multiplies.
+    _siblings: Siblings | None = None
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -165,7 +170,13 @@ class IndexedModule(WithCopy, WithIndex):
                 capacities.release(self, pattern, optimizer)
             self._pattern, self._digest, self._index = pattern, state.build_index(pattern).digest, None
             state.remember(self, changed=True)
+            self._settle()
         return self
+
+    def _settle(self) -> None:
+        """Tells the layers that multiply with this one that its blocks or its device may have changed."""
+        if self._siblings is not None:
+            self._siblings.settle()
 
     def _index_of(self, pattern: Pattern) -> ops.Index:
         """Returns the index that the layer has with a pattern, with its free slots."""
@@ -188,6 +199,7 @@ class IndexedModule(WithCopy, WithIndex):
         self._writes = state.writes(self)
         if self._copy is not None:
             self._copy.forget()
+        self._settle()
 
     def _mend(self) -> None:
         state.mend_index(self)
@@ -218,7 +230,10 @@ class IndexedModule(WithCopy, WithIndex):
 
     def __getstate__(self) -> dict[str, Any]:
         state.mend_index(self)
-        return super().__getstate__()
+        # The siblings' owner holds them, and a copy of it gives them to its layers: a layer alone has none.
+        told = super().__getstate__()
+        told.pop("_siblings", None)
+        return told
 
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)
@@ -249,6 +264,7 @@ class IndexedModule(WithCopy, WithIndex):
             self._set_index(self._pattern, packed.device)
         else:
             state.remember(self)
+            self._settle()
         return self
 
     def _load_from_state_dict(
