@@ -111,3 +111,34 @@ def test_padding_is_cleared_by_a_call_that_is_captured_first():
     layer.values.fill_(1)
     graph.replay()
     assert layer.values.sum() == layer.to_dense().weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("features", "tokens", "block", "density", "activation"),
+    [
+        (768, 4096, 64, 0.3, None),
+        (768, 4096, 64, 0.3, "gelu"),
+        (256, 200, 32, 0.5, None),
+        (512, 1000, 16, 0.1, "relu"),
+    ],
+)
+def test_a_captured_backward_replays_bitwise_often(features, tokens, block, density, activation):
+    """Many replays in a row would show a race of the products, or of their memory."""
+    layer = make(
+        features, 2 * features, block=block, density=density, activation=activation, dtype=torch.bfloat16
+    )
+    x = random(tokens, features, dtype=torch.bfloat16).requires_grad_()
+    dy = random(tokens, 2 * features, dtype=torch.bfloat16, seed=3)
+    wanted = [x, layer.values, layer.bias]
+
+    def gradients():
+        return torch.autograd.grad(layer(x), wanted, dy)
+
+    expected = [each.clone() for each in gradients()]
+    graph, got = capture(gradients)
+    for _ in range(300):
+        for each in got:
+            each.fill_(torch.nan)
+        graph.replay()
+        for each, want in zip(got, expected, strict=True):
+            assert torch.equal(each, want)
