@@ -32,6 +32,12 @@ def page(runs: list[Record]) -> str:
         "reloaded",
     ]
     parts = [table(head, [training_row(record) for record, _ in found])]
+    if any(record.get("columns") for record, _ in found):
+        parts += [
+            "Milliseconds of ours and of dense, and dense over ours: inference in bf16, and a training step "
+            "under bf16 autocast with fused AdamW; smallest: one image, text or token.",
+            table(*column_table([record for record, _ in found])),
+        ]
     for record, _ in found:
         if "error" not in record:
             parts += [
@@ -71,6 +77,29 @@ def training_row(record: Record) -> list[str]:
         *losses,
         "equal in every bit" if record["reloaded_equal"] else "**different**",
     ]
+
+
+def column_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Returns a row for each model and kind of call, with a column for each way to run it."""
+    rows, ways = list[list[str]](), list[str]()
+    for record in records:
+        kinds = dict[str, dict[str, str]]()
+        for name, column in (record.get("columns") or {}).items():
+            kind, _, way = name.rpartition(", ")
+            kinds.setdefault(kind, {})[way] = ways_cell(column)
+            if way not in ways:
+                ways.append(way)
+        rows += [
+            [record["model"], kind, *(cells.get(way, "-") for way in ways)] for kind, cells in kinds.items()
+        ]
+    return ["model", "call", *ways], rows
+
+
+def ways_cell(column: Record) -> str:
+    if "error" in column:
+        return "failed"
+    sparse, dense = (column[kind]["median"] for kind in ("sparse", "dense"))
+    return f"{sparse:.3g} / {dense:.3g} = {times(column['speedup'])}"
 
 
 def graphed(rates: Record) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sparseloom import Error, cli
 from sparseloom.nn import BlockSparseLinear
-from sparseloom_bench.bench.models import run, train, zoo
+from sparseloom_bench.bench.models import columns, run, train, zoo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 model_tables = importlib.import_module("model_tables")
@@ -36,6 +36,19 @@ TINY = {
         "tokens": 16,
     },
     "resnet50": {"img_size": 32, "layers": [1, 1, 1, 1], "width_per_group": 32, "num_classes": 10},
+    "gpt2": {"n_embd": 128, "n_layer": 1, "n_head": 2, "vocab_size": 100, "tokens": 16},
+}
+TINY |= {
+    f"{name}_blocks": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": 100,
+        "tokens": 16,
+    }
+    for name in ("llama", "qwen")
 }
 CPU = torch.device("cpu")
 
@@ -45,6 +58,8 @@ def short(monkeypatch):
     """Few rounds, one thread: tiny products on two busy cores wait for each other longer than they take."""
     for name, value in (("ROUND", 1), ("ROUNDS", 2), ("WARM_UP", 1)):
         monkeypatch.setattr(train, name, value)
+    for name, value in (("CALLS", 1), ("ROUNDS", 1), ("WARM_UP", 1)):
+        monkeypatch.setattr(columns, name, value)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -93,6 +108,9 @@ def test_the_course_of_a_model(name, layers, capsys):
         > 0
         == graphed["skips"]
     )
+    kinds = ("inference", "inference, smallest", "step")
+    assert list(record["columns"]) == [f"{kind}, {way}" for kind in kinds for way in columns.WAYS[:3]]
+    assert all(min(c["sparse"]["median"], c["speedup"]) > 0 for c in record["columns"].values())
     assert record["training_bytes"] == {"sparse": None, "dense": None} and record["file_bytes"] > 0
     report = record["report"]
     assert sum(layer["kind"] == "BlockSparseLinear" for layer in report["layers"]) == layers
@@ -113,6 +131,7 @@ def test_the_course_of_a_model(name, layers, capsys):
     assert (
         f"{record['speedup']:.2f}x" in page
         and f"= {record['graphed']['speedup']:.2f}x" in page
+        and "| inference, smallest |" in page
         and "where; commit 0123, 2026-01-01;" in page
         and "a GPU" in page
     )
@@ -134,6 +153,18 @@ def test_the_full_sizes_are_the_published_ones_and_the_patterns_take_the_encoder
         "classifier",
     }
     assert sum(isinstance(module, BlockSparseLinear) for module in model.modules()) == 72
+
+
+@pytest.mark.package("transformers")
+@pytest.mark.parametrize(("name", "layers"), [("gpt2", 4), ("llama_blocks", 7), ("qwen_blocks", 7)])
+def test_decoders_become_sparse_and_their_smallest_call_is_one_token(name, layers):
+    spec = tiny(name)
+    model, x = spec.make(0, CPU), spec.single(CPU)
+    assert tuple(x.shape) == (1, 1) and len(train.sparsify_(model, spec.patterns).changed) == layers
+    found = columns.columns(lambda sparse: spec.make(0, CPU), spec.data(CPU), x, "eager", ("eager",))
+    assert len(found) == 3 and all(column["speedup"] > 0 for column in found.values())
+    failing = columns.columns(lambda sparse: torch.nn.Linear(3, 3), spec.data(CPU), x, "eager", ("eager",))
+    assert all("error" in column for column in failing.values())
 
 
 @pytest.mark.package("torchvision")
@@ -228,6 +259,9 @@ def test_the_models_are_listed(capsys):
         "vit_base_patch16_224",
         "bert_base",
         "resnet50",
+        "gpt2",
+        "llama_blocks",
+        "qwen_blocks",
     ]
 
 

@@ -18,6 +18,7 @@ from sparseloom.patch import Patched, sparsify_
 from sparseloom.report import report
 
 from ..timing import Spread
+from .columns import columns, logits
 from .zoo import Spec
 
 Record = dict[str, Any]
@@ -53,13 +54,6 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
-
-
-def logits(result: Any) -> Tensor:
-    """Returns the logits from the result of a timm model (a tensor) or a transformers model (an object that
-    has them)."""
-    found: Tensor = getattr(result, "logits", result)
-    return found
 
 
 def evaluated(model: nn.Module, x: Tensor) -> Tensor:
@@ -102,6 +96,16 @@ def measure(
         f"{spec}: by CUDA graphs {graphed[0].median:.1f} steps/s, dense "
         f"{graphed[1].median:.1f}; {skips} parts without one"
     )
+
+    def twin(sparse: bool) -> nn.Module:
+        model = spec.make(0, device)
+        if sparse:
+            sparsify_(model, spec.patterns)
+        return model
+
+    ways = columns(twin, data, spec.single(device), backend)
+    for name, column in ways.items():
+        say(f"{spec}: {name}: {column.get('speedup', column.get('error'))}")
     made = report(copy.deepcopy(model).bfloat16(), _bf16(data[0]), seconds=seconds, batch_sizes=spec.batches)
     say(str(made))
     return {
@@ -125,6 +129,7 @@ def measure(
         "fresh_differs": fresh_differs,
         **_beside(speeds),
         "graphed": _beside(graphed) | {"skips": skips},
+        "columns": ways,
         "training_bytes": {"sparse": sparse_bytes, "dense": dense_bytes},
         "report": made.to_dict(),
     }

@@ -1,0 +1,148 @@
+"""Times a model and its dense self in the ways in which users run them: inference and a training step, eager,
+compiled, by torch.compile's own CUDA graphs and by one CUDA graph of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..timing import Spread
+
+#: How a column runs: without torch.compile, compiled, compiled in the mode whose parts replay CUDA graphs,
+#: and the compiled call captured in one graph, with the optimizer where it trains.
+WAYS = ("eager", "compiled", "reduce-overhead", "graph")
+#: Calls of one timed round, rounds, and calls before the first. All models take turns.
+CALLS, ROUNDS, WARM_UP = 10, 12, 3
+#: torch asks for some calls on another stream before it captures one.
+BEFORE_CAPTURE = 3
+LEARNING_RATE = 1e-4
+
+Call = Callable[[], Any]
+
+
+def logits(result: Any) -> Tensor:
+    """Returns the logits from the result of a timm model (a tensor) or a transformers model (an object that
+    has them)."""
+    found: Tensor = getattr(result, "logits", result)
+    return found
+
+
+def inference(model: nn.Module, x: Tensor, way: str, backend: str) -> Call:
+    """Returns a call of the model in 16 bits for inference."""
+    model = model.bfloat16().eval()
+    x = x.bfloat16() if x.is_floating_point() else x
+    run = _compiled(model, way, backend)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return run(x)
+
+    return _captured(call) if way == "graph" else call
+
+
+def step(model: nn.Module, data: tuple[Tensor, Tensor], way: str, backend: str) -> Call:
+    """Returns a training step under bf16 autocast with fused AdamW."""
+    x, target = data
+    run = _compiled(model.train(), way, backend)
+    graph = way == "graph"
+    optimizer = torch.optim.AdamW(
+        model.parameters(), LEARNING_RATE, fused=True, capturable=graph and x.is_cuda
+    )
+
+    def call() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            loss = F.cross_entropy(logits(run(x)), target)
+        loss.backward()
+        optimizer.step()
+
+    return _captured(call) if graph else call
+
+
+def milliseconds(calls: Sequence[Call], device: torch.device) -> list[Spread]:
+    """Returns the time of each call, in rounds taken in turn."""
+    for call in calls:
+        for _ in range(WARM_UP):
+            call()
+    samples: list[list[float]] = [[] for _ in calls]
+    for _ in range(ROUNDS):
+        for call, times in zip(calls, samples, strict=True):
+            _wait(device)
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            _wait(device)
+            times.append((time.perf_counter() - start) / CALLS * 1e3)
+    return [Spread.of(times) for times in samples]
+
+
+def columns(
+    make: Callable[[bool], nn.Module],
+    data: tuple[Tensor, Tensor],
+    single: Tensor,
+    backend: str = "inductor",
+    ways: Sequence[str] = WAYS,
+) -> dict[str, dict[str, Any]]:
+    """Returns {"step, graph": {"sparse": ms, "dense": ms, "speedup": of the medians}} of every column: a step
+    and inference of all of ``data``, and inference of ``single``, the smallest call. ``make`` makes the
+    model, sparse or dense, anew. A column that cannot run has "error" instead."""
+    device = data[0].device
+    kinds: dict[str, Callable[[nn.Module, str], Call]] = {
+        "inference": lambda model, way: inference(model, data[0], way, backend),
+        "inference, smallest": lambda model, way: inference(model, single, way, backend),
+        "step": lambda model, way: step(model, data, way, backend),
+    }
+    found = dict[str, dict[str, Any]]()
+    for kind, made in kinds.items():
+        for way in ways:
+            if way == "graph" and device.type != "cuda":
+                continue
+            torch._dynamo.reset()
+            try:
+                sparse, dense = milliseconds([made(make(each), way) for each in (True, False)], device)
+            except RuntimeError as error:
+                found[f"{kind}, {way}"] = {"error": str(error).strip().splitlines()[0][:200]}
+                continue
+            found[f"{kind}, {way}"] = {
+                "sparse": sparse.rounded(4),
+                "dense": dense.rounded(4),
+                "speedup": round(dense.median / sparse.median, 3),
+            }
+    return found
+
+
+def _compiled(model: nn.Module, way: str, backend: str) -> Callable[..., Any]:
+    if way == "eager":
+        return model
+    mode = way if way == "reduce-overhead" else "default"
+    if backend != "inductor":  # the other ones know no modes
+        return torch.compile(model, backend=backend)
+    return torch.compile(model, mode=mode)
+
+
+def _captured(call: Call) -> Call:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(BEFORE_CAPTURE):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.holds = call  # type: ignore[attr-defined]  # the graph reads the memory of all that it knows
+    return replay
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
