@@ -6,6 +6,10 @@ from generated import table
 from result_files import Record, caption
 
 
+#: A ResNet-50 has twenty shapes; the record has them all.
+MOST_SHAPES = 8
+
+
 def is_models(run: Record) -> bool:
     return run.get("suite") == "models"
 
@@ -108,13 +112,13 @@ def graphed(rates: Record) -> str:
 
 
 def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:
-    """Returns a table with the first layer of each shape."""
+    """Returns a table with the first layer of each shape, of those shapes that most layers have."""
     shapes: dict[tuple[Any, ...], list[Record]] = {}
     for layer in record["report"]["layers"]:
         if layer["times"]:
             shapes.setdefault((*layer["shape"], *layer["block"], layer["tokens"]), []).append(layer)
     rows = []
-    for layers in shapes.values():
+    for layers in sorted(shapes.values(), key=len, reverse=True)[:MOST_SHAPES]:
         first = layers[0]
         kernels = ", ".join(dict.fromkeys(first["kernels"].values()))
         even = (first["break_even"].get(direction) for direction in ("forward", "backward"))
