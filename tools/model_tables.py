@@ -47,8 +47,9 @@ def page(runs: list[Record]) -> str:
             parts += [
                 f"{about(record)}, eager, in bf16:",
                 table(*layer_table(record)),
-                table(*batch_table(record)),
             ]
+        if "error" not in record and not record.get("columns"):  # which say it for each way to run
+            parts.append(table(*batch_table(record)))
     gpus = ", ".join(dict.fromkeys(run["gpu"]["name"] for _, run in found))
     captions = dict.fromkeys(caption(run) for _, run in found)
     return "\n\n".join([f"{gpus}.", *parts, "\n".join(captions)])

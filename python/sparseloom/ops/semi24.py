@@ -269,7 +269,10 @@ class Semi24Weight(Weight):
         return y
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        return dx(dy, values, self.positions, self.cols, "", self.strict)
+        # as in every ordinary backward pass
+        if not differentiated(dy):
+            return _dx(dy, values, self, PLAN_CHOOSES)
+        return multiply(dy, values, None, _Again(PLAN_CHOOSES, self))
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         raise not_trainable("linear_dw")
