@@ -5,7 +5,6 @@ from typing import Any
 from generated import table
 from result_files import Record, caption
 
-
 #: A ResNet-50 has twenty shapes; the record has them all.
 MOST_SHAPES = 8
 
@@ -18,8 +17,10 @@ def page(runs: list[Record]) -> str:
     """Shows the newest record of each model: a table of the training, one of its products, and one of batch
     sizes."""
     newest: dict[str, tuple[Record, Record]] = {}
+    ways: dict[str, tuple[Record, Record]] = {}
     for run in sorted(runs, key=lambda run: str(run["date"])):
-        newest |= {record["model"]: (record, run) for record in run["records"]}
+        for record in run["records"]:
+            (ways if record.get("op") == "ways" else newest)[record["model"]] = record, run
     found = list(newest.values())
     head = [
         "model",
@@ -35,12 +36,12 @@ def page(runs: list[Record]) -> str:
         "dense loss",
         "reloaded",
     ]
-    parts = [table(head, [training_row(record) for record, _ in found])]
-    if any(record.get("columns") for record, _ in found):
+    parts = [table(head, [training_row(record) for record, _ in found])] if found else []
+    if ways:
         parts += [
             "Milliseconds of ours and of dense, and dense over ours: inference in bf16, and a training step "
             "under bf16 autocast with fused AdamW; smallest: one image, text or token.",
-            table(*column_table([record for record, _ in found])),
+            table(*ways_table([record for record, _ in ways.values()])),
         ]
     for record, _ in found:
         if "error" not in record:
@@ -48,10 +49,11 @@ def page(runs: list[Record]) -> str:
                 f"{about(record)}, eager, in bf16:",
                 table(*layer_table(record)),
             ]
-        if "error" not in record and not record.get("columns"):  # which say it for each way to run
+        if "error" not in record and record["model"] not in ways:  # which say it for each way to run
             parts.append(table(*batch_table(record)))
-    gpus = ", ".join(dict.fromkeys(run["gpu"]["name"] for _, run in found))
-    captions = dict.fromkeys(caption(run) for _, run in found)
+    shown = [run for _, run in [*found, *ways.values()]]
+    gpus = ", ".join(dict.fromkeys(run["gpu"]["name"] for run in shown))
+    captions = dict.fromkeys(caption(run) for run in shown)
     return "\n\n".join([f"{gpus}.", *parts, "\n".join(captions)])
 
 
@@ -84,12 +86,12 @@ def training_row(record: Record) -> list[str]:
     ]
 
 
-def column_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def ways_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Returns a row for each model and kind of call, with a column for each way to run it."""
     rows, ways = list[list[str]](), list[str]()
     for record in records:
         kinds = dict[str, dict[str, str]]()
-        for name, column in (record.get("columns") or {}).items():
+        for name, column in record.get("ways", {}).items():
             kind, _, way = name.rpartition(", ")
             kinds.setdefault(kind, {})[way] = ways_cell(column)
             if way not in ways:

@@ -21,6 +21,7 @@ from .gpu import table as gpu_table
 from .gpu.measure import DeadContext
 from .gpu.targets import failed
 from .models import run as model_run
+from .models.ways import WAYS
 from .models.zoo import Spec
 from .models.zoo import select as select_models
 from .peak import rates
@@ -68,6 +69,12 @@ def bench(
         str | None, typer.Option(help="of the results file; default: the suite's, and its groups'")
     ] = None,
     peers: Annotated[bool, typer.Option(help="gpu: time torch BSR and cuSPARSE too")] = True,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"models: time inference and a step in this way alone ({', '.join(WAYS)}); repeat for more"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")
     ] = False,
@@ -90,14 +97,14 @@ def bench(
             on_gpu.measure(jobs)
             records, path = on_gpu.records, on_gpu.save()
         elif models:
-            head, records = model_run.run(models, chosen)
+            head, records = model_run.run(models, chosen, way or [])
         else:
             head, records = run(suite, cells, chosen, busy)
         console = Console()
         console.width = max(console.width, 132 if suite == "plan" else 180)  # a cut kernel name says nothing
         console.print(table(suite, records))
         if suite != "gpu":
-            path = write_results(folder, name or suite, head, records)
+            path = write_results(folder, name or (f"{suite}-ways" if way else suite), head, records)
     except Error as error:
         typer.echo(f"sparseloom bench: {error}", err=True)
         raise typer.Exit(2 if error.op == "bench" else 1) from None

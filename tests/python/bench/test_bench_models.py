@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sparseloom import Error, cli
 from sparseloom.nn import BlockSparseLinear
-from sparseloom_bench.bench.models import columns, run, train, zoo
+from sparseloom_bench.bench.models import run, train, ways, zoo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 model_tables = importlib.import_module("model_tables")
@@ -59,7 +59,7 @@ def short(monkeypatch):
     for name, value in (("ROUND", 1), ("ROUNDS", 2), ("WARM_UP", 1)):
         monkeypatch.setattr(train, name, value)
     for name, value in (("CALLS", 1), ("ROUNDS", 1), ("WARM_UP", 1)):
-        monkeypatch.setattr(columns, name, value)
+        monkeypatch.setattr(ways, name, value)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -108,9 +108,6 @@ def test_the_course_of_a_model(name, layers, capsys):
         > 0
         == graphed["skips"]
     )
-    kinds = ("inference", "inference, smallest", "step")
-    assert list(record["columns"]) == [f"{kind}, {way}" for kind in kinds for way in columns.WAYS[:3]]
-    assert all(min(c["sparse"]["median"], c["speedup"]) > 0 for c in record["columns"].values())
     assert record["training_bytes"] == {"sparse": None, "dense": None} and record["file_bytes"] > 0
     report = record["report"]
     assert sum(layer["kind"] == "BlockSparseLinear" for layer in report["layers"]) == layers
@@ -131,7 +128,6 @@ def test_the_course_of_a_model(name, layers, capsys):
     assert (
         f"{record['speedup']:.2f}x" in page
         and f"= {record['graphed']['speedup']:.2f}x" in page
-        and "| inference, smallest |" in page
         and "where; commit 0123, 2026-01-01;" in page
         and "a GPU" in page
     )
@@ -161,10 +157,35 @@ def test_decoders_become_sparse_and_their_smallest_call_is_one_token(name, layer
     spec = tiny(name)
     model, x = spec.make(0, CPU), spec.single(CPU)
     assert tuple(x.shape) == (1, 1) and len(train.sparsify_(model, spec.patterns).changed) == layers
-    found = columns.columns(lambda sparse: spec.make(0, CPU), spec.data(CPU), x, "eager", ("eager",))
-    assert len(found) == 3 and all(column["speedup"] > 0 for column in found.values())
-    failing = columns.columns(lambda sparse: torch.nn.Linear(3, 3), spec.data(CPU), x, "eager", ("eager",))
-    assert all("error" in column for column in failing.values())
+    record = ways.in_each_way(spec, CPU, ("eager",), backend="eager")
+    assert len(record["ways"]) == 3 and all(each["speedup"] > 0 for each in record["ways"].values())
+
+
+@pytest.mark.package("transformers")
+def test_a_model_in_each_way(monkeypatch):
+    record = json.loads(json.dumps(ways.in_each_way(tiny("bert_base"), CPU, backend="eager")))
+    kinds = ("inference", "inference, smallest", "step")
+    assert list(record["ways"]) == [f"{kind}, {way}" for kind in kinds for way in ways.WAYS[:3]]
+    assert all(min(each["sparse"]["median"], each["speedup"]) > 0 for each in record["ways"].values())
+    about = {"gpu": {"name": "a GPU"}, "device": "where", "commit": "0123", "date": "2026-01-01"}
+    page = model_tables.page([about | {"records": [record]}])
+    assert (
+        "| bert_base | inference, smallest |" in page
+        and f"= {record['ways']['step, eager']['speedup']:.2f}x" in page
+    )
+    assert run.failed([record]) == []
+
+    def refuses(*arguments):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(ways, "step", refuses)
+    broken = ways.in_each_way(tiny("bert_base"), CPU, ("eager",), backend="eager")
+    assert run.failed([broken]) == ["bert_base, step, eager: no kernel"]
+    console = Console(width=120, record=True)
+    console.print(run.table([broken]))
+    assert "no kernel" in console.export_text()
+    with pytest.raises(Error, match="a way of eager, compiled"):
+        ways.in_each_way(tiny("bert_base"), CPU, ("quickly",))
 
 
 @pytest.mark.package("torchvision")

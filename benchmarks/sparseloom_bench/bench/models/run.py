@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,13 +15,15 @@ from rich.table import Table
 from ..gpu.device import Monitor, describe, require_gpu, slug
 from ..results import header
 from .train import Record, measure
+from .ways import in_each_way
 from .zoo import Spec
 
 SUITE = "models"
 
 
-def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]]:
-    """Returns the head and the records of a results file.
+def run(specs: list[Spec], seconds: float, ways: Sequence[str] = ()) -> tuple[dict[str, Any], list[Record]]:
+    """Returns the head and the records of a results file: of the whole course of each model, or of it in
+    these ways alone.
 
     A model that fails gets a record with its error, and the others still run.
     """
@@ -37,11 +40,15 @@ def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]
     records = []
     for spec in specs:
         try:
-            records.append(measure(spec, device, seconds, say))
+            if ways:
+                records.append(in_each_way(spec, device, ways, say))
+            else:
+                records.append(measure(spec, device, seconds, say))
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             words = (str(error).strip().splitlines() or [""])[0][:300]
-            records.append({"op": "model", "model": spec.name, "error": f"{type(error).__name__}: {words}"})
+            op = "ways" if ways else "model"
+            records.append({"op": op, "model": spec.name, "error": f"{type(error).__name__}: {words}"})
         torch._dynamo.reset()  # torch.compile's graphs hold the model
         torch.cuda.empty_cache()
     return head | {"seconds": round(time.perf_counter() - start, 1)}, records
@@ -55,6 +62,12 @@ def failed(records: list[Record]) -> list[str]:
         name = record["model"]
         if "error" in record:
             sentences.append(f"{name}: {record['error']}")
+            continue
+        if record.get("op") == "ways":
+            failed = [
+                f"{name}, {key}: {each['error']}" for key, each in record["ways"].items() if "error" in each
+            ]
+            sentences += failed
             continue
         first, *_, last = record["losses"]
         if not last < first:
@@ -73,7 +86,9 @@ def failed(records: list[Record]) -> list[str]:
 
 
 def table(records: list[Record]) -> Table:
-    """Returns the table to print, with one row per model."""
+    """Returns the table to print, with one row per model, or per call and way."""
+    if records and records[0]["op"] == "ways":
+        return _of_ways(records)
     out = Table(
         "model",
         "parameters",
@@ -103,4 +118,19 @@ def table(records: list[Record]) -> Table:
             *("-" if memory[kind] is None else f"{memory[kind] / 1e9:.2f}" for kind in ("sparse", "dense")),
             "equal" if record["reloaded_equal"] else "NOT EQUAL",
         )
+    return out
+
+
+def _of_ways(records: list[Record]) -> Table:
+    out = Table("model", "call", "ms", "dense ms", "speedup")
+    for record in records:
+        if "error" in record:
+            out.add_row(record["model"], record["error"])
+            continue
+        for key, each in record["ways"].items():
+            if "error" in each:
+                out.add_row(record["model"], key, each["error"])
+                continue
+            sparse, dense = (f"{each[kind]['median']:.3f}" for kind in ("sparse", "dense"))
+            out.add_row(record["model"], key, sparse, dense, f"{each['speedup']:.2f}")
     return out

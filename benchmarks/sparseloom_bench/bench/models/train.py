@@ -18,7 +18,7 @@ from sparseloom.patch import Patched, sparsify_
 from sparseloom.report import report
 
 from ..timing import Spread
-from .columns import columns, logits
+from .ways import logits
 from .zoo import Spec
 
 Record = dict[str, Any]
@@ -97,15 +97,6 @@ def measure(
         f"{graphed[1].median:.1f}; {skips} parts without one"
     )
 
-    def twin(sparse: bool) -> nn.Module:
-        model = spec.make(0, device)
-        if sparse:
-            sparsify_(model, spec.patterns)
-        return model
-
-    ways = columns(twin, data, spec.single(device), backend)
-    for name, column in ways.items():
-        say(f"{spec}: {name}: {column.get('speedup', column.get('error'))}")
     made = report(copy.deepcopy(model).bfloat16(), _bf16(data[0]), seconds=seconds, batch_sizes=spec.batches)
     say(str(made))
     return {
@@ -129,7 +120,6 @@ def measure(
         "fresh_differs": fresh_differs,
         **_beside(speeds),
         "graphed": _beside(graphed) | {"skips": skips},
-        "columns": ways,
         "training_bytes": {"sparse": sparse_bytes, "dense": dense_bytes},
         "report": made.to_dict(),
     }

@@ -11,7 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparseloom.errors import Error
+from sparseloom.patch import sparsify_
+
 from ..timing import Spread
+from .zoo import Spec
 
 #: How a column runs: without torch.compile, compiled, compiled in the mode whose parts replay CUDA graphs,
 #: and the compiled call captured in one graph, with the optimizer where it trains.
@@ -81,17 +85,21 @@ def milliseconds(calls: Sequence[Call], device: torch.device) -> list[Spread]:
     return [Spread.of(times) for times in samples]
 
 
-def columns(
-    make: Callable[[bool], nn.Module],
-    data: tuple[Tensor, Tensor],
-    single: Tensor,
-    backend: str = "inductor",
+def in_each_way(
+    spec: Spec,
+    device: torch.device,
     ways: Sequence[str] = WAYS,
-) -> dict[str, dict[str, Any]]:
-    """Returns {"step, graph": {"sparse": ms, "dense": ms, "speedup": of the medians}} of every column: a step
-    and inference of all of ``data``, and inference of ``single``, the smallest call. ``make`` makes the
-    model, sparse or dense, anew. A column that cannot run has "error" instead."""
-    device = data[0].device
+    say: Callable[[str], None] = print,
+    backend: str = "inductor",
+) -> dict[str, Any]:
+    """Returns a record of the model in each of these ways, {"step, graph": {"sparse": ms, "dense": ms,
+    "speedup": of the medians}} and so on: a step and inference of the batch, and inference of the smallest
+    call. What cannot run has "error" instead. Raises Error for a way that there is not."""
+    if unknown := set(ways) - set(WAYS):
+        raise Error(
+            "bench", f"a way of {', '.join(WAYS)}", ", ".join(sorted(unknown)), "leave it out for all"
+        )
+    data, single = spec.data(device), spec.single(device)
     kinds: dict[str, Callable[[nn.Module, str], Call]] = {
         "inference": lambda model, way: inference(model, data[0], way, backend),
         "inference, smallest": lambda model, way: inference(model, single, way, backend),
@@ -104,16 +112,33 @@ def columns(
                 continue
             torch._dynamo.reset()
             try:
-                sparse, dense = milliseconds([made(make(each), way) for each in (True, False)], device)
+                calls = [made(_model(spec, device, sparse), way) for sparse in (True, False)]
+                sparse, dense = milliseconds(calls, device)
             except RuntimeError as error:
                 found[f"{kind}, {way}"] = {"error": str(error).strip().splitlines()[0][:200]}
                 continue
+            speedup = round(dense.median / sparse.median, 3)
             found[f"{kind}, {way}"] = {
                 "sparse": sparse.rounded(4),
                 "dense": dense.rounded(4),
-                "speedup": round(dense.median / sparse.median, 3),
+                "speedup": speedup,
             }
-    return found
+            say(f"{spec}: {kind}, {way}: {sparse.median:.3f} / {dense.median:.3f} ms = {speedup}")
+    return {
+        "op": "ways",
+        "model": spec.name,
+        "package": spec.version(),
+        "input": list(data[0].shape),
+        "smallest": list(single.shape),
+        "ways": found,
+    }
+
+
+def _model(spec: Spec, device: torch.device, sparse: bool) -> nn.Module:
+    model = spec.make(0, device)
+    if sparse:
+        sparsify_(model, spec.patterns)
+    return model
 
 
 def _compiled(model: nn.Module, way: str, backend: str) -> Callable[..., Any]:
