@@ -18,6 +18,8 @@ ROWS = ((64, 0.1), (32, 0.2))
 STEP = {"op": "step", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096, "block": [64, 64], "density": 0.2}
 ON_CPU = LAYER | {"direction": "forward", "m": 1024, "block": [32, 32], "density": 0.2}
 MODELS = {"vit_base_patch16_224": "ViT-B/16", "bert_base": "BERT-base", "resnet50": "ResNet-50"}
+#: The way of a model's row, with which the GPU waits least for the host.
+WAY = "step, graph"
 HEAD = ["", "on", "density, blocks", "dense", "block-sparse", "against dense"]
 Found = tuple[Record, Record]  # a record, and the run that it is of
 
@@ -72,12 +74,30 @@ def layer_row(pair: Found, what: str, where: str) -> list[str]:
 def model_row(pair: Found, where: str) -> list[str]:
     record, graphed = pair[0], pair[0]["graphed"]
     dense, sparse = (f"{graphed['steps_per_s'][kind]['median']:.1f} steps/s" for kind in ("dense", "sparse"))
-    parts = record["patterns"].values()
-    blocks = " and ".join(dict.fromkeys(f"{part['density']:g}" for part in parts))
-    side = " x ".join(map(str, next(iter(parts))["block"]))
     gain = f"{times(graphed['speedup'], 1)}; without graphs {times(record['speedup'], 1)}"
     what = f"{MODELS[record['model']]}: training step, compiled, as a CUDA graph"
-    return [what, where, f"{blocks} of {side}", dense, sparse, gain]
+    return [what, where, blocks_of(record), dense, sparse, gain]
+
+
+def ways_row(pair: Found, where: str) -> list[str]:
+    record, ways = pair[0], pair[0]["ways"]
+    dense, sparse = (f"{ways[WAY][kind]['median']:.2f} ms" for kind in ("dense", "sparse"))
+    beside = {"compiled alone": "step, compiled", "inference by a graph": "inference, graph"}
+    more = [
+        f"{words} {times(ways[key]['speedup'], 1)}" for words, key in beside.items() if measured(ways, key)
+    ]
+    what = f"{MODELS[record['model']]}: training step, compiled, by one CUDA graph"
+    return [what, where, blocks_of(record), dense, sparse, "; ".join([times(ways[WAY]["speedup"], 1), *more])]
+
+
+def measured(ways: Record, key: str) -> bool:
+    return "speedup" in ways.get(key, {})
+
+
+def blocks_of(record: Record) -> str:
+    parts = record["patterns"].values()
+    densities = " and ".join(dict.fromkeys(f"{part['density']:g}" for part in parts))
+    return f"{densities} of {' x '.join(map(str, next(iter(parts))['block']))}"
 
 
 def demo_rows(run: Record, where: str) -> list[list[str]]:
@@ -119,7 +139,10 @@ def gpu_rows(runs: list[Record]) -> list[tuple[list[str], Record]]:
     if pair := found(suite, STEP):
         rows.append((layer_row(pair, "the same with bias and GELU: training step", where), pair[1]))
     for model in MODELS:
-        if pair := found([run for run in runs if is_models(run)], {"model": model}):
+        of_models = [run for run in runs if is_models(run)]
+        if (pair := found(of_models, {"op": "ways", "model": model})) and measured(pair[0]["ways"], WAY):
+            rows.append((ways_row(pair, where), pair[1]))
+        elif pair := found(of_models, {"op": "model", "model": model}):
             rows.append((model_row(pair, where), pair[1]))
     for run in [run for run in runs if run.get("preset") == "h200"][-1:]:
         rows += [(row, run) for row in demo_rows(run, where)]

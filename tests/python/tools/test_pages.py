@@ -81,6 +81,21 @@ def test_the_front_page_shows_the_newest_figures_and_says_which_are_losses(tmp_p
     assert front_page.front([written(tmp_path / "y", failed)]) == "No result files yet."
 
 
+def test_a_model_s_row_is_of_one_graph_where_that_was_measured(tmp_path: Path) -> None:
+    patterns = {"a": {"density": 0.25, "block": [64, 64]}, "b": {"density": 0.3, "block": [64, 64]}}
+    of_model, suite = {"model": "bert_base", "patterns": patterns}, {"suite": "models"}
+    rates = {"steps_per_s": {"sparse": {"median": 90.0}, "dense": {"median": 100.0}}, "speedup": 0.9}
+    course = run([of_model | {"op": "model", "speedup": 0.8, "graphed": rates}], date="2026-03-01", **suite)
+    text = front_page.front([written(tmp_path / "a", course)])
+    assert "| 100.0 steps/s | 90.0 steps/s | 0.90x **slower**; without graphs 0.80x **slower** |" in text
+    ways = {"step, graph": {"sparse": {"median": 7.0}, "dense": {"median": 9.1}, "speedup": 1.3}}
+    ways |= {"step, compiled": {"error": "no memory"}, "inference, graph": {"speedup": 1.25}}
+    newer = run([of_model | {"op": "ways", "ways": ways}], **suite)
+    text = front_page.front([written(tmp_path / "b", course, newer)])
+    assert "| 0.25 and 0.3 of 64 x 64 | 9.10 ms | 7.00 ms | 1.30x; inference by a graph 1.25x |" in text
+    assert "by one CUDA graph |" in text and "steps/s" not in text and "alone" not in text
+
+
 def test_a_speedup_that_only_a_slow_dense_product_explains_leaves_the_front_page(tmp_path: Path) -> None:
     cpu = {"suite": "cpu", "machine": {"isa": "avx512_bf16", "threads": 2}, "device": "amd-epyc-zen5-2c"}
     record = {"m": 1024, "block": [32, 32], "density": 0.2}

@@ -105,10 +105,7 @@ def measure(
         "package": spec.version(),
         "class": type(model).__name__,
         "input": list(data[0].shape),
-        "patterns": {
-            regex: {"block": list(each.shape), "density": each.density}
-            for regex, each in spec.patterns.items()
-        },
+        "patterns": spec.described(),
         **_counts(patched),
         "steps": STEPS,
         "losses": losses,

@@ -130,6 +130,7 @@ def in_each_way(
         "package": spec.version(),
         "input": list(data[0].shape),
         "smallest": list(single.shape),
+        "patterns": spec.described(),
         "ways": found,
     }
 

@@ -48,6 +48,13 @@ class Spec:
                 "bench", f"the package {self.package} for {self.name}", "an environment without it", remedy
             )
 
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Returns the patterns as plain data."""
+        return {
+            regex: {"block": list(each.shape), "density": each.density}
+            for regex, each in self.patterns.items()
+        }
+
     def version(self) -> str:
         return f"{self.package} {importlib.metadata.version(self.package)}"
 
