@@ -28,7 +28,7 @@ class ProductOptions(NamedTuple):
     direction: int
     strict: bool
     kernel: int
-    index: Index
+    block_index: Index
 
 
 class _Blocks(Weight):
@@ -99,9 +99,9 @@ class Transformable(Product):
             remedy = "call fix_topology_() first, or sum the gradients of the batch"
             raise Error("vmap", "weights without free slots", "a layer with a capacity", remedy)
         shared = bias if of_bias is None else None
-        if direction == DW or of_b is not None or of_options.index.packed is not None:
+        if direction == DW or of_b is not None or of_options.block_index.packed is not None:
             y = _over_diagonal(
-                _in_front(a, of_a, count), _in_front(b, of_b, count), options, of_options.index, count
+                _in_front(a, of_a, count), _in_front(b, of_b, count), options, of_options.block_index, count
             )
             y, out = y if shared is None else y + shared, 0
         elif of_a is None:  # the bias alone is mapped

@@ -136,12 +136,12 @@ class _Sequence(torch.autograd.Function):
         ctx: Any, dy: Tensor | None, dhn: Tensor | None, dcn: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         values, projection, *saved = ctx.saved_tensors
-        lstm, place, projection_place, walk = ctx.options
+        lstm, (index, numbers), (projection_index, projection_numbers), walk = ctx.options
         need_x, need_h, need_c, *needs, _ = ctx.needs_input_grad
         run = _backward_operator if torch.compiler.is_compiling() else _backward
         gradients = run(
-            lstm, dy, dhn, dcn, saved, values, *place, projection, *projection_place, walk.sizes,
-            walk.reverse, list(needs),
+            lstm, dy, dhn, dcn, saved, values, index, numbers, projection, projection_index,
+            projection_numbers, walk.sizes, walk.reverse, list(needs),
         )  # fmt: skip
         dx, dh, dc, *parameter_gradients = gradients if lstm else (*gradients[:2], None, *gradients[2:], None)
         grads = [
