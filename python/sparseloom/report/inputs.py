@@ -22,19 +22,19 @@ def as_arguments(op: str, example_input: Any) -> Any:
     if isinstance(example_input, Mapping) or _reads_like_a_mapping(example_input):
         keywords = {str(key): example_input[key] for key in example_input.keys()}  # noqa: SIM118 - no iterator
     elif is_dataclass(example_input) and not isinstance(example_input, type):
-        keywords = {each.name: getattr(example_input, each.name) for each in fields(example_input)}
+        keywords = {field_.name: getattr(example_input, field_.name) for field_ in fields(example_input)}
     else:
         return example_input
     if not any(True for _ in tensors_in(keywords)) and any(
-        isinstance(each, list) for each in keywords.values()
+        isinstance(field_, list) for field_ in keywords.values()
     ):
         got = f"lists as {', '.join(keywords)}"
         raise Error(op, "an example input of tensors", got, 'call the tokenizer with return_tensors="pt"')
     return keywords
 
 
-def _reads_like_a_mapping(thing: Any) -> bool:
-    return callable(getattr(thing, "keys", None)) and hasattr(type(thing), "__getitem__")
+def _reads_like_a_mapping(value: Any) -> bool:
+    return callable(getattr(value, "keys", None)) and hasattr(type(value), "__getitem__")
 
 
 def run(model: nn.Module, example_input: Any) -> Any:
@@ -92,8 +92,8 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
         for value in thing:
             yield from tensors_in(value)
     elif is_dataclass(thing) and not isinstance(thing, type):
-        for each in fields(thing):
-            yield from tensors_in(getattr(thing, each.name))
+        for field_ in fields(thing):
+            yield from tensors_in(getattr(thing, field_.name))
 
 
 def batch_of(example_input: Any) -> int | None:
