@@ -49,24 +49,24 @@ def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) ->
     values."""
     if optimizer is None:
         return []
-    found = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
-    for each in found:
-        if not isinstance(each, Optimizer):
+    optimizers = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    for candidate in optimizers:
+        if not isinstance(candidate, Optimizer):
             raise Error(
                 op,
                 "optimizer to be a torch.optim.Optimizer, or several",
-                type(each).__name__,
+                type(candidate).__name__,
                 "pass the optimizer itself",
             )
-        if isinstance(each, torch.optim.LBFGS):
+        if isinstance(candidate, torch.optim.LBFGS):
             raise Error(
                 op, "an optimizer with state per parameter", "LBFGS", "make a new LBFGS after this call"
             )
-        if type(each).__name__ == "Muon":
+        if type(candidate).__name__ == "Muon":
             raise Error(
                 op,
                 "an optimizer that takes 3-dimensional values",
                 "Muon",
                 "put block-sparse values into an AdamW group",
             )
-    return found
+    return optimizers

@@ -43,12 +43,12 @@ def translated(error: RuntimeError) -> RuntimeError:
     Only the text survives the binding, with whatever torch puts around it. Too little memory on a GPU becomes
     torch's own OutOfMemoryError, which batch-size finders and training loops look for.
     """
-    found = _TEXT.search(str(error))
+    match = _TEXT.search(str(error))
     if isinstance(error, Error):
         return error
-    if found is None:
+    if match is None:
         return _before_the_operator(str(error)) or error
-    ours = Error(**found.groupdict())
+    ours = Error(**match.groupdict())
     return torch.OutOfMemoryError(str(ours)) if ours.actual == "out of memory" else ours
 
 
@@ -62,8 +62,8 @@ def unsupported_layout(op: str, name: str, layout: str) -> Error:
 
 
 def _before_the_operator(text: str) -> Error | None:
-    if found := _BACKEND.search(text):
-        op, backend = found["op"], found["backend"]
+    if match := _BACKEND.search(text):
+        op, backend = match["op"], match["backend"]
         if any(kind in backend for kind in ("Sparse", "Mkldnn", "Nested")):
             return unsupported_layout(op, "all operands", f"one of torch's {backend}")
         return Error(
@@ -72,7 +72,7 @@ def _before_the_operator(text: str) -> Error | None:
             f"one of torch's {backend}",
             "move them with .cpu() or .cuda()",
         )
-    if found := _ARGUMENT.search(text):
-        kind = found["expected"].replace("Optional[Tensor]", "Tensor or None")
-        return Error(found["op"], f"{found['name']} to be of type {kind}", found["actual"], "pass that type")
+    if match := _ARGUMENT.search(text):
+        kind = match["expected"].replace("Optional[Tensor]", "Tensor or None")
+        return Error(match["op"], f"{match['name']} to be of type {kind}", match["actual"], "pass that type")
     return None

@@ -73,8 +73,8 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what is written to config.json."""
-        told = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
-        return told | self.fusions.told()
+        data = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
+        return data | self.fusions.told()
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
@@ -158,14 +158,15 @@ def describe_(model: Model) -> Model:
             "describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save"
         )
     _own_config(model)
-    seen: set[int] = set()  # a part with the whole model's config is described by the whole model's names
+    # a part with the whole model's config is described by the whole model's names
+    described_ids: set[int] = set()
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
-            if id(part.config) not in seen:
-                seen.add(id(part.config))
+            if id(part.config) not in described_ids:
+                described_ids.add(id(part.config))
                 if layers := described(part):
-                    other = any("layout" in entry for entry in layers.values())
-                    version = _OF_LAYOUTS if other else FORMAT_VERSION
+                    has_layouts = any("layout" in entry for entry in layers.values())
+                    version = _OF_LAYOUTS if has_layouts else FORMAT_VERSION
                     part.config.quantization_config = SparseloomConfig(
                         layers, version, **Fusions.of(part).told()
                     )
@@ -181,9 +182,9 @@ def _own_config(model: PreTrainedModel) -> None:
     copies: dict[int, Any] = {}
     copy.deepcopy(model.config, copies)
     for module in model.modules():
-        held = vars(module).get("config")
-        if id(held) in copies:
-            module.config = copies[id(held)]
+        config = vars(module).get("config")
+        if id(config) in copies:
+            module.config = copies[id(config)]
 
 
 def _name_in_files(model: PreTrainedModel) -> None:

@@ -59,12 +59,11 @@ class AdamW(Optimizer):
                     by_block = self._state_of(parameter)["step"].dim() == 1
                     parts.setdefault((by_block, parameter.device, parameter.dtype), []).append(parameter)
             for (by_block, *_), parameters in parts.items():
-                held = (
-                    [self.state[each][name] for each in parameters]
-                    for name in ("step", "exp_avg", "exp_avg_sq")
+                states = (
+                    [self.state[p][name] for p in parameters] for name in ("step", "exp_avg", "exp_avg_sq")
                 )
-                some = _Some(parameters, [each.grad for each in parameters], *held)
-                (_update_by_block if by_block else _update_whole)(some, group)
+                tensors = _Tensors(parameters, [p.grad for p in parameters], *states)
+                (_update_by_block if by_block else _update_whole)(tensors, group)
         return loss
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
@@ -81,7 +80,7 @@ class AdamW(Optimizer):
         return state
 
 
-class _Some(NamedTuple):
+class _Tensors(NamedTuple):
     """Parameters of one device and dtype, and of each the gradient, the count of steps and the moments."""
 
     parameters: list[Tensor]
@@ -91,12 +90,12 @@ class _Some(NamedTuple):
     squares: list[Tensor]
 
 
-def _update_whole(some: _Some, group: dict[str, Any]) -> None:
+def _update_whole(tensors: _Tensors, group: dict[str, Any]) -> None:
     """Makes torch's own update of Parameters with one count each."""
-    parameters, grads, steps, means, squares = some
-    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in parameters)
+    parameters, grads, steps, means, squares = tensors
+    are_plain = all(type(parameter) in (Tensor, torch.nn.Parameter) for parameter in parameters)
     device, (beta1, beta2) = parameters[0].device.type, group["betas"]
-    fused = plain and device in ("cpu", "cuda")
+    fused = are_plain and device in ("cpu", "cuda")
     adamw(
         parameters, grads, means, squares, [], steps,
         foreach=False, fused=fused, capturable=device == "cuda" and not fused, amsgrad=False, maximize=False,
@@ -104,10 +103,10 @@ def _update_whole(some: _Some, group: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _update_by_block(some: _Some, group: dict[str, Any]) -> None:
+def _update_by_block(tensors: _Tensors, group: dict[str, Any]) -> None:
     """Updates Parameters [blocks, bm, bn], all at once where torch can: on a GPU the launches of one
     Parameter after the other take longer than a small network's whole step."""
-    parameters, grads, steps, means, squares = some
+    parameters, grads, steps, means, squares = tensors
     (beta1, beta2), lr = group["betas"], group["lr"]
     torch._foreach_add_(steps, 1)
     torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
@@ -118,7 +117,7 @@ def _update_by_block(some: _Some, group: dict[str, Any]) -> None:
     counts = torch.cat(steps).double()
     first, root = 1 - beta1**counts, (1 - beta2**counts).sqrt()
     # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with one of both for each block
-    dtype, sizes = parameters[0].dtype, [len(each) for each in steps]
+    dtype, sizes = parameters[0].dtype, [len(step) for step in steps]
     factors = (first / root).to(dtype).split(sizes)
     terms = (group["eps"] * first).to(dtype).split(sizes)
     divisors = list(torch._foreach_sqrt(squares))

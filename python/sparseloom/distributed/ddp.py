@@ -29,20 +29,20 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():
         require_equal("prepare_ddp", weights, process_group)
-    known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    ignored = sorted(known | _indices(weights))
+    ignored_names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    ignored = sorted(ignored_names | _indices(weights))
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     return model
 
 
 def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any) -> None:
     """Raises Error, on every rank of the group, unless all have the same patterns."""
-    mine = {name: weight.content_hash for name, weight in weights.items()}
+    own_hashes = {name: weight.content_hash for name, weight in weights.items()}
     gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
-    dist.all_gather_object(gathered, mine, process_group)
-    for rank, theirs in enumerate(gathered):
-        for name in sorted(theirs.keys() | gathered[0].keys()):
-            if theirs.get(name) != gathered[0].get(name):
+    dist.all_gather_object(gathered, own_hashes, process_group)
+    for rank, hashes in enumerate(gathered):
+        for name in sorted(hashes.keys() | gathered[0].keys()):
+            if hashes.get(name) != gathered[0].get(name):
                 remedy = (
                     "give BlockSparse a seed, choose by magnitude of equal "
                     "weights, or load one checkpoint on all ranks"

@@ -16,12 +16,12 @@ def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
     if 2 * filled >= rows:
         return
     if filled:
-        said = f"{rows - filled} of {rows} block rows have no block: their outputs are the bias alone"
+        text = f"{rows - filled} of {rows} block rows have no block: their outputs are the bias alone"
         remedy = 'scope="row" gives every row its share; or take a higher density or smaller blocks'
     else:
-        said = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
+        text = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
         remedy = "take a higher density or smaller blocks"
-    warnings.warn(f"{what}: {said}; {remedy}", stacklevel=_outside())
+    warnings.warn(f"{what}: {text}; {remedy}", stacklevel=_outside())
 
 
 def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], what: str) -> None:
@@ -29,8 +29,8 @@ def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], w
     depends on x."""
     empty, heads = heads_without_blocks(pattern._bits, pattern.block, head_shape("sparsify_", head))
     if empty and empty < heads:
-        said = f"{empty} of {heads} heads have no block"
-        warnings.warn(f'{what}: {said}; scope="head" gives every head its share', stacklevel=_outside())
+        text = f"{empty} of {heads} heads have no block"
+        warnings.warn(f'{what}: {text}; scope="head" gives every head its share', stacklevel=_outside())
 
 
 def warn(text: str) -> None:

@@ -80,11 +80,11 @@ def spreading(seed: int = 1) -> str:
     """Returns an animated SVG: a signal that spreads from the middle of a torus, by its lattice alone and
     with a share of the edges rewired. A viewer that does not animate shows all steps in their colours."""
     nodes = SIDE * SIDE
-    left, right = (
+    ring, right = (
         pattern.watts_strogatz_2d(nodes * 8, nodes * 8, 8, NEIGHBOURS, p, seed) for p in (0, REWIRED)
     )
     middle = nodes // 2 + SIDE // 2
-    spread = [pattern.distances(made, middle).tolist() for made in (left, right)]
+    spread = [pattern.distances(ring_pattern, middle).tolist() for ring_pattern in (ring, right)]
     last = max(max(steps) for steps in spread)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * SIDE + 4} {SIDE + 4}" width="504" '
@@ -100,11 +100,11 @@ def spreading(seed: int = 1) -> str:
         parts.append(f'<g stroke-width="1.03" transform="translate(0 .5)">{_waves(steps, last)}</g>')
         # The text turns with the steps: each is seen while its step is the newest one.
         for step in range(max(steps) + 1):
-            share = 100 * sum(each <= step for each in steps) / nodes
-            said = f"{title}: {share:.0f} % in {step} step{'s' * (step != 1)}"
+            share = 100 * sum(distance <= step for distance in steps) / nodes
+            line = f"{title}: {share:.0f} % in {step} step{'s' * (step != 1)}"
             until = step + 1 if step < max(steps) else None
             shown = ' display="none"' if until else ""
-            parts.append(f'<text y="{SIDE + 2.4}"{shown}>{said}{_seen(step, until, last)}</text>')
+            parts.append(f'<text y="{SIDE + 2.4}"{shown}>{line}{_seen(step, until, last)}</text>')
         parts.append("</g>")
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
@@ -150,23 +150,23 @@ def write(folder: Path, seed: int = 1) -> list[Path]:
     """Writes the gallery into a folder, which is made if need be: a picture of each pattern, the animation
     spreading.svg, and index.html, which shows them with their figures. Returns what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = pictures(seed)
-    files = {f"{picture.name}.svg": picture.made.svg(160) for picture in drawn}
+    drawings = pictures(seed)
+    files = {f"{picture.name}.svg": picture.made.svg(160) for picture in drawings}
     files["spreading.svg"] = spreading(seed)
-    files["index.html"] = _page(drawn)
+    files["index.html"] = _page(drawings)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]
 
 
-def _page(drawn: list[Picture]) -> str:
+def _page(drawings: list[Picture]) -> str:
     cell = "".join
     head = cell(f"<th>{name}</th>" for name in ["", "pattern", *HEAD])
     rows = cell(
         f'<tr><td><img src="{picture.name}.svg" alt=""></td><td><code>{html.escape(picture.call)}</code></td>'
         + cell(f"<td>{html.escape(figure)}</td>" for figure in figures(picture.made))
         + "</tr>\n"
-        for picture in drawn
+        for picture in drawings
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Patterns</title>\n'

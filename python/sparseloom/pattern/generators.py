@@ -33,8 +33,8 @@ def generated(name: str, rows: int, cols: int, block: Block, *numbers: float, se
     """Returns the pattern of a generator; its name and numbers are as ``pattern::generate`` in C++ takes
     them."""
     shape = block_shape(f"pattern_{name}", block)
-    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
-    return Pattern(rows, cols, shape, made)
+    bits = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
+    return Pattern(rows, cols, shape, bits)
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:

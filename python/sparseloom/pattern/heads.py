@@ -17,15 +17,15 @@ def head_shape(op: str, head: Head | None) -> tuple[int, int]:
     """Returns the axis along which heads follow one another, 0 for out and 1 for in features, and the
     features of one head. Raises Error for anything that is none."""
     pair = head if isinstance(head, tuple) else (head, None)
-    given = [axis for axis, size in enumerate(pair) if size is not None]
-    if len(pair) != 2 or len(given) != 1:
+    axes = [axis for axis, size in enumerate(pair) if size is not None]
+    if len(pair) != 2 or len(axes) != 1:
         remedy = (
             "pass head=(64, None) for query, key and value, or head=(None, 64) for what follows attention"
         )
         raise Error(
             op, "head as (out features, in features) of one head, one of them None", repr(head), remedy
         )
-    return given[0], whole(op, "head", pair[given[0]], 1)
+    return axes[0], whole(op, "head", pair[axes[0]], 1)
 
 
 def folded(
@@ -58,10 +58,10 @@ def heads_without_blocks(there: Tensor, block: tuple[int, int], head: tuple[int,
     axis, size = head
     side = block[axis]
     lines = _along(there, axis)
-    each = max(1, size // side)
-    if (size % side and side % size) or lines.shape[0] % each:
+    blocks_per_head = max(1, size // side)
+    if (size % side and side % size) or lines.shape[0] % blocks_per_head:
         return 0, 0
-    filled = lines.reshape(-1, each * lines.shape[1]).any(1)
+    filled = lines.reshape(-1, blocks_per_head * lines.shape[1]).any(1)
     in_a_line = max(1, side // size)
     return int((~filled).sum()) * in_a_line, filled.numel() * in_a_line
 

@@ -138,12 +138,10 @@ class Pattern:
     def _combine(self, other: object, mask: Any) -> Pattern:
         if not isinstance(other, Pattern):
             return NotImplemented
-        mine, theirs = (
-            f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other)
-        )
-        if mine != theirs:
+        own, others = (f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other))
+        if own != others:
             raise Error(
-                "pattern", f"two patterns of one shape, {mine}", theirs, "combine patterns of the same weight"
+                "pattern", f"two patterns of one shape, {own}", others, "combine patterns of the same weight"
             )
         return Pattern(self.rows, self.cols, self.block, mask(self._bits, other._bits))
 
@@ -165,8 +163,8 @@ class Pattern:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pattern):
             return NotImplemented
-        same = (self.rows, self.cols, self.block) == (other.rows, other.cols, other.block)
-        return same and torch.equal(self._bits, other._bits)
+        same_grid = (self.rows, self.cols, self.block) == (other.rows, other.cols, other.block)
+        return same_grid and torch.equal(self._bits, other._bits)
 
     def __hash__(self) -> int:
         return hash((self.rows, self.cols, self.block, self._bits.numpy().tobytes()))

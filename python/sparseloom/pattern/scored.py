@@ -69,8 +69,8 @@ def from_nonzero(weight: Tensor, block: Block) -> Pattern:
         raise Error("pattern_from_nonzero", "a weight [rows, cols]", got, remedy)
     require_sides("pattern_from_nonzero", *sides)
     rows, cols = weight.shape
-    there = scores_on_device((weight.detach() != 0).float(), sides, "max") > 0
-    return Pattern(rows, cols, sides, there)
+    mask = scores_on_device((weight.detach() != 0).float(), sides, "max") > 0
+    return Pattern(rows, cols, sides, mask)
 
 
 def from_dense(

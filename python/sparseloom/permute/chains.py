@@ -74,8 +74,8 @@ def chains_of(model: nn.Module) -> Iterator[Chain]:
             yield from _in_sequence(name, module)
             continue
         for producers, consumer in _FEED_FORWARD:
-            if all(_child(module, each) is not None for each in (*producers, consumer)):
-                yield Chain(joined(name, consumer), tuple(joined(name, each) for each in producers))
+            if all(_child(module, child) is not None for child in (*producers, consumer)):
+                yield Chain(joined(name, consumer), tuple(joined(name, child) for child in producers))
                 break
         for producer, last_third, consumer in _ATTENTION:
             if (heads := _heads(module, producer, last_third, consumer)) is not None:
@@ -85,17 +85,17 @@ def chains_of(model: nn.Module) -> Iterator[Chain]:
 
 
 def _in_sequence(name: str, sequence: nn.Sequential) -> Iterator[Chain]:
-    before, through = "", list[str]()
-    for own, module in sequence.named_children():
-        here = joined(name, own)
+    producer, through = "", list[str]()
+    for child_name, module in sequence.named_children():
+        full_name = joined(name, child_name)
         if isinstance(module, nn.Linear):
-            if before:
-                yield Chain(here, (before,), tuple(through))
-            before, through = here, []
+            if producer:
+                yield Chain(full_name, (producer,), tuple(through))
+            producer, through = full_name, []
         elif isinstance(module, NORMS):
-            through.append(here)
+            through.append(full_name)
         elif not isinstance(module, _ALIKE):
-            before, through = "", []
+            producer, through = "", []
 
 
 def _heads(module: nn.Module, producer: str, last_third: bool, consumer: str) -> int | None:

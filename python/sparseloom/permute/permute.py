@@ -63,14 +63,14 @@ class Permuted:
         lines = [f"the inputs of {layers} were reordered; 2:4 keeps of sum |w|:"]
         lines += aligned([
             [
-                each.consumer,
-                f"{each.shape[0]} x {each.shape[1]}",
-                f"{each.heads} heads" if each.heads > 1 else "",
-                f"{100 * each.before:.2f} -> {100 * each.after:.2f} %",
-                f"of at most {100 * each.most:.2f} %",
-                f"outputs of {', '.join(each.producers)}",
+                change.consumer,
+                f"{change.shape[0]} x {change.shape[1]}",
+                f"{change.heads} heads" if change.heads > 1 else "",
+                f"{100 * change.before:.2f} -> {100 * change.after:.2f} %",
+                f"of at most {100 * change.most:.2f} %",
+                f"outputs of {', '.join(change.producers)}",
             ]
-            for each in self.changed
+            for change in self.changed
         ])  # fmt: skip
         lines += [f"  skipped {skip.name}: {skip.reason}" for skip in self.skipped]
         return "\n".join(lines)
@@ -109,16 +109,16 @@ def permute_channels_(
     rounds = whole(_OP, "rounds", rounds)
     example_input = as_arguments(_OP, example_input)
     sites = {name: site for site in survey(model).sites for name in site.names}
-    found = list(chains_of(model) if chains is None else chains)
-    wanted = [chain for chain in found if regex.fullmatch(chain.consumer)]
-    result, steps, taken = Permuted(), list[_Step](), set[int]()
-    for chain in wanted:
+    all_chains = list(chains_of(model) if chains is None else chains)
+    matching = [chain for chain in all_chains if regex.fullmatch(chain.consumer)]
+    result, steps, used = Permuted(), list[_Step](), set[int]()
+    for chain in matching:
         step = _Step.of(model, chain, sites)
-        why = step if isinstance(step, str) else step.refusal(model, taken)
-        if why and chains is not None:
-            raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", why, "leave it out")
-        if isinstance(step, str) or why:
-            result.skipped.append(Skip(chain.consumer, "chain", why))
+        refusal = step if isinstance(step, str) else step.refusal(model, used)
+        if refusal and chains is not None:
+            raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", refusal, "leave it out")
+        if isinstance(step, str) or refusal:
+            result.skipped.append(Skip(chain.consumer, "chain", refusal))
         else:
             steps.append(step)
     if not steps:
@@ -136,7 +136,7 @@ def permute_channels_(
 
 
 def _apply(
-    model: nn.Module, example_input: Any, wanted: list[Tensor], steps: list[_Step], result: Permuted
+    model: nn.Module, example_input: Any, expected: list[Tensor], steps: list[_Step], result: Permuted
 ) -> None:
     """Reorders all chains; where the outputs are others then, one chain after the other, without those that
     change them."""
@@ -144,13 +144,13 @@ def _apply(
     try:
         for step in steps:
             step.move(moves)
-        if _same(_outputs(model, example_input), wanted):
+        if _same(_outputs(model, example_input), expected):
             return
         for step in reversed(steps):
             step.undo(moves)
         for step in steps:
             step.move(moves)
-            if not _same(_outputs(model, example_input), wanted):
+            if not _same(_outputs(model, example_input), expected):
                 step.undo(moves)
                 reason = "the model's outputs depend on the order: something else reads these channels"
                 result.skipped.append(Skip(step.chain.consumer, "chain", reason))
@@ -167,10 +167,10 @@ class _Moves:
 
     def reorder(self, tensor: Tensor, dim: int, order: Tensor) -> None:
         """Puts a tensor's entries along ``dim`` into an order, in place."""
-        moved = tensor.index_select(dim, order)
+        reordered = tensor.index_select(dim, order)
         # noted before it is done: torch's count of writes then tells whether it was
         self._done.append((tensor, dim, order, None if tensor.is_inference() else tensor._version))
-        tensor.copy_(moved)
+        tensor.copy_(reordered)
 
     def take_back(self) -> None:
         """Undoes all of it, bit by bit."""
@@ -211,22 +211,22 @@ class _Step:
             return f"its norms do not span the {inputs} inputs"
         return step
 
-    def refusal(self, model: nn.Module, taken: set[int]) -> str:
+    def refusal(self, model: nn.Module, used: set[int]) -> str:
         """Returns why the layers must not be changed; "" when they may. Takes them for this chain."""
         owners = owners_of(model)
         for site in (self.consumer, *self.producers):
-            if why := site.form.refusal(site.module):
-                return f"{site.name}: {why}"
-            if other := tied_to(site, owners):
-                return f"{site.name} is tied to {other}"
+            if reason := site.form.refusal(site.module):
+                return f"{site.name}: {reason}"
+            if tied_name := tied_to(site, owners):
+                return f"{site.name} is tied to {tied_name}"
             if parametrize.is_parametrized(site.module):
                 return f"{site.name} is masked by a parametrization: make that permanent first"
             if len(site.names) > 1 or site.parameter.is_meta or not site.parameter.is_floating_point():
                 return f"{site.name} is shared, on meta or not floating-point"
-        mine = {id(site.parameter) for site in self.producers}
-        if len(mine) < len(self.producers) or mine & taken:
+        ids = {id(site.parameter) for site in self.producers}
+        if len(ids) < len(self.producers) or ids & used:
             return "its producers have another consumer"
-        taken |= mine
+        used |= ids
         return ""
 
     def search(self, rounds: int) -> None:
@@ -246,9 +246,9 @@ class _Step:
         total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
         half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]
         shares = _kept(weight), _kept(weight[:, self._inputs(weight.device)]), half.sum(dtype=torch.float64)
-        before, after, most = (float(each) / total for each in shares)
-        told = self.chain.consumer, self.chain.producers, (rows, inputs), heads
-        self.told = Reordered(*told, before, after, most)
+        before, after, most = (float(number) / total for number in shares)
+        identity = self.chain.consumer, self.chain.producers, (rows, inputs), heads
+        self.told = Reordered(*identity, before, after, most)
 
     def move(self, moves: _Moves) -> None:
         """Puts the layers into the order that was found, in place."""
@@ -268,15 +268,15 @@ class _Step:
         outputs = (start + order).flatten()
         for site in self.producers:
             matrix = site.matrix(site.parameter.data)
-            moved = [matrix] if site.bias is None else [matrix, site.bias.data]
-            for tensor in moved:
+            tensors = [matrix] if site.bias is None else [matrix, site.bias.data]
+            for tensor in tensors:
                 part = tensor[-len(outputs) :] if self.chain.last_third else tensor
                 moves.reorder(part, 0, outputs.to(part.device))
         for norm in self.norms:
             names = ("weight", "bias", "running_mean", "running_var")
-            for each in (getattr(norm, name, None) for name in names):
-                if isinstance(each, Tensor):
-                    moves.reorder(each.data, 0, outputs.to(each.device))
+            for vector in (getattr(norm, name, None) for name in names):
+                if isinstance(vector, Tensor):
+                    moves.reorder(vector.data, 0, outputs.to(vector.device))
 
     def _inputs(self, device: torch.device, order: Tensor | None = None) -> Tensor:
         """Returns the order of the consumer's inputs, whose heads may share those of the producers."""
@@ -297,13 +297,13 @@ def _kept(weight: Tensor) -> Tensor:
 
 def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
     # results that are dataclasses (of transformers) are mappings too
-    return [each.detach().clone() for each in tensors_in(run(model, example_input))]
+    return [tensor.detach().clone() for tensor in tensors_in(run(model, example_input))]
 
 
 def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
     """Raises Error where the outputs say nothing of an order."""
     remedy = "mend the model, or pass another example input"
-    finite = all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+    finite = all(bool(output.isfinite().all()) for output in outputs if output.is_floating_point())
     if not outputs or not finite:
         got = "NaN or Inf among them" if outputs else "none"
         raise Error(_OP, "finite outputs to compare", got, remedy)
@@ -311,15 +311,22 @@ def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
         raise Error(_OP, "the same outputs for the same input", "others in a second call", remedy)
 
 
-def _same(mine: list[Tensor], wanted: list[Tensor]) -> bool:
-    if len(mine) != len(wanted):
+def _same(results: list[Tensor], expected: list[Tensor]) -> bool:
+    if len(results) != len(expected):
         return False
-    for ours, theirs in zip(mine, wanted, strict=True):
-        if ours.shape != theirs.shape or not ours.is_floating_point():
-            if not torch.equal(ours, theirs):
+    for result, expected_tensor in zip(results, expected, strict=True):
+        if result.shape != expected_tensor.shape or not result.is_floating_point():
+            if not torch.equal(result, expected_tensor):
                 return False
             continue
-        allowed = _ROUNDING.get(theirs.dtype, 1e-4) * float(theirs.abs().max()) if theirs.numel() else 0
-        if theirs.numel() and not float((ours.double() - theirs.double()).abs().max()) <= allowed:
+        allowed = (
+            _ROUNDING.get(expected_tensor.dtype, 1e-4) * float(expected_tensor.abs().max())
+            if expected_tensor.numel()
+            else 0
+        )
+        if (
+            expected_tensor.numel()
+            and not float((result.double() - expected_tensor.double()).abs().max()) <= allowed
+        ):
             return False
     return True

@@ -23,12 +23,12 @@ def channel_order(part: Tensor, rounds: int, what: str) -> Tensor:
     ``what`` names it in the lines that are logged meanwhile. Raises what the operator raises; where it is
     interrupted, the search ends first."""
     watch = torch.zeros(4, dtype=torch.int64, device="cpu")
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     raised: list[BaseException] = []
 
     def search() -> None:
         try:
-            found.append(call("semi24_channel_order", part, rounds, watch))
+            results.append(call("semi24_channel_order", part, rounds, watch))
         except BaseException as error:
             raised.append(error)
 
@@ -42,18 +42,18 @@ def channel_order(part: Tensor, rounds: int, what: str) -> Tensor:
         raise
     if raised:
         raise raised[0]
-    return found[0]
+    return results[0]
 
 
 def _wait(thread: threading.Thread, tell: Callable[[], None]) -> None:
-    told = time.monotonic()
+    last = time.monotonic()
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
-        if time.monotonic() - told > TELL_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last > TELL_SECONDS:
+            last = time.monotonic()
             tell()
 
 
-def _tell(what: str, watch: Tensor) -> None:
-    _, done, scored, groups = watch.tolist()
-    announce(f"permute_channels_: {what}, round {done + 1}, {100 * scored / max(1, groups):.0f} % of it")
+def _tell(name: str, watch: Tensor) -> None:
+    _, finished, scored, groups = watch.tolist()
+    announce(f"permute_channels_: {name}, round {finished + 1}, {100 * scored / max(1, groups):.0f} % of it")

@@ -89,8 +89,10 @@ def check_tiles(
     at = int(ratio.argmax())
     norm = max(float(exact.abs().max()), torch.finfo(torch.float64).tiny)
     excess = float(ratio.max())
-    where = (at // ratio.shape[1], at % ratio.shape[1])
-    return TileCheck(excess <= 1, float(error.max()) / norm, float(dense_error.max()) / norm, excess, where)
+    tile_index = (at // ratio.shape[1], at % ratio.shape[1])
+    return TileCheck(
+        excess <= 1, float(error.max()) / norm, float(dense_error.max()) / norm, excess, tile_index
+    )
 
 
 def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
@@ -110,11 +112,11 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
     bm, bn = case.block
     references = (packed(matrix, inputs.pattern) for matrix in (dense, exact, magnitude))
     stacked = [blocks.reshape(-1, bn) for blocks in (actual, *references)]
-    found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
+    deviation = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
     inside = packed(torch.ones(case.n, case.k, dtype=torch.float32, device=actual.device), inputs.pattern)
     if bool((actual[inside == 0] != 0).any()):
-        return TileCheck(False, torch.inf, found.dense_tile_error, torch.inf, found.tile)
-    return found
+        return TileCheck(False, torch.inf, deviation.dense_tile_error, torch.inf, deviation.tile)
+    return deviation
 
 
 def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
@@ -133,7 +135,7 @@ def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ti
 
     Raises AssertionError that names case, kernel and tile when the result is beyond tolerance.
     """
-    found = check_product(case, inputs, sparse_product(case, inputs, kernel))
-    if not found.ok:
-        raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")
-    return found
+    deviation = check_product(case, inputs, sparse_product(case, inputs, kernel))
+    if not deviation.ok:
+        raise AssertionError(f"{case} by {kernel or 'the plan'}: {deviation}")
+    return deviation

@@ -112,12 +112,12 @@ def without_cast_cache() -> Iterator[None]:
     Torch keeps the cast weights of its own layers until an autocast context ends; a loop in one context would
     then time dense layers without the cast that every training step makes.
     """
-    before = torch.is_autocast_cache_enabled()
+    enabled_before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         yield
     finally:
-        torch.set_autocast_cache_enabled(before)
+        torch.set_autocast_cache_enabled(enabled_before)
 
 
 def _wall_us(call: Callable[[], object]) -> float:
