@@ -46,12 +46,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
+    """The entry of a patched model in config.json. ``layers`` is {name: {"block": [rows, columns], "blocks":
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
     and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
     "activation" where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer
-    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` say what
-    products do more: see nn.held.fusions."""
+    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` list the fused operations and the
+    merged layers: see nn.held.fusions."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
 class BlockNames(WeightRenaming):  # type: ignore[misc]
     """Gives the stored values the name of the dense weight in files: {name in the file: name in the model}.
 
-    So transformers without this module, which expects a matrix under that name, raises an error for the
-    shape. An unknown name, ``values``, it would only list, and go on with random weights.
+    Without this module transformers expects a matrix under that name, so it raises an error for the shape.
+    With an unknown name, ``values``, it would only warn, and go on with random weights.
     """
 
     __slots__ = ("lost", "names", "prefix")

@@ -1,4 +1,4 @@
-"""Optimizers that know blocks."""
+"""AdamW for models with block-sparse layers: each block has a step count of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Makes one step; returns the loss of ``closure``, None without one."""
+        """Makes one step; returns the loss of ``closure``, or None without a closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -75,13 +75,15 @@ class AdamW(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] = state["step"].to(parameter.device)  # torch's own keep it on the host
-        if parameter.dim() == 3 and state["step"].dim() == 0:  # at first, and where it was dense before
+        if (
+            parameter.dim() == 3 and state["step"].dim() == 0
+        ):  # the first step, or a layer that was dense before
             state["step"] = state["step"].expand(parameter.shape[0]).clone()
         return state
 
 
 class _Tensors(NamedTuple):
-    """Parameters of one device and dtype, and of each the gradient, the count of steps and the moments."""
+    """Parameters of one device and dtype, with the gradient, the step count and the moments of each."""
 
     parameters: list[Tensor]
     grads: list[Any]
@@ -91,7 +93,7 @@ class _Tensors(NamedTuple):
 
 
 def _update_whole(tensors: _Tensors, group: dict[str, Any]) -> None:
-    """Makes torch's own update of Parameters with one count each."""
+    """Runs torch's own update for Parameters that have one step count each."""
     parameters, grads, steps, means, squares = tensors
     are_plain = all(type(parameter) in (Tensor, torch.nn.Parameter) for parameter in parameters)
     device, (beta1, beta2) = parameters[0].device.type, group["betas"]
@@ -116,7 +118,7 @@ def _update_by_block(tensors: _Tensors, group: dict[str, Any]) -> None:
     # float64, because 1 - beta^t cancels for the first steps
     counts = torch.cat(steps).double()
     first, root = 1 - beta1**counts, (1 - beta2**counts).sqrt()
-    # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with one of both for each block
+    # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with a factor and a term per block
     dtype, sizes = parameters[0].dtype, [len(step) for step in steps]
     factors = (first / root).to(dtype).split(sizes)
     terms = (group["eps"] * first).to(dtype).split(sizes)

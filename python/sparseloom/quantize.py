@@ -257,7 +257,7 @@ def _require_matches(
 
 
 def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeight]) -> str:
-    """Returns why a module stays as it is that there is no 8-bit layer for."""
+    """Returns why a module that has no 8-bit layer stays as it is."""
     if isinstance(module, MaskedLinear):
         return "it trains a dense weight under a mask: call pack_ first"
     weight = unsupported.get(module)
@@ -277,7 +277,7 @@ def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeigh
 def _reason(
     module: Quantizable, regex: str | None, settings: Mapping[str, tuple[re.Pattern[str], Any]]
 ) -> str:
-    """Returns why a block-sparse layer stays as it is; "" when it is to change."""
+    """Returns why a block-sparse layer stays as it is; "" if it can change."""
     if regex is None:
         return "no pattern matches"
     if reason := not_own_forward(module):

@@ -1,5 +1,5 @@
-"""advise(model, example_input) tells which layers would gain, at which block and density, before anything is
-changed."""
+"""advise(model, example_input) says which layers would become faster, at which block and density, and changes
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..timing.busy import Watch
 from ..timing.rounds import Spread, in_turn, ratios
 from .advice import Advice, LayerAdvice, Option
 
-#: The duration of a call after which the next call finds the caches emptied, whatever ran before.
+#: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
 
 
@@ -202,7 +202,7 @@ def _called(
     plans: dict[str, dict[str, Any]],
     seconds: float,
 ) -> Option:
-    """Returns the option that a layer is, called in turn with a dense one; ``plans`` by direction."""
+    """Measures a layer in turn with a dense one and returns the result; ``plans`` is by direction."""
     (rows, cols), tokens, dtype, device, bias = size
     linear = nn.utils.skip_init(nn.Linear, cols, rows, bias=bias, device=device, dtype=dtype)
     dense, sparse = (Trial(module, tokens, len(plans) > 1) for module in (linear, layer))
@@ -217,11 +217,11 @@ def _called(
 def _beside(
     dense: Trial, trials: list[Trial], seconds: float, gpu: torch.device | None
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Returns the microseconds of the trials, and of dense beside each of them.
+    """Returns the microseconds of the dense layer's calls beside each trial, and of the trials' calls.
 
-    Every trial follows a dense call and every dense call follows a trial: a call that follows one of its own
-    kind finds its code in the caches, which is worth a fifth of a call of 35 us. Calls of many milliseconds
-    are called one after the other, with dense once per round.
+    Trials and dense calls alternate: a call that follows one of its own kind finds its code in the caches,
+    which saves a fifth of a call of 35 us. Where a call takes many milliseconds, the trials follow one
+    another, with one dense call per round.
     """
     start = time.perf_counter()
     dense.call()

@@ -1,4 +1,4 @@
-"""borders and mlp_plan: where the layers of an MLP are cut, so that the ranks multiply as many blocks."""
+"""borders and mlp_plan: where to cut the layers of an MLP so that every rank has about as many blocks."""
 
 from __future__ import annotations
 

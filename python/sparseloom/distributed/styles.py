@@ -1,4 +1,4 @@
-"""BlockColwiseParallel and BlockRowwiseParallel: how parallelize_module cuts block-sparse layers."""
+"""BlockColwiseParallel and BlockRowwiseParallel: parallelize_module cuts block-sparse layers with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WHOLE: Placement = Replicate()
 
 
 class BlockColwiseParallel(ColwiseParallel):
-    """Cuts a BlockSparseLinear across its block rows: every rank computes a part of the outputs.
+    """Cuts a BlockSparseLinear across its block rows: every rank computes some of the outputs.
 
     The arguments and defaults are those of torch's ColwiseParallel, which this is for any dense layer: the
     input is replicated, or gathered from ``input_layouts`` (Shard(1): sequence parallel), and the output
@@ -112,7 +112,7 @@ class BlockRowwiseParallel(RowwiseParallel):
         if bias is not None:
             if self.output_layouts == (Replicate(),):
                 bias = bias.to_local()
-            else:  # each rank has the gradient of its outputs alone: summed by the backward of redistribute
+            else:  # each rank has the gradient of its own outputs; the backward of redistribute sums them
                 bias = bias.redistribute(placements=(Replicate(),)).to_local(grad_placements=(Partial(),))
             y = y + bias.to(y.dtype)
         y = ops.activate(y, layer.activation)
@@ -182,7 +182,7 @@ def _even(features: int, side: int, parts: int) -> list[int]:
 
 
 def _require_cuttable(layer: Any, mesh: DeviceMesh) -> None:
-    """Raises Error for a layer that is no more, or not only, an ordinary one."""
+    """Raises Error for a layer that was cut before, or that has more than an ordinary layer."""
     require_own_values(_OP, layer)
     reason = ""
     if mesh.ndim != 1:

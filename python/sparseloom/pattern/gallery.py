@@ -13,8 +13,8 @@ from . import Pattern
 
 #: Block rows and block columns of the gallery's patterns; a power of two, so that the butterfly is whole.
 NODES = 64
-#: The torus of the animation, its neighbours, and the share of edges that are rewired: so that the mean path
-#: has less than five steps, as in the animation that announced OpenAI's block-sparse kernels.
+#: The torus of the animation, its neighbours, and the share of rewired edges. With these the mean path has
+#: less than five steps, as in the animation that announced OpenAI's block-sparse kernels.
 SIDE, NEIGHBOURS, REWIRED = 40, 8, 0.1
 _SECONDS = 0.5  # for one step
 _DARK, _LIGHT, _PAPER = (31, 95, 139), (244, 162, 65), "#e9edf2"
@@ -110,7 +110,7 @@ def spreading(seed: int = 1) -> str:
 
 
 def _waves(steps: list[int], last: int) -> str:
-    """One path for each step, of the nodes that it reaches: a line for each run of them."""
+    """Draws the nodes that each step reaches as one SVG path, with a line for each run of nodes."""
     paths = []
     for step in range(max(steps) + 1):
         runs = []
@@ -130,7 +130,7 @@ def _waves(steps: list[int], last: int) -> str:
 
 
 def _seen(since: int, until: int | None, last: int) -> str:
-    """Shows an element from one step on, to another if there is one; the film ends three steps after the
+    """Shows an element from one step on, until another if it is set; the film ends three steps after the
     last."""
     if since == 0 and until is None:
         return ""

@@ -1,4 +1,4 @@
-"""Heads: a weight of an attention cut into the parts of its heads, for a choice that no head loses."""
+"""Cuts an attention's weight into the parts of its heads, so that blocks can be chosen for each head."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 from .._checks import whole
 from ..errors import Error
 
-#: (out features, in features) of one head, one of which is None: all of them. An int is of the out features.
+#: (out features, in features) of one head; one of them is None, for all features. An int counts out features.
 Head: TypeAlias = int | tuple[int | None, int | None]
 
 
 def head_shape(op: str, head: Head | None) -> tuple[int, int]:
     """Returns the axis along which heads follow one another, 0 for out and 1 for in features, and the
-    features of one head. Raises Error for anything that is none."""
+    features of one head. Raises Error for anything that is not the size of a head."""
     pair = head if isinstance(head, tuple) else (head, None)
     axes = [axis for axis, size in enumerate(pair) if size is not None]
     if len(pair) != 2 or len(axes) != 1:
@@ -47,7 +47,7 @@ def folded(
 
 
 def unfolded(chosen: Tensor, head: tuple[int, int], like: Tensor) -> Tensor:
-    """Returns what was chosen of ``folded`` in the shape of the scores, ``like``."""
+    """Returns a choice among ``folded`` scores in the shape of the scores, ``like``."""
     axis, _ = head
     return _along(chosen.reshape(_along(like, axis).shape), axis)
 

@@ -41,9 +41,9 @@ class SmallWorld:
 def mixing(patterns: Pattern | Sequence[Pattern], steps: int | None = None) -> list[float]:
     """Returns the shares of (input block, output block) pairs that a path joins after 1, 2, .. steps.
 
-    Step t goes through ``patterns[t]``, [out features, in features] as a weight, and after the last the first
-    follows again. Without ``steps`` there is one for each pattern; of a single Pattern as many as raise the
-    share. Raises Error where a pattern does not take what the one before it gives.
+    Step t goes through ``patterns[t]``, [out features, in features] as a weight; after the last pattern the
+    first follows again. Without ``steps`` there is one step per pattern; a single Pattern is repeated until
+    the share no longer rises. Raises Error where a pattern does not take the outputs of the one before it.
     """
     list_of_patterns = [patterns] if isinstance(patterns, Pattern) else patterns
     if not isinstance(list_of_patterns, Sequence) or not all(
@@ -75,7 +75,7 @@ def small_world(pattern: Pattern) -> SmallWorld:
     """Returns path length, clustering and the small-world figure of a square pattern."""
     _require("pattern_small_world", pattern)
     answer = json.loads(ops.call("pattern_small_world", *pattern._arguments))
-    # What is not a count may be infinite, which JSON has not.
+    # Figures that are not counts may be infinite, which JSON cannot write.
     figures = ("degree_mean", "path_length", "diameter", "clustering", "figure")
     reals = {name: math.inf if answer[name] is None else float(answer[name]) for name in figures}
     return SmallWorld(**(answer | reals))

@@ -1,4 +1,4 @@
-"""Patterns by the scores of their blocks: the best of a layer, or of each block row."""
+"""Patterns by the scores of their blocks: the best blocks of a layer, of each block row or of each head."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def require_scope(op: str, scope: str, head: Head | None = None) -> str:
 
 
 def require_any_scope(op: str, scope: str, head: Head | None) -> None:
-    """Raises Error for a scope that is none of "layer", "row" and "head", and for a size that is none of a
-    head. With "head", None says that the size is found later."""
+    """Raises Error for a scope other than "layer", "row" and "head", and for a value that is not the size of
+    a head. With "head", None means that the size is found later."""
     if scope == "head":
         if head is not None:
             head_shape(op, head)

@@ -1,5 +1,5 @@
-"""permute_channels_: finds for each chain the order of channels of which 2:4 keeps most, and puts the layers
-into it."""
+"""permute_channels_: finds the order of channels with which 2:4 pruning keeps most, for each chain, and
+reorders the layers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .chains import NORMS, Chain, chains_of
 from .search import channel_order
 
 _OP = "permute_channels_"
-#: How far outputs may move, by dtype, over their largest magnitude: the same products, summed in another
-#: order.
+#: How far outputs may move, by dtype, relative to their largest magnitude: the same products are summed in
+#: another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @dataclass(frozen=True)
 class Reordered:
     """One layer whose inputs have another order. ``before`` and ``after`` are the shares of sum |w| that 2:4
-    keeps; ``most`` is what the larger half of each row has, which no order exceeds."""
+    keeps; ``most`` is the share of the larger half of each row, which no order exceeds."""
 
     consumer: str
     producers: tuple[str, ...]
@@ -130,7 +130,7 @@ def permute_channels_(
         for step in steps:
             step.search(rounds)
         _apply(model, example_input, wanted_outputs, steps, result)
-    result.changed = [step.told for step in steps if step.moved]
+    result.changed = [step.reordered for step in steps if step.moved]
     announce(result)
     return result
 
@@ -138,8 +138,8 @@ def permute_channels_(
 def _apply(
     model: nn.Module, example_input: Any, expected: list[Tensor], steps: list[_Step], result: Permuted
 ) -> None:
-    """Reorders all chains; where the outputs are others then, one chain after the other, without those that
-    change them."""
+    """Reorders all chains. If that changes the outputs, it reorders one chain after the other instead, and
+    leaves out those that change them."""
     moves = _Moves()
     try:
         for step in steps:
@@ -160,7 +160,7 @@ def _apply(
 
 
 class _Moves:
-    """What was reordered so far, for taking it back from the last to the first."""
+    """The changes so far, in order, so that they can be undone from the last to the first."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Tensor, int, Tensor, int | None]] = []
@@ -168,12 +168,12 @@ class _Moves:
     def reorder(self, tensor: Tensor, dim: int, order: Tensor) -> None:
         """Puts a tensor's entries along ``dim`` into an order, in place."""
         reordered = tensor.index_select(dim, order)
-        # noted before it is done: torch's count of writes then tells whether it was
+        # recorded before the write: torch's version counter then says whether the write happened
         self._done.append((tensor, dim, order, None if tensor.is_inference() else tensor._version))
         tensor.copy_(reordered)
 
     def take_back(self) -> None:
-        """Undoes all of it, bit by bit."""
+        """Undoes all changes; every bit is as before."""
         for tensor, dim, order, version in reversed(self._done):
             if version is None or tensor._version != version:
                 tensor.copy_(tensor.index_select(dim, order.argsort()))
@@ -183,7 +183,7 @@ class _Moves:
 class _Step:
     """One chain of a model: the search for its order, and the moves of its layers."""
 
-    told: Reordered
+    reordered: Reordered
 
     def __init__(self, chain: Chain, consumer: Site, producers: list[Site], norms: list[Any]) -> None:
         self.chain, self.consumer, self.producers, self.norms = chain, consumer, producers, norms
@@ -192,7 +192,7 @@ class _Step:
 
     @classmethod
     def of(cls, model: nn.Module, chain: Chain, sites: dict[str, Site]) -> _Step | str:
-        """Returns the step, or what the model lacks for it."""
+        """Returns the step, or a text that says what the model lacks for it."""
         missing = [name for name in (chain.consumer, *chain.producers) if name not in sites]
         if missing or not chain.producers:
             return f"{', '.join(missing) or 'a producer'} is no dense linear layer"
@@ -212,7 +212,7 @@ class _Step:
         return step
 
     def refusal(self, model: nn.Module, used: set[int]) -> str:
-        """Returns why the layers must not be changed; "" when they may. Takes them for this chain."""
+        """Returns why the layers must not be changed, or "" after it has claimed them for this chain."""
         owners = owners_of(model)
         for site in (self.consumer, *self.producers):
             if reason := site.form.refusal(site.module):
@@ -230,12 +230,12 @@ class _Step:
         return ""
 
     def search(self, rounds: int) -> None:
-        """Finds the order, for each head by itself."""
+        """Finds the order of channels, separately for each head."""
         weight = self.consumer.matrix(self.consumer.parameter.detach())
         rows, inputs = weight.shape
         heads = self.chain.heads
         size = self._width(self.producers[0]) // heads
-        # of each head of the producers: all rows of all the consumer's heads that read it
+        # for each head of the producers: all rows of all the consumer's heads that read it
         parts = weight.unflatten(1, (heads, -1, size)).permute(1, 2, 0, 3).flatten(1, 2).float().cpu()
         names = [f"{self.chain.consumer}, head {i + 1} of {heads}" for i in range(heads)]
         names = names if heads > 1 else [self.chain.consumer]
@@ -248,15 +248,15 @@ class _Step:
         shares = _kept(weight), _kept(weight[:, self._inputs(weight.device)]), half.sum(dtype=torch.float64)
         before, after, most = (float(number) / total for number in shares)
         identity = self.chain.consumer, self.chain.producers, (rows, inputs), heads
-        self.told = Reordered(*identity, before, after, most)
+        self.reordered = Reordered(*identity, before, after, most)
 
     def move(self, moves: _Moves) -> None:
-        """Puts the layers into the order that was found, in place."""
+        """Reorders the layers, in place."""
         self._put(self._order, moves)
         self.moved = True
 
     def undo(self, moves: _Moves) -> None:
-        """Puts moved layers back into the order that they had, bit by bit."""
+        """Restores the order that the layers had; every bit is as before."""
         self._put(self._order.argsort(dim=1), moves)
         self.moved = False
 
@@ -301,7 +301,7 @@ def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
 
 
 def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
-    """Raises Error where the outputs say nothing of an order."""
+    """Raises Error for outputs with which orders cannot be compared."""
     remedy = "mend the model, or pass another example input"
     finite = all(bool(output.isfinite().all()) for output in outputs if output.is_floating_point())
     if not outputs or not finite:
