@@ -20,7 +20,7 @@ from .errors import Error
 #: command's name and returns the exit status. The first line of its docstring is the help.
 GROUP = "sparseloom.commands"
 #: The package of these commands, benchmarks/ of the source tree, is no part of the library. In a source tree
-#: it is importable, but no entry point tells of it.
+#: it can be imported, but has no entry point.
 BENCHMARKS = "sparseloom_bench"
 OF_BENCHMARKS = ("bench", "demo", "experiment")
 INSTALL_BENCHMARKS = "run `pip install ./benchmarks` in a clone of sparseloom's repository"
@@ -86,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int] | None:
-    """Returns the command of another package that has this name, None where there is none. Raises Error where
-    the benchmarks are to bring it and are not there."""
+    """Returns the command of this name from another package, or None without one. Raises Error for a command
+    of the benchmarks where they are not installed."""
     for point in entry_points(group=GROUP, name=name):
         command: Callable[[Sequence[str]], int] = point.load()
         return command

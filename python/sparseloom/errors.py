@@ -6,8 +6,8 @@ import re
 
 import torch
 
-#: The messages of torch before one of our operators is reached: it has no kernel for that kind of tensor, or
-#: an argument has another type.
+#: Messages of torch's dispatcher, which come before our operator runs: it has no kernel for that kind of
+#: tensor, or an argument has another type.
 _BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
 _ARGUMENT = re.compile(
     r"sparseloom::(?P<op>\w+)\(\) Expected a value of type "
@@ -20,7 +20,7 @@ _TEXT = re.compile(
 
 
 class Error(RuntimeError, ValueError):
-    """Says what was asked, what was expected, what came instead, and what to do about it.
+    """Names the operation, what it expected, what it got instead, and what to do about it.
 
     It is both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for
     either catches it. ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
@@ -38,10 +38,10 @@ class Error(RuntimeError, ValueError):
 
 
 def translated(error: RuntimeError) -> RuntimeError:
-    """Returns the Error that the C++ core meant, or ``error`` itself when it is not one of ours.
+    """Returns the Error that the C++ core raised, or ``error`` itself when it is not one of ours.
 
-    Only the text survives the binding, with whatever torch puts around it. Too little memory on a GPU becomes
-    torch's own OutOfMemoryError, which batch-size finders and training loops look for.
+    Only the text comes through the binding, with torch's additions around it. Too little memory on a GPU
+    becomes torch's own OutOfMemoryError, which batch-size finders and training loops look for.
     """
     match = _TEXT.search(str(error))
     if isinstance(error, Error):
@@ -53,8 +53,7 @@ def translated(error: RuntimeError) -> RuntimeError:
 
 
 def unsupported_layout(op: str, name: str, layout: str) -> Error:
-    """Returns the Error for an operand that is sparse, nested or mkldnn's. ``layout`` is torch's name for the
-    layout."""
+    """Returns the Error for a sparse, nested or mkldnn operand. ``layout`` is torch's name for the layout."""
     remedy = "convert it with .to_dense()"
     if "nested" in layout.lower() or "jagged" in layout:
         remedy = "pass its .values() (layout torch.jagged), or .to_padded_tensor(0.0)"

@@ -54,8 +54,7 @@ class Case:
     activation: str | None = None
     op: str = "linear"
     device: str = "cpu"
-    # float32 on CUDA with torch's TF32 switch on; the operands are drawn as TF32 numbers, so that products
-    # are exact
+    # float32 on CUDA with torch's TF32 switch on; the operands are TF32 numbers, so that products are exact
     tf32: bool = False
 
     def __str__(self) -> str:
@@ -79,7 +78,7 @@ class Case:
         if self.pattern == "corner":  # one block, which is ragged in both directions
             grid[-1:, -1:] = True
             return Pattern(*arguments, grid)
-        # A full row, an empty row and an empty column beside random ones; the ragged corner is present.
+        # a full row, an empty row and an empty column, random ones otherwise; the ragged corner is present
         if self.pattern == "skewed":
             grid = patterns.random(*arguments, self.density, seed).mask
             grid[:1], grid[1:2], grid[:, 1:2], grid[-1:, -1:] = True, False, False, True
@@ -112,8 +111,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and where the
-    blocks lie."""
+    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and the index of
+    the blocks."""
 
     x: Tensor
     dy: Tensor

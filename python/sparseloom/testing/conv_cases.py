@@ -19,8 +19,8 @@ from ..pattern import Pattern
 from .cases import BLOCK_SIDES, round_to_tf32
 from .tolerance import TILE_TOKENS, TRUNCATION, TileCheck, check_tiles
 
-#: The dtypes of the rows on each device, and whether they round fp32 to TF32; torch's convolution serves the
-#: others.
+#: The dtypes of the rows on each device, and whether they round fp32 to TF32; other dtypes run torch's
+#: convolution.
 CONV_DTYPES = {
     "cpu": ((torch.float32, False), (torch.bfloat16, False), (torch.float16, False)),
     "cuda": ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)),

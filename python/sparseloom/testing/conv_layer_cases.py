@@ -1,5 +1,5 @@
 """The case list of convolution layers: every option of BlockSparseConv and BlockSparseConvTranspose that no
-row of bsr_conv knows, and how a case is compared with the dense twin, tile by tile."""
+row of bsr_conv has, and the comparison of a case with the equal dense layer, tile by tile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import ops
 from .. import pattern as patterns
 from .tolerance import TILE_TOKENS, TileCheck, check_tiles
 
-#: The options lie before and after the rows, which conv_cases has in every dtype.
+#: The options act before and after the rows; conv_cases has the rows in every dtype.
 DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     "conv layer": (sparse.BlockSparseConv1d, sparse.BlockSparseConv2d, sparse.BlockSparseConv3d),
@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         sparse.BlockSparseConvTranspose3d,
     ),
 }
-#: What the constructor gets, by what the case is there for.
+#: The constructor's arguments, by the name of the case.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "conv layer": {
         "no bias": {"bias": False},
@@ -57,7 +57,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "residual": {"padding": 1},
     },
 }
-#: Cases of forward alone: where z is nearly zero, a rounding decides of what relu lets pass backwards.
+#: Cases of forward alone: where z is nearly zero, a rounding decides whether relu passes the gradient.
 FORWARD = ("activation", "residual")
 EXTENTS = (6, 5, 4)
 
@@ -78,7 +78,7 @@ class ConvLayerCase:
 
     @property
     def activation(self) -> str | None:
-        """What is fused to the product: nothing."""
+        """Nothing is fused to the product."""
         return None
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def conv_layer_cases(device: str = "cpu") -> Iterator[ConvLayerCase]:
 
 
 def check_conv_layer(case: ConvLayerCase) -> TileCheck:
-    """Calls the layer, forward and backward, and compares each tile with its dense twin by the rule of
+    """Calls the layer, forward and backward, and compares each tile with the equal dense layer by the rule of
     ``check_tiles``."""
     layer, generator = case.layer(), torch.Generator().manual_seed(0)
     dense_layer = copy.deepcopy(layer)

@@ -66,7 +66,8 @@ def check_tiles(
     Args:
         actual, dense: the result under test and torch's dense one, both of the dtype under test.
         exact: the fp64 result of the same rounded operands.
-        magnitude: the fp64 product of the operands' absolute values, what rounding errors scale with.
+        magnitude: the fp64 product of the operands' absolute values, to which rounding errors are in
+            proportion.
         tile: rows and columns of one tile.
         accumulation: roundings of the summed magnitudes that the floor allows.
 
@@ -120,9 +121,9 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
 
 
 def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
-    """Returns the blocks of a matrix that the pattern names, [blocks, bm, bn], with zero padding.
+    """Returns the blocks of a matrix that the pattern stores, [blocks, bm, bn], with zero padding.
 
-    It uses torch's own indexing alone, on any device.
+    It uses only torch's own indexing, on any device.
     """
     (bm, bn), (block_rows, block_cols) = pattern.block, pattern.mask.shape
     padded = F.pad(matrix, (0, block_cols * bn - pattern.cols, 0, block_rows * bm - pattern.rows))

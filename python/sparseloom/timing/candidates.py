@@ -39,10 +39,10 @@ def measure(
     predictions. ``lost`` is the share of CPU time that other work took; the text begins with a loud line when
     that is much.
 
-    Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. The
-    calls follow each other on the same operands, so that what fits into a cache stays there; so do those that
-    the predictions of CPU kernels were fitted to, while those of GPUs are for operands outside of L2. Raises
-    Error where the layer has no values (device meta).
+    Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. All
+    calls use the same operands, so that what fits into a cache stays there. The predictions of CPU kernels
+    were fitted to such calls; the predictions of GPU kernels are for operands outside of L2. Raises Error
+    where the layer has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":
@@ -98,8 +98,8 @@ def _figures(us: Spread | None, relative: Spread | None) -> dict[str, Any]:
 
 
 def _told(text: str, chosen: str, measured: dict[str, Spread], relative: dict[str, Spread]) -> str:
-    """Returns the text with the measured time in every line of a candidate that was run, and its ratio to the
-    chosen one's."""
+    """Returns the text with the measured time in the line of every candidate that was run, and its ratio to
+    the time of the chosen candidate."""
     lines = text.split("\n")
     for kernel, us in measured.items():
         digits = 1 if us.median < 100 else 0
