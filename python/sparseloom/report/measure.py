@@ -117,7 +117,7 @@ def report(
         ops.info().get("cpu", "cpu")
     )
     totals = replace(whole.totals(model), copy_bytes=sum(entry.copy_bytes for entry, _ in sparse))
-    timed = any(entry.times for entry in (*entries, whole_model, *batches))
+    timed = any(entry.times for entry in entries) or any(size.times for size in (whole_model, *batches))
     lost = watch.lost if timed else 0.0
     return Report(entries, torch.get_num_threads(), machine, totals, whole_model, batches, lost)
 
