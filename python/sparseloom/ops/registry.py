@@ -71,7 +71,7 @@ class Registry:
         self.strict = strict
         self._operators: dict[Any, tuple[Implementation, ...]] = {}
         self._sparsifiers: dict[tuple[type, type, type], Callable[..., Any]] = {}
-        self._told: set[tuple[str, ...]] = set()
+        self._warned: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: Any) -> Registry:
@@ -195,9 +195,9 @@ class Registry:
             raise Error(operator, f"an implementation for ({listed})", "none", remedy)
         key = operator, *formats
         with self._lock:
-            if key in self._told:
+            if key in self._warned:
                 return
-            self._told.add(key)
+            self._warned.add(key)
         text = f"{operator} has no implementation for ({listed}): the tensors become dense for it"
         warnings.warn(text, DenseFallback, stacklevel=6)  # where the operator is written
 

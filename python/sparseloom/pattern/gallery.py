@@ -65,15 +65,15 @@ def pictures(seed: int = 1) -> list[Picture]:
 HEAD = ["density", "path length", "clustering", "small-world figure", "% reached after 1, 2, .. steps"]
 
 
-def figures(made: Pattern) -> list[str]:
+def figures(square: Pattern) -> list[str]:
     """Returns the figures of a square pattern, as HEAD has them."""
-    world = pattern.small_world(made)
-    shares = [f"{100 * share:.3g}" for share in pattern.mixing(made)]
+    world = pattern.small_world(square)
+    shares = [f"{100 * share:.3g}" for share in pattern.mixing(square)]
     if len(shares) > 6:
         shares = [*shares[:4], "..", f"{shares[-1]} after {len(shares)}"]
     length = f"{world.path_length:.2f}" if math.isfinite(world.path_length) else "in parts"
     figure = f"{world.figure:.2f}" if world.figure else "-"
-    return [f"{made.density:.3f}", length, f"{world.clustering:.2f}", figure, ", ".join(shares)]
+    return [f"{square.density:.3f}", length, f"{world.clustering:.2f}", figure, ", ".join(shares)]
 
 
 def spreading(seed: int = 1) -> str:

@@ -52,12 +52,12 @@ def unfolded(chosen: Tensor, head: tuple[int, int], like: Tensor) -> Tensor:
     return _along(chosen.reshape(_along(like, axis).shape), axis)
 
 
-def heads_without_blocks(there: Tensor, block: tuple[int, int], head: tuple[int, int]) -> tuple[int, int]:
-    """Returns how many heads have none of the blocks ``there``, bool [block rows, block columns], and how
+def heads_without_blocks(mask: Tensor, block: tuple[int, int], head: tuple[int, int]) -> tuple[int, int]:
+    """Returns how many heads have none of the blocks of ``mask``, bool [block rows, block columns], and how
     many heads there are; (0, 0) where blocks lie across heads."""
     axis, size = head
     side = block[axis]
-    lines = _along(there, axis)
+    lines = _along(mask, axis)
     blocks_per_head = max(1, size // side)
     if (size % side and side % size) or lines.shape[0] % blocks_per_head:
         return 0, 0

@@ -70,20 +70,20 @@ def implementation(
     return registry.operator(func, formats, outputs, tensors)
 
 
-def positional(found: Implementation, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def positional(implementation: Implementation, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """Returns the arguments of a call as positional ones. Keyword arguments that equal their default are left
     out at the end, because torch's own functions pass all of theirs on."""
     if not kwargs:
         return list(args)
     keywords, ordered = dict(kwargs), list(args)
-    signature = parameters(found.operator)
+    signature = parameters(implementation.operator)
     for name, default in signature[len(args) :]:
         if not keywords:
             break
         ordered.append(keywords.pop(name, default))
     if keywords:
         got = ", ".join(keywords)
-        raise Error(found.run.__name__, "arguments of the operator", got, "pass them by position")
+        raise Error(implementation.run.__name__, "arguments of the operator", got, "pass them by position")
     while len(ordered) > len(args) and _is_default(ordered[-1], signature[len(ordered) - 1][1]):
         ordered.pop()
     return ordered

@@ -27,13 +27,13 @@ class _InFormat:
         return mapped(gradient, FromDense(self.index, self.registry))
 
 
-def keep_format(made: Any) -> None:
+def keep_format(tensor: Any) -> None:
     """Registers the hook if the tensor is a SparseTensor that has become a leaf with a gradient."""
-    if is_sparse(made):
+    if is_sparse(tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            if not made.requires_grad or made.keeps_format:
+            if not tensor.requires_grad or tensor.keeps_format:
                 return
             # is_leaf raises for a view that was made of a leaf under no_grad
-            if not (made._is_view() and made._base.requires_grad) and made.is_leaf:
-                made.register_hook(_InFormat(made))
-                made.keeps_format = True
+            if not (tensor._is_view() and tensor._base.requires_grad) and tensor.is_leaf:
+                tensor.register_hook(_InFormat(tensor))
+                tensor.keeps_format = True

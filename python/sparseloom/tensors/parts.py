@@ -49,7 +49,7 @@ def refuse_writes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Non
             raise Error("SparseTensor", "a write to all of it", got, remedy)
 
 
-def marked(made: Any, args: Sequence[Any]) -> Any:
+def marked(results: Any, args: Sequence[Any]) -> Any:
     """Returns the results of an operator, as Parts where they are views of a SparseTensor or of a Part."""
     parts = [part for part in args if isinstance(part, Part)]
     storages = [part.untyped_storage().data_ptr() for part in parts]
@@ -62,7 +62,7 @@ def marked(made: Any, args: Sequence[Any]) -> Any:
             return tensor.as_subclass(Part)
         return tensor
 
-    return tree_map_only(Tensor, mark, made)
+    return tree_map_only(Tensor, mark, results)
 
 
 def _plain(part: Part) -> Tensor:

@@ -84,7 +84,7 @@ def measure(
     candidates = [
         c | _figures(measured.get(c["kernel"]), relative.get(c["kernel"])) for c in plan["candidates"]
     ]
-    report = _told(plan["text"], plan["kernel"], measured, relative)
+    report = _with_times(plan["text"], plan["kernel"], measured, relative)
     text = "\n".join(part for part in (loud(watch.lost), report) if part)
     chosen_us = measured[plan["kernel"]].median
     return plan | {"candidates": candidates, "measured_us": chosen_us, "lost": watch.lost, "text": text}
@@ -97,7 +97,7 @@ def _figures(us: Spread | None, relative: Spread | None) -> dict[str, Any]:
     return {"measured_us": us.median, "measured_spread": asdict(us), "over_chosen": asdict(relative)}
 
 
-def _told(text: str, chosen: str, measured: dict[str, Spread], relative: dict[str, Spread]) -> str:
+def _with_times(text: str, chosen: str, measured: dict[str, Spread], relative: dict[str, Spread]) -> str:
     """Returns the text with the measured time in the line of every candidate that was run, and its ratio to
     the time of the chosen candidate."""
     lines = text.split("\n")

@@ -78,7 +78,7 @@ def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: A
     the images; only their number, the dtype and the device are read."""
     if torch.compiler.is_compiling():
         return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
-    times = _asked(direction, x, extents, window, index)
+    times = _predicted_times(direction, x, extents, window, index)
     return times.row is not None and (times.dense is None or times.row < times.dense)
 
 
@@ -86,13 +86,13 @@ def copy_is_faster(direction: str, x: Tensor, extents: Sequence[int], window: An
     """Returns whether the plan expects torch's convolution with a dense copy that is kept to be faster than
     what a call runs without one; the arguments are those of rows_are_faster. True if no row can run: the call
     would then make the dense weight itself."""
-    times = _asked(direction, x, extents, window, index)
+    times = _predicted_times(direction, x, extents, window, index)
     if times.row is None:
         return True
     return times.copy is not None and times.copy < min(times.row, times.dense or times.row)
 
 
-def _asked(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
+def _predicted_times(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
     sizes = index.blocks, index.rows, index.cols, index.bm, index.bn, index.digest
     device = (x.device.index or 0) if x.is_cuda else -1
     # torch's number of threads and TF32 switch are only part of the key: the plan asks torch for them
