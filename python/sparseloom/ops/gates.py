@@ -27,40 +27,25 @@ class Gated(torch.autograd.Function):
         ctx: Any, x: Tensor, values: Tensor, gates: Tensor, bias: Tensor | None, options: tuple[Index, bool]
     ) -> Tensor:
         index, strict = ctx.options = options
-        open_index, scaled, place = operators.gate_blocks(values, index.packed, gates, index.rows, index.cols)
+        opened, scaled, place = operators.gate_blocks(values, index.packed, gates, index.rows, index.cols)
         need_x, need_values, need_gates, *_ = ctx.needs_input_grad
         weight = need_values or need_gates
         ctx.save_for_backward(
-            x if weight else None,
-            values if weight else None,
-            gates,
-            open_index,
-            scaled if need_x else None,
-            place,
+            *((x, values) if weight else (None, None)), gates, opened, scaled if need_x else None, place
         )
         tf32 = x.is_cuda and tf32_of(x)
         return operators.linear(
-            x,
-            scaled,
-            open_index,
-            index.rows,
-            bias,
-            0,
-            None,
-            PLAN_CHOOSES,
-            strict,
-            tf32,
-            _of_some(index.digest),
+            x, scaled, opened, index.rows, bias, 0, None, PLAN_CHOOSES, strict, tf32, _of_some(index.digest)
         )
 
     @staticmethod
     @differentiable_once("gated_linear")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, values, gates, open_index, scaled, place), (index, strict) = ctx.saved_tensors, ctx.options
+        (x, values, gates, opened, scaled, place), (index, strict) = ctx.saved_tensors, ctx.options
         need_x, need_values, need_gates, need_bias, _ = ctx.needs_input_grad
         dy = in_rows(dy)
         dx, gradient, dbias = operators.linear_backward(
-            dy, None, x, scaled, open_index, index.cols, index.blocks, index.bm, index.bn, None,
+            dy, None, x, scaled, opened, index.cols, index.blocks, index.bm, index.bn, None,
             need_bias, 0, strict, tf32_of(dy), _of_some(index.digest),
         )  # fmt: skip
         dvalues = dgates = None

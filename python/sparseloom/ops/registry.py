@@ -42,11 +42,9 @@ class Implementation(NamedTuple):
         self, formats: Sequence[type], outputs: Sequence[Output] | None, tensors: Sequence[torch.Tensor]
     ) -> bool:
         """Returns whether it supports these formats; ``outputs`` None asks for one without a sparsifier."""
-        if len(formats) != len(self.inputs) or (
-            self.matrices and any(tensor.dim() != 2 for tensor in tensors)
-        ):
+        if self.matrices and any(tensor.dim() != 2 for tensor in tensors):
             return False
-        if not all(map(_stands_for, formats, self.inputs)):
+        if len(formats) != len(self.inputs) or not all(map(_stands_for, formats, self.inputs)):
             return False
         if outputs is None:
             return not self.sparsifies
@@ -107,22 +105,15 @@ class Registry:
             with self._lock:
                 entries = {}
                 for name, matrices in _names(operator):
-                    implementation = Implementation(
-                        inputs, output_pairs, operator, matrices, run, sparsifies, origin
-                    )
+                    new = Implementation(inputs, output_pairs, operator, matrices, run, sparsifies, origin)
                     existing = self._operators.get(name, ())
-                    twins = [
-                        old for old in existing if old[:4] == implementation[:4] and old.origin != origin
-                    ]
+                    twins = [old for old in existing if old[:4] == new[:4] and old.origin != origin]
                     if twins:
                         expected = f"no other implementation of {name_of(operator)}"
                         got = f"{'.'.join(twins[0].origin)} for the same formats"
                         remedy = "register it in a sparseloom.ops.Registry of your own"
                         raise Error("ops.register", expected, got, remedy)
-                    entries[name] = (
-                        implementation,
-                        *(old for old in existing if old[:4] != implementation[:4]),
-                    )
+                    entries[name] = new, *(old for old in existing if old[:4] != new[:4])
                 self._operators.update(entries)
             return cls
 

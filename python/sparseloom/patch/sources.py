@@ -79,15 +79,11 @@ def functions_of(cls: type) -> list[tuple[Any, set[str]]]:
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] in ("torch", "builtins", "typing", "abc"):
             continue
-        for name, attribute in vars(base).items():
-            inner = (
-                attribute.fget
-                if isinstance(attribute, property)
-                else getattr(attribute, "__func__", attribute)
-            )
+        for name, member in vars(base).items():
+            inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             inner = inspect.unwrap(inner) if callable(inner) else inner
             if inspect.isfunction(inner) and name not in hidden:
-                names = {attribute for code in _codes(inner.__code__) for attribute in code.co_names}
+                names = {used for code in _codes(inner.__code__) for used in code.co_names}
                 if "super" not in names:
                     hidden.add(name)
                 functions.append((inner, names))

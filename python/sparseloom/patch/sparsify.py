@@ -202,12 +202,9 @@ def fused(
     }
     return [
         replace(
-            change,
-            activation=new_layer.fused,
-            unfused=new_layer.reason,
-            merged=merged_names.get(id(layer), ()),
+            change, activation=outcome.fused, unfused=outcome.reason, merged=merged_names.get(id(layer), ())
         )
-        for change, new_layer, layer in zip(changes, outcomes, layers, strict=True)
+        for change, outcome, layer in zip(changes, outcomes, layers, strict=True)
     ]
 
 

@@ -23,14 +23,10 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 def handler(func: Any) -> Handler | None:
     """Returns the handler of an operator on SparseTensors, which may return NotImplemented; None for an
     operator that does not keep the format."""
-    known_handler = _HANDLERS.get(func)
-    if (
-        known_handler is None
-        and func._schema.is_mutable
-        and (torch.Tag.pointwise in func.tags or func in _WRITES)
-    ):
+    known = _HANDLERS.get(func)
+    if known is None and func._schema.is_mutable and (torch.Tag.pointwise in func.tags or func in _WRITES):
         return _write
-    return known_handler
+    return known
 
 
 def written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -56,10 +52,8 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Converts the dtype of the stored values, and moves them and the index to another device."""
     source = args[0]
     stored = func(source.stored, *args[1:], **kwargs)
-    index_is_lost = (
-        any(part.is_meta for part in source.layout_index.tensors().values()) and not stored.is_meta
-    )
-    if index_is_lost:
+    index_on_meta = any(part.is_meta for part in source.layout_index.tensors().values())
+    if index_on_meta and not stored.is_meta:
         remedy = "load_state_dict(assign=True) takes a checkpoint's index, too"
         raise Error(f"SparseTensor to {stored.device}", "an index in memory", "one on meta", remedy)
     parts = {name: part.to(stored.device) for name, part in source.layout_index.tensors().items()}
@@ -112,10 +106,7 @@ def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         expanded = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
         return packed(expanded, target.layout_index)
 
-    func(
-        *(at_stored(argument) for argument in args),
-        **{name: at_stored(argument) for name, argument in kwargs.items()},
-    )
+    func(*map(at_stored, args), **{name: at_stored(value) for name, value in kwargs.items()})
     clear_padding(target.layout_index, target.stored)
     return target
 
@@ -136,11 +127,8 @@ def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def assign(target: Any, value: Any) -> None:
     """Implements ``target.data = value``: takes the values of a SparseTensor with an equal index, and copies
     any other tensor to the stored elements. Raises Error for another shape, dtype or device."""
-    kinds = [
-        (list(tensor.shape), tensor.dtype, tensor.device)
-        for tensor in (target, value)
-        if isinstance(tensor, Tensor)
-    ]
+    tensors = [tensor for tensor in (target, value) if isinstance(tensor, Tensor)]
+    kinds = [(list(tensor.shape), tensor.dtype, tensor.device) for tensor in tensors]
     if len(kinds) < 2 or kinds[0] != kinds[1]:
         shape, dtype, device = kinds[0]
         got = "{} of {} on {}".format(*kinds[1]) if len(kinds) > 1 else type(value).__name__
@@ -158,9 +146,9 @@ def _loses(source: Any, target: Any) -> bool:
     without memory, and while a CUDA graph is captured, which cannot wait for the answer."""
     target_index, source_index = target.layout_index, source.layout_index
     parts = [source.stored, *target_index.tensors().values(), *source_index.tensors().values()]
-    if same_index(target_index, source_index) or any(
-        type(part) is not Tensor or part.is_meta for part in parts
-    ):
+    if same_index(target_index, source_index):
+        return False
+    if any(type(part) is not Tensor or part.is_meta for part in parts):
         return False
     if source.stored.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
@@ -194,9 +182,7 @@ def clear_padding(index: Layout, stored: Tensor) -> None:
 
 def _unscaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Unscales and checks the stored values of gradients, for torch's GradScaler."""
-    return func(
-        [gradient.stored if is_sparse(gradient) else gradient for gradient in args[0]], *args[1:], **kwargs
-    )
+    return func([grad.stored if is_sparse(grad) else grad for grad in args[0]], *args[1:], **kwargs)
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -74,23 +74,11 @@ class BlockSparseConv(ConvModule):
         generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
-        window_options = dict(
-            zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True)
-        )
+        window = dict(zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True))
         like = torch.empty(0, device=device, dtype=dtype)
         channels = in_channels, out_channels
         self._build(
-            channels,
-            window_options,
-            groups,
-            bias,
-            like,
-            density,
-            block,
-            pattern,
-            activation,
-            edge_bias,
-            generator,
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
         )
         self.dense_copy = dense_copy
 

@@ -69,21 +69,11 @@ class BlockSparseConvTranspose(ConvModule):
     ) -> None:
         super().__init__()
         settings = kernel_size, stride, padding, output_padding, dilation, padding_mode
-        window_options = dict(zip(self.options, settings, strict=True))
+        window = dict(zip(self.options, settings, strict=True))
         like = torch.empty(0, device=device, dtype=dtype)
         channels = in_channels, out_channels
         self._build(
-            channels,
-            window_options,
-            groups,
-            bias,
-            like,
-            density,
-            block,
-            pattern,
-            activation,
-            edge_bias,
-            generator,
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
         )
         self.dense_copy = dense_copy
 
