@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-#: Where names come from that are imported when they are asked for, and not by every program.
+#: The modules of names that are imported on first use, because few programs need them.
 _LATER = {"SparseTensor": "tensors", "SparsityBuilder": "builder", "sparsified_op": "tensors"}
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: numbers and optimizers, each refused with what it takes instead."""
+"""Checks of arguments: numbers and optimizers. Each Error says what the argument takes instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def share(op: str, value: Any, name: str = "density") -> float:
 
 
 def require_bool(op: str, name: str, value: Any) -> None:
-    """Raises Error for anything that is not True or False, such as an argument at the place of another."""
+    """Raises Error for anything that is not True or False, such as an argument in the wrong position."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         got, remedy = type(value).__name__, f"pass {name}=True or False, and other arguments by their names"
         raise Error(op, f"{name} to be a bool", got, remedy)
@@ -45,28 +45,28 @@ def require_bool(op: str, name: str, value: Any) -> None:
 
 def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
     """Returns one, several or no optimizers as a list, checked before anything is changed. Raises Error for
-    what is not an optimizer, and for those without state per parameter or that do not take 3-dimensional
-    values."""
+    anything that is not an optimizer, and for optimizers that have no state per parameter or do not take
+    3-dimensional values."""
     if optimizer is None:
         return []
-    found = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
-    for each in found:
-        if not isinstance(each, Optimizer):
+    optimizers = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    for candidate in optimizers:
+        if not isinstance(candidate, Optimizer):
             raise Error(
                 op,
                 "optimizer to be a torch.optim.Optimizer, or several",
-                type(each).__name__,
+                type(candidate).__name__,
                 "pass the optimizer itself",
             )
-        if isinstance(each, torch.optim.LBFGS):
+        if isinstance(candidate, torch.optim.LBFGS):
             raise Error(
                 op, "an optimizer with state per parameter", "LBFGS", "make a new LBFGS after this call"
             )
-        if type(each).__name__ == "Muon":
+        if type(candidate).__name__ == "Muon":
             raise Error(
                 op,
                 "an optimizer that takes 3-dimensional values",
                 "Muon",
                 "put block-sparse values into an AdamW group",
             )
-    return found
+    return optimizers

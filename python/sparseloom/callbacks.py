@@ -1,4 +1,4 @@
-"""Callbacks that take the steps of a ``sparsify.Run`` in the loops of others: transformers' Trainer and
+"""Callbacks that take the steps of a ``sparsify.Run`` in the training loops of transformers' Trainer and of
 Lightning. Neither package is needed to import this module."""
 
 from __future__ import annotations

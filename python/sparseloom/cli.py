@@ -20,7 +20,7 @@ from .errors import Error
 #: command's name and returns the exit status. The first line of its docstring is the help.
 GROUP = "sparseloom.commands"
 #: The package of these commands, benchmarks/ of the source tree, is no part of the library. In a source tree
-#: it is importable, but no entry point tells of it.
+#: it can be imported, but has no entry point.
 BENCHMARKS = "sparseloom_bench"
 OF_BENCHMARKS = ("bench", "demo", "experiment")
 INSTALL_BENCHMARKS = "run `pip install ./benchmarks` in a clone of sparseloom's repository"
@@ -86,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int] | None:
-    """Returns the command of another package that has this name, None where there is none. Raises Error where
-    the benchmarks are to bring it and are not there."""
+    """Returns the command of this name from another package, or None without one. Raises Error for a command
+    of the benchmarks where they are not installed."""
     for point in entry_points(group=GROUP, name=name):
         command: Callable[[Sequence[str]], int] = point.load()
         return command
@@ -139,8 +139,8 @@ def gathered_info() -> dict[str, Any]:
 
 
 def _info(parsed: argparse.Namespace) -> int:
-    found = gathered_info()
-    print(json.dumps(found, indent=2) if parsed.json else "\n".join(_lines(found)))
+    info = gathered_info()
+    print(json.dumps(info, indent=2) if parsed.json else "\n".join(_lines(info)))
     return 0
 
 
@@ -162,13 +162,13 @@ def _plan(parsed: argparse.Namespace) -> int:
 
     from . import nn
 
-    own = parsed.device if parsed.measure else "meta"
+    device = parsed.device if parsed.measure else "meta"
     layer = nn.BlockSparseLinear(
-        parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device=own
+        parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device=device
     )
     layer.strict = parsed.strict
-    asked = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
-    plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **asked)
+    arguments = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
+    plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **arguments)
     print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
     return 0
 
@@ -177,8 +177,8 @@ def _patterns(parsed: argparse.Namespace) -> int:
     from .pattern import gallery
 
     try:
-        written = gallery.write(parsed.out, parsed.seed)
+        paths = gallery.write(parsed.out, parsed.seed)
     except OSError as error:
         raise Error("patterns", "a folder that can be written", str(error), "pass --out FOLDER") from error
-    print("\n".join(str(path) for path in written))
+    print("\n".join(str(path) for path in paths))
     return 0

@@ -6,8 +6,8 @@ import re
 
 import torch
 
-#: The messages of torch before one of our operators is reached: it has no kernel for that kind of tensor, or
-#: an argument has another type.
+#: Messages of torch's dispatcher, which come before our operator runs: it has no kernel for that kind of
+#: tensor, or an argument has another type.
 _BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
 _ARGUMENT = re.compile(
     r"sparseloom::(?P<op>\w+)\(\) Expected a value of type "
@@ -20,7 +20,7 @@ _TEXT = re.compile(
 
 
 class Error(RuntimeError, ValueError):
-    """Says what was asked, what was expected, what came instead, and what to do about it.
+    """Names the operation, what it expected, what it got instead, and what to do about it.
 
     It is both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for
     either catches it. ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
@@ -38,23 +38,22 @@ class Error(RuntimeError, ValueError):
 
 
 def translated(error: RuntimeError) -> RuntimeError:
-    """Returns the Error that the C++ core meant, or ``error`` itself when it is not one of ours.
+    """Returns the Error that the C++ core raised, or ``error`` itself when it is not one of ours.
 
-    Only the text survives the binding, with whatever torch puts around it. Too little memory on a GPU becomes
-    torch's own OutOfMemoryError, which batch-size finders and training loops look for.
+    Only the text comes through the binding, with torch's additions around it. Too little memory on a GPU
+    becomes torch's own OutOfMemoryError, which batch-size finders and training loops look for.
     """
-    found = _TEXT.search(str(error))
+    match = _TEXT.search(str(error))
     if isinstance(error, Error):
         return error
-    if found is None:
+    if match is None:
         return _before_the_operator(str(error)) or error
-    ours = Error(**found.groupdict())
+    ours = Error(**match.groupdict())
     return torch.OutOfMemoryError(str(ours)) if ours.actual == "out of memory" else ours
 
 
 def unsupported_layout(op: str, name: str, layout: str) -> Error:
-    """Returns the Error for an operand that is sparse, nested or mkldnn's. ``layout`` is torch's name for the
-    layout."""
+    """Returns the Error for a sparse, nested or mkldnn operand. ``layout`` is torch's name for the layout."""
     remedy = "convert it with .to_dense()"
     if "nested" in layout.lower() or "jagged" in layout:
         remedy = "pass its .values() (layout torch.jagged), or .to_padded_tensor(0.0)"
@@ -62,8 +61,8 @@ def unsupported_layout(op: str, name: str, layout: str) -> Error:
 
 
 def _before_the_operator(text: str) -> Error | None:
-    if found := _BACKEND.search(text):
-        op, backend = found["op"], found["backend"]
+    if match := _BACKEND.search(text):
+        op, backend = match["op"], match["backend"]
         if any(kind in backend for kind in ("Sparse", "Mkldnn", "Nested")):
             return unsupported_layout(op, "all operands", f"one of torch's {backend}")
         return Error(
@@ -72,7 +71,7 @@ def _before_the_operator(text: str) -> Error | None:
             f"one of torch's {backend}",
             "move them with .cpu() or .cuda()",
         )
-    if found := _ARGUMENT.search(text):
-        kind = found["expected"].replace("Optional[Tensor]", "Tensor or None")
-        return Error(found["op"], f"{found['name']} to be of type {kind}", found["actual"], "pass that type")
+    if match := _ARGUMENT.search(text):
+        kind = match["expected"].replace("Optional[Tensor]", "Tensor or None")
+        return Error(match["op"], f"{match['name']} to be of type {kind}", match["actual"], "pass that type")
     return None

@@ -46,12 +46,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
+    """The entry of a patched model in config.json. ``layers`` is {name: {"block": [rows, columns], "blocks":
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
     and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
     "activation" where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer
-    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` say what
-    products do more: see nn.held.fusions."""
+    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` list the fused operations and the
+    merged layers: see nn.held.fusions."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what is written to config.json."""
-        told = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
-        return told | self.fusions.told()
+        data = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
+        return data | self.fusions.told()
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
     """Gives the stored values the name of the dense weight in files: {name in the file: name in the model}.
 
-    So transformers without this module, which expects a matrix under that name, raises an error for the
-    shape. An unknown name, ``values``, it would only list, and go on with random weights.
+    Without this module transformers expects a matrix under that name, so it raises an error for the shape.
+    With an unknown name, ``values``, it would only warn, and go on with random weights.
     """
 
     __slots__ = ("lost", "names", "prefix")
@@ -158,14 +158,15 @@ def describe_(model: Model) -> Model:
             "describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save"
         )
     _own_config(model)
-    seen: set[int] = set()  # a part with the whole model's config is described by the whole model's names
+    # a part with the whole model's config is described by the whole model's names
+    described_ids: set[int] = set()
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
-            if id(part.config) not in seen:
-                seen.add(id(part.config))
+            if id(part.config) not in described_ids:
+                described_ids.add(id(part.config))
                 if layers := described(part):
-                    other = any("layout" in entry for entry in layers.values())
-                    version = _OF_LAYOUTS if other else FORMAT_VERSION
+                    has_layouts = any("layout" in entry for entry in layers.values())
+                    version = _OF_LAYOUTS if has_layouts else FORMAT_VERSION
                     part.config.quantization_config = SparseloomConfig(
                         layers, version, **Fusions.of(part).told()
                     )
@@ -181,9 +182,9 @@ def _own_config(model: PreTrainedModel) -> None:
     copies: dict[int, Any] = {}
     copy.deepcopy(model.config, copies)
     for module in model.modules():
-        held = vars(module).get("config")
-        if id(held) in copies:
-            module.config = copies[id(held)]
+        config = vars(module).get("config")
+        if id(config) in copies:
+            module.config = copies[id(config)]
 
 
 def _name_in_files(model: PreTrainedModel) -> None:

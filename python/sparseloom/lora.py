@@ -33,7 +33,7 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
     """
 
     def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **options: Any) -> None:
-        # one that sparsify_ fused goes back to its place in the model
+        # an activation that sparsify_ fused becomes a module of the model again
         if getattr(base_layer, "activation", None) is not None and not unfuse(base_layer):
             got, remedy = (
                 f"activation={base_layer.activation!r}",
@@ -48,8 +48,8 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
         return module.in_features, module.out_features  # type: ignore[return-value]
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Raises Error where an adapter is left to merge: the sum of its product and the layer's weight is
-        not sparse."""
+        """Raises Error for an adapter that is not merged yet: the sum of B A and the layer's weight is not
+        sparse."""
         if names := check_adapters_to_merge(self, adapter_names):
             expected, got = (
                 "a dense layer: B A has elements where nothing is stored",

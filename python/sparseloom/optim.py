@@ -1,4 +1,4 @@
-"""Optimizers that know blocks."""
+"""AdamW for models with block-sparse layers: each block has a step count of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Makes one step; returns the loss of ``closure``, None without one."""
+        """Makes one step; returns the loss of ``closure``, or None without a closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -59,12 +59,11 @@ class AdamW(Optimizer):
                     by_block = self._state_of(parameter)["step"].dim() == 1
                     parts.setdefault((by_block, parameter.device, parameter.dtype), []).append(parameter)
             for (by_block, *_), parameters in parts.items():
-                held = (
-                    [self.state[each][name] for each in parameters]
-                    for name in ("step", "exp_avg", "exp_avg_sq")
+                states = (
+                    [self.state[p][name] for p in parameters] for name in ("step", "exp_avg", "exp_avg_sq")
                 )
-                some = _Some(parameters, [each.grad for each in parameters], *held)
-                (_update_by_block if by_block else _update_whole)(some, group)
+                tensors = _Tensors(parameters, [p.grad for p in parameters], *states)
+                (_update_by_block if by_block else _update_whole)(tensors, group)
         return loss
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
@@ -76,13 +75,15 @@ class AdamW(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] = state["step"].to(parameter.device)  # torch's own keep it on the host
-        if parameter.dim() == 3 and state["step"].dim() == 0:  # at first, and where it was dense before
+        if (
+            parameter.dim() == 3 and state["step"].dim() == 0
+        ):  # the first step, or a layer that was dense before
             state["step"] = state["step"].expand(parameter.shape[0]).clone()
         return state
 
 
-class _Some(NamedTuple):
-    """Parameters of one device and dtype, and of each the gradient, the count of steps and the moments."""
+class _Tensors(NamedTuple):
+    """Parameters of one device and dtype, with the gradient, the step count and the moments of each."""
 
     parameters: list[Tensor]
     grads: list[Any]
@@ -91,12 +92,12 @@ class _Some(NamedTuple):
     squares: list[Tensor]
 
 
-def _update_whole(some: _Some, group: dict[str, Any]) -> None:
-    """Makes torch's own update of Parameters with one count each."""
-    parameters, grads, steps, means, squares = some
-    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in parameters)
+def _update_whole(tensors: _Tensors, group: dict[str, Any]) -> None:
+    """Runs torch's own update for Parameters that have one step count each."""
+    parameters, grads, steps, means, squares = tensors
+    are_plain = all(type(parameter) in (Tensor, torch.nn.Parameter) for parameter in parameters)
     device, (beta1, beta2) = parameters[0].device.type, group["betas"]
-    fused = plain and device in ("cpu", "cuda")
+    fused = are_plain and device in ("cpu", "cuda")
     adamw(
         parameters, grads, means, squares, [], steps,
         foreach=False, fused=fused, capturable=device == "cuda" and not fused, amsgrad=False, maximize=False,
@@ -104,10 +105,10 @@ def _update_whole(some: _Some, group: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _update_by_block(some: _Some, group: dict[str, Any]) -> None:
+def _update_by_block(tensors: _Tensors, group: dict[str, Any]) -> None:
     """Updates Parameters [blocks, bm, bn], all at once where torch can: on a GPU the launches of one
     Parameter after the other take longer than a small network's whole step."""
-    parameters, grads, steps, means, squares = some
+    parameters, grads, steps, means, squares = tensors
     (beta1, beta2), lr = group["betas"], group["lr"]
     torch._foreach_add_(steps, 1)
     torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
@@ -117,8 +118,8 @@ def _update_by_block(some: _Some, group: dict[str, Any]) -> None:
     # float64, because 1 - beta^t cancels for the first steps
     counts = torch.cat(steps).double()
     first, root = 1 - beta1**counts, (1 - beta2**counts).sqrt()
-    # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with one of both for each block
-    dtype, sizes = parameters[0].dtype, [len(each) for each in steps]
+    # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with a factor and a term per block
+    dtype, sizes = parameters[0].dtype, [len(step) for step in steps]
     factors = (first / root).to(dtype).split(sizes)
     terms = (group["eps"] * first).to(dtype).split(sizes)
     divisors = list(torch._foreach_sqrt(squares))

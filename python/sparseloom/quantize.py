@@ -125,23 +125,23 @@ def quantize_(
     require_bool(_OP, "use_fast_accum", use_fast_accum)
     if isinstance(patterns, torch.dtype):
         patterns = {".*": patterns}
-    chosen = _compiled(
+    settings = _compiled(
         patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES
     )
-    given = x_scale if isinstance(x_scale, Mapping) else {} if x_scale is None else {".*": x_scale}
+    x_scales = x_scale if isinstance(x_scale, Mapping) else {} if x_scale is None else {".*": x_scale}
     scales = _compiled(
-        given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
+        x_scales, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
     )
     linears: dict[nn.Module, Quantizable] = {layer: layer for layer in quantizable(model)}
-    others: dict[nn.Module, SparseWeight] = {
+    unsupported: dict[nn.Module, SparseWeight] = {
         layer.weight.owner: layer.weight for layer in sparse_layers(model)
     }
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if module in others or isinstance(module, (nn.Linear, MaskedLinear)):
+        if module in unsupported or isinstance(module, (nn.Linear, MaskedLinear)):
             names.setdefault(module, []).append(name)
     sparse: dict[nn.Module, list[str]] = {
-        module: found for module, found in names.items() if module in linears
+        module: module_names for module, module_names in names.items() if module in linears
     }
     if model in sparse:
         raise Error(
@@ -150,27 +150,31 @@ def quantize_(
             "the layer itself",
             "use the from_sparse of nn.QuantizedBlockSparseLinear or nn.QuantizedSemi24Linear",
         )
-    taken = {module: _first(chosen, all_names) for module, all_names in sparse.items()}
-    _require_matches(chosen, taken, sparse, names, others)
+    regex_of = {module: _first(settings, all_names) for module, all_names in sparse.items()}
+    _require_matches(settings, regex_of, sparse, names, unsupported)
     scaled = {module: _first(scales, all_names) for module, all_names in sparse.items()}
-    _require_matches(scales, scaled, sparse, names, others)
+    _require_matches(scales, scaled, sparse, names, unsupported)
 
-    result, exchange, made = Quantized(), Exchange(model), list[EightBitLinear]()
+    result, exchange, eight_bit_layers = Quantized(), Exchange(model), list[EightBitLinear]()
     with exchange.whole():
         for module, all_names in names.items():
             layer = linears.get(module)
-            reason = _other_reason(module, others) if layer is None else _reason(layer, taken[module], chosen)
+            reason = (
+                _other_reason(module, unsupported)
+                if layer is None
+                else _reason(layer, regex_of[module], settings)
+            )
             if layer is None or reason:
                 result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
                 continue
-            dtype = chosen[taken[module] or ""][1]
+            dtype = settings[regex_of[module] or ""][1]
             scale = _first(scales, all_names)
             factor = None if scale is None else float(scales[scale][1])
-            made.append(eight_bit_of(layer, dtype, factor))
-            made[-1].use_fast_accum = use_fast_accum
-            exchange.modules.append((layer, made[-1]))
-            result.changed.append(_change(all_names, layer, made[-1]))
-        if not made:
+            eight_bit_layers.append(eight_bit_of(layer, dtype, factor))
+            eight_bit_layers[-1].use_fast_accum = use_fast_accum
+            exchange.modules.append((layer, eight_bit_layers[-1]))
+            result.changed.append(_change(all_names, layer, eight_bit_layers[-1]))
+        if not eight_bit_layers:
             refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
             raise Error(
                 _OP,
@@ -180,7 +184,9 @@ def quantize_(
             )
         exchange.put()
         result.notes += exchange.settle()
-    slow = (layer for layer in made if layer.dtype is torch.float8_e4m3fn and not layer.float8_on_cpu)
+    slow = (
+        layer for layer in eight_bit_layers if layer.dtype is torch.float8_e4m3fn and not layer.float8_on_cpu
+    )
     if any(layer.values.device.type == "cpu" for layer in slow):
         result.notes.append(
             "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
@@ -190,15 +196,15 @@ def quantize_(
     return result
 
 
-def _compiled(patterns: Mapping[str, Any], what: str, fits: Any) -> dict[str, tuple[re.Pattern[str], Any]]:
+def _compiled(patterns: Mapping[str, Any], name: str, fits: Any) -> dict[str, tuple[re.Pattern[str], Any]]:
     if not isinstance(patterns, Mapping):
         raise Error(
-            _OP, f"{{regex: {what}}}, or one for all", repr(patterns), 'pass {r".*mlp.*": torch.int8}'
+            _OP, f"{{regex: {name}}}, or one for all", repr(patterns), 'pass {r".*mlp.*": torch.int8}'
         )
     compiled = {}
     for regex, value in patterns.items():
         if not fits(value):
-            raise Error(_OP, what, f"{value!r} for {regex!r}", "pass one of them")
+            raise Error(_OP, name, f"{value!r} for {regex!r}", "pass one of them")
         try:
             compiled[regex] = re.compile(regex), value
         except (re.error, TypeError) as error:
@@ -216,7 +222,7 @@ def _first(compiled: Mapping[str, tuple[re.Pattern[str], Any]], names: list[str]
 
 def _require_matches(
     compiled: Mapping[str, Any],
-    taken: Mapping[nn.Module, str | None],
+    regex_of: Mapping[nn.Module, str | None],
     sparse: Mapping[nn.Module, list[str]],
     names: Mapping[nn.Module, list[str]],
     weights: Mapping[nn.Module, SparseWeight],
@@ -231,7 +237,7 @@ def _require_matches(
     else:
         remedy = "the model has none: sparsify_ first"
     for regex, (pattern, _) in compiled.items():
-        if regex in taken.values():
+        if regex in regex_of.values():
             continue
         without = {
             name: _other_reason(module, weights)
@@ -250,11 +256,11 @@ def _require_matches(
         raise Error(_OP, f"sparse layers with an 8-bit twin for {regex!r}", got, remedy)
 
 
-def _other_reason(module: nn.Module, others: Mapping[nn.Module, SparseWeight]) -> str:
-    """Returns why a module stays as it is that there is no 8-bit layer for."""
+def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeight]) -> str:
+    """Returns why a module that has no 8-bit layer stays as it is."""
     if isinstance(module, MaskedLinear):
         return "it trains a dense weight under a mask: call pack_ first"
-    weight = others.get(module)
+    weight = unsupported.get(module)
     if weight is None:
         return "it is not block-sparse"
     if weight.gated:
@@ -268,8 +274,10 @@ def _other_reason(module: nn.Module, others: Mapping[nn.Module, SparseWeight]) -
     return OWN_CLASS
 
 
-def _reason(module: Quantizable, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]) -> str:
-    """Returns why a block-sparse layer stays as it is; "" when it is to change."""
+def _reason(
+    module: Quantizable, regex: str | None, settings: Mapping[str, tuple[re.Pattern[str], Any]]
+) -> str:
+    """Returns why a block-sparse layer stays as it is; "" if it can change."""
     if regex is None:
         return "no pattern matches"
     if reason := not_own_forward(module):
@@ -284,25 +292,25 @@ def _reason(module: Quantizable, regex: str | None, chosen: Mapping[str, tuple[r
         return "its topology is dynamic: call fix_topology_() first"
     if module.values.dtype is torch.float64:
         return "it is float64, in which 8-bit products are not asked for"
-    if chosen[regex][1] is torch.int8 and module.in_features > _INT8_INPUTS:
+    if settings[regex][1] is torch.int8 and module.in_features > _INT8_INPUTS:
         return f"int8 sums of more than {_INT8_INPUTS} inputs do not fit int32"
     return ""
 
 
-def _change(names: list[str], before: Quantizable, after: EightBitLinear) -> QuantizedLayer:
-    weights = before.values.detach().float()
+def _change(names: list[str], old: Quantizable, new: EightBitLinear) -> QuantizedLayer:
+    weights = old.values.detach().float()
     error = 0.0
     if not weights.is_meta and bool(weights.any()):
-        error = float((after.dequantized().values.detach() - weights).norm() / weights.norm())
-    bias = 0 if before.bias is None else before.bias.nbytes
-    sizes = before.values.nbytes + bias, after.values.nbytes + after.w_scale.nbytes + bias
-    given = None if after.x_scale is None or after.x_scale.is_meta else float(after.x_scale)
-    shape, weight = (after.out_features, after.in_features), after.sparse_weights()["values"]
+        error = float((new.dequantized().values.detach() - weights).norm() / weights.norm())
+    bias = 0 if old.bias is None else old.bias.nbytes
+    sizes = old.values.nbytes + bias, new.values.nbytes + new.w_scale.nbytes + bias
+    x_scale = None if new.x_scale is None or new.x_scale.is_meta else float(new.x_scale)
+    shape, weight = (new.out_features, new.in_features), new.sparse_weights()["values"]
     in_blocks = weight.layout == "bsr"
     return QuantizedLayer(
         tuple(names),
-        ops.SCALED_DTYPES[after.dtype],
-        given,
+        ops.SCALED_DTYPES[new.dtype],
+        x_scale,
         shape,
         weight.block if in_blocks else None,
         weight.pattern.blocks if in_blocks else 0,

@@ -1,5 +1,5 @@
-"""advise(model, example_input) tells which layers would gain, at which block and density, before anything is
-changed."""
+"""advise(model, example_input) says which layers would become faster, at which block and density, and changes
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..timing.busy import Watch
 from ..timing.rounds import Spread, in_turn, ratios
 from .advice import Advice, LayerAdvice, Option
 
-#: The duration of a call after which the next call finds the caches emptied, whatever ran before.
+#: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
 
 
@@ -65,9 +65,9 @@ def advise(
     of (0, 1], and passes on what the model itself raises.
     """
     require_module("advise", model)
-    asked = {"training": training, "measure": measure, "strict": strict, "semi24": semi24, "csr": csr}
-    for name, each in asked.items():
-        require_bool("advise", name, each)
+    flags = {"training": training, "measure": measure, "strict": strict, "semi24": semi24, "csr": csr}
+    for name, value in flags.items():
+        require_bool("advise", name, value)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise Error(
             "advise",
@@ -120,18 +120,18 @@ def _advised(
         for block in blocks
         for density in densities
     }
-    bare = {each: bare_rows(shape, *each) for each in plans}
+    bare = {block_and_density: bare_rows(shape, *block_and_density) for block_and_density in plans}
     anchors = {
         block: _middle([density for density in densities if not bare[block, density]] or densities)
         for block in blocks
     }
     anchors = {block: density for block, density in anchors.items() if plans[block, density][0] is not None}
     gpu = device if device.type == "cuda" else None
-    trials = [sparse_trial(size, *each, training) for each in anchors.items()]
+    trials = [sparse_trial(size, *block_and_density, training) for block_and_density in anchors.items()]
     dense_samples, samples = _beside(dense, trials, seconds, gpu)
-    taken = {
-        each: (Spread.of(us), ratios(dense_us, us))
-        for each, dense_us, us in zip(anchors.items(), dense_samples, samples, strict=False)
+    timings = {
+        block_and_density: (Spread.of(us), ratios(dense_us, us))
+        for block_and_density, dense_us, us in zip(anchors.items(), dense_samples, samples, strict=False)
     }
     del trials
     dense_us = Spread.of([us for times in dense_samples for us in times]).median
@@ -141,7 +141,7 @@ def _advised(
         anchor = None
         if block in anchors:
             timed = block, anchors[block]
-            anchor = Anchor(taken[timed][0].median, plans[timed][0] or 0.0, extra, gpu is not None)
+            anchor = Anchor(timings[timed][0].median, plans[timed][0] or 0.0, extra, gpu is not None)
         curve = (
             [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
             if anchor
@@ -150,11 +150,11 @@ def _advised(
         entry.break_even[block] = crossing([(d, _by(anchor, us)) for d, us in curve], entry.dense_us)
         for density in densities:
             us, kernels = plans[block, density]
-            if measure and us is not None and (block, density) not in taken:
+            if measure and us is not None and (block, density) not in timings:
                 trial = sparse_trial(size, block, density, training)
                 dense_again, ours = in_turn([dense.call, trial.call], seconds, gpu)
-                taken[block, density] = (Spread.of(ours), ratios(dense_again, ours))
-            measured, ratio = taken.get((block, density), (None, None))
+                timings[block, density] = (Spread.of(ours), ratios(dense_again, ours))
+            measured, ratio = timings.get((block, density), (None, None))
             measured_us = None if measured is None else measured.median
             dense_in = tuple(
                 d for d, kernel in chosen(size, block, density, directions).items() if kernel == "dense"
@@ -186,12 +186,12 @@ def _in_csr(
 ) -> list[Option]:
     """Returns what all layers of one size would take in CSR at each density, called in turn with dense."""
     (rows, cols), tokens, dtype, device, bias = size
-    found = []
+    options = []
     for density in densities:
         layer = SparseLinear(cols, rows, bias, layout="csr", density=density, device=device, dtype=dtype)
         plans = {direction: layer.plan(tokens, direction) for direction in directions}
-        found.append(_called(size, layer, (1, 1), density, plans, seconds))
-    return found
+        options.append(_called(size, layer, (1, 1), density, plans, seconds))
+    return options
 
 
 def _called(
@@ -202,10 +202,10 @@ def _called(
     plans: dict[str, dict[str, Any]],
     seconds: float,
 ) -> Option:
-    """Returns the option that a layer is, called in turn with a dense one; ``plans`` by direction."""
+    """Measures a layer in turn with a dense one and returns the result; ``plans`` is by direction."""
     (rows, cols), tokens, dtype, device, bias = size
     linear = nn.utils.skip_init(nn.Linear, cols, rows, bias=bias, device=device, dtype=dtype)
-    dense, sparse = (Trial(each, tokens, len(plans) > 1) for each in (linear, layer))
+    dense, sparse = (Trial(module, tokens, len(plans) > 1) for module in (linear, layer))
     dense_us, ours = in_turn([dense.call, sparse.call], seconds, device if device.type == "cuda" else None)
     kernels = {direction: str(plan["kernel"]) for direction, plan in plans.items()}
     fallback = tuple(direction for direction, kernel in kernels.items() if kernel in FALLBACKS)
@@ -217,19 +217,19 @@ def _called(
 def _beside(
     dense: Trial, trials: list[Trial], seconds: float, gpu: torch.device | None
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Returns the microseconds of the trials, and of dense beside each of them.
+    """Returns the microseconds of the dense layer's calls beside each trial, and of the trials' calls.
 
-    Every trial follows a dense call and every dense call follows a trial: a call that follows one of its own
-    kind finds its code in the caches, which is worth a fifth of a call of 35 us. Calls of many milliseconds
-    are called one after the other, with dense once per round.
+    Trials and dense calls alternate: a call that follows one of its own kind finds its code in the caches,
+    which saves a fifth of a call of 35 us. Where a call takes many milliseconds, the trials follow one
+    another, with one dense call per round.
     """
     start = time.perf_counter()
     dense.call()
     if not trials or time.perf_counter() - start > _LONG_SECONDS:
         dense_us, *samples = in_turn([trial.call for trial in (dense, *trials)], seconds, gpu)
         return [dense_us] * max(1, len(trials)), samples
-    both = in_turn([call for trial in trials for call in (dense.call, trial.call)], seconds, gpu)
-    return both[::2], both[1::2]
+    timings = in_turn([call for trial in trials for call in (dense.call, trial.call)], seconds, gpu)
+    return timings[::2], timings[1::2]
 
 
 def _middle(densities: Sequence[float]) -> float:
@@ -248,7 +248,7 @@ def _require_sparse(
 ) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel at a block and
     density."""
-    found = []
+    refused = []
     for size, names in groups.items():
         for block in blocks:
             if size.shape[0] >= block[0] and size.shape[1] >= block[1]:
@@ -260,36 +260,36 @@ def _require_sparse(
                         if kernel in FALLBACKS
                     )
                     if words:
-                        found.append(
+                        refused.append(
                             f"{', '.join(names)} at block {block[0]} x "
                             f"{block[1]}, density {density:.3g} ({words})"
                         )
-    if found:
+    if refused:
         remedy = (
             "leave those blocks and densities out, or strict: the "
             "advice then says what no sparse kernel takes"
         )
-        raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(found), remedy)
+        raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(refused), remedy)
 
 
 def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str], set[str]]:
     """Returns the layers by size, those that cannot become sparse with the reason, and which of the first can
     lie in any layout."""
     sites = survey(model).sites
-    seen = _tokens_seen(model, [site.module for site in sites], example_input)
+    tokens = _tokens_seen(model, [site.module for site in sites], example_input)
     groups: dict[Size, list[str]] = {}
     skipped, linears = {}, set()
     for site in sites:
-        why = site.form.refusal(site.module)
-        if not why and site.parameter.dtype not in ops.DTYPES:
-            why = f"its dtype {site.parameter.dtype} has no kernels"
-        if not why and site.module not in seen:
-            why = "the example input does not reach it"
-        if why:
-            skipped[site.name] = why
+        reason = site.form.refusal(site.module)
+        if not reason and site.parameter.dtype not in ops.DTYPES:
+            reason = f"its dtype {site.parameter.dtype} has no kernels"
+        if not reason and site.module not in tokens:
+            reason = "the example input does not reach it"
+        if reason:
+            skipped[site.name] = reason
             continue
         weight = site.parameter
-        size = Size(site.shape, seen[site.module], weight.dtype, weight.device, site.bias is not None)
+        size = Size(site.shape, tokens[site.module], weight.dtype, weight.device, site.bias is not None)
         groups.setdefault(size, []).append(site.name)
         if site.form.in_any_layout:
             linears.add(site.name)
@@ -299,15 +299,15 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
 def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
     """Returns the most tokens that each module produced in one call: elements of its result over its output
     features."""
-    seen: dict[nn.Module, int] = {}
+    tokens: dict[nn.Module, int] = {}
 
     def see(module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:
         result = result[0] if isinstance(result, tuple) else result
         rows = module.embed_dim if isinstance(module, nn.MultiheadAttention) else _features(module)
-        seen[module] = max(seen.get(module, 1), result.numel() // max(1, rows))
+        tokens[module] = max(tokens.get(module, 1), result.numel() // max(1, rows))
 
     watched(model, modules, example_input, see)
-    return seen
+    return tokens
 
 
 def _features(module: nn.Module) -> int:

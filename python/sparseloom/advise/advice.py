@@ -37,8 +37,8 @@ class Option:
     @property
     def us(self) -> float:
         """The measured time where there is one, else the predicted time; infinite where there is neither."""
-        found = self.predicted_us if self.measured_us is None else self.measured_us
-        return math.inf if found is None else found
+        us = self.predicted_us if self.measured_us is None else self.measured_us
+        return math.inf if us is None else us
 
     def speedup(self, dense_us: float) -> float:
         """Returns the dense time over this one's: the median of the rounds' ratios where it was called beside
@@ -77,12 +77,12 @@ class LayerAdvice:
 
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
-        found = [
+        candidates = [
             option
             for option in self.options
             if math.isclose(option.density, density) and option.gains(self.dense_us)
         ]
-        return max(found, key=lambda option: option.speedup(self.dense_us), default=None)
+        return max(candidates, key=lambda option: option.speedup(self.dense_us), default=None)
 
 
 @dataclass
@@ -99,12 +99,12 @@ class Advice:
         """Returns what to pass to sparsify_: every layer that gains at that density, with its fastest block.
         Raises Error for a density that advise was not asked about."""
         self._require_known("Advice.patterns", density)
-        found = {}
+        patterns_of = {}
         for layer in self.layers:
             if best := layer.best(density):
                 for name in layer.names:
-                    found[re.escape(name)] = BlockSparse(best.block, best.density)
-        return found
+                    patterns_of[re.escape(name)] = BlockSparse(best.block, best.density)
+        return patterns_of
 
     def semi24_patterns(self) -> dict[str, Semi24]:
         """Returns what to pass to sparsify_ to make every layer 2:4 that gains by it, pruned by magnitude.
@@ -112,7 +112,7 @@ class Advice:
         if all(layer.semi24 is None for layer in self.layers):
             remedy = "call advise(..., semi24=True)"
             raise Error("Advice.semi24_patterns", "2:4 layers that advise looked at", "none", remedy)
-        gaining = [each for each in self.layers if each.semi24 and each.semi24.gains(each.dense_us)]
+        gaining = [advice for advice in self.layers if advice.semi24 and advice.semi24.gains(advice.dense_us)]
         return {re.escape(name): Semi24("magnitude") for layer in gaining for name in layer.names}
 
     def csr_patterns(self, density: float = 0.1) -> dict[str, InLayout]:
@@ -135,33 +135,33 @@ class Advice:
         }
 
     def _require_known(self, op: str, density: float) -> None:
-        if any(math.isclose(density, each) for each in self.densities):
+        if any(math.isclose(density, measured) for measured in self.densities):
             return
-        known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
+        listed = ", ".join(f"{measured:.3g}" for measured in self.densities) or "none"
         remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
-        raise Error(op, f"a density that advise looked at: {known}", repr(density), remedy)
+        raise Error(op, f"a density that advise looked at: {listed}", repr(density), remedy)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         layers = []
         for layer in self.layers:
-            even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
+            break_even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
             options = [_plain(option, layer) for option in layer.options]
             semi24 = None if layer.semi24 is None else _plain(layer.semi24, layer)
             csr = [_plain(option, layer) for option in layer.csr]
             layers.append(
-                asdict(layer) | {"options": options, "break_even": even, "semi24": semi24, "csr": csr}
+                asdict(layer) | {"options": options, "break_even": break_even, "semi24": semi24, "csr": csr}
             )
-        told = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
-        return {"directions": list(self.directions), **told, "layers": layers, "skipped": self.skipped}
+        data = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
+        return {"directions": list(self.directions), **data, "layers": layers, "skipped": self.skipped}
 
     def __str__(self) -> str:
         lines = [words] if (words := loud(self.lost)) else []
         for layer in self.layers:
             (rows, cols), count = layer.shape, len(layer.names)
-            more = f" and {count - 1} of its size" if count > 1 else ""
+            others = f" and {count - 1} of its size" if count > 1 else ""
             lines.append(
-                f"{layer.names[0]}{more}: {rows} x {cols}, {layer.tokens} "
+                f"{layer.names[0]}{others}: {rows} x {cols}, {layer.tokens} "
                 f"tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
             )
             options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
@@ -181,8 +181,8 @@ def _plain(option: Option, layer: LayerAdvice) -> dict[str, Any]:
 
 
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
-    of_blocks = any(option is each for each in layer.options)
-    even = layer.break_even[option.block] if of_blocks else None
+    of_blocks = any(option is block_option for block_option in layer.options)
+    break_even = layer.break_even[option.block] if of_blocks else None
     layout = f"block {option.block[0]} x {option.block[1]}" if of_blocks else "csr"
     if option is layer.semi24:
         layout = "2:4"
@@ -203,5 +203,5 @@ def _row(option: Option, layer: LayerAdvice) -> list[str]:
         else "recommended"
         if option.gains(layer.dense_us)
         else "",
-        "" if not of_blocks else "never faster" if even is None else f"break-even {even:.2f}",
+        "" if not of_blocks else "never faster" if break_even is None else f"break-even {break_even:.2f}",
     ]

@@ -1,4 +1,4 @@
-"""SparsityBuilder: says by name what of a model becomes sparse. See docs/programming_model.md."""
+"""SparsityBuilder: makes tensors of a model sparse by name. See docs/programming_model.md."""
 
 from .builder import SparsityBuilder
 

@@ -1,4 +1,4 @@
-"""SparsityBuilder: says by name what of a model becomes sparse, and makes it so, in a copy or in place."""
+"""SparsityBuilder: makes tensors of a model sparse by name, in a copy or in place."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Kind = str | type[Layout]
 
 
 class SparsityBuilder:
-    """Collects what of a model becomes sparse, and in which format; then makes a sparse copy, or changes the
-    model.
+    """Collects which tensors of a model become sparse, and in which format; then makes a sparse copy, or
+    changes the model.
 
     Args:
         model: any nn.Module.
@@ -61,17 +61,18 @@ class SparsityBuilder:
         """Makes a weight sparse: the three sparsifiers run once, one after the other, when the model is
         built; what an optimizer writes afterwards keeps the format.
 
-        A weight of nn.Linear becomes an nn.SparseLinear by ``sparsify_``. Any other module keeps its class
-        and sees a SparseTensor, made of values and an index, which torch's parametrization holds. With
-        ``Dense`` the weight stays dense, with zeros. ``input_statistics`` is what the sparsifiers' Context
-        gets.
+        An nn.Linear becomes an nn.SparseLinear by ``sparsify_``. Any other module keeps its class; its weight
+        is a SparseTensor, made from values and an index by torch's parametrization. With ``Dense`` the weight
+        stays dense, with zeros. ``input_statistics`` is passed to the sparsifiers' Context.
         """
         if not isinstance(input_statistics, (Tensor, type(None))):
             got = type(input_statistics).__name__
             raise Error(_OP, "a tensor as input_statistics, or None", got, "leave them out")
         require_sparsifier(_OP, initial_sparsifier)
-        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
-        self._weights[_regex(name)] = WeightSpec(initial_sparsifier, into, input_statistics, self.registry)
+        target_format = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._weights[_regex(name)] = WeightSpec(
+            initial_sparsifier, target_format, input_statistics, self.registry
+        )
 
     def set_weight_grad(
         self,
@@ -81,10 +82,10 @@ class SparsityBuilder:
         external_sparsifier: Any = KeepAll(),  # noqa: B008
         out_format: Kind = Dense,
     ) -> None:
-        """Makes the gradient of a weight sparse, each time that one arrives. The gradient of a sparse
-        weight's values is sparsified as that of the weight, and stays in the values' format."""
-        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
-        self._weight_grads[_regex(name)] = into
+        """Makes each gradient of a weight sparse. The gradient of a sparse weight's values is sparsified as a
+        gradient of the weight, and stays in the values' format."""
+        target_format = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._weight_grads[_regex(name)] = target_format
 
     def set_interm(
         self,
@@ -94,11 +95,11 @@ class SparsityBuilder:
         external_sparsifier: Any = KeepAll(),  # noqa: B008
         out_format: Kind = Dense,
     ) -> None:
-        """Makes an intermediate sparse: the output of the modules with that name; where there is none, what
-        the node of that name computes in the traced forward (torch.fx) of a module: ``layer.gelu`` is the
-        node ``gelu`` of ``layer``. A trace keeps what ``training`` was."""
-        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
-        self._interms[_regex(name)] = into
+        """Makes an intermediate sparse: the output of the modules with that name; if there is none, the
+        result of the node of that name in the traced forward (torch.fx) of a module: ``layer.gelu`` is the
+        node ``gelu`` of ``layer``. A trace keeps the value that ``training`` had."""
+        target_format = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._interms[_regex(name)] = target_format
 
     def set_interm_grad(
         self,
@@ -109,18 +110,18 @@ class SparsityBuilder:
         out_format: Kind = Dense,
     ) -> None:
         """Makes the gradient of an intermediate sparse; names as in ``set_interm``."""
-        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
-        self._interm_grads[_regex(name)] = into
+        target_format = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._interm_grads[_regex(name)] = target_format
 
     def get_sparse_model(self) -> nn.Module:
-        """Returns a sparse copy of the model, which stays as it is. Raises Error as the in-place twin."""
+        """Returns a sparse copy of the model, which is not changed. Raises Error as the in-place version."""
         copied = copy.deepcopy(self.model)
-        for mine, theirs in zip(self.model.parameters(), copied.parameters(), strict=True):
-            theirs.grad = mine.grad  # sparsifiers may ask for it; a copy has none
-        made = self._build(copied, [])
-        for parameter in made.parameters():
+        for original, copied_parameter in zip(self.model.parameters(), copied.parameters(), strict=True):
+            copied_parameter.grad = original.grad  # sparsifiers may ask for it; a copy has none
+        sparse = self._build(copied, [])
+        for parameter in sparse.parameters():
             parameter.grad = None
-        return made
+        return sparse
 
     def sparsify_model_inplace(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Makes the model itself sparse, without a copy. ``optimizer``, one or several, gets the new
@@ -144,48 +145,48 @@ class SparsityBuilder:
             if not model.get_parameter(name).requires_grad:
                 raise Error(_OP, f"{name} to train", "a frozen weight", "call requires_grad_() on it first")
         weights.put(optimizers)
-        for name, into in grads.items():
-            path, _, own = name.rpartition(".")
-            hook_gradient(model.get_submodule(path), own, into, self.registry)
+        for name, target_format in grads.items():
+            path, _, attribute = name.rpartition(".")
+            hook_gradient(model.get_submodule(path), attribute, target_format, self.registry)
         for path, node, out, grad in interms:
             if node is not None:
                 traced.insert(path, node, Intermediate(out, grad, self.registry))
-        made = traced.put()
+        sparse = traced.put()
         for path, node, out, grad in interms:
             if node is None:
                 hook = OutputHook(path, Intermediate(out, grad, self.registry))
-                module: Any = made.get_submodule(path)
+                module: Any = sparse.get_submodule(path)
                 module.register_forward_hook(hook)
                 module.__prepare_scriptable__ = refuse_script
-        return made
+        return sparse
 
     def _resolved(self, model: nn.Module, traced: Traced) -> list[tuple[str, Any, Format, Format]]:
         """Returns (module's name, node or None, format, gradient's format) of each intermediate."""
         dense = Format.of(DENSE)
-        found: dict[tuple[str, Any], list[Format]] = {}
-        for which, asked in enumerate((self._interms, self._interm_grads)):
-            for regex, into in asked.items():
+        formats_of: dict[tuple[str, Any], list[Format]] = {}
+        for which, requests in enumerate((self._interms, self._interm_grads)):
+            for regex, target_format in requests.items():
                 pattern = re.compile(regex)
                 keys: list[tuple[str, Any]] = [(name, None) for name in modules_named(model, pattern)]
                 keys = keys or list(traced.nodes_named(pattern))
                 if not keys:
                     names = [name for name, _ in model.named_modules() if name]
-                    more = f"; not traced: {', '.join(traced.failed[:3])}" if traced.failed else ""
-                    raise _nothing(f"a module or a traced node for {regex!r}", regex, names, more)
+                    failed = f"; not traced: {', '.join(traced.failed[:3])}" if traced.failed else ""
+                    raise _nothing(f"a module or a traced node for {regex!r}", regex, names, failed)
                 for key in keys:
-                    found.setdefault(key, [dense, dense])[which] = into
-        return [(path, node, *formats) for (path, node), formats in found.items()]  # type: ignore[misc]
+                    formats_of.setdefault(key, [dense, dense])[which] = target_format
+        return [(path, node, *formats) for (path, node), formats in formats_of.items()]  # type: ignore[misc]
 
-    def _named(self, model: nn.Module, asked: dict[str, Any]) -> dict[str, Any]:
-        """Returns name -> what was asked for it."""
-        found: dict[str, Any] = {}
+    def _named(self, model: nn.Module, requests: dict[str, Any]) -> dict[str, Any]:
+        """Returns {name: request}."""
+        requested: dict[str, Any] = {}
         names = [name for name, _ in model.named_parameters()]
-        for regex, what in asked.items():
+        for regex, request in requests.items():
             matching = [name for name in names if re.fullmatch(regex, name)]
             if not matching:
                 raise _nothing(f"a weight for {regex!r}", regex, names)
-            found |= dict.fromkeys(matching, what)
-        return found
+            requested |= dict.fromkeys(matching, request)
+        return requested
 
 
 def _regex(name: str) -> str:
@@ -199,7 +200,7 @@ def _regex(name: str) -> str:
     return name
 
 
-def _nothing(expected: str, regex: str, names: Iterable[str], more: str = "") -> Error:
-    near = difflib.get_close_matches(regex.replace("\\", ""), list(names), 3, 0.4)
-    remedy = f"names are matched whole; near ones are {', '.join(near) or 'none'}{more}"
+def _nothing(expected: str, regex: str, names: Iterable[str], note: str = "") -> Error:
+    similar = difflib.get_close_matches(regex.replace("\\", ""), list(names), 3, 0.4)
+    remedy = f"names are matched whole; near ones are {', '.join(similar) or 'none'}{note}"
     return Error(_OP, expected, "none", remedy)

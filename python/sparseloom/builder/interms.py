@@ -1,4 +1,4 @@
-"""What the builder makes of intermediates: the outputs of modules, and the nodes of their traced forward."""
+"""The builder's intermediates: the outputs of modules, and the nodes of their traced forward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OP = "SparsityBuilder"
 
 
 class Intermediate(nn.Module):
-    """Gives a tensor its format, and its gradient another."""
+    """Converts a tensor to a format, and its gradient to another."""
 
     def __init__(self, out: Format, grad: Format, registry: Registry | None) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Intermediate(nn.Module):
 
 
 def refuse_script() -> None:
-    """Raises Error: what torch.jit.script asks a module for, as ``__prepare_scriptable__``."""
+    """Raises Error; it serves as ``__prepare_scriptable__``, which torch.jit.script calls on a module."""
     remedy = "use torch.export.export(strict=False)"
     raise Error("torch.jit.script", "a model without sparsifiers", "an intermediate with one", remedy)
 
 
 @dataclass(eq=False)
 class OutputHook:
-    """A forward hook: gives a module's output its format."""
+    """A forward hook: converts a module's output to its format."""
 
     name: str
     make: Intermediate
@@ -57,8 +57,8 @@ class OutputHook:
         if not isinstance(output, Tensor):
             remedy = "name a module inside it, or a node of its traced forward"
             raise Error(_OP, f"one tensor as the output of {self.name}", type(output).__name__, remedy)
-        made: Tensor = self.make(output)
-        return made
+        result: Tensor = self.make(output)
+        return result
 
 
 class _Flat(fx.Tracer):
@@ -70,15 +70,15 @@ class _Flat(fx.Tracer):
 
 def modules_named(model: nn.Module, pattern: re.Pattern[str]) -> dict[str, nn.Module]:
     """Returns the modules whose name matches as a whole, each once."""
-    found: dict[int, tuple[str, nn.Module]] = {}
+    by_id: dict[int, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if name and pattern.fullmatch(name):
-            found.setdefault(id(module), (name, module))
-    return dict(found.values())
+            by_id.setdefault(id(module), (name, module))
+    return dict(by_id.values())
 
 
 class Traced:
-    """The graphs of a model's modules, traced when they are asked for, and changed all at once."""
+    """The graphs of a model's modules, traced lazily, and changed all at once."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -95,33 +95,33 @@ class Traced:
             modules = {prefix: modules[prefix]}
         for path, module in modules.items():
             graph = self._graph(path, module)
-            for each in [] if graph is None else list(graph.nodes):
-                full = f"{path}.{each.name}" if path else each.name
-                if each.op in ("call_function", "call_method", "call_module") and pattern.fullmatch(full):
-                    yield path, each
+            for entry in [] if graph is None else list(graph.nodes):
+                full = f"{path}.{entry.name}" if path else entry.name
+                if entry.op in ("call_function", "call_method", "call_module") and pattern.fullmatch(full):
+                    yield path, entry
 
     def require_traceable(self, path: str, parametrized: bool) -> None:
-        """Raises Error for a module of which a trace would lose something."""
-        module, what = self.model.get_submodule(path), path or "the model"
+        """Raises Error for a module with hooks or computed weights, which a trace would lose."""
+        module, described = self.model.get_submodule(path), path or "the model"
         if getattr(module, "_forward_hooks", None) or getattr(module, "_forward_pre_hooks", None):
             remedy = "remove them, or add them after the builder"
-            raise Error(_OP, f"{what} without hooks", "some, which its trace would not have", remedy)
+            raise Error(_OP, f"{described} without hooks", "some, which its trace would not have", remedy)
         if parametrized or hasattr(module, "parametrizations"):
             remedy = "name the output of a module instead, or leave the weight dense"
-            raise Error(_OP, f"{what} with Parameters alone", "a weight that is computed", remedy)
+            raise Error(_OP, f"{described} with Parameters alone", "a weight that is computed", remedy)
 
     def insert(self, path: str, node: fx.Node, make: nn.Module) -> None:
-        """Gives what a node computes to ``make`` before anything else sees it."""
+        """Inserts the module ``make`` after a node, before all users of its result."""
         module = self.model.get_submodule(path)
         name = next(n for i in itertools.count() if not hasattr(module, n := f"sparse_{node.name}_{i}"))
         module.add_module(name, make)
         with node.graph.inserting_after(node):
-            made = node.graph.call_module(name, (node,))
-        node.replace_all_uses_with(made, lambda user: user is not made)
+            call = node.graph.call_module(name, (node,))
+        node.replace_all_uses_with(call, lambda user: user is not call)
         self._changed.add(path)
 
     def put(self) -> nn.Module:
-        """Puts the changed graphs in the place of the modules, and returns the model, which may be one."""
+        """Replaces the modules by their changed graphs, and returns the model, which may be replaced, too."""
         for path in sorted(self._changed, key=len, reverse=True):
             module = self.model.get_submodule(path)
             graph = self._graphs[path]

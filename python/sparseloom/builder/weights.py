@@ -1,5 +1,4 @@
-"""What the builder makes of weights: layers by sparsify_, or values and an index in the module that is
-there."""
+"""The builder's weights: layers made by sparsify_, or values and an index in the existing module."""
 
 from __future__ import annotations
 
@@ -41,18 +40,18 @@ class WeightSpec:
     """How a weight becomes sparse: the initial sparsifier, and then the format."""
 
     initial: Any
-    into: Format
+    format: Format
     input_statistics: Tensor | None
     registry: Registry | None
 
     def of(self, weight: Tensor, gradient: Tensor | None) -> Tensor:
-        """Returns what stays of a weight, as [first size, product of the others] and without a gradient."""
-        known = {"gradient": None if gradient is None else as_rows(gradient), "step": 0}
-        known["input_statistics"] = self.input_statistics
+        """Returns the sparsified weight as [first size, product of the others], without a gradient."""
+        context = {"gradient": None if gradient is None else as_rows(gradient), "step": 0}
+        context["input_statistics"] = self.input_statistics
         with torch.no_grad():
-            only = self.into.final if _keeps_all(self.into) else Dense
-            chosen = sparsified(as_rows(weight.detach()), self.initial, only, self.registry, **known)
-            return chosen if only is self.into.final else self.into.on(chosen, self.registry, **known)
+            only = self.format.final if _keeps_all(self.format) else Dense
+            sparse = sparsified(as_rows(weight.detach()), self.initial, only, self.registry, **context)
+            return sparse if only is self.format.final else self.format.on(sparse, self.registry, **context)
 
 
 def as_rows(weight: Tensor) -> Tensor:
@@ -61,15 +60,15 @@ def as_rows(weight: Tensor) -> Tensor:
     return weight.flatten(1) if weight.dim() > 1 else weight.reshape(1, -1)
 
 
-def _keeps_all(into: Format) -> bool:
-    return all(isinstance(each, KeepAll) for each in (into.inline, into.external))
+def _keeps_all(format_: Format) -> bool:
+    return all(isinstance(sparsifier, KeepAll) for sparsifier in (format_.inline, format_.external))
 
 
 class Sparsified(InLayout):
-    """A recipe of sparsify_: what a WeightSpec leaves of a weight."""
+    """A recipe of sparsify_ that stores the result of a WeightSpec."""
 
     def __init__(self, spec: WeightSpec) -> None:
-        super().__init__(spec.into.final)
+        super().__init__(spec.format.final)
         self.spec = spec
 
     def __repr__(self) -> str:
@@ -99,7 +98,7 @@ class StoredBlocks(Blocks):
 
 
 class InFormat(nn.Module):
-    """A parametrization of torch's: makes the SparseTensor of a weight from its values, in each look-up."""
+    """A parametrization of torch: makes the SparseTensor of a weight from its values in each look-up."""
 
     def __init__(self, index: Layout, shape: Sequence[int], registry: Registry | None) -> None:
         super().__init__()
@@ -119,8 +118,8 @@ class InFormat(nn.Module):
         raise Error("torch.jit.script", "a model without SparseTensors", "a weight that is one", remedy)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Returns the weight: dense where torch records or takes apart the module's operators, which do not
-        see a subclass there."""
+        """Returns the weight: dense where torch records or transforms the module's operators, because they do
+        not see a subclass there."""
         if torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and watched()):
             if not torch.compiler.is_compiling():
                 registry = current() if self.registry is None else self.registry
@@ -130,31 +129,38 @@ class InFormat(nn.Module):
 
 
 def _require_loadable(
-    held: Any, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, *told: Any
+    steps: Any, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, *_: Any
 ) -> None:
-    """Raises Error, before anything changes, unless the values and the index that a checkpoint has for a
-    weight belong together and have the sizes of the weight's own; another index of these is taken."""
-    made: InFormat = held[0]
-    own = {"original": held.original, **{f"0.{name}": made._buffers[name] for name in made.parts}}
-    read = {name: state[prefix + name] for name in own if prefix + name in state}
-    if not read or not all(type(each) in (Tensor, nn.Parameter) for each in (*own.values(), *read.values())):
+    """Raises Error, before anything changes, unless the values and the index of a checkpoint belong together
+    and have the sizes of the weight's own; another index of the same sizes is accepted."""
+    in_format: InFormat = steps[0]
+    own_tensors = {
+        "original": steps.original,
+        **{f"0.{name}": in_format._buffers[name] for name in in_format.parts},
+    }
+    read = {name: state[prefix + name] for name in own_tensors if prefix + name in state}
+    if not read or not all(
+        type(tensor) in (Tensor, nn.Parameter) for tensor in (*own_tensors.values(), *read.values())
+    ):
         return
-    op, expected = "load_state_dict", f"{prefix.rstrip('.')} with {', '.join(own)}"
-    if len(read) < len(own):
+    op, expected = "load_state_dict", f"{prefix.rstrip('.')} with {', '.join(own_tensors)}"
+    if len(read) < len(own_tensors):
         remedy = "save the whole state_dict: values mean nothing without their index"
         raise Error(op, expected, ", ".join(read) + " alone", remedy)
-    sizes = [{name: list(each.shape) for name, each in tensors.items()} for tensors in (own, read)]
+    sizes = [
+        {name: list(tensor.shape) for name, tensor in tensors.items()} for tensors in (own_tensors, read)
+    ]
     if sizes[0] != sizes[1]:
         remedy = "build the model from the checkpoint's weights, with the same sparsifiers"
         raise Error(op, f"{prefix.rstrip('.')} of sizes {sizes[0]}", str(sizes[1]), remedy)
-    index = made.template.with_tensors({name: read[f"0.{name}"] for name in made.parts})
+    index = in_format.template.with_tensors({name: read[f"0.{name}"] for name in in_format.parts})
     index.require_consistent(op, read["original"])
     if isinstance(index, Bsr) and not index.packed.is_meta:
-        made.template = Bsr.of(index.pattern())  # the digest is that of the blocks
+        in_format.template = Bsr.of(index.pattern())  # the digest is that of the blocks
 
 
 class Weights:
-    """The weights of a model that become sparse. All choices are made before anything changes."""
+    """The weights of a model that become sparse. Everything is chosen before anything changes."""
 
     def __init__(self, model: nn.Module, specs: dict[str, WeightSpec]) -> None:
         self.model, self.recipes, self.rest = (
@@ -170,40 +176,40 @@ class Weights:
         for name, spec in specs.items():
             parameter = model.get_parameter(name)
             site = sites.get(id(parameter))
-            if site is not None and spec.into.final is not Dense:
+            if site is not None and spec.format.final is not Dense:
                 self.recipes[re.escape(site.name)] = Sparsified(spec)
                 continue
             modules = [
-                each for each in model.modules() if any(p is parameter for p in each._parameters.values())
+                owner for owner in model.modules() if any(p is parameter for p in owner._parameters.values())
             ]
             if len(modules) > 1:
-                got = f"{', '.join(type(each).__name__ for each in modules)} that share it"
+                got = f"{', '.join(type(owner).__name__ for owner in modules)} that share it"
                 raise Error(_OP, f"{name} in one module", got, "untie it first")
             self.rest[name] = spec, spec.of(parameter, parameter.grad)
 
     def parametrized(self, path: str) -> bool:
-        """Returns whether a weight of that very module becomes a SparseTensor that the module sees."""
+        """Returns whether a weight of that module itself becomes a SparseTensor."""
         return any(name.rpartition(".")[0] == path for name in self.rest)
 
     def put(self, optimizers: list[Optimizer]) -> None:
-        """Makes them sparse, and carries the optimizers' state."""
+        """Makes the weights sparse, and carries the optimizers' state over."""
         if self.recipes:
-            # what lies between a layer and its activation may be an intermediate that has a format
+            # no fusion: the layer's result may be an intermediate with a format
             sparsify_(self.model, self.recipes, optimizer=optimizers or None, fuse=False)
         for name, (spec, tensor) in self.rest.items():
-            path, _, own = name.rpartition(".")
+            path, _, attribute = name.rpartition(".")
             module = self.model.get_submodule(path)
-            old = module.get_parameter(own)
+            old = module.get_parameter(attribute)
             if not isinstance(tensor, SparseTensor):
                 with torch.no_grad():
                     old.copy_(tensor.view_as(old))
                 continue
             index, new = tensor.layout_index, nn.Parameter(tensor.stored, old.requires_grad)
-            setattr(module, own, new)
-            made = InFormat(index, old.shape, spec.registry)
-            parametrize.register_parametrization(module, own, made, unsafe=True)
-            held: Any = module.parametrizations
-            held[own].register_load_state_dict_pre_hook(_require_loadable)
+            setattr(module, attribute, new)
+            in_format = InFormat(index, old.shape, spec.registry)
+            parametrize.register_parametrization(module, attribute, in_format, unsafe=True)
+            parametrizations: Any = module.parametrizations
+            parametrizations[attribute].register_load_state_dict_pre_hook(_require_loadable)
             if isinstance(module, nn.RNNBase):
                 own_class: Any = type(module)  # torch has made it for this module alone
                 own_class.__deepcopy__ = _copied_recurrent
@@ -212,8 +218,8 @@ class Weights:
 
 
 def _copied_recurrent(module: nn.RNNBase, memo: dict[int, Any]) -> nn.RNNBase:
-    """Returns a deep copy of a recurrent layer of torch's, which keeps the computed weights of its last call:
-    those have a graph behind them and are made anew."""
+    """Returns a deep copy of a recurrent layer of torch. The layer keeps the computed weights of its last
+    call, which have a graph and cannot be copied: they are made anew."""
     if id(module) in memo:
         return memo[id(module)]
     copied = memo[id(module)] = module.__new__(type(module))
@@ -229,12 +235,12 @@ def _packed(index: Layout, like_weight: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class GradientHook:
-    """Makes the gradient of a Parameter sparse; of values in a layout, as that of the weight that they are.
+    """Makes the gradient of a Parameter sparse; for the values of a layout, as a gradient of the weight.
 
-    ``unpacked`` makes the weight's gradient of the Parameter's, ``packed`` goes back.
+    ``unpacked`` converts the Parameter's gradient to the weight's, ``packed`` converts it back.
     """
 
-    into: Format
+    format: Format
     registry: Registry | None
     unpacked: Callable[[Tensor], Tensor] | None = None
     packed: Callable[[Tensor], Tensor] | None = None
@@ -244,17 +250,17 @@ class GradientHook:
 
     def __call__(self, gradient: Tensor) -> Tensor:
         dense = gradient if self.unpacked is None else self.unpacked(gradient)
-        made = self.into.on(dense, self.registry, step=next(self._steps))
+        sparse = self.format.on(dense, self.registry, step=next(self._steps))
         if self.packed is None:
-            return made
-        return self.packed(made.to_dense() if isinstance(made, SparseTensor) else made)
+            return sparse
+        return self.packed(sparse.to_dense() if isinstance(sparse, SparseTensor) else sparse)
 
 
 def hook_gradient(module: nn.Module, name: str, into: Format, registry: Registry | None) -> None:
-    """Makes the gradient of a module's weight sparse from now on, whatever the weight has become."""
-    held: Any = getattr(module, "parametrizations", {})
-    if name in held:
-        steps = held[name]
+    """Makes the gradient of a module's weight sparse from now on, whatever kind of layer the weight is in."""
+    parametrizations: Any = getattr(module, "parametrizations", {})
+    if name in parametrizations:
+        steps = parametrizations[name]
         hook = GradientHook(
             into,
             registry,

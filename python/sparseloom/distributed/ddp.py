@@ -1,7 +1,7 @@
-"""What DistributedDataParallel has to know of sparse layers, told when it takes a model.
+"""Prepares models with sparse layers for DistributedDataParallel, when it is made.
 
-It would broadcast their indices before every forward pass, and pair values that lie in different places where
-the ranks' patterns differ.
+It would broadcast the layers' indices before every forward pass, and where the ranks' patterns differ it
+would add the gradients of different blocks.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ..tensors.sparse_tensor import SparseTensor
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
-    """Does what DistributedDataParallel(model) does by itself, earlier; returns the model.
+    """Prepares a model for DistributedDataParallel, which also does this itself; returns the model.
 
-    It compares the patterns of all ranks, and excludes the index from what DistributedDataParallel
-    broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
+    Compares the patterns of all ranks, and excludes the index from the buffers that DistributedDataParallel
+    broadcasts before every forward pass. Raises Error on every rank, with the name of the first layer whose
     pattern is not the same everywhere, and for a SparseTensor among the Parameters.
     """
     _require_plain("prepare_ddp", model)
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():
         require_equal("prepare_ddp", weights, process_group)
-    known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    ignored = sorted(known | _indices(weights))
+    ignored_names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    ignored = sorted(ignored_names | _indices(weights))
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     return model
 
 
 def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any) -> None:
     """Raises Error, on every rank of the group, unless all have the same patterns."""
-    mine = {name: weight.content_hash for name, weight in weights.items()}
+    own_hashes = {name: weight.content_hash for name, weight in weights.items()}
     gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
-    dist.all_gather_object(gathered, mine, process_group)
-    for rank, theirs in enumerate(gathered):
-        for name in sorted(theirs.keys() | gathered[0].keys()):
-            if theirs.get(name) != gathered[0].get(name):
+    dist.all_gather_object(gathered, own_hashes, process_group)
+    for rank, hashes in enumerate(gathered):
+        for name in sorted(hashes.keys() | gathered[0].keys()):
+            if hashes.get(name) != gathered[0].get(name):
                 remedy = (
                     "give BlockSparse a seed, choose by magnitude of equal "
                     "weights, or load one checkpoint on all ranks"
@@ -53,8 +53,8 @@ def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any)
 
 def _require_plain(op: str, model: nn.Module) -> None:
     """Raises Error for a SparseTensor among the Parameters: DistributedDataParallel would copy the values of
-    rank 0 to wherever each rank's own pattern has places, or, of a single Parameter, to a dense tensor that
-    nobody keeps."""
+    rank 0 into other blocks where the ranks' patterns differ, or, for a single Parameter, into a dense tensor
+    that is dropped."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, SparseTensor):
             remedy = "let sparsify_ or SparsityBuilder make a layer of it, whose values are a plain Parameter"
@@ -70,7 +70,7 @@ def _indices(weights: dict[str, SparseWeight]) -> set[str]:
 
 
 def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Sees DistributedDataParallel take its model, before it lists the buffers."""
+    """Runs when DistributedDataParallel registers its model, before it lists the buffers."""
     if name != "module" or child is None or not isinstance(parent, DistributedDataParallel):
         return
     _require_plain("DistributedDataParallel", child)

@@ -70,8 +70,8 @@ def _saved(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     state = dict(state_dict["state"])
     for key, parameter, layer, name in _states(optimizer, state_dict):
         state[key] = {
-            what: in_order(layer, name, value) if _like(value, parameter) else value
-            for what, value in state[key].items()
+            entry: in_order(layer, name, value) if _like(value, parameter) else value
+            for entry, value in state[key].items()
         }
     return {**state_dict, "state": state}
 
@@ -88,23 +88,23 @@ def _in_parts(parameter: Any, state: dict[str, Any], layer: Any, name: str) -> d
     expected = in_order(layer, name, parameter.detach())
     if not isinstance(expected, ShardedRows):
         return state
-    made = dict(state)
-    for what, value in state.items():
+    result = dict(state)
+    for entry, value in state.items():
         if isinstance(value, ShardedRows):
-            made[what] = _as_parameter(value._local_tensor, parameter)
+            result[entry] = _as_parameter(value._local_tensor, parameter)
         elif isinstance(value, DTensor):
             # set_optimizer_state_dict(full_state_dict=True) has cut it as if it had the parts' order
             remedy = "load with torch.distributed.checkpoint"
-            raise Error("load_state_dict", f"{what} in the order of the whole weight", "the parts'", remedy)
+            raise Error("load_state_dict", f"{entry} in the order of the whole weight", "the parts'", remedy)
         elif isinstance(value, Tensor) and value.shape == expected.shape:
-            made[what] = _as_parameter(torch.zeros_like(parameter._local_tensor), parameter)
-            take_(in_order(layer, name, made[what]), value)
-    return made
+            result[entry] = _as_parameter(torch.zeros_like(parameter._local_tensor), parameter)
+            take_(in_order(layer, name, result[entry]), value)
+    return result
 
 
 def _as_parameter(rows: Tensor, parameter: Any) -> DTensor:
-    how: dict[str, Any] = {"shape": parameter.shape, "stride": parameter.stride()}
-    return DTensor.from_local(rows, parameter.device_mesh, parameter.placements, run_check=False, **how)
+    layout: dict[str, Any] = {"shape": parameter.shape, "stride": parameter.stride()}
+    return DTensor.from_local(rows, parameter.device_mesh, parameter.placements, run_check=False, **layout)
 
 
 def _like(value: Any, parameter: Tensor) -> bool:

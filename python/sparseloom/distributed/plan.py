@@ -1,4 +1,4 @@
-"""borders and mlp_plan: where the layers of an MLP are cut, so that the ranks multiply as many blocks."""
+"""borders and mlp_plan: where to cut the layers of an MLP so that every rank has about as many blocks."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def mlp_plan(
     All layers are cut at one list of ``borders``. The mlp's forward has to take one positional input.
     """
     givers = [mlp.get_submodule(name) for name in columns]
-    found = borders(givers, [mlp.get_submodule(rows)], mesh.size())
+    row_borders = borders(givers, [mlp.get_submodule(rows)], mesh.size())
     outside = Replicate() if sequence_dim is None else Shard(sequence_dim)
     plan: dict[str, ParallelStyle] = {
         # The gradients of several layers stay summands until they are added, and are reduced once.
         "": PrepareModuleInput(input_layouts=(outside,), desired_input_layouts=(Replicate(),))
     }
     for name in columns:
-        plan[name] = BlockColwiseParallel(borders=found)
-    plan[rows] = BlockRowwiseParallel(borders=found, output_layouts=outside)
+        plan[name] = BlockColwiseParallel(borders=row_borders)
+    plan[rows] = BlockRowwiseParallel(borders=row_borders, output_layouts=outside)
     return plan

@@ -1,4 +1,4 @@
-"""BlockColwiseParallel and BlockRowwiseParallel: how parallelize_module cuts block-sparse layers."""
+"""BlockColwiseParallel and BlockRowwiseParallel: parallelize_module cuts block-sparse layers with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WHOLE: Placement = Replicate()
 
 
 class BlockColwiseParallel(ColwiseParallel):
-    """Cuts a BlockSparseLinear across its block rows: every rank computes a part of the outputs.
+    """Cuts a BlockSparseLinear across its block rows: every rank computes some of the outputs.
 
     The arguments and defaults are those of torch's ColwiseParallel, which this is for any dense layer: the
     input is replicated, or gathered from ``input_layouts`` (Shard(1): sequence parallel), and the output
@@ -65,9 +65,9 @@ class BlockColwiseParallel(ColwiseParallel):
         return (x.to_local(grad_placements=(Partial(),)), *inputs[1:])
 
     def _after(self, mesh: DeviceMesh, module: nn.Module, inputs: Any, y: Tensor) -> Tensor:
-        whole = DTensor.from_local(y, mesh, (Shard(-1),), run_check=False)
-        whole = whole.redistribute(placements=self.output_layouts)
-        return whole.to_local() if self.use_local_output else whole
+        y_full = DTensor.from_local(y, mesh, (Shard(-1),), run_check=False)
+        y_full = y_full.redistribute(placements=self.output_layouts)
+        return y_full.to_local() if self.use_local_output else y_full
 
 
 class BlockRowwiseParallel(RowwiseParallel):
@@ -106,19 +106,19 @@ class BlockRowwiseParallel(RowwiseParallel):
 
     def _after(self, mesh: DeviceMesh, module: nn.Module, inputs: Any, summand: Tensor) -> Tensor:
         layer: Any = module
-        whole = DTensor.from_local(summand, mesh, (Partial(),), run_check=False)
-        whole = whole.redistribute(placements=self.output_layouts)
-        y, bias = whole.to_local(), layer.bias
+        y_full = DTensor.from_local(summand, mesh, (Partial(),), run_check=False)
+        y_full = y_full.redistribute(placements=self.output_layouts)
+        y, bias = y_full.to_local(), layer.bias
         if bias is not None:
             if self.output_layouts == (Replicate(),):
                 bias = bias.to_local()
-            else:  # each rank has the gradient of its outputs alone: summed by the backward of redistribute
+            else:  # each rank has the gradient of its own outputs; the backward of redistribute sums them
                 bias = bias.redistribute(placements=(Replicate(),)).to_local(grad_placements=(Partial(),))
             y = y + bias.to(y.dtype)
         y = ops.activate(y, layer.activation)
         if self.use_local_output:
             return y
-        return DTensor.from_local(y, mesh, whole.placements, run_check=False)
+        return DTensor.from_local(y, mesh, y_full.placements, run_check=False)
 
 
 def _is_block_sparse(module: Any, borders: Sequence[int] | None) -> bool:
@@ -157,18 +157,18 @@ def _cut(
     layer.dense_copy = False
     values, bias = layer.values, layer.bias
     parts = cut.in_parts(values.detach(), cut.place_of_blocks, cut.places)
-    made = distribute_tensor(parts, mesh, (Shard(0),), src_data_rank=source)
-    layer.register_parameter("values", nn.Parameter(made, requires_grad=values.requires_grad))
+    parameter = distribute_tensor(parts, mesh, (Shard(0),), src_data_rank=source)
+    layer.register_parameter("values", nn.Parameter(parameter, requires_grad=values.requires_grad))
     if bias is not None:
         parts, placement = bias.detach(), _WHOLE
         if dim == 0:
             parts, placement = cut.in_parts(parts, cut.place_of_features, max(cut.widths)), Shard(0)
-        made = distribute_tensor(parts, mesh, (placement,), src_data_rank=source)
-        layer.register_parameter("bias", nn.Parameter(made, requires_grad=bias.requires_grad))
-    own = cut.own_pattern
-    layer.out_features, layer.in_features = own.rows, own.cols
+        parameter = distribute_tensor(parts, mesh, (placement,), src_data_rank=source)
+        layer.register_parameter("bias", nn.Parameter(parameter, requires_grad=bias.requires_grad))
+    own_pattern = cut.own_pattern
+    layer.out_features, layer.in_features = own_pattern.rows, own_pattern.cols
     layer._cut = cut
-    layer._set_index(own, layer.packed_index.device)
+    layer._set_index(own_pattern, layer.packed_index.device)
     cut_layers.add(layer)
     guard()
 
@@ -182,20 +182,20 @@ def _even(features: int, side: int, parts: int) -> list[int]:
 
 
 def _require_cuttable(layer: Any, mesh: DeviceMesh) -> None:
-    """Raises Error for a layer that is no more, or not only, an ordinary one."""
+    """Raises Error for a layer that was cut before, or that has more than an ordinary layer."""
     require_own_values(_OP, layer)
-    why = ""
+    reason = ""
     if mesh.ndim != 1:
-        why, remedy = f"a mesh of {mesh.ndim} dimensions", "pass one dimension of it, such as mesh['tp']"
+        reason, remedy = f"a mesh of {mesh.ndim} dimensions", "pass one dimension of it, such as mesh['tp']"
     elif layer._cut is not None:
-        why, remedy = "one that is cut already", "name each layer once in the plan"
+        reason, remedy = "one that is cut already", "name each layer once in the plan"
     elif hasattr(layer.values, "placements"):
-        why, remedy = "one that fully_shard has cut up", "call parallelize_module first, then fully_shard"
+        reason, remedy = "one that fully_shard has cut up", "call parallelize_module first, then fully_shard"
     elif layer.capacity is not None:
-        why, remedy = "one with a capacity", "call fix_topology_ first"
+        reason, remedy = "one with a capacity", "call fix_topology_ first"
     elif layer.fuse_wgrad_accumulation:
-        why, remedy = "fuse_wgrad_accumulation=True", "leave it out"
+        reason, remedy = "fuse_wgrad_accumulation=True", "leave it out"
     elif any(isinstance(hook, Watch) and hook.held is not None for hook in layer._forward_hooks.values()):
-        why, remedy = "one that a method drives", "train with the method under DistributedDataParallel"
-    if why:
-        raise Error(_OP, "an ordinary BlockSparseLinear and a mesh of one dimension", why, remedy)
+        reason, remedy = "one that a method drives", "train with the method under DistributedDataParallel"
+    if reason:
+        raise Error(_OP, "an ordinary BlockSparseLinear and a mesh of one dimension", reason, remedy)

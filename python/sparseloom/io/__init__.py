@@ -1,8 +1,8 @@
 """save and load: one safetensors file with versioned metadata, which is written completely or not at all, and
 loaded completely or not at all.
 
-The format is described in docs/formats.md. Any reader of safetensors can read the tensors; what the metadata
-adds is in model_file.py.
+The format is described in docs/formats.md. Any reader of safetensors can read the tensors; model_file.py
+writes and reads the metadata.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .model_file import REPLACE, file_of, read_file
 if TYPE_CHECKING:
     from ..patch.recipe import Recipe
 
-#: What a file says of a weight in any layout.
+#: The keys that a file has for a weight in any layout.
 _SHAPE = ("out_features", "in_features")
 
 
@@ -45,8 +45,8 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     that it points to is written. Raises Error when an entry is not a plain tensor with values, when ``path``
     is a pipe, a device or a socket, and when the folder cannot be written (a full disk included).
 
-    Of a model that fully_shard or tensor parallelism has sharded, the file is that of the whole model. All
-    ranks have to call this; rank 0 writes, and all raise the Error where it cannot.
+    For a model that fully_shard or tensor parallelism has sharded, the file is that of the whole model. All
+    ranks have to call this; rank 0 writes, and all raise the Error if it cannot.
     """
     model = _unwrapped("save", model, path, "save(model, path)")
     state = _state("save", model)
@@ -63,14 +63,14 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
 def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.PathLike[str]) -> None:
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    seen: dict[tuple[Any, ...], str] = {}
+    name_of: dict[tuple[Any, ...], str] = {}
     for name, tensor in state.items():
-        where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
-        if tensor.numel() and where in seen:
-            aliases[name] = seen[where]
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
+        if tensor.numel() and key in name_of:
+            aliases[name] = name_of[key]
             continue
-        seen[where] = name
-        # The clone is for an entry that shares a part of its memory with another: safetensors stores each
+        name_of[key] = name
+        # We clone because an entry may share a part of its memory with another, and safetensors stores each
         # byte under one name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
@@ -105,14 +105,14 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
-    """Adds a layer or a file to the Error of what it holds."""
+def _named(place: str) -> Iterator[None]:
+    """Adds the name of a layer or a file to an Error raised in the body."""
     try:
         yield
     except Error as error:
-        if where in str(error):
+        if place in str(error):
             raise
-        got = f"{error.actual} {where}"
+        got = f"{error.actual} {place}"
         raise Error(error.op, error.expected, got, error.remedy) from error
 
 
@@ -151,35 +151,35 @@ def _recipes(
     without: Collection[str],
     shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Recipe]:
-    """Returns how to make the file's sparse layers, by name. ``shapes`` are those of the model's weights.
+    """Returns {name: recipe} for the file's sparse layers. ``shapes`` are those of the model's weights.
     Raises Error for an invalid description or index."""
-    found: dict[str, Recipe] = {}
-    for name in (each for each in layers if each not in without):
+    recipes: dict[str, Recipe] = {}
+    for name in (layer for layer in layers if layer not in without):
         with _named(f"in {name or 'the layer'}"):
             try:
                 _require_shape(layers[name], shapes.get(name))
-                found[name] = _recipe(tensors, layers[name], name)
+                recipes[name] = _recipe(tensors, layers[name], name)
             except (Error, MemoryError):
                 raise
-            # The rest is what Python, torch or a layout raises for numbers and names that make no sense.
+            # Python, torch or a layout raises others for invalid numbers and names.
             except Exception as error:
                 got = f"{type(error).__name__}: {error}"
                 raise Error("load", "a description of a sparse layer, and its index", got, REPLACE) from error
-    return found
+    return recipes
 
 
 def _require_shape(described: Mapping[str, Any], shape: tuple[int, int] | None) -> None:
-    """Raises Error where a layer is described that does not fit the model's, before anything of its size is
-    made."""
-    told = tuple(whole("load", side, described.get(side)) for side in _SHAPE)
-    if shape is not None and told != shape:
-        expected, got = (" x ".join(map(str, each)) for each in (shape, told))
+    """Raises Error if the described layer does not fit the model's, before anything of its size is
+    allocated."""
+    file_shape = tuple(whole("load", side, described.get(side)) for side in _SHAPE)
+    if shape is not None and file_shape != shape:
+        expected, got = (" x ".join(map(str, sizes)) for sizes in (shape, file_shape))
         remedy = "load into a model of the sizes that were saved"
         raise Error("load", f"a weight of {expected}, as the model's", got, remedy)
 
 
 def _recipe(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str) -> Recipe:
-    """Returns how to make a layer of the file."""
+    """Returns the recipe for a layer of the file."""
     from ..patch import BlockSparse
     from ..patch.in_layout import Stored
     from ..patch.masters import mask_later
@@ -196,10 +196,10 @@ def _recipe(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str)
     if described["layout"] == "masked":
         return mask_later("load", described, name)
     cls = layouts.get(described["layout"])
-    told = {key: value for key, value in described.items() if key not in ("layout", *_SHAPE)}
-    # Copies, because layers in two places of the model may have one tensor in the file.
-    parts = {part: tensors[prefix + part].clone() for part in cls.fields() - told.keys()}
-    layout, values = cls(rows, cols, **parts, **told), tensors[prefix + "values"].clone()
+    options = {key: value for key, value in described.items() if key not in ("layout", *_SHAPE)}
+    # We copy because layers in two places of the model may share one tensor in the file.
+    parts = {part: tensors[prefix + part].clone() for part in cls.fields() - options.keys()}
+    layout, values = cls(rows, cols, **parts, **options), tensors[prefix + "values"].clone()
     layout.require_consistent("load", values)
     return Stored(layout, values)
 
@@ -233,18 +233,18 @@ def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
 
 
 def _sparse_layers(model: nn.Module) -> dict[str, SparseWeight]:
-    """Returns the weights that the file describes, by layer. Those of 8 bits are not among them: they are
-    read into layers of the same number of blocks."""
+    """Returns the weights that the file describes, by layer. 8-bit weights are not among them: they are read
+    into layers with the same number of blocks."""
     return {layer.name: layer.weight for layer in sparse_layers(model) if not layer.weight.scaled}
 
 
 def _masked(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Returns what the file says of the layers that train under a mask, by all their names."""
+    """Returns the file's metadata for layers that train under a mask, by all their names."""
     return {name: layer.stored_as() for layer, names in masked_layers(model).items() for name in names}
 
 
 def _remedy(model: nn.Module, layers: dict[str, Any]) -> str:
-    """Returns what to do where a file has other entries than the model."""
+    """Returns the remedy if a file has other entries than the model."""
     masked = _masked(model).keys()
     if masked - layers.keys():
         return "the model trains under masks: pack_ it first, or load into a dense one with sparsify=True"
@@ -256,7 +256,7 @@ def _remedy(model: nn.Module, layers: dict[str, Any]) -> str:
 def _require_fit(
     model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]
 ) -> None:
-    for what, names in (
+    for kind, names in (
         ("missing", state.keys() - tensors.keys()),
         ("unexpected", tensors.keys() - state.keys()),
     ):
@@ -264,16 +264,18 @@ def _require_fit(
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             remedy = _remedy(model, layers)
             raise Error(
-                "load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy
+                "load", "the entries of this model", f"a file with {len(names)} {kind}: {listed}", remedy
             )
     sparse, masked = _sparse_layers(model), _masked(model)
     if layers.keys() != sparse.keys() | masked.keys():
         different = ", ".join(sorted(layers.keys() ^ sparse.keys())[:5])
         remedy = "pass sparsify=True, or sparsify the model as the saved one was"
         raise Error("load", "the same sparse layers", f"others: {different}", remedy)
-    for name, told in masked.items():
-        if layers[name] != told:
-            raise Error("load", f"{name} of {told}", f"{layers[name]}", "build the layer as the saved one")
+    for name, description in masked.items():
+        if layers[name] != description:
+            raise Error(
+                "load", f"{name} of {description}", f"{layers[name]}", "build the layer as the saved one"
+            )
     free = set()  # entries whose size the pattern decides
     for name, weight in sparse.items():
         prefix = f"{name}." if name else ""
@@ -303,12 +305,12 @@ def _require_fit(
 
 
 def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Raises Error unless the model holds the file's tensors bitwise, which fails where two entries share
-    memory in the model but differ in the file."""
+    """Raises Error unless the model holds the file's tensors bitwise. It does not if two entries share memory
+    in the model but differ in the file."""
     for name, tensor in state.items():
         read = tensors[name]
         pieces = parts_of(tensor, read) if is_sharded(tensor) else [(tensor, read)]
-        if not all(torch.equal(_bytes(mine), _bytes(theirs)) for mine, theirs in pieces):
+        if not all(torch.equal(_bytes(loaded), _bytes(stored)) for loaded, stored in pieces):
             remedy = "the model ties tensors that the file holds apart: untie them, or save a tied model"
             raise Error("load", f"{name} to hold what the file has", "something else", remedy)
 
@@ -326,7 +328,7 @@ def _ties(model: nn.Module) -> list[list[str]]:
 
 def _retie(model: nn.Module, ties: list[list[str]]) -> None:
     """Ties the Parameters again: load_state_dict(assign=True) gives every name a Parameter of its own."""
-    for first, *others in ties:
-        for name in others:
+    for first, *names in ties:
+        for name in names:
             module, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(module), attribute, model.get_parameter(first))

@@ -29,7 +29,7 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
     temporary = None
     try:
         older = _older(target)
-        # without the target's name, which may be as long as the file system allows
+        # the prefix has no part of the target's name, which may be as long as the file system allows
         handle, temporary = tempfile.mkstemp(prefix=".saving-", suffix=".part", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -44,7 +44,7 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None
-        folder = os.open(target.parent, os.O_RDONLY)  # the rename is on the disk once the folder is flushed
+        folder = os.open(target.parent, os.O_RDONLY)  # flushing the folder writes the rename to disk
         try:
             os.fsync(folder)
         finally:
@@ -59,8 +59,8 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
 
 
 def _older(target: Path) -> os.stat_result | None:
-    """Returns the status of the regular file that is to be replaced, or None where there is none. Raises
-    Error for anything else except a folder, which the rename itself refuses."""
+    """Returns the status of the regular file to be replaced, or None if there is none. Raises Error for
+    anything else except a folder, which the rename itself refuses."""
     try:
         older = os.lstat(target)
     except FileNotFoundError:

@@ -1,6 +1,5 @@
-"""The bytes of a model's file: a safetensors file whose metadata says what the tensors do not (the format's
-version, the sparse layers, which entries share memory) and has a checksum over all of it. docs/formats.md
-describes the format."""
+"""The bytes of a model's file: a safetensors file whose metadata has the format's version, the sparse layers,
+the entries that share memory, and a checksum over everything. docs/formats.md describes the format."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ REPLACE = "save the model again, or take an undamaged copy"
 def file_of(
     tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fusions: Fusions = NONE
 ) -> bytes:
-    """Returns the bytes of a file with these entries, what is said of the sparse layers by their names,
-    further names of entries (``aliases``: name -> name in ``tensors``), and what their products do more."""
+    """Returns the bytes of a file with these entries, the descriptions of sparse layers by name, further
+    names of entries (``aliases``: name -> name in ``tensors``), and the layers' fusions."""
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -48,8 +47,8 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Returns the SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of
     names."""
     digest = hashlib.sha256()
-    told = {key: value for key, value in metadata.items() if key != "sha256"}
-    digest.update(json.dumps(told, sort_keys=True).encode())
+    hashed = {key: value for key, value in metadata.items() if key != "sha256"}
+    digest.update(json.dumps(hashed, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -58,7 +57,7 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 
 def file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Returns the bytes of the file, the same ones for the same contents: safetensors itself writes metadata
+    """Returns the bytes of the file, deterministic for the same contents: safetensors itself writes metadata
     in a random order."""
     try:
         data = safetensors.torch.save(tensors, metadata)
@@ -75,11 +74,10 @@ def file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any], Fusions]:
-    """Returns all entries of a file (shared ones under each name), its sparse layers, and what their products
-    do more. Raises Error when the file is not complete or not ours."""
+    """Returns all entries of a file (shared ones under each name), the descriptions of its sparse layers, and
+    their fusions. Raises Error when the file is incomplete or not ours."""
     try:
-        # The file is read at once, so that what is checked is what is loaded, whatever happens to it
-        # meanwhile.
+        # We read the file once, so that we load the same bytes that we check, even if the file changes.
         data = Path(decoded("load", path)).read_bytes()
     except OSError as error:
         raise Error(
@@ -91,13 +89,13 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
         if metadata.get("sha256") != checksum(tensors, metadata):
             raise Error("load", "contents that match the checksum", "a damaged file", REPLACE)
         layers, aliases = (json.loads(metadata[key]) for key in ("layers", "aliases"))
-        told = {key: json.loads(metadata.get(key, "[]")) for key in Fusions._fields}
+        fusions = {key: json.loads(metadata.get(key, "[]")) for key in Fusions._fields}
         _require_told(layers, aliases, tensors)
-        whole = tensors | {alias: tensors[name] for alias, name in aliases.items()}
-        return whole, layers, Fusions.read("load", told, REPLACE)
+        entries = tensors | {alias: tensors[name] for alias, name in aliases.items()}
+        return entries, layers, Fusions.read("load", fusions, REPLACE)
     except (Error, MemoryError):
         raise
-    # The rest is what safetensors, torch or json raise for bytes that they cannot read.
+    # safetensors, torch and json raise others for bytes that they cannot read.
     except Exception as error:
         raise Error(
             "load", "a complete safetensors file", f"{type(error).__name__}: {error}", REPLACE
@@ -106,9 +104,9 @@ def read_file(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], 
 
 def _require_told(layers: Any, aliases: Any, tensors: dict[str, Tensor]) -> None:
     """Raises Error unless ``layers`` describes each layer by an object, and ``aliases`` names entries."""
-    for key, told in (("layers", layers), ("aliases", aliases)):
-        if not isinstance(told, dict):
-            raise Error("load", f"{key} as a JSON object", type(told).__name__, REPLACE)
+    for key, value in (("layers", layers), ("aliases", aliases)):
+        if not isinstance(value, dict):
+            raise Error("load", f"{key} as a JSON object", type(value).__name__, REPLACE)
     for name, described in layers.items():
         if not isinstance(described, dict):
             expected = f"a JSON object that describes {name or 'the layer'}"

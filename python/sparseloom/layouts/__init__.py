@@ -1,5 +1,5 @@
-"""Layouts: how the stored elements of a weight lie in memory. A layout from outside registers itself here,
-and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through two."""
+"""Layouts: how the stored elements of a weight are arranged in memory. Your own layouts are registered here,
+and ``nn.SparseLinear`` multiplies with them; docs/add_a_layout.md shows two."""
 
 from .bsr import Bsr
 from .coo import Coo

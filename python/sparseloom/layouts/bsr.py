@@ -1,4 +1,4 @@
-"""Bsr: dense blocks of one size, those of BlockSparseLinear, as a layout of results and gradients."""
+"""Bsr: the dense blocks of BlockSparseLinear as a layout for results and gradients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Bsr(Layout):
     beyond the edge of W.
 
     ``packed`` is the index by block rows and by block columns, as ``ops.make_index`` makes it; the sides of a
-    block are each one of {8, 16, 32, 64, 128}. For weights that train there is BlockSparseLinear, which has
-    files, plans and moving blocks. Its name is "blocks", since files call those layers "bsr".
+    block are each one of {8, 16, 32, 64, 128}. For trained weights use BlockSparseLinear, which supports
+    files, plans and moving blocks. Its name is "blocks", because files call those layers "bsr".
     """
 
     name = "blocks"
@@ -45,15 +45,15 @@ class Bsr(Layout):
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, block: Block = 32, density: float | None = None
     ) -> Bsr:
-        """Stores the blocks of ``weight`` that hold something else than zero; with ``density`` that share of
-        all blocks, those of the largest sum of magnitudes. Raises Error as the patterns do."""
+        """Stores the blocks of ``weight`` that are not all zero; with ``density`` that share of all blocks,
+        those with the largest sums of magnitudes. Raises Error as the patterns do."""
         if density is None:
             return cls.from_mask(weight, weight.detach() != 0, block)
         return cls.of(patterns.from_dense(weight.detach(), block, density), weight.device)
 
     @classmethod
     def from_mask(cls, weight: Tensor, mask: Tensor, block: Block = 32) -> Bsr:
-        """Stores the blocks that hold an element that ``mask`` names."""
+        """Stores the blocks with at least one element in ``mask``."""
         sides = block_shape(cls.name, block)
         any_of_block = scores_on_device(mask.float(), sides, "max") > 0
         rows, cols = weight.shape
@@ -82,8 +82,8 @@ class Bsr(Layout):
         return blocks
 
     def to_dense(self, values: Tensor) -> Tensor:
-        index, whole = self.index, values.detach().contiguous()
-        dense: Tensor = ops.call("unpack", whole, index.crow, index.col, self.rows, self.cols)
+        index, contiguous = self.index, values.detach().contiguous()
+        dense: Tensor = ops.call("unpack", contiguous, index.crow, index.col, self.rows, self.cols)
         return dense
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""CooNd: coordinates of a tensor of any number of dimensions, the last of which may be dense."""
+"""CooNd: coordinates of a tensor with any number of dimensions; trailing dimensions may be dense."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CooNd(Layout):
     all of it is zero.
 
     ``sizes`` are those of all dimensions, as "4x5x6". As a matrix the tensor is [sparse sizes, dense sizes],
-    or [the others, last size] where nothing is dense. Raises Error where no dimension is sparse, and for more
-    than 2^31 - 1 entries or places along a dimension.
+    or [the others, last size] if no dimension is dense. Raises Error if no dimension is sparse, and for more
+    than 2^31 - 1 entries or indices along a dimension.
     """
 
     name = "coo_nd"
@@ -67,17 +67,17 @@ class CooNd(Layout):
         sizes = tuple(weight.shape if shape is None else shape)
         if math.prod(sizes) != weight.numel():
             raise Error(cls.name, f"{weight.numel()} elements", f"shape {list(sizes)}", "pass its own shape")
-        whole = weight.detach().reshape(sizes) != 0
-        kept = whole.flatten(len(sizes) - dense_dim).any(-1) if 0 < dense_dim < len(sizes) else whole
-        if kept.numel() > MOST:
-            require_countable(cls.name, int(kept.count_nonzero()))
-        return cls.at(kept.nonzero().t(), sizes, dense_dim)
+        nonzero = weight.detach().reshape(sizes) != 0
+        stored = nonzero.flatten(len(sizes) - dense_dim).any(-1) if 0 < dense_dim < len(sizes) else nonzero
+        if stored.numel() > MOST:
+            require_countable(cls.name, int(stored.count_nonzero()))
+        return cls.at(stored.nonzero().t(), sizes, dense_dim)
 
     @classmethod
     def from_entries(cls, indices: Tensor, values: Tensor, shape: Sequence[int]) -> tuple[CooNd, Tensor]:
         """Returns the layout and the values of the entries ``values`` [n, *dense sizes] at ``indices``
-        [sparse dimensions, n], in any order: they are sorted, and those of one place are summed, as by
-        Coo.from_entries. Raises Error where they do not fit the shape, or a place lies outside of it."""
+        [sparse dimensions, n], in any order: they are sorted, and duplicates are summed, as by
+        Coo.from_entries. Raises Error if they do not fit the shape, or an index is out of bounds."""
         shape = tuple(shape)
         dense = values.dim() - 1
         sparse = len(shape) - dense
@@ -145,15 +145,15 @@ def _numbers(sizes: str) -> tuple[int, ...]:
 
 
 def _matrix(shape: tuple[int, ...], dense_dim: int) -> tuple[int, int]:
-    """Returns the sizes as a matrix: [sparse, dense], or [the others, last] where nothing is dense."""
+    """Returns the sizes as a matrix: [sparse, dense], or [the others, last] if no dimension is dense."""
     first = len(shape) - (dense_dim or 1)
     return math.prod(shape[:first]), math.prod(shape[first:])
 
 
 def _require_inside(op: str, indices: Tensor, sizes: Sequence[int]) -> None:
-    """Raises Error where a place lies outside of the tensor."""
-    for dim, (each, size) in enumerate(zip(indices, sizes, strict=True)):
-        if bool((wrong := (each < 0) | (each >= size)).any()):
+    """Raises Error if an index is out of bounds."""
+    for dim, (places, size) in enumerate(zip(indices, sizes, strict=True)):
+        if bool((wrong := (places < 0) | (places >= size)).any()):
             first = int(wrong.nonzero()[0])
-            got = f"{int(each[first])} along dimension {dim} of entry {first}"
+            got = f"{int(places[first])} along dimension {dim} of entry {first}"
             raise Error(op, f"places in a tensor of {list(sizes)}", got, REPACK)

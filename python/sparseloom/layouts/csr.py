@@ -1,4 +1,4 @@
-"""Csr: the stored elements of each row one after the other, with their columns."""
+"""Csr: the stored elements of each row in sequence, with their columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .registry import register
 
 @register
 class Csr(Entries):
-    """Compressed sparse rows: row r stores the elements crow[r] to crow[r + 1], whose columns are there in
-    ``col``, ascending.
+    """Compressed sparse rows: row r stores the elements crow[r] to crow[r + 1], whose columns are in ``col``,
+    ascending.
 
     ``crow`` int32 [rows + 1] and ``col`` int32 [stored]; the values are [stored]. int64 is converted. Raises
     Error for more than 2^31 - 1 rows, columns or elements.

@@ -1,4 +1,4 @@
-"""Dense and MaskedDense: all elements in their places, and those of them that a mask lets pass."""
+"""Dense and MaskedDense: all elements in their places, without and with a mask."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Dense(Layout):
 
 @register
 class MaskedDense(Layout):
-    """All elements of W [rows, cols] as values, zero where ``mask``, bool of W's shape, is False: what every
-    sparse layout computes, without the memory or the time that one saves."""
+    """All elements of W [rows, cols] as values, zero where ``mask``, bool of W's shape, is False: computes
+    the same as a sparse layout, without saving memory or time."""
 
     name = "masked_dense"
     exact = True

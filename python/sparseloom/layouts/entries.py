@@ -1,4 +1,4 @@
-"""Entries: what the layouts that store single elements, Csr and Coo, have in common."""
+"""Entries: the base class of Csr and Coo, the layouts of single elements."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ MOST = 2**31 - 1
 
 
 class Entries(Layout):
-    """Single elements of W anywhere, ordered by row and then by column, each place once. The values are
-    [stored]. What is stored stays stored when it is zero; an empty row stores nothing."""
+    """Single elements of W anywhere, ordered by row and then by column, without duplicates. The values are
+    [stored]. A stored element that becomes zero stays stored; an empty row stores nothing."""
 
     planned = True
     exact = True
     fuses = True
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
-        for what, size in (("rows", rows), ("columns", cols)):
+        for axis, size in (("rows", rows), ("columns", cols)):
             if size > MOST:
-                raise Error(self.name, f"at most 2^31 - 1 {what}", str(size), "split the weight")
-        narrow = {
-            name: narrowed(self.name, name, each) if isinstance(each, Tensor) else each
-            for name, each in fields.items()
+                raise Error(self.name, f"at most 2^31 - 1 {axis}", str(size), "split the weight")
+        indices = {
+            name: narrowed(self.name, name, field) if isinstance(field, Tensor) else field
+            for name, field in fields.items()
         }
-        super().__init__(rows, cols, **narrow)
+        super().__init__(rows, cols, **indices)
 
     @classmethod
     def from_places(cls: type[Self], rows: int, cols: int, row: Tensor, col: Tensor) -> Self:
@@ -50,9 +50,10 @@ class Entries(Layout):
     def anywhere(
         cls: type[Self], rows: int, cols: int, stored: int, device: torch.device | None = None
     ) -> Self:
-        """Returns the layout that stores the first elements, for a weight that is read later."""
-        at = torch.arange(stored, device=device)
-        return cls.from_places(rows, cols, at // max(1, cols), at % max(1, cols))
+        """Returns a layout that stores the first elements, as a placeholder for a weight that is read
+        later."""
+        element = torch.arange(stored, device=device)
+        return cls.from_places(rows, cols, element // max(1, cols), element % max(1, cols))
 
     @property
     def padded(self) -> bool:
@@ -104,8 +105,8 @@ class Entries(Layout):
         cls: type[Self], rows: int, cols: int, indices: Tensor, values: Tensor
     ) -> tuple[Self, Tensor]:
         """Returns the layout and the values of the elements ``values`` [n] at ``indices`` [2, n], in any
-        order: they are sorted, and those of one place are summed, in fp32 where they have 16 bits, as if in
-        the order in which they come. Raises Error where a place lies outside of the matrix."""
+        order: they are sorted, and duplicates are summed in the given order, in fp32 if they have 16 bits.
+        Raises Error if an index is out of bounds."""
         if indices.dim() != 2 or indices.shape[0] != 2 or values.shape != indices.shape[1:]:
             got = f"indices {list(indices.shape)} and values {list(values.shape)}"
             raise Error(cls.name, "indices [2, n] and values [n]", got, "pass one element for each place")
@@ -146,15 +147,15 @@ class Entries(Layout):
         raise NotImplementedError
 
     def by_column(self) -> Tensor:
-        """Returns ``columns_of`` the index, which dX on a GPU reads; a layer there keeps it."""
-        kept = self._derived.get("by_column")
-        return columns_of(*self.csr(), self.cols) if kept is None else kept
+        """Returns ``columns_of`` the index, which dX on a GPU reads; a layer on a GPU caches it."""
+        cached = self._derived.get("by_column")
+        return columns_of(*self.csr(), self.cols) if cached is None else cached
 
     def linear(
         self, x: Tensor, values: Tensor, bias: Tensor | None,
         activation: str | None = None, residual: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        if any(each is not None and differentiated(each) for each in (x, values, bias, residual)):
+        if any(operand is not None and differentiated(operand) for operand in (x, values, bias, residual)):
             return products.linear(x, values, bias, self, activation, residual)
         return self._forward(x, values, bias, activation, residual)
 
@@ -198,71 +199,70 @@ class Entries(Layout):
     ) -> dict[str, Any]:  # fmt: skip
         _, col = self.csr()
         device = torch.device("cpu") if col.is_meta else col.device
-        how = direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device
-        return _csr.plan(*how, strict=self.strict, activation=activation, residual=residual)
+        problem = direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device
+        return _csr.plan(*problem, strict=self.strict, activation=activation, residual=residual)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
-        """Raises Error unless the index is one of this weight, in order, without a place outside or one that
-        comes twice, and ``values`` has an element for each. Looks at the index alone."""
+        """Raises Error unless the index fits this weight, is sorted, in bounds and without duplicates, and
+        ``values`` has an element for each entry. Reads only the index."""
         self.require_sizes(op, values)
-        if values.is_meta or any(each.is_meta for each in self.tensors().values()):
+        if values.is_meta or any(tensor.is_meta for tensor in self.tensors().values()):
             return
         row, col = self.places()
         require_inside(op, self.rows, self.cols, row, col)
-        at = row * self.cols + col
-        if bool((wrong := at[1:] <= at[:-1]).any()):
+        element = row * self.cols + col
+        if bool((wrong := element[1:] <= element[:-1]).any()):
             last = int(wrong.nonzero()[0])
-            before, here = torch.stack([row, col], 1)[last : last + 2].tolist()
-            got = f"element {last + 1} at {here} behind {before}"
+            previous, current = torch.stack([row, col], 1)[last : last + 2].tolist()
+            got = f"element {last + 1} at {current} behind {previous}"
             remedy = f"make them with layouts.{type(self).__name__}.from_entries, which sorts and sums"
             raise Error(op, "stored elements by row and column, each place once", got, remedy)
 
     def require_sizes(self, op: str, values: Tensor) -> None:
-        """Raises Error unless the tensors' shapes and dtypes, and what an index says of its own size, agree
-        with the weight and ``values``."""
+        """Raises Error unless the tensors' shapes and dtypes, and the sizes inside the index, agree with the
+        weight and ``values``."""
         raise NotImplementedError
 
 
 def summed(indices: Tensor, values: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Returns entries in order, int64 indices and values, those of one place added up: in fp32 where they
-    have 16 bits."""
-    wide = values.float() if values.dtype.itemsize == 2 else values
-    whole = torch.sparse_coo_tensor(indices, wide, tuple(shape)).coalesce()
-    return whole.indices(), whole.values().to(values.dtype)
+    """Returns sorted int64 indices and values, with duplicates summed: in fp32 if they have 16 bits."""
+    accumulated = values.float() if values.dtype.itemsize == 2 else values
+    matrix = torch.sparse_coo_tensor(indices, accumulated, tuple(shape)).coalesce()
+    return matrix.indices(), matrix.values().to(values.dtype)
 
 
 def require_countable(op: str, stored: int) -> None:
-    """Raises Error where an index of 32 bits cannot count the elements."""
+    """Raises Error if a 32-bit index cannot count the elements."""
     if stored > MOST:
         remedy = "split the weight by rows into several layers"
         raise Error(op, "at most 2^31 - 1 stored elements", str(stored), remedy)
 
 
 def require_inside(op: str, rows: int, cols: int, row: Tensor, col: Tensor) -> None:
-    """Raises Error where a place lies outside of the matrix."""
-    for name, each, size in (("row", row, rows), ("column", col, cols)):
-        if each.numel() and not each.is_meta and bool((wrong := (each < 0) | (each >= size)).any()):
+    """Raises Error if an index is out of bounds."""
+    for name, places, size in (("row", row, rows), ("column", col, cols)):
+        if places.numel() and not places.is_meta and bool((wrong := (places < 0) | (places >= size)).any()):
             first = int(wrong.nonzero()[0])
-            got = f"{name} {int(each[first])} of element {first}"
+            got = f"{name} {int(places[first])} of element {first}"
             raise Error(op, f"places in a weight {rows} x {cols}", got, REPACK)
 
 
 def rows_of(crow: Tensor, stored: int) -> Tensor:
-    """Returns the row of each stored element, int64 [stored], of the bounds of the rows [rows + 1]."""
+    """Returns the row of each stored element, int64 [stored], from the bounds of the rows [rows + 1]."""
     rows = torch.arange(crow.numel() - 1, device=crow.device)
     return rows.repeat_interleave(crow.long().diff(), output_size=stored)
 
 
 def bounds_of(row: Tensor, rows: int) -> Tensor:
-    """Returns where each row's elements begin, and where the last one's end, int32 [rows + 1]; ``row``
-    [stored] ascends."""
+    """Returns the bounds of the rows, int32 [rows + 1]: the first element of each row, and the end of the
+    last; ``row`` [stored] ascends."""
     ends = torch.arange(rows + 1, device=row.device, dtype=row.dtype)
     return torch.searchsorted(row, ends, out_int32=True)
 
 
 def columns_of(crow: Tensor, col: Tensor, cols: int) -> Tensor:
-    """Returns the index by column, int32 [cols + 1 + 2 stored]: where each column's elements begin and the
-    last one's end, then the row of each element and its place among the values, by column and then by row."""
+    """Returns the index by column, int32 [cols + 1 + 2 stored]: the bounds of the columns, then the row of
+    each element, then its position among the values, both ordered by column and then by row."""
     order = torch.argsort(col, stable=True)
     rows = rows_of(crow, col.numel())[order]
     return torch.cat([bounds_of(col[order], cols), rows.int(), order.int()])
@@ -276,7 +276,7 @@ def require_shape(op: str, name: str, tensor: Tensor, shape: list[int], dtype: t
 
 
 def narrowed(op: str, name: str, index: Tensor) -> Tensor:
-    """Returns an index as int32. Raises Error where it is no integer, or counts too much."""
+    """Returns an index as int32. Raises Error if it is not an integer tensor, or has too many elements."""
     require_countable(op, index.shape[-1] if name != "crow" and index.dim() else 0)
     if index.dtype not in (torch.int32, torch.int64):
         raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it")
@@ -284,14 +284,14 @@ def narrowed(op: str, name: str, index: Tensor) -> Tensor:
 
 
 def _largest(op: str, weight: Tensor, density: float) -> Tensor:
-    """Returns which elements are that share of a weight with the largest magnitude, as bool."""
+    """Returns the bool mask of the share ``density`` of elements with the largest magnitudes."""
     if not 0 <= share(op, density) <= 1:
         raise Error(op, "density in [0, 1]", repr(density), "density is the share of elements that is stored")
-    kept = round(density * weight.numel())
-    if kept in (0, weight.numel()):
-        return torch.full(weight.shape, kept != 0, device=weight.device)
+    count = round(density * weight.numel())
+    if count in (0, weight.numel()):
+        return torch.full(weight.shape, count != 0, device=weight.device)
     size = weight.abs().flatten().nan_to_num(float("inf"), float("inf"))
-    limit = size.kthvalue(size.numel() - kept + 1).values
+    limit = size.kthvalue(size.numel() - count + 1).values
     above, equal = size > limit, size == limit
-    equal &= equal.cumsum(0) <= kept - above.count_nonzero()
+    equal &= equal.cumsum(0) <= count - above.count_nonzero()
     return (above | equal).view(weight.shape)

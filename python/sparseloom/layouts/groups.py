@@ -1,4 +1,4 @@
-"""Groups: what the layouts that store n of each m consecutive elements, Nm and Nmg, have in common."""
+"""Groups: the base class of Nm and Nmg, the layouts that store n of each m consecutive elements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .layout import REPACK, Layout
 
 
 class Groups(Layout):
-    """Some n elements of each group of m consecutive ones of a row. The last group may reach over the edge,
-    where values are zero padding."""
+    """Some n elements of each group of m consecutive elements of a row. The last group may reach over the
+    edge, where values are zero padding."""
 
     n: int
     m: int
@@ -36,8 +36,8 @@ class Groups(Layout):
             return self._packed(dense)
         require_one_device(self.name, {"weight": dense, "index": self.index})
         row, col, (rows, cols) = self.places()
-        whole = pad(dense, (0, cols - self.cols, 0, rows - self.rows))
-        return whole.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
+        padded = pad(dense, (0, cols - self.cols, 0, rows - self.rows))
+        return padded.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
 
     def to_dense(self, values: Tensor) -> Tensor:
         if not transformed() and differentiated(values):
@@ -46,9 +46,9 @@ class Groups(Layout):
             return self._unpacked(values)
         require_one_device(self.name, {"values": values, "index": self.index})
         row, col, (rows, cols) = self.places()
-        whole = values.new_zeros(rows * cols)
-        whole = whole.scatter(0, (row * cols + col).flatten(), values.flatten())
-        return whole.view(rows, cols)[: self.rows, : self.cols]
+        padded = values.new_zeros(rows * cols)
+        padded = padded.scatter(0, (row * cols + col).flatten(), values.flatten())
+        return padded.view(rows, cols)[: self.rows, : self.cols]
 
     @property
     def index(self) -> Tensor:
@@ -61,13 +61,13 @@ class Groups(Layout):
         return math.prod(self.sizes()[2]) * self.m != self.rows * self.cols * self.n
 
     def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """Returns the row and the column of each value, int64 in the values' shape, and the shape of W with
-        what is padding, in which they lie."""
+        """Returns the row and the column of each value, int64 in the values' shape, and the shape of the
+        padded W that they index."""
         raise NotImplementedError
 
     def require_consistent(self, op: str, values: Tensor) -> None:
-        """Raises Error unless the index is one of this weight, and ``values`` has an element for each place,
-        zero where it lies over the edge."""
+        """Raises Error unless the index fits this weight, and ``values`` has an element for each entry, zero
+        in the padding."""
         shape, dtype, of_values = self.sizes()
         index = self.index
         if tuple(index.shape) != shape or index.dtype != dtype or tuple(values.shape) != of_values:
@@ -101,7 +101,7 @@ def require_group(op: str, n: int, m: int) -> None:
 
 
 class _Pack(Map):
-    """The copy of a dense matrix to the stored places, whose transpose is the copy back."""
+    """Copies a dense matrix to the stored elements; the transpose copies back."""
 
     def __init__(self, layout: Groups) -> None:
         self.layout = layout
@@ -114,7 +114,7 @@ class _Pack(Map):
 
 
 class _Unpack(Map):
-    """The copy back."""
+    """Copies the stored elements to a dense matrix; the transpose packs."""
 
     def __init__(self, layout: Groups) -> None:
         self.layout = layout

@@ -13,7 +13,7 @@ from .registry import register
 
 @register
 class Nm(Groups):
-    """Where in its group of m consecutive inputs each of the n stored elements lies (n:m).
+    """Stores n of each m consecutive inputs with their positions in the group (n:m).
 
     ``positions`` is uint8 [rows, groups, n] with groups = ceil(cols / m), ascending in a group, and the
     values have its shape. Products are dense ones over ``to_dense``: the layout saves memory of the
@@ -31,8 +31,8 @@ class Nm(Groups):
         """Stores the ``n`` elements of each group of ``m`` that are largest in magnitude (NaN counts as Inf;
         of equal ones the first); a weight that is n:m loses nothing.
 
-        ``mask``, bool of the weight's shape, says instead what is stored: what a sparsifier chose. Raises
-        Error unless 1 <= n <= m <= 256, and for the first group of which the mask takes more than n.
+        ``mask``, bool of the weight's shape, gives the stored elements instead, as a sparsifier chose them.
+        Raises Error unless 1 <= n <= m <= 256, and for the first group with more than n in the mask.
         """
         weight = nm.require_weight("nm", weight)
         require_group("nm", n, m)
@@ -44,8 +44,8 @@ class Nm(Groups):
 
     @classmethod
     def anywhere(cls, rows: int, cols: int, device: torch.device | None = None, *, n: int, m: int) -> Nm:
-        """Returns the layout that stores the first elements of every group, for a weight that is read
-        later."""
+        """Returns a layout that stores the first elements of every group, as a placeholder for a weight that
+        is read later."""
         first = torch.arange(n, dtype=torch.uint8, device=device)
         return cls(rows, cols, positions=first.repeat(rows, -(-cols // m), 1), n=n, m=m)
 

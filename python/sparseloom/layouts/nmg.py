@@ -19,11 +19,11 @@ from .registry import register
 class Nmg(Groups):
     """Grouped n:m, n:m:g (STen, Ivanov et al. 2023, arXiv 2304.07613), which has a CPU kernel.
 
-    W is cut into strips of ``m`` inputs and chunks of C(m, n) * ``g`` outputs. Where they cross, every output
-    stores ``n`` elements, and each of the C(m, n) patterns is used by exactly g outputs. ``order`` int16
-    [chunks, strips, C(m, n) g] names the outputs in the order of their patterns; the values are [.., n]. A
-    last chunk that the outputs do not fill is whole in memory. The forward product on the CPU is planned; dX,
-    dW and other devices take dense products over ``to_dense``.
+    W is cut into strips of ``m`` inputs and chunks of C(m, n) * ``g`` outputs. In each strip of a chunk every
+    output stores ``n`` elements, and each of the C(m, n) patterns is used by exactly g outputs. ``order``
+    int16 [chunks, strips, C(m, n) g] has the outputs in the order of their patterns; the values are [.., n].
+    A last, partial chunk is padded in memory. The forward product on the CPU is planned; dX, dW and other
+    devices use dense products over ``to_dense``.
     """
 
     name = "nmg"
@@ -48,15 +48,15 @@ class Nmg(Groups):
     def anywhere(
         cls, rows: int, cols: int, device: torch.device | None = None, *, n: int, m: int, g: int
     ) -> Nmg:
-        """Returns the layout in which the outputs of every chunk use the patterns in turn, for a weight that
-        is read later."""
+        """Returns a layout in which the outputs of every chunk use the patterns in turn, as a placeholder for
+        a weight that is read later."""
         require_group("nmg", n, m)
         chunk_rows = math.comb(m, n) * g
         order = torch.arange(chunk_rows, dtype=torch.int16, device=device)
         return cls(rows, cols, order=order.repeat(-(-rows // chunk_rows), -(-cols // m), 1), n=n, m=m, g=g)
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        if any(each is not None and differentiated(each) for each in (x, values, bias)):
+        if any(operand is not None and differentiated(operand) for operand in (x, values, bias)):
             return products.linear(x, values, bias, self)
         if nm.on_host(x, values, self.order):
             return nm.linear(x, values, self.order, bias, *self._numbers(), strict=self.strict)

@@ -51,8 +51,8 @@ def _product(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> 
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace records operators, but no Functions
         with torch.no_grad():
             return layout.linear(x, values, bias)
-    # Half of a small product's time is the Function's own.
-    needed = any(each is not None and differentiated(each) for each in (x, values, bias))
+    # The Function itself takes half of a small product's time.
+    needed = any(operand is not None and differentiated(operand) for operand in (x, values, bias))
     if needed:
         return multiply(x, values, bias, layout)
     return layout.linear(x, values, bias)

@@ -1,4 +1,4 @@
-"""The layouts of a process by name: those that a program, or a package that it imports, has registered."""
+"""The registry of layouts by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REQUIRED = ("from_dense", "pack", "to_dense")
 
 
 def register(cls: Class) -> Class:
-    """Makes a subclass of Layout known by its ``name``; a decorator, which returns the class.
+    """Registers a subclass of Layout by its ``name``; a decorator, which returns the class.
 
-    A class that is defined again, as a notebook's cell does that runs twice, replaces itself. Raises Error
-    when the class lacks a method or when another class has the name.
+    A class that is defined again, as by a notebook cell that runs twice, replaces itself. Raises Error when
+    the class lacks a method or when another class has the name.
     """
     if not (isinstance(cls, type) and issubclass(cls, Layout)):
         raise Error("register", "a subclass of layouts.Layout", repr(cls), "derive the class from it")
@@ -43,22 +43,23 @@ def register(cls: Class) -> Class:
 
 
 def is_registered(cls: type[Layout]) -> bool:
-    """Returns whether the class is what its name stands for."""
+    """Returns whether the class is the one registered by its name."""
     return _REGISTERED.get(cls.name) is cls
 
 
 def get(name: str) -> type[Layout]:
-    """Returns the layout that was registered by that name. Raises Error, which lists the names, for any
-    other."""
+    """Returns the layout registered by that name. Raises Error, which lists the names, for any other."""
     if name not in _REGISTERED:
-        known = ", ".join(names()) or "nothing, since none is registered"
-        raise Error("layouts", f"one of {known}", repr(name), "import the module that registers it first")
+        registered = ", ".join(names()) or "nothing, since none is registered"
+        raise Error(
+            "layouts", f"one of {registered}", repr(name), "import the module that registers it first"
+        )
     return _REGISTERED[name]
 
 
 def chosen(op: str, layout: str | type[Layout] | Layout, weight: Tensor, options: dict[str, Any]) -> Layout:
-    """Returns the Layout that was given, or what the class, given or named, chooses of a weight [rows, cols].
-    Raises Error for what is no layout, and for options that its ``from_dense`` does not take."""
+    """Returns the given Layout, or the one that the class, given or named, makes from a weight [rows, cols].
+    Raises Error for anything that is not a layout, and for options that its ``from_dense`` does not take."""
     if isinstance(layout, Layout):
         if options:
             got = f"{', '.join(options)} beside a Layout"
@@ -80,8 +81,8 @@ def names() -> list[str]:
 
 
 def _function(cls: type[Layout], name: str) -> object:
-    found = getattr(cls, name)
-    return getattr(found, "__func__", found)  # a class method is bound anew for each class
+    method = getattr(cls, name)
+    return getattr(method, "__func__", method)  # a class method is bound anew for each class
 
 
 def _origin(cls: type[Layout]) -> tuple[str, str]:

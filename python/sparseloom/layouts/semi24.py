@@ -15,12 +15,12 @@ from .registry import register
 
 @register
 class Semi24Layout(Layout):
-    """Where the two stored elements of each group of four lie; the groups are consecutive elements of a row,
-    and the last one may reach over the edge, where its values are zero padding.
+    """The positions of the two stored elements of each group of four; the groups are consecutive elements of
+    a row, and the last one may reach over the edge, where its values are zero padding.
 
     ``positions`` is uint8 [rows, ceil(groups / 2)] with groups = ceil(cols / 4), and the values are [rows,
-    2 * groups]. It is the layout of record, the same in memory, in files and on every device; kernels that
-    want another order make it themselves. Values do not train: ``dw`` raises Error.
+    2 * groups]. This layout is the same in memory, in files and on every device; kernels that need another
+    order make it themselves. Values do not train: ``dw`` raises Error.
     """
 
     name = "semi24"
@@ -29,15 +29,15 @@ class Semi24Layout(Layout):
 
     @classmethod
     def from_dense(cls, weight: Tensor, prune: str | None = None) -> Semi24Layout:  # type: ignore[override]
-        """Takes the places of the nonzeros of a weight that is 2:4; of any other one, the places that
-        ``prune`` chooses: "magnitude", "transposable_greedy" or "transposable_exact". Raises Error that names
-        the first group with more than two nonzeros, where ``prune`` is None."""
+        """Stores the nonzeros of a weight that is 2:4; of any other weight, the elements that ``prune``
+        chooses: "magnitude", "transposable_greedy" or "transposable_exact". If ``prune`` is None, raises an
+        Error that names the first group with more than two nonzeros."""
         return packed(weight, prune)[0]
 
     @classmethod
     def anywhere(cls, rows: int, cols: int, device: torch.device | None = None) -> Semi24Layout:
-        """Returns the layout that stores the first two elements of every group, for weights that are read
-        later."""
+        """Returns a layout that stores the first two elements of every group, as a placeholder for weights
+        that are read later."""
         groups = _groups(cols)
         # 0100 in each half: the first element at place 0, the second at place 1
         positions = torch.full((rows, -(-groups // 2)), 0x44, dtype=torch.uint8, device=device)
@@ -51,9 +51,9 @@ class Semi24Layout(Layout):
         return self.rows, 2 * _groups(self.cols)
 
     def pack(self, dense: Tensor) -> Tensor:
-        """Returns the elements of ``dense`` at the stored places, and zero where those lie over the edge."""
-        over = -self.cols % 4
-        padded = torch.nn.functional.pad(dense, (0, over)) if over else dense
+        """Returns the stored elements of ``dense``, and zero for padding over the edge."""
+        missing = -self.cols % 4
+        padded = torch.nn.functional.pad(dense, (0, missing)) if missing else dense
         grouped = padded.unflatten(-1, (_groups(self.cols), 4))
         return grouped.gather(-1, self.places()).flatten(-2)
 
@@ -61,7 +61,7 @@ class Semi24Layout(Layout):
         return semi24.unpack(values, self.positions, self.cols)
 
     def places(self) -> Tensor:
-        """Returns the places in their groups, int64 [rows, groups, 2], each 0 to 3."""
+        """Returns the positions inside their groups, int64 [rows, groups, 2], each 0 to 3."""
         pairs = torch.stack([self.positions & 15, self.positions >> 4], -1).flatten(-2)
         halves = pairs[:, : _groups(self.cols)].long()
         return torch.stack([halves & 3, halves >> 2], -1)
@@ -95,7 +95,7 @@ class Semi24Layout(Layout):
             return
         places = self.places()
         if bool((wrong := places[..., 0] >= places[..., 1]).any()):
-            row, group = (int(each) for each in wrong.nonzero()[0])
+            row, group = (int(index) for index in wrong.nonzero()[0])
             got = f"places {places[row, group].tolist()} in row {row}, group {group}"
             raise Error(op, "two places of each group in ascending order", got, REPACK)
         if groups % 2 and bool((self.positions[:, -1] > 15).any()):
@@ -107,8 +107,8 @@ class Semi24Layout(Layout):
 
 
 def packed(weight: Tensor, prune: str | None = None) -> tuple[Semi24Layout, Tensor]:
-    """Returns the layout and the values of a weight [rows, cols], pruned first where ``prune`` names how; see
-    Semi24Layout.from_dense."""
+    """Returns the layout and the values of a weight [rows, cols], pruned first by the method ``prune``, if
+    given; see Semi24Layout.from_dense."""
     semi24.require_method("semi24", prune)
     if not isinstance(weight, Tensor) or weight.layout != torch.strided or weight.dim() != 2:
         got = f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else repr(weight)

@@ -13,16 +13,16 @@ _BY_COLUMN = (torch.sparse_csc, torch.sparse_bsc)
 
 
 def is_sparse_matrix(tensor: object) -> bool:
-    """Returns whether a tensor is a matrix in a sparse layout of torch, with neither batch nor other dense
-    dimensions than those of blocks."""
+    """Returns whether a tensor is a matrix in a sparse layout of torch, without batch or dense dimensions
+    (except those of blocks)."""
     if not isinstance(tensor, Tensor) or tensor.layout not in SPARSE or tensor.dim() != 2:
         return False
     return tensor.dense_dim() == 0
 
 
 def places_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the rows and columns of what a sparse matrix stores, int64 [stored], in its own order: of its
-    elements, or of its blocks on their grid."""
+    """Returns the rows and columns of a sparse matrix's stored elements, or of its blocks on their grid:
+    int64 [stored], in its own order."""
     if tensor.layout == torch.sparse_coo:
         row, col = tensor._indices()
         return row, col
@@ -42,8 +42,8 @@ def values_of(tensor: Tensor) -> Tensor:
 
 
 def elements_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the places, int64 [2, n], and the values [n] of the elements that a sparse matrix stores; those
-    of blocks are all stored, zeros too."""
+    """Returns the indices, int64 [2, n], and the values [n] of the stored elements of a sparse matrix; all
+    elements of blocks are stored, also zeros."""
     (row, col), values = places_of(tensor), values_of(tensor)
     if tensor.layout in BLOCKS:
         _, bm, bn = values.shape

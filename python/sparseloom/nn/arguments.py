@@ -27,13 +27,13 @@ def checked(
     density: float | None,
     pattern: Pattern | None,
     activation: str | None,
-    where: Tensor,
+    like: Tensor,
     op: str = _OP,
 ) -> tuple[int, int, float | None]:
     """Returns both feature counts and the density as Python numbers. Raises Error, in the name of ``op``,
-    unless a layer can be made of these arguments. ``where`` is a tensor with the layer's device and dtype."""
-    ops.dtype_name(op, where.dtype)
-    require_device(where.device, op)
+    unless a layer can be made of these arguments. ``like`` is a tensor with the layer's device and dtype."""
+    ops.dtype_name(op, like.dtype)
+    require_device(like.device, op)
     require_activation(activation, op)
     in_features, out_features = (
         whole(op, "in_features", in_features),
@@ -48,27 +48,27 @@ def checked(
 
 
 def require_activation(activation: str | None, op: str = _OP) -> None:
-    """Raises Error unless the products have that activation."""
+    """Raises Error unless the products support that activation."""
     if unknown := ops.unknown_activation(op, activation, "apply any other one after the layer"):
         raise unknown
 
 
 def generator_of(op: str, generator: torch.Generator | int | None) -> torch.Generator | None:
-    """Returns the generator that was given, one on the CPU with a seed that was given, or None for torch's
-    default ones. Raises Error for anything else."""
+    """Returns the given generator, a CPU generator for a given seed, or None for torch's default ones. Raises
+    Error for anything else."""
     if generator is None or isinstance(generator, torch.Generator):
         return generator
     return torch.Generator().manual_seed(whole(op, "generator", generator, None))
 
 
 def exact(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Returns what ``module._apply`` gets in place of ``fn``: ``.type(torch.bfloat16)`` and its like convert
-    integers, too, but those of an index or a mask only move."""
+    """Wraps the ``fn`` of ``module._apply`` so that integers only move: ``.type(torch.bfloat16)`` and its
+    like would convert an index or a mask."""
 
     def moved(tensor: Tensor) -> Tensor:
-        made = fn(tensor)
-        whole = not tensor.is_floating_point() and not tensor.is_complex()
-        return tensor.to(made.device) if whole and made.dtype != tensor.dtype else made
+        converted = fn(tensor)
+        is_integer = not tensor.is_floating_point() and not tensor.is_complex()
+        return tensor.to(converted.device) if is_integer and converted.dtype != tensor.dtype else converted
 
     return moved
 
@@ -86,7 +86,7 @@ def require_tensor(x: Any) -> Tensor:
 def prologue(
     x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Returns the operands of a product in the dtype of autocast, where it is on; fp64 stays, as in torch."""
+    """Casts the operands of a product to the dtype of autocast, if it is on; fp64 stays, as in torch."""
     kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
         return x, values, bias, residual
@@ -95,19 +95,19 @@ def prologue(
     return x.to(dtype), values.to(dtype), bias, None if residual is None else residual.to(dtype)
 
 
-def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
-    """Returns what torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node
-    that calls the module, as for torch.nn's own leaf modules. Returns None without a proxy. Raises Error when
-    the first operand is not a tensor, or when the module is traced alone."""
-    given = {name: operand for name, operand in others.items() if operand is not None}
-    proxy = next((operand for operand in (first, *given.values()) if isinstance(operand, Proxy)), None)
+def recorded_by_fx(module: nn.Module, first: Any, **operands: Any) -> Any:
+    """If an operand is a proxy of torch.fx.symbolic_trace, records and returns a node that calls the module,
+    as for torch.nn's own leaf modules. Returns None without a proxy. Raises Error when the first operand is
+    not a tensor, or when the module is traced alone."""
+    keywords = {name: operand for name, operand in operands.items() if operand is not None}
+    proxy = next((operand for operand in (first, *keywords.values()) if isinstance(operand, Proxy)), None)
     if proxy is not None:
         tracer = proxy.tracer
         path = tracer.path_of_module(module) if isinstance(tracer, Tracer) else ""
         if not path:
             got, remedy = "the module alone", "trace torch.nn.Sequential(module), or use torch.export"
             raise Error("symbolic_trace", f"a model that holds the {type(module).__name__}", got, remedy)
-        return tracer.create_proxy("call_module", path, (first,), given)
+        return tracer.create_proxy("call_module", path, (first,), keywords)
     require_tensor(first)
     return None
 

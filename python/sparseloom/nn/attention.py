@@ -1,4 +1,4 @@
-"""BlockSparseMultiheadAttention: an nn.MultiheadAttention whose projections are layers of their own."""
+"""BlockSparseMultiheadAttention: an nn.MultiheadAttention with sparse layers as projections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .linear import BlockSparseLinear
 from .masked.linear import MaskedLinear
 from .semi24.linear import Semi24Linear
 
-#: Projection -> (its Parameter in an nn.MultiheadAttention, what sparsify_ appends to the module's name).
+#: Projection -> (its Parameter in an nn.MultiheadAttention, the suffix of its name in sparsify_).
 PROJECTIONS = {"in_proj": ("in_proj_weight", "in_proj"), "out_proj": ("out_proj.weight", "out_proj")}
 
 
@@ -77,12 +77,12 @@ class BlockSparseMultiheadAttention(WithOptions):
         ``is_causal`` is a hint that needs attn_mask, as there; without it, raises Error."""
         if isinstance(query, Proxy):
             masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
-            how = {
+            flags = {
                 "need_weights": need_weights,
                 "average_attn_weights": average_attn_weights,
                 "is_causal": is_causal,
             }
-            return recorded_by_fx(self, query, key=key, value=value, **masks, **how)  # type: ignore[no-any-return]
+            return recorded_by_fx(self, query, key=key, value=value, **masks, **flags)  # type: ignore[no-any-return]
         if is_causal and attn_mask is None:
             remedy = "pass the causal mask too, as nn.MultiheadAttention wants it"
             raise Error("attention", "attn_mask with the hint is_causal", "None", remedy)
@@ -127,20 +127,22 @@ class BlockSparseMultiheadAttention(WithOptions):
     def to_dense(self) -> nn.Module:
         """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere
         (copied)."""
-        both = self.in_proj, self.out_proj
-        projections = [p.to_dense() if is_sparse(p) or isinstance(p, MaskedLinear) else p for p in both]
-        into, out = projections
-        if isinstance(into, nn.Sequential) or isinstance(out, nn.Sequential):
+        modules = self.in_proj, self.out_proj
+        projections = [p.to_dense() if is_sparse(p) or isinstance(p, MaskedLinear) else p for p in modules]
+        in_linear, out_linear = projections
+        if isinstance(in_linear, nn.Sequential) or isinstance(out_linear, nn.Sequential):
             remedy = "set the projection's activation = None"
             raise Error("to_dense", "projections without an activation", "one with it", remedy)
-        assert isinstance(into, nn.Linear) and isinstance(out, nn.Linear)
+        assert isinstance(in_linear, nn.Linear) and isinstance(out_linear, nn.Linear)
         dense = nn.MultiheadAttention(
-            *(self.embed_dim, self.num_heads, self.dropout, into.bias is not None),
+            *(self.embed_dim, self.num_heads, self.dropout, in_linear.bias is not None),
             add_zero_attn=self.add_zero_attn, batch_first=self.batch_first, device="meta",
         )  # fmt: skip
-        dense.register_parameter("in_proj_weight", into.get_parameter("weight"))
-        dense.register_parameter("in_proj_bias", None if into.bias is None else into.get_parameter("bias"))
-        dense.out_proj.weight, dense.out_proj.bias = out.weight, out.bias
+        dense.register_parameter("in_proj_weight", in_linear.get_parameter("weight"))
+        dense.register_parameter(
+            "in_proj_bias", None if in_linear.bias is None else in_linear.get_parameter("bias")
+        )
+        dense.out_proj.weight, dense.out_proj.bias = out_linear.weight, out_linear.bias
         dense.bias_k, dense.bias_v = self.bias_k, self.bias_v
         return dense.train(self.training)
 
@@ -150,7 +152,7 @@ class BlockSparseMultiheadAttention(WithOptions):
         return held(self, PROJECTIONS)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the sparse projections again; see SparseModule."""
+        """Returns the data that rebuild the sparse projections; see SparseModule."""
         return held_descriptions(self, PROJECTIONS)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,8 +179,8 @@ class BlockSparseMultiheadAttention(WithOptions):
 def _each(
     view: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns views of all three. Those that were one tensor stay one, so that self-attention keeps its
-    single product."""
+    """Applies ``view`` to all three. Arguments that are the same tensor stay the same, so that self-attention
+    keeps its single product."""
     q = view(query)
     k = q if key is query else view(key)
     return q, k, k if value is key else view(value)
@@ -194,17 +196,17 @@ def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _mask(attn: Tensor | None, padding: Tensor | None, added: int, heads: int, q: Tensor) -> Tensor | None:
-    """Combines both masks, which are true or -inf where attention must not look, into one summand [batch or
-    1, heads or 1, queries, keys]."""
-    found = None
+    """Combines both masks (True or -inf where attention is forbidden) into one additive bias [batch or 1,
+    heads or 1, queries, keys]."""
+    bias = None
     if attn is not None:
-        found = _summand(attn, q.dtype)
-        found = found.reshape(-1, heads, *found.shape[1:]) if found.dim() == 3 else found[None, None]
-        found = F.pad(found, (0, added))
+        bias = _summand(attn, q.dtype)
+        bias = bias.reshape(-1, heads, *bias.shape[1:]) if bias.dim() == 3 else bias[None, None]
+        bias = F.pad(bias, (0, added))
     if padding is not None:
-        hidden = F.pad(_summand(padding, q.dtype), (0, added))[:, None, None]
-        found = hidden if found is None else found + hidden
-    return found
+        padding_bias = F.pad(_summand(padding, q.dtype), (0, added))[:, None, None]
+        bias = padding_bias if bias is None else bias + padding_bias
+    return bias
 
 
 def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -213,7 +215,7 @@ def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
-def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
     """Renames a dense checkpoint's in_proj entries to those of the layer inside."""
     accept_pruned(tensors, prefix, "in_proj_weight")
     for kind in ("weight", "bias"):

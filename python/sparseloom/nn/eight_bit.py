@@ -1,4 +1,4 @@
-"""EightBit: what layers with 8-bit weights and inputs have in common, whatever their layout."""
+"""EightBit: the base class of layers with 8-bit weights and inputs, in any layout."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EightBit(WithOptions):
     strict: bool
     use_fast_accum: bool
     kernel: str | None
-    #: Whether CPUs multiply float8 unasked.
+    #: Whether CPU calls accept float8 without ``kernel = "reference"``.
     float8_on_cpu: ClassVar[bool] = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -72,14 +72,14 @@ class EightBit(WithOptions):
         device: torch.device | str | int | None,
         bias_dtype: torch.dtype | None,
     ) -> None:
-        """Makes the buffers, of zeros and ones, and the attributes of calls."""
+        """Registers the buffers, filled with zeros and ones, and sets the attributes of calls."""
         self.strict, self.use_fast_accum, self.kernel = False, False, None
         values = torch.zeros(tuple(shape), device=device, dtype=torch.int8).to(dtype)
         self.register_buffer("values", values)
         ones = torch.ones(self.out_features, device=device, dtype=torch.float32)
         self.register_buffer("w_scale", ones)
-        given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
-        self.register_buffer("x_scale", given)
+        factor = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
+        self.register_buffer("x_scale", factor)
         zeros = torch.zeros(self.out_features, device=device, dtype=bias_dtype) if bias else None
         self.register_buffer("bias", zeros)
 
@@ -147,7 +147,7 @@ class EightBit(WithOptions):
     def weight(self) -> BlockSparseWeight:
         """A stand-in for code that asks a dense layer's weight for dtype (8 bits), device or shape
         [out_features, in_features]. It refuses everything else: call the layer, or read ``dequantized()``."""
-        layer: Any = self  # one of the classes that are made of it
+        layer: Any = self  # an instance of a subclass
         return BlockSparseWeight.of(layer, (self.out_features, self.in_features))
 
     @property
@@ -177,12 +177,12 @@ class EightBit(WithOptions):
         return values
 
     def reset_parameters(self) -> None:
-        """Raises Error: 8-bit values are rounded from a layer's that train."""
+        """Raises Error: 8-bit values are rounded from those of a trained layer."""
         remedy = "draw before quantize_, and quantize again"
         raise Error("reset_parameters", "a layer that trains", "one of 8 bits", remedy)
 
-    def _told(self) -> list[str]:
-        """Returns what extra_repr says of the 8 bits and of calls."""
+    def _settings_text(self) -> list[str]:
+        """Returns the parts of extra_repr about the 8 bits and the settings of calls."""
         parts = [
             f"dtype={ops.SCALED_DTYPES[self.dtype]}, "
             f"x_scale={'given' if self.x_scale is not None else 'per token'}"
@@ -193,10 +193,10 @@ class EightBit(WithOptions):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EightBit:
         """Applies .to(), .half() and their like: they move everything, and convert the bias alone."""
-        before = {name: self._buffers[name] for name in _EXACT}
+        exact = {name: self._buffers[name] for name in _EXACT}
         super()._apply(arguments.exact(fn), recurse)
-        for name, kept in before.items():
+        for name, tensor in exact.items():
             moved = self._buffers[name]
-            if kept is not None and moved is not None and moved.dtype != kept.dtype:
-                self._buffers[name] = kept.to(moved.device)
+            if tensor is not None and moved is not None and moved.dtype != tensor.dtype:
+                self._buffers[name] = tensor.to(moved.device)
         return self

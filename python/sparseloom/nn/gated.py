@@ -34,8 +34,8 @@ class GatedBlockSparseLinear(WithOptions):
         gate: a ``sparsify.gates.Gate``, which gets the values as a matrix [1, blocks * elements] whose blocks
             lie side by side, and returns factors [1, blocks]. None stands for the hard-concrete gates of L0
             (Louizos et al. 2018).
-        strength, drop: of those: the factor of their expected number in ``penalty()``, and the share of gates
-            that starts closed.
+        strength, drop: for these gates: the factor of their expected number in ``penalty()``, and the share
+            of gates that starts closed.
     """
 
     gate: Gate
@@ -67,7 +67,7 @@ class GatedBlockSparseLinear(WithOptions):
             return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias, layer.strict)
 
     def penalty(self) -> Tensor | None:
-        """Returns what to add to the loss; None for gates without a penalty."""
+        """Returns the term to add to the loss; None for gates without a penalty."""
         return self.gate.penalty()
 
     @torch.no_grad()
@@ -97,12 +97,12 @@ class GatedBlockSparseLinear(WithOptions):
         return self.pack().to_dense()
 
     def sparse_weights(self) -> dict[str, SparseWeight]:
-        """Returns the weight of ``layer``, whose gates are no part of it."""
+        """Returns the weight of ``layer``, without the gates."""
         inner = held(self, {"layer": ("weight", "")})
         return {entry: replace(weight, gated=True) for entry, weight in inner.items()}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds ``layer`` again without its values; see SparseModule."""
+        """Returns the data that rebuild ``layer`` without its values; see SparseModule."""
         return held_descriptions(self, ["layer"])
 
     def _gates(self) -> Tensor:
@@ -112,8 +112,8 @@ class GatedBlockSparseLinear(WithOptions):
 
 def gated_layers(model: nn.Module) -> dict[GatedBlockSparseLinear, list[str]]:
     """Returns the gated layers of a model, each with all its names."""
-    found: dict[GatedBlockSparseLinear, list[str]] = {}
+    layers: dict[GatedBlockSparseLinear, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if GatedBlockSparseLinear in type(module).__mro__:
-            found.setdefault(cast("GatedBlockSparseLinear", module), []).append(name)
-    return found
+            layers.setdefault(cast("GatedBlockSparseLinear", module), []).append(name)
+    return layers

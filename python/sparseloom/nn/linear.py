@@ -84,8 +84,8 @@ class BlockSparseLinear(IndexedModule):
         capacity: float | None = None,
     ) -> None:
         super().__init__()
-        where = torch.empty(0, device=device, dtype=dtype)
-        checked = arguments.checked(in_features, out_features, density, pattern, activation, where)
+        like = torch.empty(0, device=device, dtype=dtype)
+        checked = arguments.checked(in_features, out_features, density, pattern, activation, like)
         in_features, out_features, density = checked
         generator = arguments.generator_of("BlockSparseLinear", generator)
         if pattern is None:
@@ -102,11 +102,11 @@ class BlockSparseLinear(IndexedModule):
         self._digest = 0  # _set_index sets it
         self._index: ops.Index | None = None
         self._writes = 0
-        self._set_index(pattern, where.device)
+        self._set_index(pattern, like.device)
         shape = (pattern.blocks, *pattern.block)
-        self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
+        self.values = nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
         if bias:
-            self.bias = nn.Parameter(torch.empty(out_features, device=where.device, dtype=where.dtype))
+            self.bias = nn.Parameter(torch.empty(out_features, device=like.device, dtype=like.dtype))
         else:
             self.register_parameter("bias", None)
         self.reset_parameters(generator)
@@ -232,7 +232,7 @@ class BlockSparseLinear(IndexedModule):
         the attribute means for it: bytes, predicted_us, used, reason. Raises Error when no call has these
         arguments, or to measure on another device than the layer's."""
         forward = direction == "forward"
-        own = "cpu" if self.values.is_meta else self.values.device
+        own_device = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
             raise Error(
                 "plan",
@@ -250,7 +250,7 @@ class BlockSparseLinear(IndexedModule):
             forward and self.bias is not None,
             self.activation if forward else None,
             self.strict,
-            device=own if device is None else device,
+            device=own_device if device is None else device,
             residual=residual,
             accumulate=accumulate,
         )
@@ -302,9 +302,9 @@ class BlockSparseLinear(IndexedModule):
         return {"values": SparseWeight(self)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule."""
-        kept = {"dense_copy": self.dense_copy} if self.dense_copy else {}
-        return {"values": described(self.pattern, self.activation, **kept)}
+        """Returns the data that rebuild the layer without its values; see SparseModule."""
+        settings = {"dense_copy": self.dense_copy} if self.dense_copy else {}
+        return {"values": described(self.pattern, self.activation, **settings)}
 
     @classmethod
     def from_torch_bsr(
@@ -344,8 +344,8 @@ class BlockSparseLinear(IndexedModule):
             )
         )
         if self._cut is not None:
-            more = f"the fullest has {self._cut.imbalance:.1%} more blocks than the mean"
-            parts.append(f"part {self._cut.part} of {self._cut.parts} ({more})")
+            imbalance = f"the fullest has {self._cut.imbalance:.1%} more blocks than the mean"
+            parts.append(f"part {self._cut.part} of {self._cut.parts} ({imbalance})")
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
         parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []

@@ -61,7 +61,7 @@ def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
 def planned_convolutions(model: nn.Module) -> Iterator[tuple[ConvModule, SparseWeight]]:
     """Yields every convolution of a model that is sparse in blocks, once, with its weight."""
     weights = {layer.weight.owner: layer.weight for layer in sparse_layers(model)}
-    yield from ((owner, each) for owner, each in weights.items() if isinstance(owner, ConvModule))
+    yield from ((owner, weight) for owner, weight in weights.items() if isinstance(owner, ConvModule))
 
 
 def sparse_linears(model: nn.Module) -> Iterator[tuple[str, BlockSparseLinear]]:
@@ -107,7 +107,7 @@ def eight_bit_of(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) 
 
 def eight_bit_like(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
     """Returns an 8-bit layer of the layer's index, whose values and factors are read afterwards."""
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "bias": layer.bias is not None,
         "x_scale": x_scale,
         "activation": layer.activation,
@@ -115,5 +115,5 @@ def eight_bit_like(layer: Quantizable, dtype: torch.dtype, x_scale: float | None
         "bias_dtype": layer.values.dtype,
     }
     if isinstance(layer, Semi24Linear):
-        return QuantizedSemi24Linear(cast("Semi24Layout", layer.layout), dtype, **how)
-    return QuantizedBlockSparseLinear(layer.pattern, dtype, **how)
+        return QuantizedSemi24Linear(cast("Semi24Layout", layer.layout), dtype, **options)
+    return QuantizedBlockSparseLinear(layer.pattern, dtype, **options)

@@ -87,7 +87,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
                 "quantize", "a layer of fixed topology", "a dynamic one", "call layer.fix_topology_() first"
             )
         bias = layer.bias
-        made = cls(
+        quantized_layer = cls(
             layer.pattern,
             dtype,
             bias=bias is not None,
@@ -95,18 +95,20 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             activation=layer.activation,
             **options,
         )
-        made.strict = layer.strict
+        quantized_layer.strict = layer.strict
         values = finite(layer.values)
-        rows = made._block_rows()
-        most = torch.zeros((made._grid_rows(), layer.block[0]), dtype=torch.float32, device=values.device)
-        most.scatter_reduce_(0, rows[:, None].expand(-1, layer.block[0]), values.abs().amax(-1), "amax")
-        scale = most / MOST[dtype]
+        rows = quantized_layer._block_rows()
+        row_max = torch.zeros(
+            (quantized_layer._grid_rows(), layer.block[0]), dtype=torch.float32, device=values.device
+        )
+        row_max.scatter_reduce_(0, rows[:, None].expand(-1, layer.block[0]), values.abs().amax(-1), "amax")
+        scale = row_max / MOST[dtype]
         quantized, _ = ops.quantize_rows(values, dtype, scale[rows][:, :, None])
-        made.values.copy_(quantized)
-        made.w_scale.copy_(scale.flatten()[: layer.out_features])
-        if bias is not None and made.bias is not None:
-            made.bias.copy_(bias.detach())
-        return made.train(layer.training)
+        quantized_layer.values.copy_(quantized)
+        quantized_layer.w_scale.copy_(scale.flatten()[: layer.out_features])
+        if bias is not None and quantized_layer.bias is not None:
+            quantized_layer.bias.copy_(bias.detach())
+        return quantized_layer.train(layer.training)
 
     def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
         return ops.scaled_linear(
@@ -125,12 +127,12 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
         ``ops.plan``."""
         index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
         flags = self.bias is not None, self.activation, self.strict, self.kernel
-        where: dict[str, Any] = {
+        options: dict[str, Any] = {
             "device": device,
             "out_dtype": out_dtype,
             "use_fast_accum": self.use_fast_accum,
         }
-        return ops.plan(index, "forward", self.dtype, tokens, *flags, **where)
+        return ops.plan(index, "forward", self.dtype, tokens, *flags, **options)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> BlockSparseLinear:
         """Returns a BlockSparseLinear with the rounded weights, in ``dtype``: it computes what this layer
@@ -163,8 +165,8 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
         return {"values": SparseWeight(self, scaled=True)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule. Beside what others have,
-        there are "dtype", and "x_scale": whether one is stored."""
+        """Returns the data that rebuild the layer without its values; see SparseModule. It also has "dtype",
+        and "x_scale": whether one is stored."""
         eight = {"dtype": ops.SCALED_DTYPES[self.dtype], "x_scale": self.x_scale is not None}
         return {"values": described(self.pattern, self.activation, **eight)}
 
@@ -176,7 +178,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             f"block={self.block[0]}x{self.block[1]}, "
             f"blocks={self._pattern.blocks}, density={self.density:.4g}"
         )
-        return ", ".join([*parts, *self._told()])
+        return ", ".join([*parts, *self._settings_text()])
 
     def _grid_rows(self) -> int:
         return self.pattern.mask.shape[0]

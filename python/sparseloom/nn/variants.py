@@ -1,4 +1,4 @@
-"""Sparse layers that replace other modules that multiply with a matrix: transformers' Conv1D, and 1x1
+"""Sparse layers that replace other modules with a matrix product: transformers' Conv1D, and 1x1
 convolutions."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlockSparseTransformersConv1D(BlockSparseLinear):
         return _conv1d(super().to_dense())
 
 
-#: The name of old, in programs and pickles; it is too near to that of nn.Conv1d, a convolution.
+#: The former name, in programs and pickles; it is too similar to nn.Conv1d, a convolution.
 BlockSparseConv1D = BlockSparseTransformersConv1D
 
 
@@ -150,7 +150,7 @@ class BlockSparseConv1x1(WithOptions):
     def to_dense(self) -> nn.Module:
         """Returns the convolution with the same values in their places and zero elsewhere (copied)."""
         linear = self.linear.to_dense()
-        behind = [linear[1]] if isinstance(linear, nn.Sequential) else []  # the activation
+        activation = [linear[1]] if isinstance(linear, nn.Sequential) else []  # the activation
         linear = linear[0] if isinstance(linear, nn.Sequential) else linear
         assert isinstance(linear, nn.Linear)
         cls = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.dimensions - 1]
@@ -161,21 +161,21 @@ class BlockSparseConv1x1(WithOptions):
         weight = linear.weight.detach().reshape(self.out_channels, self.in_channels, *(1,) * self.dimensions)
         dense.weight = nn.Parameter(weight, linear.weight.requires_grad)
         dense.bias = linear.bias
-        return (nn.Sequential(dense, *behind) if behind else dense).train(self.training)
+        return (nn.Sequential(dense, *activation) if activation else dense).train(self.training)
 
     def sparse_weights(self) -> dict[str, SparseWeight]:
         """Returns the weight of the layer inside."""
         return held(self, {"linear": ("weight", "")})
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer inside again; see SparseModule."""
+        """Returns the data that rebuild the layer inside; see SparseModule."""
         return held_descriptions(self, ["linear"])
 
     def extra_repr(self) -> str:
         return f"dimensions={self.dimensions}, stride={self.stride}"
 
 
-def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
     """Renames the dense entries of a convolution to those of the layer inside."""
     accept_pruned(tensors, prefix)
     weight = tensors.pop(prefix + "weight", None)

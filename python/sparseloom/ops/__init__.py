@@ -79,7 +79,7 @@ def linear(
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
-        # An index does not say how far its last blocks reach over the edge, and on a GPU nobody reads it.
+        # The index does not hold cols itself, and on a GPU the host does not read it.
         if x.shape[-1:] != (index.cols,):
             raise _width("linear", "x", x, index.cols)
         needed = torch.is_grad_enabled() and (
@@ -90,8 +90,8 @@ def linear(
         )
         if functorch_active() or forward_ad._current_level >= 0:
             weight = main_grad_of if needed and values.requires_grad else None
-            parts_how = activation, strict, number, index, weight
-            return autograd.by_parts(x, values, bias, parts_how, residual)
+            part_options = activation, strict, number, index, weight
+            return autograd.by_parts(x, values, bias, part_options, residual)
         # jit.trace records operators, but cannot record autograd Functions
         if needed and _tracing_state() is None:
             fused = activation if x.is_cuda or activation in autograd.CPU_FUSES else None
@@ -103,15 +103,15 @@ def linear(
             if torch.compiler.is_compiling():
                 x = autograd.in_rows(x)
                 apply = autograd.Layer.apply if weight is None else autograd.between_graphs
-            how = fused, strict, number, index, weight
-            y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
+            options = fused, strict, number, index, weight
+            y = apply(x, values, bias, options, residual) if added else apply(x, values, bias, options)
             y = y[0] if isinstance(y, tuple) else y
             y = y if fused == activation else activate(y, activation)
             if added or residual is None:
                 return y
             require_residual(residual, y)
             return y + residual
-        # not called on the CPU: saves .12 us of 15
+        # tf32_of is not called on the CPU: saves .12 us of 15
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
         operator = operators.linear_eagerly
         if torch.compiler.is_compiling():
@@ -124,8 +124,8 @@ def linear(
         raise _explained(error, "linear", index, activation, operands) from None
 
 
-#: What an operand of the wrong kind makes Python or torch raise. The routes above check nothing beforehand,
-#: because every call would pay for it.
+#: The exceptions that Python or torch raises for an operand of the wrong kind. The routes above check nothing
+#: beforehand, because every call would pay for it.
 _REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
 
 
@@ -196,12 +196,14 @@ def linear_dw(
     except _REFUSED as error:
         raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
     if out is not None:
-        asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), "")
-        if asked:
+        name_of_operand = next(
+            (name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), ""
+        )
+        if name_of_operand:
             raise Error(
                 "linear_dw",
                 "operands without gradients beside out",
-                f"{asked} that requires one",
+                f"{name_of_operand} that requires one",
                 "use torch.no_grad()",
             )
         number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
@@ -241,8 +243,8 @@ def gated_linear(
             remedy = "pass what the layer maps"
             raise Error("gated_linear", f"x [..., {index.cols}]", str(list(x.shape)), remedy)
         if transformed() or _tracing_state() is not None:
-            open_ones = gates.to(values.dtype).where(gates != 0, 0.0)  # those at zero have no gradient
-            return linear(x, values * open_ones[:, None, None], index, bias, strict=strict)
+            open_gates = gates.to(values.dtype).where(gates != 0, 0.0)  # those at zero have no gradient
+            return linear(x, values * open_gates[:, None, None], index, bias, strict=strict)
         y: Tensor = _gates.Gated.apply(x, values, gates.float(), bias, (index, strict))
         return y
     except _REFUSED as error:
@@ -280,7 +282,7 @@ def scaled_linear(
     operands only when it is named. Raises Error when a shape, dtype, device or index does not fit, when a
     gradient is asked for, and when no kernel multiplies the dtype on that device (float8_e4m3fn on CPUs).
     """
-    asked = next(
+    name_of_operand = next(
         (
             name
             for name, t in (("x_scale", x_scale), ("w_scale", w_scale), ("bias", bias), ("x", x))
@@ -288,15 +290,17 @@ def scaled_linear(
         ),
         "",
     )
-    if asked:
+    if name_of_operand:
         remedy = "call it in torch.no_grad(), or train the float layer"
-        raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
+        raise Error(
+            "scaled_linear", "operands without gradients", f"{name_of_operand} that requires one", remedy
+        )
     if x.shape[-1:] != (index.cols,):
         raise _width("scaled_linear", "x", x, index.cols)
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     operands = x, values, index.packed, x_scale, w_scale, index.rows, out_dtype
-    how = bias, ACTIVATIONS[activation], number, strict, index.digest, use_fast_accum
-    result: Tensor = call("bsr_scaled_linear", *operands, *how)
+    options = bias, ACTIVATIONS[activation], number, strict, index.digest, use_fast_accum
+    result: Tensor = call("bsr_scaled_linear", *operands, *options)
     return result
 
 
@@ -308,18 +312,18 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
     holds NaN or Inf gets that as its factor, and so does not pass for numbers. With ``scale`` (float32,
     broadcast against x), values beyond the range are clipped.
     """
-    most = 127.0 if dtype is torch.int8 else 448.0
-    given = scale is not None
+    limit = 127.0 if dtype is torch.int8 else 448.0
+    is_given = scale is not None
     if scale is None:
         # torch.aminmax reads x once where this reads it twice, but takes five times as long on CPUs.
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
-        scale = largest.float() / most
+        scale = largest.float() / limit
     inverse = scale.reciprocal()
     # a scale of 0, or one too small to invert, gives 0
     inverse = torch.where(inverse.isfinite(), inverse, 0.0)
     quotient = x * inverse  # in float32, as inverse is
-    if given:
-        quotient.clamp_(-most, most)
+    if is_given:
+        quotient.clamp_(-limit, limit)
     return (quotient.round_() if dtype is torch.int8 else quotient).to(dtype), scale
 
 
@@ -340,7 +344,7 @@ def register(
     ``ctx.sparsifiers``. Methods (``a.mm(b)``, and ``a @ b`` of matrices) find what is registered for the
     function.
 
-    It lies in the registry in use (``Registry``). Raises Error for anything but classes, and where another
-    class is registered for the same formats.
+    It is added to the registry in use (``Registry``). Raises Error for anything but classes, and where
+    another class is registered for the same formats.
     """
     return current().register(operator, inputs, outputs)

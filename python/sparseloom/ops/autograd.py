@@ -1,5 +1,5 @@
-"""Connects layers to autograd: one autograd Function around the operators. __init__.py checks the
-arguments and words the errors."""
+"""Connects layers to autograd: one autograd Function around the operators. __init__.py checks the arguments
+and raises the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 #: The arguments of a layer that are not its operands: activation, strict, kernel, index, and the Parameter
 #: whose main_grad the gradient of values is added to (None: the gradient is returned). They are a plain tuple
 #: because every call makes one, and a NamedTuple takes ten times as long to make.
-LayerHow: TypeAlias = "tuple[str | None, bool, int, Index, Tensor | None]"
+LayerOptions: TypeAlias = "tuple[str | None, bool, int, Index, Tensor | None]"
 
 
 class Layer(torch.autograd.Function):
@@ -51,13 +51,13 @@ class Layer(torch.autograd.Function):
         x: Tensor,
         values: Tensor,
         bias: Tensor | None,
-        how: LayerHow,
+        options: LayerOptions,
         residual: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         # Every eager call pays for each look-up here.
         traced = torch.compiler.is_compiling()
         ctx.set_materialize_grads(False)
-        activation, strict, kernel, (packed, _, rows, _, _, _, digest), _ = ctx.how = how
+        activation, strict, kernel, (packed, _, rows, _, _, _, digest), _ = ctx.options = options
         need_x, need_values, *_ = ctx.needs_input_grad
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
         operands = x, values, packed, rows, bias, code, residual, kernel, strict, tf32, digest
@@ -71,32 +71,32 @@ class Layer(torch.autograd.Function):
         return y if traced else (y, z)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
+    def backward(ctx: Any, dy: Tensor | None, dz_of_z: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.options
         need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
         dresidual = dy if need_residual and need_residual[0] else None
         # Either the gradient may be differentiated again, or a transform (torch.func, batched gradients,
         # forward mode) is active.
-        again = (torch.is_grad_enabled() or transformed()) and not torch.compiler.is_compiling()
-        if activation and (again or more_dz is not None):
+        differentiable = (torch.is_grad_enabled() or transformed()) and not torch.compiler.is_compiling()
+        if activation and (differentiable or dz_of_z is not None):
             dz = None if dy is None else _activation_gradient(dy, saved, activation)
-            dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
+            dy = dz_of_z if dz is None else dz if dz_of_z is None else dz + dz_of_z
             activation = saved = None
         if dy is None:
             return None, None, None, None, None
         dy = in_rows(dy)
-        main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], again)
+        main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], differentiable)
         needs = need_x, need_values, need_bias
-        if again:
+        if differentiable:
             return *_by_products(dy, x, values, needs, strict, index), None, dresidual
         packed, blocks, _, cols, bm, bn, digest = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
-        wanted = x if weight is None or main_grad is not None else None
-        operands = dy, saved, wanted, values, packed, cols, blocks, bm, bn, main_grad
-        how = need_bias, code, strict, tf32, digest
+        x_of_dw = x if weight is None or main_grad is not None else None
+        operands = dy, saved, x_of_dw, values, packed, cols, blocks, bm, bn, main_grad
+        options = need_bias, code, strict, tf32, digest
         if weight is None:
             try:
-                dx, dvalues, dbias = operators.linear_backward(*operands, *how)
+                dx, dvalues, dbias = operators.linear_backward(*operands, *options)
             # The cause is a sparse dy, too little memory or a batched gradient; to ask beforehand whether the
             # gradient is batched would cost 1.4 us.
             except RuntimeError as error:
@@ -105,7 +105,7 @@ class Layer(torch.autograd.Function):
                 dz = _activation_gradient(dy, saved, activation) if activation else dy
                 return *_by_products(dz, x, values, needs, strict, index), None, dresidual
         else:
-            dx, empty, dbias = call("bsr_linear_backward", *operands, *how)
+            dx, empty, dbias = call("bsr_linear_backward", *operands, *options)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
         return (
             dx if need_x else None,
@@ -123,12 +123,12 @@ eagerly = super(torch.autograd.Function, Layer).apply
 
 @_disable_dynamo  # Dynamo could not trace any of it: see _products.Transformable
 def by_parts(
-    x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None
+    x: Tensor, values: Tensor, bias: Tensor | None, options: LayerOptions, residual: Tensor | None = None
 ) -> Tensor:
     """Computes what Layer computes, from parts that support torch.func, batched gradients and forward mode.
     Raises Error where the gradient of values would have to be added to their main_grad: a transform wants the
     gradient as a result."""
-    activation, strict, kernel, index, weight = how
+    activation, strict, kernel, index, weight = options
     if weight is not None:
         expected, remedy = (
             "a layer whose gradients are results",
@@ -149,7 +149,7 @@ def require_residual(residual: Tensor, y: Tensor, op: str = "linear") -> None:
 
 
 def require_residual_of(residual: Tensor, shape: Sequence[int], dtype: torch.dtype, op: str) -> None:
-    """require_residual, of a y that is still to be made."""
+    """Does what require_residual does, for a y that is not computed yet."""
     if residual.layout != torch.strided:
         raise unsupported_layout(op, "residual", str(residual.layout))
     if tuple(residual.shape) != tuple(shape):
@@ -179,16 +179,16 @@ def in_rows(matrix: Tensor) -> Tensor:
     an image's patches). Inductor then has the loop that produces the matrix write it contiguously, and one
     copy serves both the forward product and dW. The operators would copy it with torch's own kernel each
     time: 21 us for 4096 x 768 on an H200, where a product takes 9 us."""
-    apart = torch.compiler.is_compiling() and matrix.dim() > 1 and matrix.stride(-1) != 1
-    return matrix.contiguous() if apart else matrix
+    strided_features = torch.compiler.is_compiling() and matrix.dim() > 1 and matrix.stride(-1) != 1
+    return matrix.contiguous() if strided_features else matrix
 
 
-def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
+def _main_grad(weight: Tensor, node: Any, differentiable: bool) -> Tensor | None:
     """Returns the weight's main_grad, looked up in the backward pass because frameworks replace that buffer
     between steps. Returns None where this backward pass does not run ``node``, which the gradient of values
     would go to: autograd.grad of x alone. Raises Error for create_graph=True, for autograd.grad of values,
     and without a main_grad on the weight's device."""
-    if again:
+    if differentiable:
         expected, remedy = (
             "a backward pass with create_graph=False",
             "leave out fuse_wgrad_accumulation (main_grad_of)",
@@ -229,9 +229,9 @@ def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
 
 
 def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
-    """Returns what the backward pass gives for values once main_grad has their gradient. That is None; or,
-    for hooks that wait for a gradient, a tensor of arbitrary content, which grad_added_to_main_grad tells
-    them not to read (Megatron-LM's protocol)."""
+    """Returns the gradient of values for autograd after main_grad has received it: None, or, for hooks that
+    wait for a gradient, a tensor of arbitrary content, which grad_added_to_main_grad tells them not to read
+    (Megatron-LM's protocol)."""
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True

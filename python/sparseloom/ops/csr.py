@@ -28,9 +28,9 @@ def linear(
 ) -> Tensor:  # fmt: skip
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
     products here. ``strict`` forbids the dense and reference kernels of each."""
-    how = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
-    made: Tensor = run(_LINEAR, x, values, crow, col, *how)
-    return made
+    options = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
+    y: Tensor = run(_LINEAR, x, values, crow, col, *options)
+    return y
 
 
 def dx(
@@ -38,14 +38,14 @@ def dx(
     strict: bool = False,
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    made: Tensor = run(_DX, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
-    return made
+    result: Tensor = run(_DX, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
+    return result
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    made: Tensor = run(_DW, dy, x, crow, col, PLAN_CHOOSES, strict)
-    return made
+    gradient: Tensor = run(_DW, dy, x, crow, col, PLAN_CHOOSES, strict)
+    return gradient
 
 
 def plan(
@@ -62,9 +62,9 @@ def plan(
     residual: bool = False,
 ) -> dict[str, Any]:
     """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
-    what = (*shape, stored), direction, dtype_name("plan", dtype), m, ordinal(device)
+    problem = (*shape, stored), direction, dtype_name("plan", dtype), m, ordinal(device)
     return asked(
-        "csr_linear", *what, (bias, activation_code("plan", activation), residual), row_of(kernel), strict
+        "csr_linear", *problem, (bias, activation_code("plan", activation), residual), row_of(kernel), strict
     )
 
 

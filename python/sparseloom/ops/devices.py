@@ -1,4 +1,4 @@
-"""Where operands lie: on one device, and at hand."""
+"""Checks that operands lie on one device, and brings offloaded tensors there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_one_device(op: str, operands: Mapping[str, Any]) -> None:
 
 
 def on_one_device(op: str, schema: Any) -> Callable[[Fake], Fake]:
-    """Makes the check of operands' devices part of the fake kernel of an operator with that schema."""
+    """Adds the check of operands' devices to the fake kernel of an operator with that schema."""
     names = [argument.name for argument in schema.arguments]
 
     def with_check(fake: Fake) -> Fake:
@@ -47,13 +47,13 @@ def on_one_device(op: str, schema: Any) -> Callable[[Fake], Fake]:
 
 
 def at_hand(*layers: nn.Module | None) -> AbstractContextManager[Any]:
-    """Brings the tensors of layers that accelerate keeps elsewhere (cpu_offload, device_map) to the device of
-    execution, for as long as the context lasts. accelerate does so where a layer's forward is called; these
-    are layers whose tensors their parent reads, and which nobody calls."""
+    """Brings the tensors of layers that accelerate has offloaded (cpu_offload, device_map) to the execution
+    device, for as long as the context lasts. accelerate itself does so when a layer's forward is called; the
+    parents of these layers read their tensors without calling them."""
     if torch.compiler.is_compiling():  # accelerate's hooks are not compiled
         return nullcontext()
-    kept = [layer for layer in layers if layer is not None and "_hf_hook" in vars(layer)]
-    return _brought(kept) if kept else nullcontext()
+    offloaded = [layer for layer in layers if layer is not None and "_hf_hook" in vars(layer)]
+    return _brought(offloaded) if offloaded else nullcontext()
 
 
 @contextmanager

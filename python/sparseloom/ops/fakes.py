@@ -1,9 +1,9 @@
 """Gives torch.compile and torch.export the shapes and dtypes of an operator's result (a fake kernel), and
-FlopCounterMode its flops; here those of BSR's operators, of the other families beside their functions.
+FlopCounterMode its flops. This file has those of the BSR operators; the other families have them beside their
+functions.
 
-torch runs fake kernels for tensors on meta, too, and takes a call for one of those where a single operand
-lies there: the result would be memory that nobody wrote, on the device of the others. So each of them looks
-at where all operands lie."""
+torch also runs fake kernels for tensors on meta, even if only one operand lies there: the result would be
+uninitialised memory on the device of the others. So each fake kernel checks the devices of all operands."""
 
 import functools
 from collections.abc import Callable
@@ -25,20 +25,20 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 def fake(name: str, formula: Callable[..., int] | None = None) -> Callable[[Kernel], Kernel]:
     """Registers the fake kernel of an operator, with the check of its operands' devices, and the formula of
-    its flops; while torch.onnx.export asks for the kernel, it raises Error."""
-    whole = f"sparseloom::{name}"
-    on_one = on_one_device(name.removeprefix("bsr_"), torch._C._get_schema(whole, ""))
+    its flops. The kernel raises Error during torch.onnx.export."""
+    qualified = f"sparseloom::{name}"
+    on_one = on_one_device(name.removeprefix("bsr_"), torch._C._get_schema(qualified, ""))
     if formula is not None:
         register_flop_formula(getattr(torch.ops.sparseloom, name))(formula)
 
     def registered(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
         def checked(*operands: Any, **named: Any) -> Any:
-            onnx.refuse(whole)
+            onnx.refuse(qualified)
             return one_device(*operands, **named)
 
         one_device = on_one(kernel)
-        torch.library.register_fake(whole)(checked)
+        torch.library.register_fake(qualified)(checked)
         return kernel
 
     return registered

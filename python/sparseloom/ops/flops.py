@@ -1,5 +1,5 @@
-"""What torch.utils.flop_counter.FlopCounterMode counts for the operators: two flops for each multiply-add
-with a stored element."""
+"""The flops of the operators for torch.utils.flop_counter.FlopCounterMode: two for each multiply-add with a
+stored element."""
 
 from __future__ import annotations
 

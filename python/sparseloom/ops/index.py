@@ -16,7 +16,7 @@ UNKNOWN = -1
 #: The digest of an index with room for ``blocks``, of which the first crow[-1] are stored: update_topology
 #: rewrites it in place, and the host does not even know their number.
 MOVING = -2
-#: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
+#: Each list of a packed index begins at a multiple of this many elements: 64 bytes (packed_index.h).
 SEGMENT = 16
 
 
@@ -39,9 +39,8 @@ class Index(NamedTuple):
     cols: int  # in features
     bm: int  # rows (out features) of one block
     bn: int  # columns (in features) of one block
-    #: What plans may know of the pattern (how uneven its block rows and columns are, and
-    #: whether it is a band), as a number that equal layers
-    #: with different blocks share; UNKNOWN if nobody knows.
+    #: The facts of the pattern that plans use (how uneven its block rows and columns are, and whether it is a
+    #: band) as a number, which equal layers with different blocks share; UNKNOWN if they are not known.
     digest: int
 
     def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -101,11 +100,11 @@ def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int
 
 
 def remember(index: Index, there: Tensor) -> None:
-    """Tells products on CUDA that the pattern of ``index``, which is on the CPU, lies at the address of the
-    packed index ``there``: they then multiply block rows that read the same inputs together.
+    """Registers that the packed index ``there`` on CUDA holds the pattern of ``index``, which is on the CPU:
+    products with it then multiply block rows that read the same inputs together.
 
-    It is a hint, which changes no result. Does nothing where ``there`` is not on CUDA, and for an index that
-    set_topology rewrites.
+    This is a hint, which changes no result. It does nothing if ``there`` is not on CUDA, and for an index
+    that set_topology rewrites.
     """
     on_cpu = index.packed.device.type == "cpu"
     if on_cpu and there.is_cuda and type(there) is Tensor and index.digest >= 0:
@@ -113,8 +112,8 @@ def remember(index: Index, there: Tensor) -> None:
 
 
 def trust(index: Index) -> None:
-    """Says that this library has just written an index on CUDA, so that the next product need not wait to
-    read it back. Does nothing where it is not on CUDA, nor for tensors without memory."""
+    """Marks an index on CUDA as just written by this library, so that the next product need not read it back
+    and wait. Does nothing if it is not on CUDA, or for tensors without memory."""
     if index.packed.is_cuda and type(index.packed) is Tensor:
         call("trust_index", index.packed, index.blocks, *index[2:6])
 

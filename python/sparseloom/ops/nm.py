@@ -1,7 +1,7 @@
 """The operators of n:m and n:m:g weights as functions: choice, copies, and the product of n:m:g.
 
-include/sparseloom/nm.h and nmg.h say what the tensors hold. But for the choice, the operators work on the
-CPU; on other devices the layouts do the same with torch.
+include/sparseloom/nm.h and nmg.h describe the tensors. Except for the choice, the operators run on the CPU
+only; on other devices the layouts do the same with torch.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def largest_positions(weight: Tensor, n: int, m: int) -> Tensor:
 def positions(mask: Tensor, n: int, m: int) -> Tensor:
     """Returns the positions of the true elements of a mask. Raises Error that names the first group with more
     than n."""
-    made: Tensor = call("nm_positions", mask.cpu(), n, m)
-    return made.to(mask.device)
+    result: Tensor = call("nm_positions", mask.cpu(), n, m)
+    return result.to(mask.device)
 
 
 def order(weight: Tensor, n: int, m: int, g: int) -> Tensor:
     """Returns the order of an n:m:g weight, on the weight's device."""
-    made: Tensor = call("nmg_order", weight.cpu(), n, m, g)
-    return made.to(weight.device)
+    result: Tensor = call("nmg_order", weight.cpu(), n, m, g)
+    return result.to(weight.device)
 
 
 def pattern_places(n: int, m: int) -> Tensor:
     """Returns the places of all patterns of n in m: uint8 [patterns, n], on the CPU."""
-    made: Tensor = call("nmg_places", n, m)
-    return made
+    places: Tensor = call("nmg_places", n, m)
+    return places
 
 
 def require_valid(op: str, validate: str, index: Tensor, *sizes: int) -> None:
@@ -72,8 +72,8 @@ def require_valid(op: str, validate: str, index: Tensor, *sizes: int) -> None:
 
 
 def on_host(*tensors: Tensor) -> bool:
-    """Returns whether the operators take these tensors."""
-    return all(each.device.type == "cpu" for each in tensors)
+    """Returns whether all tensors are on the CPU, which the operators need."""
+    return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 def linear(
@@ -82,30 +82,30 @@ def linear(
 ) -> Tensor:  # fmt: skip
     """Returns x W^T + bias; ``sizes``: rows, cols, n, m, g. ``strict`` forbids the dense and reference
     kernels."""
-    how = bias, ACTIVATIONS[None], None, row_of(row), strict
-    made: Tensor = run(_LINEAR, x, values, order, *sizes, *how)
-    return made
+    options = bias, ACTIVATIONS[None], None, row_of(row), strict
+    y: Tensor = run(_LINEAR, x, values, order, *sizes, *options)
+    return y
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
-    made: Tensor = run(_NM_PACK, dense, positions, m)
-    return made
+    values: Tensor = run(_NM_PACK, dense, positions, m)
+    return values
 
 
 def nm_unpack(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
-    made: Tensor = run(_NM_UNPACK, values, positions, cols, m)
-    return made
+    dense: Tensor = run(_NM_UNPACK, values, positions, cols, m)
+    return dense
 
 
 def nmg_pack(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
-    made: Tensor = run(_NMG_PACK, dense, order, n, m, g)
-    return made
+    values: Tensor = run(_NMG_PACK, dense, order, n, m, g)
+    return values
 
 
 def nmg_unpack(values: Tensor, order: Tensor, *sizes: int) -> Tensor:
     """Returns W; ``sizes``: rows, cols, n, m, g."""
-    made: Tensor = run(_NMG_UNPACK, values, order, *sizes)
-    return made
+    dense: Tensor = run(_NMG_UNPACK, values, order, *sizes)
+    return dense
 
 
 def plan(

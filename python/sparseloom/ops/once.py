@@ -14,12 +14,13 @@ from .transforms import gradient_batched
 
 
 class _Refused(torch.autograd.Function):
-    """Gives gradients on, as results of what they were computed of; their derivative is an Error."""
+    """Returns gradients as outputs that depend on their sources; their derivative raises Error."""
 
     @staticmethod
     def forward(ctx: Any, op: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.op = op
-        return tuple(each.detach() for each in tensors[:count])  # not views, which zero_grad could not detach
+        # detached, because zero_grad could not detach views
+        return tuple(tensor.detach() for tensor in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -30,12 +31,12 @@ class _Refused(torch.autograd.Function):
 
 
 def differentiable_once(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a Function's backward one whose results refuse a second differentiation with an Error that names
-    ``op``; so do batched gradients where it cannot compute them.
+    """Decorates a Function's backward: its results raise an Error that names ``op`` when they are
+    differentiated a second time, and so do batched gradients that it cannot compute.
 
-    torch's own once_differentiable lets a second one pass where the incoming gradient needs none, as that of
-    a sum: what it lacked was missing without a word, and so it was where torch.autograd.grad was asked for
-    the gradients of Parameters alone.
+    torch's own once_differentiable lets a second differentiation pass if the incoming gradient needs none, as
+    that of a sum, or if torch.autograd.grad is called for Parameters only: parts of the result would then be
+    missing without an error.
     """
 
     def wrap(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,33 +50,33 @@ def differentiable_once(op: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def once(op: str, backward: Callable[..., Any], ctx: Any, *gradients: Any) -> Any:
-    """Returns what a Function's ``backward`` returns for these gradients, as results that refuse a second
-    differentiation: see ``differentiable_once``."""
+    """Calls a Function's ``backward``; its results raise Error when they are differentiated again: see
+    ``differentiable_once``."""
     if torch.compiler.is_compiling():
         return backward(ctx, *gradients)
     try:
         with torch.no_grad():
-            found = backward(ctx, *gradients)
+            result = backward(ctx, *gradients)
     except RuntimeError as error:
-        given = [each for each in gradients if isinstance(each, Tensor)]
-        if isinstance(error, Error) or not any(gradient_batched(each) for each in given):
+        incoming = [tensor for tensor in gradients if isinstance(tensor, Tensor)]
+        if isinstance(error, Error) or not any(gradient_batched(tensor) for tensor in incoming):
             raise
         remedy = "call torch.autograd.grad for each gradient"
         raise Error(op, "one gradient at a time", "is_grads_batched=True", remedy) from error
     if not torch.is_grad_enabled():
-        return found
-    given = [each for each in gradients if isinstance(each, Tensor)]
-    made = found if isinstance(found, tuple) else (found,)
-    outputs = [each for each in made if isinstance(each, Tensor)]
-    known = [each for each in (*given, *_saved(ctx)) if each.requires_grad]
-    some = torch.zeros((), requires_grad=True)  # what depends on nothing else refuses, too
-    refusing = iter(_Refused.apply(op, len(outputs), *outputs, *known, some))
-    made = tuple(next(refusing) if isinstance(each, Tensor) else each for each in made)
-    return made if isinstance(found, tuple) else made[0]
+        return result
+    incoming = [tensor for tensor in gradients if isinstance(tensor, Tensor)]
+    grads = result if isinstance(result, tuple) else (result,)
+    outputs = [tensor for tensor in grads if isinstance(tensor, Tensor)]
+    sources = [tensor for tensor in (*incoming, *_saved(ctx)) if tensor.requires_grad]
+    dummy = torch.zeros((), requires_grad=True)  # so that results without other sources refuse, too
+    refusing = iter(_Refused.apply(op, len(outputs), *outputs, *sources, dummy))
+    grads = tuple(next(refusing) if isinstance(tensor, Tensor) else tensor for tensor in grads)
+    return grads if isinstance(result, tuple) else grads[0]
 
 
 def _saved(ctx: Any) -> list[Tensor]:
     try:
-        return [each for each in ctx.saved_tensors if isinstance(each, Tensor)]
-    except RuntimeError:  # a checkpoint gives them once
+        return [tensor for tensor in ctx.saved_tensors if isinstance(tensor, Tensor)]
+    except RuntimeError:  # under torch.utils.checkpoint they can be read only once
         return []

@@ -1,4 +1,4 @@
-"""Says what to do before torch.onnx.export, whose format has no sparse products."""
+"""Refuses torch.onnx.export, whose format has no sparse products."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from ..errors import Error
 
 
-def refuse(what: str) -> None:
-    """Raises Error while torch.onnx.export traces a model. To be called where models are traced alone."""
+def refuse(name: str) -> None:
+    """Raises Error while torch.onnx.export traces a model. Call it only where models are traced."""
     onnx: Any = sys.modules.get("torch.onnx")  # nobody exports before it was imported
     if onnx is not None and onnx.is_in_onnx_export():
         remedy = "call sparseloom.densify_(model) first, on a copy if it trains on"
-        raise Error("onnx", "a dense model: ONNX has no sparse products", what, remedy)
+        raise Error("onnx", "a dense model: ONNX has no sparse products", name, remedy)

@@ -1,5 +1,5 @@
-"""Holds the C++ operators for Python: looks them up, and keeps their codes and errors. Beside it only
-fakes.py, which loads them and describes them to compilers, touches torch.ops.
+"""The C++ operators in Python: their look-up, codes and errors. Only this file and fakes.py, which loads them
+and describes them to compilers, use torch.ops.
 
 The operators have no autograd kernel, because registering one costs every eager call several microseconds,
 with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without
@@ -46,7 +46,7 @@ gate_gradients = overload("gate_gradients")
 
 
 def run(operator: Any, *arguments: Any) -> Any:
-    """Calls an operator, without autograd. Raises Error for what C++ refuses."""
+    """Calls an operator, without autograd. Translates the errors of C++ to Error."""
     try:
         return operator(*arguments)
     except RuntimeError as error:
@@ -54,13 +54,13 @@ def run(operator: Any, *arguments: Any) -> Any:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls an operator by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
+    """Calls an operator by name: patterns, indices, packing, plans. Translates the errors of C++ to Error."""
     return run(overload(name), *arguments)
 
 
 @cache
 def row_number(name: str) -> int:
-    """Returns the operators' number of the kernels of that name. Raises Error when no family has one."""
+    """Returns the operators' number for a kernel name. Raises Error when no family has it."""
     return int(call("row_number", name))
 
 
@@ -77,7 +77,7 @@ ACTIVATIONS: dict[str | None, int] = {
 
 
 def unknown_activation(op: str, activation: object, remedy: str) -> Error | None:
-    """Returns the Error for an activation that the products do not have, else None."""
+    """Returns the Error for an activation that the products do not support, else None."""
     if activation in tuple(ACTIVATIONS):  # a tuple, because the activation may not be hashable
         return None
     names = ", ".join(map(repr, ACTIVATIONS))
@@ -86,7 +86,7 @@ def unknown_activation(op: str, activation: object, remedy: str) -> Error | None
 
 def activation_code(op: str, activation: str | None) -> int:
     """Returns the operators' code of an activation. Raises Error, in the name of ``op``, for one that the
-    products do not have."""
+    products do not support."""
     try:
         return ACTIVATIONS[activation]
     except (KeyError, TypeError):

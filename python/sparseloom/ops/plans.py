@@ -21,7 +21,7 @@ DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 #: The dtypes of 8-bit operands: forward only, with scales; see scaled_linear.
 SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
-#: A plan's bias, activation and residual of a bare product.
+#: A plan's bias, activation and residual for a product without an epilogue.
 NO_EPILOGUE = (False, 0, False)
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -80,22 +80,24 @@ def plan(
 
 def asked(
     family: str, sizes: Sequence[int], direction: str, dtype: str, m: int, device: int,
-    epilogue: tuple[bool, int, bool] = NO_EPILOGUE, row: int = PLAN_CHOOSES, *how: Any,
+    epilogue: tuple[bool, int, bool] = NO_EPILOGUE, row: int = PLAN_CHOOSES, *options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the answer of the operator plan, whose arguments these are (bindings/torch/library.cpp). Raises
     Error when no call has them, and when no candidate can run; that Error lists every refusal."""
-    return dict(json.loads(call("plan", family, sizes, direction, dtype, m, device, *epilogue, row, *how)))
+    return dict(
+        json.loads(call("plan", family, sizes, direction, dtype, m, device, *epilogue, row, *options))
+    )
 
 
 def copy_is_faster(plan: dict[str, Any]) -> bool:
-    """Returns whether the plan expects less time of a product with a dense copy than of its own choice, which
-    may be the dense candidate, with its scatter of the weight."""
+    """Returns whether the plan expects a product with a dense copy to be faster than its own choice, which
+    may be the dense candidate, which scatters the weight first."""
     us = plan["dense_copy_us"]
     return us is not None and us < plan["predicted_us"]
 
 
 def planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
-    """Returns what plans call operands of that dtype, of 8 bits with the dtype of their result."""
+    """Returns the name of the dtype in plans; 8-bit names include the dtype of the result."""
     if dtype not in SCALED_DTYPES:
         return dtype_name("plan", dtype)
     if out_dtype not in OUT_DTYPES:

@@ -1,5 +1,5 @@
 """The three products (forward, dX and dW), each differentiable to any order, in forward and reverse mode and
-under vmap. Every transform is made of them."""
+under vmap. All transforms are built from them."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from .verbs import Product, Weight, column_sums
 FORWARD, DX, DW = range(3)
 
 
-class How(NamedTuple):
+class ProductOptions(NamedTuple):
     """The arguments of a product that are not its operands. They are one argument because autograd pays for
     each one on the way in and out."""
 
     direction: int
     strict: bool
     kernel: int
-    where: Index
+    block_index: Index
 
 
 class _Blocks(Weight):
-    """The weight of a How. The products are those of the trilinear form <dY, X W^T>: each is the derivative
-    of the form by one argument. forward takes (X, W) and gives Y, dx takes (dY, W) and gives dX, and dw takes
-    (dY, X) and gives dW. So the derivatives of each are the other two, which serve every order of
-    differentiation, in both modes."""
+    """The weight of a ProductOptions. The products are those of the trilinear form <dY, X W^T>: each is the
+    derivative of the form by one argument. forward maps (X, W) to Y, dx maps (dY, W) to dX, and dw maps
+    (dY, X) to dW. So the derivatives of each are the other two, for every order of differentiation and in
+    both modes."""
 
-    def __init__(self, how: How) -> None:
-        self.how = how
+    def __init__(self, options: ProductOptions) -> None:
+        self.options = options
 
     def linear(self, a: Tensor, b: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
-        return _straight(a, b, bias, self.how)
+        return _straight(a, b, bias, self.options)
 
     def _gradients(
         self, node: Any, grad: Tensor, a: Any, b: Any, needs: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        direction, strict, _, index = self.how
+        direction, strict, _, index = self.options
         need_a, need_b, need_bias, *_ = needs
         da = db = None
         if direction == FORWARD:  # a = x, b = values
@@ -66,20 +66,22 @@ class Transformable(Product):
     Dynamo traces no Function that has a jvp."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:  # type: ignore[override]
-        return _straight(a, b, bias, how)
+    def forward(a: Tensor, b: Tensor, bias: Tensor | None, options: ProductOptions) -> Tensor:  # type: ignore[override]
+        return _straight(a, b, bias, options)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, How], output: Tensor) -> None:
-        a, b, _, how = inputs
-        ctx.weight, ctx.how = _Blocks(how), how
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, ProductOptions], output: Tensor
+    ) -> None:
+        a, b, _, options = inputs
+        ctx.weight, ctx.options = _Blocks(options), options
         need_a, need_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if need_b else None, b if need_a else None)
         ctx.save_for_forward(a, b)  # read as soon as there is an output, then released
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dbias: Tensor | None, _: Any) -> Tensor | None:
-        (a, b), (direction, strict, kernel, index) = ctx.saved_tensors, ctx.how
+        (a, b), (direction, strict, kernel, index) = ctx.saved_tensors, ctx.options
         parts = [] if da is None else [product(direction, da, b, strict, index, kernel)]
         parts += [] if db is None else [product(direction, a, db, strict, index, kernel)]
         parts += [] if dbias is None else [dbias.expand(*a.shape[:-1], -1)]
@@ -87,17 +89,20 @@ class Transformable(Product):
 
     @staticmethod
     def vmap(
-        info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, how: How
+        info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, options: ProductOptions
     ) -> tuple[Tensor, int | None]:
         """Computes the whole batch as one product: one with more tokens where the weight is shared, otherwise
         one whose weights lie along the diagonal of a large weight."""
-        (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
+        (of_a, of_b, of_bias, of_options), count = dims, info.batch_size
+        direction, strict, kernel, index = options
         if index.digest == MOVING and (direction == DW or of_b is not None):
             remedy = "call fix_topology_() first, or sum the gradients of the batch"
             raise Error("vmap", "weights without free slots", "a layer with a capacity", remedy)
         shared = bias if of_bias is None else None
-        if direction == DW or of_b is not None or of_how.where.packed is not None:
-            y = _over_diagonal(_in_front(a, of_a, count), _in_front(b, of_b, count), how, of_how.where, count)
+        if direction == DW or of_b is not None or of_options.block_index.packed is not None:
+            y = _over_diagonal(
+                _in_front(a, of_a, count), _in_front(b, of_b, count), options, of_options.block_index, count
+            )
             y, out = y if shared is None else y + shared, 0
         elif of_a is None:  # the bias alone is mapped
             y, out = product(direction, a, b, strict, index, kernel), None
@@ -129,27 +134,27 @@ def product(
 ) -> Tensor:
     """Computes one product: with a plain operator call, or with a Function where an operand needs a gradient
     or a transform is active."""
-    how = How(direction, strict, kernel, index)
+    options = ProductOptions(direction, strict, kernel, index)
     if transformed():
-        return _transformable(a, b, bias, how)
+        return _transformable(a, b, bias, options)
     if torch.is_grad_enabled() and (
         a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        y: Tensor = Product.apply(a, b, bias, _Blocks(how))
+        y: Tensor = Product.apply(a, b, bias, _Blocks(options))
         return y
-    return _straight(a, b, bias, how)
+    return _straight(a, b, bias, options)
 
 
 # Compiled code runs this eagerly. The decorator is torch's own lazy form of torch.compiler.disable, which
 # itself would import all of Dynamo.
 @_disable_dynamo
-def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
-    y: Tensor = Transformable.apply(a, b, bias, how)
+def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, options: ProductOptions) -> Tensor:
+    y: Tensor = Transformable.apply(a, b, bias, options)
     return y
 
 
-def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
-    direction, strict, kernel, (packed, blocks, rows, cols, bm, bn, digest) = how
+def _straight(a: Tensor, b: Tensor, bias: Tensor | None, options: ProductOptions) -> Tensor:
+    direction, strict, kernel, (packed, blocks, rows, cols, bm, bn, digest) = options
     if direction == FORWARD:
         return operators.linear(a, b, packed, rows, bias, 0, None, kernel, strict, tf32_of(a), digest)
     if direction == DX:
@@ -162,19 +167,19 @@ def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> Tensor:
+def _over_diagonal(a: Tensor, b: Tensor, options: ProductOptions, dims: Index, count: int) -> Tensor:
     """Computes ``count`` products, with operands [count, ...], as one: the weights follow each other along
     the diagonal of a large weight, and each has its own range of the features. ``dims`` says whether the
     index is mapped. Returns [count, ...]."""
-    direction, strict, kernel, index = how
-    wide = _diagonal_index(index, dims, count)
-    rows, cols = wide.rows // count, wide.cols // count
+    direction, strict, kernel, index = options
+    diagonal = _diagonal_index(index, dims, count)
+    rows, cols = diagonal.rows // count, diagonal.cols // count
     if direction == DW:
-        return product(DW, _side_by_side(a, rows), _side_by_side(b, cols), strict, wide, kernel).unflatten(
-            0, (count, -1)
-        )
+        return product(
+            DW, _side_by_side(a, rows), _side_by_side(b, cols), strict, diagonal, kernel
+        ).unflatten(0, (count, -1))
     inside, features = (cols, index.rows) if direction == FORWARD else (rows, index.cols)
-    y = product(direction, _side_by_side(a, inside), b.flatten(0, 1), strict, wide, kernel)
+    y = product(direction, _side_by_side(a, inside), b.flatten(0, 1), strict, diagonal, kernel)
     return y.unflatten(-1, (count, -1))[..., :features].movedim(-2, 0)
 
 
@@ -198,6 +203,6 @@ def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
     col, row, slot = (
         (of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks))
     )
-    lists = [F.pad(each, (0, -len(each) % SEGMENT)) for each in (crow, col, ccol, row)]
+    lists = [F.pad(entries, (0, -len(entries) % SEGMENT)) for entries in (crow, col, ccol, row)]
     sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
     return index._replace(packed=torch.cat([*lists, slot]), blocks=count * blocks, digest=UNKNOWN, **sizes)

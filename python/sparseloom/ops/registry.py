@@ -1,6 +1,6 @@
 """Registry: implementations of operators and of sparsifiers, found by the formats of their tensors.
 
-A registry knows formats and sparsifiers as classes alone, so that the rooms above decide what those are.
+A registry knows formats and sparsifiers only as classes; the packages above define them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Output = tuple[type, type]
 
 
 class DenseFallback(UserWarning):
-    """No implementation of an operator takes the formats of its tensors: they became dense for it."""
+    """No implementation of an operator supports the formats of its tensors: they became dense for it."""
 
 
 class Implementation(NamedTuple):
-    """A class with static ``forward`` and ``backward``, and the formats that it takes and makes."""
+    """A class with static ``forward`` and ``backward``, and the formats of its inputs and outputs."""
 
     inputs: tuple[type, ...]
     outputs: tuple[Output, ...]
     operator: Any
-    matrices: bool  # whether it is there for matrices alone, as mm is for matmul
+    matrices: bool  # whether it is only for matrices, as mm is for matmul
     run: type[torch.autograd.Function]
     sparsifies: bool  # whether it is given the outputs' sparsifiers, after all other arguments
     origin: tuple[str, str]
@@ -41,27 +41,27 @@ class Implementation(NamedTuple):
     def takes(
         self, formats: Sequence[type], outputs: Sequence[Output] | None, tensors: Sequence[torch.Tensor]
     ) -> bool:
-        """Returns whether it is for these formats; ``outputs`` None asks for one without a sparsifier."""
-        if len(formats) != len(self.inputs) or (self.matrices and any(each.dim() != 2 for each in tensors)):
+        """Returns whether it supports these formats; ``outputs`` None asks for one without a sparsifier."""
+        if self.matrices and any(tensor.dim() != 2 for tensor in tensors):
             return False
-        if not all(_stands_for(got, want) for got, want in zip(formats, self.inputs, strict=True)):
+        if len(formats) != len(self.inputs) or not all(map(_stands_for, formats, self.inputs)):
             return False
         if outputs is None:
             return not self.sparsifies
         return len(outputs) == len(self.outputs) and all(
-            issubclass(got[0], want[0]) and want[1] is got[1]
-            for got, want in zip(outputs, self.outputs, strict=True)
+            issubclass(given[0], expected[0]) and expected[1] is given[1]
+            for given, expected in zip(outputs, self.outputs, strict=True)
         )
 
 
 class Registry:
-    """Implementations of operators and sparsifiers. What it lacks it finds in the default one, which
-    ``ops.register`` and ``sparsify.register`` fill, and then among those of the library.
+    """Implementations of operators and sparsifiers. Look-ups that fail here go on in the default registry,
+    which ``ops.register`` and ``sparsify.register`` fill, and then in the library's own.
 
     Args:
         strict: raises Error where an implementation is missing, instead of computing densely.
 
-    It is in use within ``with registry.active():``, in that thread or task alone, and for the tensors,
+    It is in use within ``with registry.active():``, only in that thread or task, and for the tensors,
     operators and models that were made with it.
     """
 
@@ -69,11 +69,11 @@ class Registry:
         self.strict = strict
         self._operators: dict[Any, tuple[Implementation, ...]] = {}
         self._sparsifiers: dict[tuple[type, type, type], Callable[..., Any]] = {}
-        self._told: set[tuple[str, ...]] = set()
+        self._warned: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: Any) -> Registry:
-        return self  # a copy of a model finds what the model finds
+        return self  # a copy of a model uses the same registry
 
     def __reduce__(self) -> Any:
         return _default, ()  # the program that reads a file has registries of its own
@@ -83,16 +83,16 @@ class Registry:
     ) -> Callable[[Class], Class]:
         """Makes a class the implementation of a torch function: see ``ops.register``."""
         remedy = "pass inputs=(Csr, Dense), outputs=[(KeepAll, Dense)]"
-        for what, given in (("inputs", inputs), ("outputs", outputs)):
-            if not isinstance(given, (tuple, list)):
-                raise Error("ops.register", f"a tuple or list as {what}", repr(given), remedy)
+        for argument, formats in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(formats, (tuple, list)):
+                raise Error("ops.register", f"a tuple or list as {argument}", repr(formats), remedy)
         inputs, pairs = tuple(inputs), tuple(outputs)
-        if not callable(operator) or not all(isinstance(each, type) for each in inputs):
+        if not callable(operator) or not all(isinstance(cls, type) for cls in inputs):
             got = repr((operator, inputs))
             raise Error("ops.register", "a torch function and layouts as classes", got, remedy)
-        if not all(_is_pair(each) for each in pairs):
+        if not all(_is_pair(pair) for pair in pairs):
             raise Error("ops.register", "pairs of classes (sparsifier, layout)", repr(outputs), remedy)
-        wanted = tuple((sparsifier, layout) for sparsifier, layout in pairs)
+        output_pairs = tuple((sparsifier, layout) for sparsifier, layout in pairs)
 
         def add(cls: Class) -> Class:
             if not callable(getattr(cls, "forward", None)):
@@ -100,21 +100,21 @@ class Registry:
                     "ops.register", "a class with forward and backward", repr(cls), "define static forward"
                 )
             origin = cls.__module__, cls.__qualname__
-            sparsifies = not all(getattr(each[0], "keeps_all", False) for each in wanted)
+            sparsifies = not all(getattr(pair[0], "keeps_all", False) for pair in output_pairs)
             run = _function(cls, operator, sparsifies)
             with self._lock:
-                changed = {}
+                entries = {}
                 for name, matrices in _names(operator):
-                    made = Implementation(inputs, wanted, operator, matrices, run, sparsifies, origin)
-                    others = self._operators.get(name, ())
-                    twins = [each for each in others if each[:4] == made[:4] and each.origin != origin]
+                    new = Implementation(inputs, output_pairs, operator, matrices, run, sparsifies, origin)
+                    existing = self._operators.get(name, ())
+                    twins = [old for old in existing if old[:4] == new[:4] and old.origin != origin]
                     if twins:
                         expected = f"no other implementation of {name_of(operator)}"
                         got = f"{'.'.join(twins[0].origin)} for the same formats"
                         remedy = "register it in a sparseloom.ops.Registry of your own"
                         raise Error("ops.register", expected, got, remedy)
-                    changed[name] = made, *(each for each in others if each[:4] != made[:4])
-                self._operators.update(changed)
+                    entries[name] = new, *(old for old in existing if old[:4] != new[:4])
+                self._operators.update(entries)
             return cls
 
         return add
@@ -122,7 +122,7 @@ class Registry:
     def register_sparsifier(
         self, sparsifier: type, source: type, target: type
     ) -> Callable[[Function], Function]:
-        """Makes a function the way of a sparsifier from one format to another: see ``sparsify.register``."""
+        """Registers a sparsifier's conversion from one format to another: see ``sparsify.register``."""
         key = sparsifier, source, target
         if not all(isinstance(each, type) for each in key):
             raise Error(
@@ -151,7 +151,7 @@ class Registry:
         outputs: Sequence[Output] | None,
         tensors: Sequence[torch.Tensor],
     ) -> Implementation | None:
-        """Returns what takes these formats, its own before the default registry's."""
+        """Returns the implementation for these formats, its own before the default registry's."""
         for registry in (self, DEFAULT, OURS):
             for each in registry._operators.get(operator, ()):
                 if each.takes(formats, outputs, tensors):
@@ -179,16 +179,16 @@ class Registry:
             _CURRENT.reset(token)
 
     def fall_back(self, operator: str, formats: Sequence[str]) -> None:
-        """Says once that an operator computes densely. Raises Error where that is forbidden."""
+        """Warns once that an operator computes densely. Raises Error if that is forbidden."""
         listed = ", ".join(formats)
         if self.strict or _STRICT.get():
             remedy = "register one with sparseloom.ops.register, or leave strict out"
             raise Error(operator, f"an implementation for ({listed})", "none", remedy)
         key = operator, *formats
         with self._lock:
-            if key in self._told:
+            if key in self._warned:
                 return
-            self._told.add(key)
+            self._warned.add(key)
         text = f"{operator} has no implementation for ({listed}): the tensors become dense for it"
         warnings.warn(text, DenseFallback, stacklevel=6)  # where the operator is written
 
@@ -230,7 +230,7 @@ def name_of(operator: Any) -> str:
 
 
 DEFAULT = Registry()
-#: The library's own. They come last, whenever the module that has them is imported.
+#: The library's own implementations. They are looked up last, whenever their modules are imported.
 OURS = Registry()
 _CURRENT: ContextVar[Registry | None] = ContextVar("sparseloom registry", default=None)
 _STRICT: ContextVar[bool] = ContextVar("sparseloom strict", default=False)
@@ -273,7 +273,7 @@ def _function(cls: Any, operator: Any, sparsifies: bool) -> type[torch.autograd.
 
 
 def _names(operator: Any) -> list[tuple[Any, bool]]:
-    """Returns under what torch calls an operator: as a function, a method, and for matrices as @."""
+    """Returns the names under which torch calls an operator: function, methods, and @ for matrices."""
     name = name_of(operator)
     found = [(operator, False)]
     if getattr(torch, name, None) is operator:
@@ -286,7 +286,7 @@ def _names(operator: Any) -> list[tuple[Any, bool]]:
 
 @lru_cache
 def parameters(operator: Any) -> tuple[tuple[str, Any], ...]:
-    """Returns names and defaults of an operator's arguments; nothing where nobody knows them."""
+    """Returns names and defaults of an operator's arguments; empty if they are unknown."""
     testing = torch.overrides.get_testing_overrides()  # has the signatures of what C++ defines
     try:
         signature = inspect.signature(testing.get(operator, operator))

@@ -1,4 +1,4 @@
-"""Scores the blocks of a weight: on the host by the C++ operator, elsewhere by torch, on its device."""
+"""Scores the blocks of a weight: on the CPU by the C++ operator, elsewhere by torch on the same device."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gradient_scores(
     dys, xs = zip(*pairs, strict=True)
     if dys[0].dtype == torch.float64 or block == (1, 1):
         return _strips(pairs, rows, cols, block, norm)
-    dy, x = (each[0] if len(pairs) == 1 else torch.cat(each) for each in (dys, xs))
+    dy, x = (tensors[0] if len(pairs) == 1 else torch.cat(tensors) for tensors in (dys, xs))
     norms: Tensor = ops.call("block_gradient_norms", dy, x, *block, norm)
     return norms.to("cpu")
 
@@ -67,8 +67,8 @@ def gradient_scores(
 def _strips(
     pairs: Sequence[tuple[Tensor, Tensor]], rows: int, cols: int, block: tuple[int, int], norm: str
 ) -> Tensor:
-    """gradient_scores by torch's own product, a strip of block rows at a time: for float64 and for single
-    elements, of which the operator has no kernels."""
+    """Computes gradient_scores by torch's own product, some block rows at a time: for float64 and for single
+    elements, which the operator does not support."""
     bm, bn = block
     scores = torch.empty(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     if not scores.numel():
@@ -84,8 +84,8 @@ def _strips(
 def gradient_norms(pairs: Sequence[tuple[Tensor, Tensor]], block: tuple[int, int], norm: str) -> Tensor:
     """Returns what gradient_scores does, on the device of the pairs and without waiting for it."""
     dys, xs = zip(*pairs, strict=True)
-    dy, x = (each[0] if len(pairs) == 1 else torch.cat(each) for each in (dys, xs))
-    if dy.dtype == torch.float64:  # of which the operator has no kernels; it is for checks alone
+    dy, x = (tensors[0] if len(pairs) == 1 else torch.cat(tensors) for tensors in (dys, xs))
+    if dy.dtype == torch.float64:  # which the operator does not support; only checks use it
         return scores_on_device(dy.t() @ x, block, norm)
     norms: Tensor = ops.call("block_gradient_norms", dy, x, *block, norm)
     return norms

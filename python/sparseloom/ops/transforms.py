@@ -1,4 +1,4 @@
-"""Which transforms of torch watch a call: torch.func, forward mode, batched gradients."""
+"""Detects transforms of torch around a call: torch.func, forward mode, batched gradients."""
 
 from __future__ import annotations
 

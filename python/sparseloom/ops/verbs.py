@@ -1,5 +1,5 @@
-"""Product: every x W^T of the package with its gradients, by three verbs of the weight; Mapped: every copy
-from one form of a tensor to another."""
+"""Product: every x W^T of the package with its gradients, computed by three methods of the weight; Mapped:
+every copy from one format of a tensor to another."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .transforms import functorch_active
 
 
 class Weight:
-    """What Product multiplies with. A kind of weight says what its three products are; the operands are its
-    ``values`` and matrices of one row a token, or pixels where the weight is a convolution's.
+    """The weight of a Product. A subclass defines its three products; the operands are its ``values`` and
+    matrices with one row per token, or channels-last images for a convolution.
 
-    The gradients of one verb are the other two. Where these are differentiable themselves, so is the
+    The gradients of one product are the other two. If these are differentiable themselves, so is the
     gradient; else ``_once`` is True, and ``_op`` names the weight in the Error for a second derivative.
     """
 
     _op: str = "linear"
     _once: ClassVar[bool] = False
-    #: What else a backward pass reads: a write to it since the forward pass is an error.
+    #: Further tensors that a backward pass reads: a write to them since the forward pass is an error.
     _watched: Sequence[Tensor] = ()
-    #: "relu" where ``linear`` shall fuse it, in products without a residual: its gradient reads the result.
-    #: That of any other activation reads the activation's input, which a fused product keeps from it.
+    #: "relu" if ``linear`` fuses it, in products without a residual: its gradient reads the result. The
+    #: gradient of any other activation reads the activation's input, which a fused product does not return.
     _activation: str | None = None
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
-        """Returns x W^T + bias. ``fused``: an activation and a residual, of weights whose products take
+        """Returns x W^T + bias. ``fused``: an activation and a residual, for weights whose products support
         them."""
         raise NotImplementedError
 
@@ -43,14 +43,14 @@ class Weight:
         raise NotImplementedError
 
     def _forward(self, x: Tensor, values: Any, bias: Tensor | None, *fused: Any) -> Tensor:
-        """Returns what ``linear`` does, where no gradient is followed: Product sees to it."""
+        """Computes ``linear`` without autograd; Product computes the gradients."""
         return self.linear(x, values, bias, *fused)
 
     def _gradients(
         self, node: Any, dy: Tensor, x: Tensor | None, values: Tensor | None, needs: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Returns dX, dW and the gradient of the bias, each where ``needs`` says so, for the backward pass
-        of ``node``. A weight with an operator for all three overrides it."""
+        """Returns dX, dW and the gradient of the bias, each if ``needs`` says so, for the backward pass of
+        ``node``. A weight with one operator for all three overrides it."""
         need_x, need_values, need_bias = needs[:3]
         dx = self.dx(dy, values) if need_x else None  # type: ignore[arg-type]
         dvalues = self.dw(dy, x) if need_values else None  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ class Weight:
 
 
 class OfDx(Weight):
-    """The product dY W of a weight, as a function of dY: that is x here."""
+    """The product dY W of a weight as a function of dY, which is called x here."""
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
@@ -74,8 +74,8 @@ class OfDx(Weight):
 
 
 class OfDw(Weight):
-    """The product dY^T X at the places of a weight, as a function of dY, which is x here, and of X, which is
-    ``values``."""
+    """The product dY^T X at the stored elements of a weight, as a function of dY, which is called x here, and
+    of X, which is called ``values``."""
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
@@ -91,8 +91,8 @@ class OfDw(Weight):
 
 
 class Product(torch.autograd.Function):
-    """x W^T + bias + residual. It has no setup_context, with which torch binds the arguments anew in each
-    call, for 50 us; so no transform of torch.func may reach it."""
+    """x W^T + bias + residual. It has no setup_context, because torch would then bind the arguments anew in
+    each call, for 50 us; so no transform of torch.func may reach it."""
 
     @staticmethod
     def forward(
@@ -102,12 +102,12 @@ class Product(torch.autograd.Function):
         ctx.weight = weight
         need_x, need_values, *_ = ctx.needs_input_grad
         # Each is kept only where the other's gradient needs it: frozen values cost no copy of x.
-        kept = x if need_values else None, values if need_x else None, *weight._watched
+        saved = x if need_values else None, values if need_x else None, *weight._watched
         if weight._activation is not None:
             y = weight._forward(x, values, bias, weight._activation)
-            ctx.save_for_backward(*kept, y)
+            ctx.save_for_backward(*saved, y)
             return y
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*saved)
         if residual is None:
             return weight._forward(x, values, bias)
         return weight._forward(x, values, bias, None, residual)
@@ -121,12 +121,12 @@ class Product(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, *others = ctx.saved_tensors
+    x, values, *saved = ctx.saved_tensors
     needs, weight = ctx.needs_input_grad, ctx.weight
     if weight._activation is not None:
-        dy = torch.ops.aten.threshold_backward(dy, others[-1], 0)
-    found = weight._gradients(ctx, dy, x, values, needs)
-    return (*found, None) if len(needs) == 4 else (*found, None, dy if needs[4] else None)
+        dy = torch.ops.aten.threshold_backward(dy, saved[-1], 0)
+    gradients = weight._gradients(ctx, dy, x, values, needs)
+    return (*gradients, None) if len(needs) == 4 else (*gradients, None, dy if needs[4] else None)
 
 
 #: Product.apply for calls that nothing traces and no transform surrounds; see autograd.eagerly.
@@ -136,7 +136,7 @@ _eagerly = super(torch.autograd.Function, Product).apply
 def multiply(
     x: Tensor, values: Tensor | None, bias: Tensor | None, weight: Weight, *residual: Tensor
 ) -> Tensor:
-    """Returns Product.apply of these, by the shortest way there is."""
+    """Returns Product.apply of these arguments, by the fastest call."""
     run = Product.apply if torch.compiler.is_compiling() or functorch_active() else _eagerly
     y: Tensor = run(x, values, bias, weight, *residual)
     return y
@@ -149,7 +149,7 @@ def column_sums(grad: Tensor) -> Tensor:
 
 
 class Map:
-    """A linear map of one tensor, and its transpose: a copy to another form and the copy back."""
+    """A linear map of one tensor, and its transpose: a copy to another format and the copy back."""
 
     def there(self, tensor: Tensor) -> Any:
         raise NotImplementedError
@@ -159,22 +159,22 @@ class Map:
 
 
 class Mapped(torch.autograd.Function):
-    """What a map makes of a tensor; the gradient goes through its transpose."""
+    """Applies a linear map to a tensor; the gradient is mapped by its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, way: Map) -> Any:
-        ctx.way = way
-        return way.there(tensor)
+    def forward(ctx: Any, tensor: Tensor, linear_map: Map) -> Any:
+        ctx.linear_map = linear_map
+        return linear_map.there(tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.way.back(gradient), None
+        return ctx.linear_map.back(gradient), None
 
 
 _mapped_eagerly = super(torch.autograd.Function, Mapped).apply
 
 
-def mapped(tensor: Tensor, way: Map) -> Any:
-    """Returns Mapped.apply of these, by the shortest way there is."""
+def mapped(tensor: Tensor, linear_map: Map) -> Any:
+    """Returns Mapped.apply of these arguments, by the fastest call."""
     run = Mapped.apply if torch.compiler.is_compiling() or functorch_active() else _mapped_eagerly
-    return run(tensor, way)
+    return run(tensor, linear_map)

@@ -1,4 +1,4 @@
-"""Determines which layers of a model the patterns choose, and why the others stay. Everything is checked
+"""Determines which layers of a model the patterns choose, and why others stay dense. Everything is checked
 before anything changes."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_MATCH = "no pattern matches"
 
 @dataclass
 class Choice:
-    """The site of one layer that becomes sparse, and what is stored of it."""
+    """One layer that becomes sparse, and the part of its weight that is stored."""
 
     site: Site
     chosen: Chosen
@@ -33,21 +33,23 @@ class Choice:
 
 
 def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tuple[list[Choice], list[Skip]]:
-    """Returns the layers to change, and those that stay with their reasons. Raises Error where a pattern
+    """Returns the layers to change, and those that stay dense with their reasons. Raises Error if a pattern
     would change nothing."""
     regexes = _compiled(patterns)
-    found = survey(model)
-    taken = _matches(found, regexes)
+    surveyed = survey(model)
+    regex_of_site = _matches(surveyed, regexes)
     owners = owners_of(model)
     reasons = {
-        id(site): _reason(site, patterns[taken[id(site)]], owners)
-        for site in found.sites
-        if id(site) in taken
+        id(site): _reason(site, patterns[regex_of_site[id(site)]], owners)
+        for site in surveyed.sites
+        if id(site) in regex_of_site
     }
     for regex in patterns:
-        mine = [site for site in found.sites if taken.get(id(site)) == regex]
-        refused = [f"{site.name or 'the model'}: {reasons[id(site)]}" for site in mine if reasons[id(site)]]
-        if mine and len(refused) == len(mine):
+        matched = [site for site in surveyed.sites if regex_of_site.get(id(site)) == regex]
+        refused = [
+            f"{site.name or 'the model'}: {reasons[id(site)]}" for site in matched if reasons[id(site)]
+        ]
+        if matched and len(refused) == len(matched):
             _raise_for_nothing(regex, refused)
         if strict and refused:
             raise Error(
@@ -58,8 +60,8 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
             )
     generators = {regex: config.generator() for regex, config in patterns.items()}
     choices, skipped = [], []
-    for site in found.sites:
-        match = taken.get(id(site))
+    for site in surveyed.sites:
+        match = regex_of_site.get(id(site))
         if match is None or reasons[id(site)]:
             skipped += [
                 Skip(name, site.kind, _NO_MATCH if match is None else reasons[id(site)])
@@ -67,7 +69,7 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
             ]
             continue
         choices.append(Choice(site, patterns[match].chosen(site, generators[match]), patterns[match]))
-    for name, module in found.others.items():
+    for name, module in surveyed.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = is_sparse(module)
             skipped.append(
@@ -98,37 +100,37 @@ def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
     return compiled
 
 
-def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int, str]:
+def _matches(surveyed: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int, str]:
     """Returns id(site) -> the first regex that matches one of its names. Raises Error when a regex gets no
     site."""
-    taken: dict[int, str] = {}
+    regex_of_site: dict[int, str] = {}
     for regex, compiled in regexes.items():
-        got, lost = False, set()
-        for site in found.sites:
+        matched, earlier = False, set()
+        for site in surveyed.sites:
             if any(compiled.fullmatch(name) for name in site.names + site.groups):
-                if id(site) in taken:
-                    lost.add(taken[id(site)])
+                if id(site) in regex_of_site:
+                    earlier.add(regex_of_site[id(site)])
                 else:
-                    taken[id(site)], got = regex, True
-        if got:
+                    regex_of_site[id(site)], matched = regex, True
+        if matched:
             continue
-        names = [name for site in found.sites for name in site.names]
-        if lost:
-            listed = ", ".join(repr(other) for other in sorted(lost))
+        names = [name for site in surveyed.sites for name in site.names]
+        if earlier:
+            listed = ", ".join(repr(other) for other in sorted(earlier))
             remedy = "the first pattern that matches counts: put this one before"
             raise Error(_OP, f"layers for {regex!r}", f"only layers that {listed} has taken", remedy)
-        if others := [
+        if not_linear := [
             f"{name} ({type(m).__name__})"
-            for name, m in (found.others | found.bare).items()
+            for name, m in (surveyed.others | surveyed.bare).items()
             if name and compiled.fullmatch(name)
         ]:
             raise Error(
                 _OP,
                 f"linear layers for {regex!r}",
-                _few(others),
+                _few(not_linear),
                 f"linear layers are {_few(names) or 'none'}",
             )
-        if inside := [name for name in found.containers if name and compiled.fullmatch(name)]:
+        if inside := [name for name in surveyed.containers if name and compiled.fullmatch(name)]:
             remedy = f"match the layers inside: {regex + '[.].*'!r}"
             raise Error(
                 _OP, f"linear layers for {regex!r}", f"modules that hold others: {_few(inside)}", remedy
@@ -136,10 +138,10 @@ def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int,
         if not names:
             remedy = "sparsify_ takes nn.Linear, convolutions, nn.MultiheadAttention, nn.LSTM and nn.GRU"
             raise Error(_OP, f"linear layers for {regex!r}", "a model without dense ones", remedy)
-        near = difflib.get_close_matches(regex.replace("\\", ""), names, 3, 0.5) or names
-        remedy = f"names are matched whole; linear layers are {_few(near) or 'none'}"
+        similar = difflib.get_close_matches(regex.replace("\\", ""), names, 3, 0.5) or names
+        remedy = f"names are matched whole; linear layers are {_few(similar) or 'none'}"
         raise Error(_OP, f"a module name for {regex!r}", "none", remedy)
-    return taken
+    return regex_of_site
 
 
 def _raise_for_nothing(regex: str, refused: list[str]) -> None:
@@ -158,15 +160,15 @@ def _reason(site: Site, config: Recipe, owners: list[Owner]) -> str:
         return f"it is the model itself: use {config.layer}.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
         return "it is lazy: run the model once first"
-    if why := site.form.refusal(site.module):
-        return why
+    if reason := site.form.refusal(site.module):
+        return reason
     weight = site.parameter
-    if other := tied_to(site, owners):
-        return f"tied to {other}: both would have to change"
+    if tied_name := tied_to(site, owners):
+        return f"tied to {tied_name}: both would have to change"
     if weight.dtype not in ops.DTYPES:
         return f"its dtype {weight.dtype} has no kernels"
-    if why := config.refusal(site):
-        return why
+    if reason := config.refusal(site):
+        return reason
     if not ops.has_kernels_for(weight.device):
         raise Error(
             _OP,

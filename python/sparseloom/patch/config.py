@@ -1,4 +1,4 @@
-"""BlockSparse: describes what a chosen layer becomes."""
+"""BlockSparse: the recipe for block-sparse layers."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class BlockSparse(Recipe):
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """What chooses the blocks, where ``select`` is no Pattern."""
+        """The sparsifier that chooses the blocks, where ``select`` is no Pattern."""
         return sparsifier_of(_OP, self.select)
 
     def generator(self) -> torch.Generator | None:
@@ -182,11 +182,11 @@ class BlockSparse(Recipe):
         return None if self.method is None else (self.method, self.aim)
 
     def refusal(self, site: Site) -> str:
-        if self.has_master and (why := refusal_of_master(site)):
-            return why
+        if self.has_master and (reason := refusal_of_master(site)):
+            return reason
         moves = self.capacity is not None or self.method is not None
-        if moves and not self.has_master and (why := site.form.cannot_move(self._by_gradient)):
-            return why
+        if moves and not self.has_master and (reason := site.form.cannot_move(self._by_gradient)):
+            return reason
         if is_torchs(site.parameter):
             return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape
@@ -224,15 +224,15 @@ class BlockSparse(Recipe):
         ranked = site.form.ranked
         by_gradient = None if gradient is None else ranked(site.matrix(gradient))
         head = self._head(site)
-        found = self.pattern_of(ranked(matrix), generator, by_gradient, head)
+        pattern = self.pattern_of(ranked(matrix), generator, by_gradient, head)
         if not isinstance(self.select, Pattern) and not self.sparsifier.decides:
-            warn_of_empty_rows(found, f"sparsify_: {site.name}")
+            warn_of_empty_rows(pattern, f"sparsify_: {site.name}")
             if head is None and (head := head_of(site)) is not None:
-                warn_of_empty_heads(found, head, f"sparsify_: {site.name}")
-        return found
+                warn_of_empty_heads(pattern, head, f"sparsify_: {site.name}")
+        return pattern
 
     def _head(self, site: Site) -> Head | None:
-        """Returns the size of a head where heads choose apart. Raises Error where nobody knows it."""
+        """Returns the size of a head for scope "head". Raises Error if it is not known."""
         if self.scope != "head" or isinstance(self.select, Pattern):
             return None
         head = head_of(site) if self.head is None else self.head
@@ -251,24 +251,26 @@ class BlockSparse(Recipe):
         gradient: Tensor | None = None,
         head: Head | None = None,
     ) -> Pattern:
-        """Returns the pattern for a weight [out features, in features], whose gradient may be known. Raises
+        """Returns the pattern for a weight [out features, in features]; its gradient is optional. Raises
         Error when the pattern is not of the layer's size."""
         rows, cols = matrix.shape
         if isinstance(self.select, Pattern):
-            found = self.select
+            pattern = self.select
         else:
-            how = self.scope, generator, gradient
-            context = Context(matrix, self.shape, self.first, *how, head=self.head if head is None else head)
-            found = self.sparsifier(context)
-        if not isinstance(found, Pattern) or (found.rows, found.cols) != (rows, cols):
-            sized = isinstance(found, Pattern)
+            options = self.scope, generator, gradient
+            context = Context(
+                matrix, self.shape, self.first, *options, head=self.head if head is None else head
+            )
+            pattern = self.sparsifier(context)
+        if not isinstance(pattern, Pattern) or (pattern.rows, pattern.cols) != (rows, cols):
+            sized = isinstance(pattern, Pattern)
             raise Error(
                 _OP,
                 f"a pattern of the layer's size {rows} x {cols} (out x in features)",
-                f"a pattern of {found.rows} x {found.cols}" if sized else type(found).__name__,
+                f"a pattern of {pattern.rows} x {pattern.cols}" if sized else type(pattern).__name__,
                 "one per layer size",
             )
-        return found
+        return pattern
 
 
 @dataclass(frozen=True)

@@ -31,24 +31,23 @@ _NO_MATCH = "no pattern matches"
 def densify_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
-    """Undoes sparsify_: sparse and masked layers become what they were made from, with zero where nothing
-    was stored or a mask prunes. See sparsify_ for the rest.
+    """Undoes sparsify_: sparse and masked layers become the dense modules that they were made from, with zero
+    where nothing was stored or a mask prunes. See sparsify_ for the rest.
 
     A layer with an activation of its own becomes a Sequential of both; one that sparsify_ fused goes back to
-    its place. Gates are multiplied in as evaluation
-    multiplies with them, and leave the optimizer. ``names`` is a regex that is matched whole
-    with the layers' names. Raises Error when no such layer matches that can become dense, and says why:
-    8-bit layers stay, for example.
+    its place. Gates are multiplied into the weight as in evaluation, and leave the optimizer. ``names`` is a
+    regex that is matched whole with the layers' names. Raises Error, with the reason, when no matching layer
+    can become dense: 8-bit layers stay, for example.
     """
     model = unwrapped(model)
     require_patchable("densify_", model)
     optimizers = as_optimizers("densify_", optimizer)
-    wanted = regex_of("densify_", names)
-    before, found = parameter_count(model), _with_names(model)
+    regex = regex_of("densify_", names)
+    count_before, modules = parameter_count(model), _with_names(model)
     result, exchange = Patched(became="dense"), Exchange(model)
     with exchange.whole(optimizers):
-        for module, all_names in found.items():
-            if not any(wanted.fullmatch(name) for name in all_names):
+        for module, all_names in modules.items():
+            if not any(regex.fullmatch(name) for name in all_names):
                 result.skipped += [Skip(n, type(module).__name__, _NO_MATCH) for n in all_names]
                 continue
             if "" in all_names:
@@ -84,36 +83,36 @@ def densify_(
         leave(_gone(exchange), optimizers)
     if any(change.layout == "semi24" for change in result.changed):
         result.notes.append("weights that were 2:4 stay frozen: weight.requires_grad_() lets them train")
-    result.parameters = before, parameter_count(model)
+    result.parameters = count_before, parameter_count(model)
     announce(result)
     return result
 
 
 def _nothing(names: str, skipped: list[Skip]) -> Error:
-    """Returns the Error for a call that no layer fits."""
+    """Returns the Error for a call that changes no layer."""
     expected = f"a block-sparse layer for {names!r}, or another sparse or masked one"
     if not skipped:
         return Error("densify_", expected, "a model without any", "sparsify_ makes layers sparse")
-    kept = [skip for skip in skipped if skip.reason != _NO_MATCH]
-    got = ", ".join(f"{skip.name} ({skip.reason})" for skip in (kept or skipped)[:5])
-    remedy = "name one that can change" if kept else "names are matched whole: name one of these"
+    refused = [skip for skip in skipped if skip.reason != _NO_MATCH]
+    got = ", ".join(f"{skip.name} ({skip.reason})" for skip in (refused or skipped)[:5])
+    remedy = "name one that can change" if refused else "names are matched whole: name one of these"
     return Error("densify_", expected, f"only {got}", remedy)
 
 
 def _gone(exchange: Exchange) -> list[nn.Parameter]:
-    """Returns the Parameters that have nothing in their place, such as those of gates."""
-    left = {id(parameter) for parameter in exchange.model.parameters()} | {
+    """Returns the Parameters without a replacement, such as those of gates."""
+    remaining = {id(parameter) for parameter in exchange.model.parameters()} | {
         id(swap.old) for swap in exchange.swaps
     }
-    return [each for old, _ in exchange.modules for each in old.parameters() if id(each) not in left]
+    return [each for old, _ in exchange.modules for each in old.parameters() if id(each) not in remaining]
 
 
 def _with_names(model: nn.Module) -> dict[Any, list[str]]:
     """Returns the outermost sparse modules of a model and its masked layers, each with all its names."""
-    found: dict[Any, list[str]] = {}
+    names_of: dict[Any, list[str]] = {}
     for name, module in sparse_modules(model):
-        found.setdefault(module, []).append(name)
-    return found | masked_layers(model)
+        names_of.setdefault(module, []).append(name)
+    return names_of | masked_layers(model)
 
 
 def _undensifiable(module: SparseModule) -> str:
@@ -129,14 +128,14 @@ def _undensifiable(module: SparseModule) -> str:
 
 
 class _AnyForm(Form):
-    """What a user's own sparse module became, where sparsify_ would not take that kind."""
+    """The form of a user's own dense module, of a kind that sparsify_ does not support."""
 
     def matches(self, module: nn.Module) -> bool:
         return True
 
 
 def _site(dense: nn.Module, weight: str) -> Site:
-    """Returns the weight of that name in what ``to_dense`` returned."""
+    """Returns the site of the weight of that name in a module that ``to_dense`` returned."""
     if isinstance(dense, nn.Sequential) and len(dense) == 2 and isinstance(dense[1], Activation):
         dense = dense[0]
     return Site(form_of(dense) or _AnyForm(), dense, weight)

@@ -1,4 +1,4 @@
-"""Exchange: puts modules in the places of others in a model, with all that hangs on a module's place."""
+"""Exchange: replaces modules of a model, and updates all that depends on them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .optimizer import Swap, apply, forget
 
 @dataclass
 class Exchange:
-    """What takes the places of modules of a model, while the model is still untouched. sparsify_, densify_,
-    quantize_ and load change models through it alone."""
+    """The replacements of modules of a model, collected before the model changes. sparsify_, densify_,
+    quantize_ and load change models only through it."""
 
     model: nn.Module
     modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)  # (old, new)
@@ -29,21 +29,21 @@ class Exchange:
     def whole(
         self, optimizers: Sequence[Optimizer] = (), written: Iterable[nn.Module] = ()
     ) -> Iterator[None]:
-        """Lets the body fill the exchange, put it and settle it, or leave model and optimizers as they were:
-        whatever is raised in it, a full memory and Ctrl-C included. ``written``: see or_as_before."""
+        """Lets the body fill, put and settle the exchange. If it raises anything, an out-of-memory error and
+        Ctrl-C included, model and optimizers are restored. ``written``: see or_as_before."""
         try:
             with or_as_before(self.model, optimizers, written):
                 yield
         except BaseException:
             forget(self.swaps)
-            # models around this one, which were not put back with it
+            # transformers models around this one were not restored with it
             describe_holders(self.model, [old for old, _ in self.modules])
             raise
 
     def put(self) -> None:
-        """Puts every new module wherever the old one is a child, under all its names. An activation that the
-        old layer applied for the model stays with the new one, or goes back to its place; layers that
-        multiplied with an old one do so by themselves."""
+        """Puts every new module wherever the old one is a child, under all its names. A fused activation of
+        the model moves to the new layer, or goes back to its place; layers merged with an old one are
+        separated."""
         new_of = follow(self.model, dict(self.modules))
         for old in new_of:
             for part in old.modules():
@@ -57,7 +57,7 @@ class Exchange:
         update_fast_paths(self.model)
 
     def settle(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
-        """Gives optimizers the new Parameters with their state, and lets transformers models describe
-        themselves anew. Returns notes on what could not be carried over."""
+        """Gives optimizers the new Parameters with their state, and updates the descriptions of transformers
+        models. Returns notes on state that could not be carried over."""
         notes = apply(self.swaps, optimizers)
         return notes + describe_holders(self.model, [new for _, new in self.modules])

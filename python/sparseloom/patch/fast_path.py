@@ -13,8 +13,8 @@ _SAVED = "_sparseloom_nested_tensor"
 
 
 def update_fast_paths(model: nn.Module) -> None:
-    """Turns torch's fused path off in encoders that hold sparse or masked layers, and on again where none is
-    left."""
+    """Turns torch's fused path off in encoders that hold sparse or masked layers, and on again in those that
+    hold none any more."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0 if _holds_sparse(module) else _fused_activation(module)

@@ -28,8 +28,8 @@ _OP = "fold_batchnorm_"
 
 @dataclass(repr=False)
 class Folded:
-    """The pairs (convolution, batch norm) that became one, and the batch norms behind a sparse convolution
-    that stayed, with the reason."""
+    """The pairs (convolution, batch norm) that were folded, and the batch norms after a sparse convolution
+    that were not, with the reason."""
 
     pairs: list[tuple[str, str]] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
@@ -64,13 +64,13 @@ def fold_batchnorm_(model: nn.Module, pairs: Iterable[tuple[str, str]] | None = 
     model = unwrapped(model)
     require_patchable(_OP, model)
     named = dict(model.named_modules(remove_duplicate=False))
-    given = None if pairs is None else [(conv, norm) for conv, norm in pairs]
+    given_pairs = None if pairs is None else [(conv, norm) for conv, norm in pairs]
     result, exchange = Folded(), Exchange(model)
-    for conv, norm, reason in _found(model) if given is None else [(*pair, "") for pair in given]:
+    for conv, norm, reason in _found(model) if given_pairs is None else [(*pair, "") for pair in given_pairs]:
         if absent := [name for name in (conv, norm) if name not in named]:
             raise Error(_OP, "names of modules", f"no {absent[0]}", "see model.named_modules()")
         reason = reason or _reason(named[conv], named[norm])
-        if reason and given is not None:
+        if reason and given_pairs is not None:
             raise Error(
                 _OP, "a sparse convolution and its batch norm", f"{conv}, {norm}: {reason}", "leave it out"
             )
@@ -99,7 +99,7 @@ class _Tracer(fx.Tracer):
 
 
 def _found(model: nn.Module) -> list[tuple[str, str, str]]:
-    """Returns (convolution, batch norm, why they cannot become one) for each batch norm that takes the result
+    """Returns (convolution, batch norm, why they cannot be folded) for each batch norm that takes the result
     of a sparse module."""
     try:
         graph = _Tracer().trace(model)
@@ -110,20 +110,20 @@ def _found(model: nn.Module) -> list[tuple[str, str, str]]:
     calls = [node for node in graph.nodes if node.op == "call_module"]
     module_of = {node: model.get_submodule(str(node.target)) for node in calls}
     times = Counter(module_of.values())
-    found = []
+    pairs = []
     for node, module in module_of.items():
         source: Any = node.args[0] if node.args else None
         if not isinstance(module, _BatchNorm) or source not in module_of or not is_sparse(module_of[source]):
             continue
-        before, reason = module_of[source], ""
-        if times[module] > 1 or times[before] > 1:
+        conv, reason = module_of[source], ""
+        if times[module] > 1 or times[conv] > 1:
             reason = "it or the convolution before it is called several times"
         elif len(source.users) > 1:
             reason = "something else takes the convolution's result, too"
-        elif _arguments(before, source).get("residual") is not None:
+        elif _arguments(conv, source).get("residual") is not None:
             reason = "the convolution adds a residual"
-        found.append((str(source.target), str(node.target), reason))
-    return found
+        pairs.append((str(source.target), str(node.target), reason))
+    return pairs
 
 
 def _arguments(module: nn.Module, call: fx.Node) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _arguments(module: nn.Module, call: fx.Node) -> dict[str, Any]:
 
 
 def _reason(conv: nn.Module, norm: nn.Module) -> str:
-    """Returns why two modules cannot become one; "" where they can."""
+    """Returns why two modules cannot be folded; "" if they can."""
     layer = holder_of_convolution(conv)
     if layer is None:
         return f"a {type(conv).__name__} is no sparse convolution in blocks"

@@ -25,19 +25,18 @@ def sparsified(
     model: nn.Module, patterns: Mapping[str, Recipe], fusions: Fusions = NONE
 ) -> Iterator[Callable[[], None]]:
     """Makes the dense linear layers of these names sparse, within the body and from then on. The body calls
-    what it is given when the layers have their values. Announces what changed once the body is done.
+    the function that it is given when the layers have their values. Announces the changes after the body.
 
     ``patterns`` has the names that sparse layers have in a file: a 1x1 convolution's is conv.linear,
-    and an attention's projections are attn.in_proj and attn.out_proj. ``fusions`` says what their products
-    are to do more. Raises Error, with the model untouched,
-    where the model has no such layer or one that sparsify_ would not take. Puts the dense modules back where
-    the body raises.
+    and an attention's projections are attn.in_proj and attn.out_proj. ``fusions`` lists their fused
+    activations and merged products. Raises Error, with the model untouched, if the model has no such layer or
+    one that sparsify_ would refuse. Restores the dense modules if the body raises.
     """
     require_patchable("load", model)
     if not patterns:
         yield lambda: None
         return
-    before, result = parameter_count(model), Patched()
+    count_before, result = parameter_count(model), Patched()
     choices, _ = choose(model, _by_site(model, patterns), strict=True)
     exchange = Exchange(model)
 
@@ -50,7 +49,7 @@ def sparsified(
         result.changed = fused(exchange, choices, layers, result.changed, fusions)
         result.became = kinds_of(result.changed)
         yield settle
-        result.parameters = before, parameter_count(model)
+        result.parameters = count_before, parameter_count(model)
     announce(result)
 
 
@@ -61,17 +60,17 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def _by_site(model: nn.Module, patterns: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """Returns the recipes as sparsify_ takes them. A shared module has several names in the file, but one
-    recipe."""
-    left = dict(patterns)
-    found: dict[str, Recipe] = {}
+    """Returns the recipes keyed by regex, as sparsify_ takes them. A shared module has several names in the
+    file, but one recipe."""
+    remaining = dict(patterns)
+    recipes: dict[str, Recipe] = {}
     for site in survey(model).sites:
         names = [joined(name, site.form.inside) for name in site.names]
-        mine = [left.pop(name) for name in names if name in left]
-        if mine:
-            found[re.escape(site.name)] = mine[0]
-    if left:
-        listed = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
+        own_recipes = [remaining.pop(name) for name in names if name in remaining]
+        if own_recipes:
+            recipes[re.escape(site.name)] = own_recipes[0]
+    if remaining:
+        listed = ", ".join(sorted(remaining)[:5]) + (", ..." if len(remaining) > 5 else "")
         remedy = "load into a model of the class that was saved"
         raise Error(
             "load",
@@ -79,4 +78,4 @@ def _by_site(model: nn.Module, patterns: Mapping[str, Recipe]) -> dict[str, Reci
             f"none for {listed}",
             remedy,
         )
-    return found
+    return recipes

@@ -1,5 +1,5 @@
-"""fuse_ lets sparse layers apply the activations behind them, where the forward of the module around both
-proves that nothing else sees what lies in between."""
+"""fuse_ lets sparse layers apply the activations that follow them, if the forward of the module around both
+proves that nothing else uses the layer's result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .exchange import Exchange
 from .sources import mentioned
 from .traced import Forwards
 
-#: Functions that the products have, by what they are called.
+#: Functions that the products can fuse -> their names in reports.
 _FUNCTIONS: dict[Any, str] = {
     F.relu: "F.relu", F.relu_: "F.relu_", torch.relu: "torch.relu", torch.relu_: "torch.relu_",
     F.gelu: "F.gelu", F.silu: "F.silu",
@@ -33,7 +33,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Behind(NamedTuple):
-    """The activation behind a layer that it applies now, or why the one behind it stayed; both "" where none
+    """The activation after a layer that the layer applies now, or why it was not fused; both "" if none
     follows."""
 
     fused: str = ""
@@ -41,8 +41,8 @@ class Behind(NamedTuple):
 
 
 class New(NamedTuple):
-    """A sparse module of a model, the layer in it that has its values, and why that layer is to apply no
-    activation, "" for nothing."""
+    """A sparse module of a model, the layer in it that has its values, and why that layer must not apply an
+    activation ("": it may)."""
 
     module: nn.Module
     layer: Any
@@ -50,42 +50,42 @@ class New(NamedTuple):
 
 
 def takes_activation(module: nn.Module, layer: Any) -> bool:
-    """Returns whether the result of a sparse module is that of its layer, which may apply an activation when
-    it trains under no mask."""
-    own = module is layer or holder_of_convolution(module) is layer
-    ours = type(layer).__module__.startswith("sparseloom.")  # another's forward may not look at it
-    return own and ours and (isinstance(layer, MaskedLinear) or hasattr(layer, "activation"))
+    """Returns whether the result of a sparse module is that of its layer, and whether the layer can have an
+    activation."""
+    is_result = module is layer or holder_of_convolution(module) is layer
+    ours = type(layer).__module__.startswith("sparseloom.")  # a foreign forward may ignore the attribute
+    return is_result and ours and (isinstance(layer, MaskedLinear) or hasattr(layer, "activation"))
 
 
 def fuse_(model: nn.Module, layers: Sequence[New]) -> list[Behind]:
-    """Lets each layer apply the activation that follows it where that is proven to be the same, and puts a
-    ``Fused`` in the activation's place. Returns what became of each."""
-    search, exchange, found = _Search(model), Exchange(model), list[Behind]()
+    """Lets each layer apply the activation that follows it if the result is proven to be the same, and puts a
+    ``Fused`` in the activation's place. Returns the outcome for each layer."""
+    search, exchange, outcomes = _Search(model), Exchange(model), list[Behind]()
     for new in layers:
-        behind, activation, name = search.behind(new)
-        found.append(behind)
+        outcome, activation, name = search.behind(new)
+        outcomes.append(outcome)
         if activation is not None:
-            new.layer.activation = behind.fused
+            new.layer.activation = outcome.fused
             exchange.modules.append((activation, Fused(activation, new.layer, name)))
     if exchange.modules:
         exchange.put()
-    return found
+    return outcomes
 
 
 def fuse_named_(model: nn.Module, names: Collection[str]) -> None:
     """Does what ``fuse_`` does for the layers of a model that have these names, as ``names_of_fused`` gives
     them."""
-    found: dict[int, New] = {}
-    for each in sparse_layers(model):
-        module: Any = each.module
-        if each.matched in names and takes_activation(module, each.weight.owner):
-            found[id(module)] = New(module, each.weight.owner)
-    fuse_(model, list(found.values()))
+    new_modules: dict[int, New] = {}
+    for layer in sparse_layers(model):
+        module: Any = layer.module
+        if layer.matched in names and takes_activation(module, layer.weight.owner):
+            new_modules[id(module)] = New(module, layer.weight.owner)
+    fuse_(model, list(new_modules.values()))
 
 
 @dataclass
 class _Call:
-    """One call of a layer in a forward, and what takes its result."""
+    """One call of a layer in a forward, and the nodes that use its result."""
 
     graph: fx.Graph
     node: fx.Node
@@ -97,7 +97,7 @@ class _Call:
 
 @dataclass
 class _Search:
-    """Looks for the activations behind layers."""
+    """Looks for the activations that follow layers."""
 
     model: nn.Module
     names: dict[nn.Module, list[str]] = field(default_factory=dict)
@@ -110,19 +110,19 @@ class _Search:
             self.names.setdefault(module, []).append(name)
 
     def behind(self, new: New) -> tuple[Behind, nn.Module | None, str]:
-        """Returns what lies behind a layer; where it may be fused also the activation, and the layer's name
-        seen from the module whose forward calls both."""
+        """Returns the outcome for the activation after a layer; if it can be fused, also the activation, and
+        the layer's name relative to the module whose forward calls both."""
         nothing = Behind(), None, ""
         name = self.names[new.module][0]
         if (around := self.forwards.around(name)) is None:
             return nothing
-        owner, own = around
-        near = any(map(self.is_activation, _own_parts(owner)))
-        if not near and mentioned(owner).isdisjoint(_CALLED):
+        owner, path = around
+        has_activation = any(map(self.is_activation, _own_parts(owner)))
+        if not has_activation and mentioned(owner).isdisjoint(_CALLED):
             return nothing  # which saves tracing it
         graphs = self.forwards.of(owner)
         if isinstance(graphs, str):
-            return (Behind(reason=graphs), None, "") if near else nothing
+            return (Behind(reason=graphs), None, "") if has_activation else nothing
         calls = [
             _Call(graph, node)
             for graph in graphs
@@ -142,11 +142,11 @@ class _Search:
             or self._elsewhere(new.module, "it")
             or self._elsewhere(activation, "its activation")
             or _not_alone(owner, graphs, calls, activation)
-            or self.forwards.unproven(name[: -len(own) - 1], [own, str(followers[0].target)])
+            or self.forwards.unproven(name[: -len(path) - 1], [path, str(followers[0].target)])
         )
         if reason:
             return Behind(reason=reason), None, ""
-        return Behind(self._known[activation][1]), activation, own
+        return Behind(self._known[activation][1]), activation, path
 
     def is_activation(self, module: nn.Module) -> bool:
         if module not in self._known:
@@ -154,7 +154,7 @@ class _Search:
         return self._known[module][0]
 
     def _name(self, owner: nn.Module, node: fx.Node) -> str:
-        """Returns what an activation is called; "" for any other node."""
+        """Returns the name of an activation; "" for any other node."""
         if (module := _called(owner, node)) is not None:
             return type(module).__name__ if self.is_activation(module) else ""
         if node.op == "call_method":
@@ -193,15 +193,15 @@ def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
 def _not_alone(
     owner: nn.Module, graphs: Sequence[fx.Graph], calls: Sequence[_Call], activation: nn.Module
 ) -> str:
-    """Returns why a layer's result is not the only thing that the activation takes, and the activation the
-    only thing that takes it."""
+    """Returns why a layer and an activation are not an exclusive pair: the activation has another input, or
+    the layer's result another user; "" if they are."""
     follows = [sum(_called(owner, node) is activation for node in graph.nodes) for graph in graphs]
-    if (most := max(Counter(id(call.graph) for call in calls).values())) > 1:
-        return f"it is called {most} times"
+    if (count := max(Counter(id(call.graph) for call in calls).values())) > 1:
+        return f"it is called {count} times"
     if any(len(call.users) > 1 for call in calls):
         return "something else takes its result, too"
-    if (most := max(follows)) > 1:
-        return f"its activation is called {most} times"
+    if (count := max(follows)) > 1:
+        return f"its activation is called {count} times"
     alone = all(
         _called(owner, user) is activation and user.args == (call.node,) and not user.kwargs
         for call in calls

@@ -1,4 +1,4 @@
-"""InLayout: puts a chosen layer's weight into a layout of sparseloom.layouts."""
+"""InLayout: the recipe for layers whose weight lies in a layout of sparseloom.layouts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class InLayout(Recipe):
     def _target(self, method: Method) -> float | None:
         """Returns the density that the method aims at. Raises Error for one that cannot choose what the
         layout stores."""
-        op, known = "InLayout", set[str]()
+        op, known_options = "InLayout", set[str]()
         n_of_m = (2, 4) if self.layout.name == "semi24" else None
         if not method.gradient.dense_master:
             got, remedy = type(method.gradient).__name__, "pass gradient=gradients.Masked()"
@@ -76,21 +76,21 @@ class InLayout(Recipe):
             got, remedy = "nmg", 'no method shares its patterns among rows: pass "nm" and select.NM'
             raise Error(op, "a layout whose elements a method can choose", got, remedy)
         if self.layout.name == "nm":
-            n_of_m, known = (self.options.get("n", 2), self.options.get("m", 4)), {"n", "m"}
-            if not all(type(each) is int for each in n_of_m) or not 0 < n_of_m[0] < n_of_m[1]:
+            n_of_m, known_options = (self.options.get("n", 2), self.options.get("m", 4)), {"n", "m"}
+            if not all(type(number) is int for number in n_of_m) or not 0 < n_of_m[0] < n_of_m[1]:
                 got, remedy = f"n={n_of_m[0]!r}, m={n_of_m[1]!r}", "pass n=2, m=4, for example"
                 raise Error(op, "whole numbers 0 < n < m", got, remedy)
         elif n_of_m is None:
-            known = {"density"}
-        if extra := self.options.keys() - known:
-            got, expected = ", ".join(sorted(extra)), ", ".join(sorted(known)) or "no option"
+            known_options = {"density"}
+        if extra := self.options.keys() - known_options:
+            got, expected = ", ".join(sorted(extra)), ", ".join(sorted(known_options)) or "no option"
             raise Error(op, f"{expected} beside a method", got, "the method chooses what is stored")
         if n_of_m is not None:
             if method.select != NM(n_of_m[1]):
                 expected = f"select=select.NM({n_of_m[1]}), since {self.layout.name} stores n of each m"
                 raise Error(op, expected, repr(method.select), "see docs/methods.md")
             density: float | None = n_of_m[0] / n_of_m[1]
-            self.options = {"n": n_of_m[0], "m": n_of_m[1]} if known else {}
+            self.options = {"n": n_of_m[0], "m": n_of_m[1]} if known_options else {}
         else:
             density, self.options = self.options.get("density"), {}
         method.require_target(density)
@@ -99,15 +99,15 @@ class InLayout(Recipe):
     def __repr__(self) -> str:
         if self.method is not None:
             return f"InLayout({self.layout.name!r}, method={self.method!r}, density={self.density})"
-        told = [repr(self.layout.name), *(f"{name}={value!r}" for name, value in self.options.items())]
-        return f"InLayout({', '.join(told)})"
+        arguments = [repr(self.layout.name), *(f"{name}={value!r}" for name, value in self.options.items())]
+        return f"InLayout({', '.join(arguments)})"
 
     def trained(self) -> tuple[Method, float | None] | None:
         return None if self.method is None else (self.method, self.density)
 
     def refusal(self, site: Site) -> str:
-        if self.method is not None and (why := refusal_of_master(site)):
-            return why
+        if self.method is not None and (reason := refusal_of_master(site)):
+            return reason
         if not site.form.in_any_layout:
             return f"a {site.kind} has no layer for the layout {self.layout.name}"
         if site.parameter.is_meta:
@@ -142,7 +142,7 @@ class InLayout(Recipe):
 
 @dataclass(frozen=True)
 class Stored(Recipe, Chosen):
-    """An index and its values: of a weight, or those of a file that is read afterwards."""
+    """An index and its values: those of a weight, or those of a file that is read afterwards."""
 
     layer: ClassVar[str] = "SparseLinear"
 
@@ -170,8 +170,8 @@ class Stored(Recipe, Chosen):
 
 @dataclass(frozen=True)
 class Anywhere(Chosen):
-    """A layer of a layout that has ``anywhere``, a class method which makes an index of these options; what
-    is read afterwards says which elements are stored."""
+    """A placeholder in a layout with ``anywhere``, a class method that makes an index from these options; the
+    file that is read afterwards brings the stored elements."""
 
     layout: Any
     options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Says how much of a dense weight a sparse layer kept."""
+"""Computes how much of a dense weight a sparse layer kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..nn.semi24.semi_structured import is_torchs
 from .forms import Site
 from .result import Change
 
-#: Sums in fp64 of the same numbers in another order differ by less.
+#: fp64 sums of the same numbers in different orders differ by less.
 _ROUNDING = 1e-9
 
 
@@ -26,8 +26,8 @@ def magnitude_of(site: Site) -> float | None:
 
 
 def with_kept(change: Change, whole: float | None, layer: Any) -> Change:
-    """Returns the change with the share of the weight's sum |w|, ``whole``, that the layer stores, and the
-    number of blocks that store zeros alone."""
+    """Returns the change with the share of the weight's sum of |w|, ``whole``, that the layer stores, and the
+    number of stored blocks that are all zero."""
     if whole is None:
         return change
     masked = isinstance(layer, MaskedLinear)

@@ -1,4 +1,4 @@
-"""Masters: what sparsify_ makes of a layer whose method trains a dense weight, and the run of the methods."""
+"""Masters: the masked layers that sparsify_ makes for methods with a dense weight, and the methods' run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Master(Chosen):
-    """A MaskedLinear that keeps the layer's own Parameter. ``start`` is None where all blocks are kept at
-    first. Blocks of 1 x 1 are single elements, which ``pack`` stores in ``layout`` with those options."""
+    """A MaskedLinear that keeps the layer's own Parameter. ``start`` is None if all blocks are kept at first.
+    Blocks of 1 x 1 are single elements, which ``pack`` stores in ``layout`` with those options."""
 
     method: Method
     block: tuple[int, int]
@@ -82,19 +82,19 @@ class MaskLater(Recipe, Chosen):
         return _over(site, self.block, self.layout, self.options)
 
 
-def mask_later(op: str, told: Mapping[str, Any], name: str = "a masked layer") -> MaskLater:
-    """Returns how to make a layer that was saved before ``pack_``, by its ``stored_as``. Raises Error for one
-    whose gate only its method can make."""
-    if "gate" in told:
+def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked layer") -> MaskLater:
+    """Returns the recipe for a layer that was saved before ``pack_``, from its ``stored_as``. Raises Error
+    for one with a gate, which only its method can make."""
+    if "gate" in description:
         remedy = "sparsify_ the model with the method that it had, and load into that"
-        raise Error(op, f"{name} without a gate", f"a {told['gate']}, saved before pack_", remedy)
+        raise Error(op, f"{name} without a gate", f"a {description['gate']}, saved before pack_", remedy)
     try:
-        block = block_shape(op, tuple(told["block"]))
+        block = block_shape(op, tuple(description["block"]))
         if block != (1, 1):
             return MaskLater(block)
-        known = ("layout", "block", "elements", "in_features", "out_features")
-        options = {key: value for key, value in told.items() if key not in known}
-        return MaskLater(block, layouts.get(told["elements"]), options)
+        index_keys = ("layout", "block", "elements", "in_features", "out_features")
+        options = {key: value for key, value in description.items() if key not in index_keys}
+        return MaskLater(block, layouts.get(description["elements"]), options)
     except (KeyError, TypeError) as error:
         remedy = "save the model again, or take an undamaged copy"
         raise Error(op, f"the block of {name}", f"none ({error!r})", remedy) from error
@@ -117,23 +117,23 @@ def _over(
 
 
 def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Change:
-    """Returns the report of a layer that trains a dense weight under a mask: its parameters stay, and those
-    of its gate come on top."""
+    """Returns the report of a layer that trains a dense weight under a mask: its parameters stay, and its
+    gate adds more."""
     elements = layer.block == (1, 1)
-    kept, cells = int(layer.mask.sum()), max(1, layer.mask.numel())
-    more = 0 if layer.bias is None else layer.bias.numel()
-    before = layer.weight.numel() + more
-    after = sum(parameter.numel() for parameter in layer.parameters())
+    stored, cells = int(layer.mask.sum()), max(1, layer.mask.numel())
+    bias_size = 0 if layer.bias is None else layer.bias.numel()
+    dense_size = layer.weight.numel() + bias_size
+    size = sum(parameter.numel() for parameter in layer.parameters())
     shape = (layer.out_features, layer.in_features)
-    block, blocks = (None, 0) if elements else (layer.block, kept)
-    return Change(tuple(names), kind, shape, block, kept / cells, blocks, (before, after), "masked")
+    block, blocks = (None, 0) if elements else (layer.block, stored)
+    return Change(tuple(names), kind, shape, block, stored / cells, blocks, (dense_size, size), "masked")
 
 
 def refusal_of_master(site: Site) -> str:
     """Returns why a weight cannot train under a mask; "" when it can."""
     if site.form.layers.masked is None:
-        other = "" if site.form.cannot_move(False) else ": choose a method with gradient=Stored()"
-        return f"its kind has no masked layer{other}"
+        remedy = "" if site.form.cannot_move(False) else ": choose a method with gradient=Stored()"
+        return f"its kind has no masked layer{remedy}"
     if site.holder[1] == "original":
         return "torch.ao.pruning masks its weight: call its squash_mask first"
     if is_sparse_matrix(site.parameter):
@@ -142,23 +142,23 @@ def refusal_of_master(site: Site) -> str:
 
 
 def run_of(
-    made: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer] | None
+    layers: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer] | None
 ) -> Run:
-    """Returns the run of the methods of (name, layer, density, method). Trained scores join
-    the optimizer that has the layer's weight; None says that optimizers are not known yet."""
+    """Returns the run of the methods of (name, layer, density, method). Trained scores are added to the
+    optimizer that has the layer's weight; None: the optimizers are not known yet."""
     from ..nn.held.driven import MaskedWeight, StoredWeight
     from ..sparsify.run import Run
 
     groups: dict[int, tuple[Method, list[Held]]] = {}
-    for name, layer, density, method in made:
+    for name, layer, density, method in layers:
         target = method.require_target(density, getattr(layer, "capacity", None) is not None)
         if isinstance(layer, MaskedLinear):
             _admit(layer, method, optimizers or ())
-            held: Held = MaskedWeight(name, layer, target, method.gradient.keeps_pruned)
+            held_weight: Held = MaskedWeight(name, layer, target, method.gradient.keeps_pruned)
         else:
             (weight,) = layer.sparse_weights().values()
-            held = StoredWeight(name, weight, target)
-        groups.setdefault(id(method), (method, []))[1].append(held)
+            held_weight = StoredWeight(name, weight, target)
+        groups.setdefault(id(method), (method, []))[1].append(held_weight)
     return Run(list(groups.values()), optimizers)
 
 
@@ -168,11 +168,11 @@ def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer])
         return
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            if any(each is layer.weight for each in group["params"]):
-                own: dict[str, Any] = {"params": scores}
-                own |= {"weight_decay": 0.0} if "weight_decay" in group else {}
-                own |= {"lr": group["lr"] if method.gradient.lr is None else method.gradient.lr}
-                optimizer.add_param_group(own)
+            if any(parameter is layer.weight for parameter in group["params"]):
+                param_group: dict[str, Any] = {"params": scores}
+                param_group |= {"weight_decay": 0.0} if "weight_decay" in group else {}
+                param_group |= {"lr": group["lr"] if method.gradient.lr is None else method.gradient.lr}
+                optimizer.add_param_group(param_group)
                 return
 
 
@@ -196,7 +196,5 @@ def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Opti
     if not owners:
         raise Error(op, "a model with block-sparse weights", "none", "call sparsify_ first")
     by_gradient = method.regrow is not None and method.regrow.needs_gradient
-    weights = [
-        StoredWeight(each.name, each.weight, each.weight.density, by_gradient) for each in owners.values()
-    ]
+    weights = [StoredWeight(s.name, s.weight, s.weight.density, by_gradient) for s in owners.values()]
     return Run([(method, weights)], optimizer)

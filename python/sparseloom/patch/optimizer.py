@@ -1,8 +1,8 @@
-"""Handles the optimizers of a patched model: they are pointed to the new Parameters with their state, or
-stopped at the next step.
+"""Handles the optimizers of a patched model: they get the new Parameters with their state, or their next step
+raises Error.
 
 An optimizer that still holds a replaced Parameter would go on silently: that Parameter gets no gradient any
-more, and the one in its place is never updated.
+more, and its replacement is never updated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .. import ops
 from ..errors import Error
 
 _LOG = logging.getLogger("sparseloom")
-#: id -> Parameter that was replaced, as long as anything still holds it. Empty in a program that makes its
-#: optimizer after patching.
+#: id -> replaced Parameter, as long as anything still holds it. Empty in a program that makes its optimizer
+#: after patching.
 _replaced: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 _hooked = False
 
 
 @dataclass(frozen=True)
 class Swap:
-    """A Parameter and the one that took its place. ``carry`` converts a tensor of the old one's shape to the
-    new one's."""
+    """A Parameter and its replacement. ``carry`` converts a tensor of the old one's shape to the new
+    one's."""
 
     name: str
     old: nn.Parameter
@@ -53,19 +53,19 @@ def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
 
 
 def forget(swaps: Sequence[Swap]) -> None:
-    """Lets optimizers hold the old Parameters again, where the exchange was taken back."""
+    """Lets optimizers hold the old Parameters again, after the exchange was undone."""
     for swap in swaps:
         _replaced.pop(id(swap.old), None)
 
 
-def leave(gone: Sequence[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
-    """Takes parameters out of the optimizers; a group that held nothing else stays, empty."""
-    ids = {id(each) for each in gone}
+def leave(removed: Sequence[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
+    """Removes parameters from the optimizers; a group that held nothing else stays, empty."""
+    ids = {id(parameter) for parameter in removed}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["params"] = [each for each in group["params"] if id(each) not in ids]
-        for each in gone:
-            optimizer.state.pop(each, None)
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+        for parameter in removed:
+            optimizer.state.pop(parameter, None)
 
 
 def _repoint(optimizer: Optimizer, swaps: Sequence[Swap]) -> list[str]:

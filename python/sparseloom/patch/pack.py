@@ -1,4 +1,4 @@
-"""pack_ ends methods: what trains under a mask becomes block-sparse, in place."""
+"""pack_ ends methods: layers that train under a mask become sparse, in place."""
 
 from __future__ import annotations
 
@@ -49,35 +49,36 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
     for run in _runs([*masked, *moving]):
         run.warn_of_unused()
-    before, exchange, result = parameter_count(model), Exchange(model), Patched()
+    count_before, exchange, result = parameter_count(model), Exchange(model), Patched()
     with exchange.whole(optimizers, written=moving):
         for layer, names in masked.items():
             packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
             _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), names, None)
-        for each, names in gated.items():
-            (stored,) = each.sparse_weights().values()
-            _exchange(exchange, result, each, each.pack(), stored.owner.values, names, stored)
+        for module, names in gated.items():
+            (stored,) = module.sparse_weights().values()
+            _exchange(exchange, result, module, module.pack(), stored.owner.values, names, stored)
         exchange.put()
         result.notes = exchange.settle(optimizers)
-        held = [*(layer.gate for layer in masked), *(each.gate for each in gated)]
-        leave([each for gate in held if gate is not None for each in gate.parameters()], optimizers)
+        gates = [*(layer.gate for layer in masked), *(module.gate for module in gated)]
+        scores = [parameter for gate in gates if gate is not None for parameter in gate.parameters()]
+        leave(scores, optimizers)
         for owner in moving:
             _release(owner, optimizers)
         if moving:
-            told = ", ".join(
+            moved = ", ".join(
                 f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
             )
             layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
-            result.notes.append(f"{layers} the blocks that they have moved to: {told}")
+            result.notes.append(f"{layers} the blocks that they have moved to: {moved}")
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)
-        result.parameters = before, parameter_count(model)
+        result.parameters = count_before, parameter_count(model)
     announce(result)
     return result
 
 
 def _carry(weight: SparseWeight, stored: SparseWeight | None) -> Callable[[Tensor], Tensor]:
-    """``stored``: how the old Parameter lies; None for a dense one."""
+    """Returns ``Swap.carry``. ``stored``: the old sparse weight; None if the old Parameter is dense."""
 
     def carry(like_weight: Tensor) -> Tensor:
         return weight.packed(like_weight if stored is None else stored.unpacked(like_weight))
@@ -94,7 +95,7 @@ def _exchange(
     names: list[str],
     stored: SparseWeight | None,
 ) -> None:
-    """Notes that ``new`` is to take the place of ``old``, and its values that of ``weight``."""
+    """Adds the replacement of ``old`` by ``new``, and of ``weight`` by its values, to the exchange."""
     (packed,) = new.sparse_weights().values()
     vars(new.values).update(vars(weight))
     exchange.modules.append((old, new))
@@ -104,18 +105,18 @@ def _exchange(
 
 def _driven(model: nn.Module) -> dict[Any, list[str]]:
     """Returns the modules whose stored blocks a method moves, each with the names of its weight."""
-    found: dict[Any, list[str]] = {}
+    names_of: dict[Any, list[str]] = {}
     for layer in sparse_layers(model):
         if any(isinstance(hook, Watch) for hook in layer.weight.owner._forward_hooks.values()):
-            found.setdefault(layer.weight.owner, []).append(layer.matched)
-    return found
+            names_of.setdefault(layer.weight.owner, []).append(layer.matched)
+    return names_of
 
 
 def _runs(layers: Iterable[nn.Module]) -> list[Run]:
     """Returns the runs that drive these layers."""
     hooks = [hook for layer in layers for hook in layer._forward_hooks.values()]
-    helds = [hook.held for hook in hooks if isinstance(hook, Watch) and hook.held is not None]
-    return list({id(held.run): held.run for held in helds}.values())
+    held_weights = [hook.held for hook in hooks if isinstance(hook, Watch) and hook.held is not None]
+    return list({id(weight.run): weight.run for weight in held_weights}.values())
 
 
 def _release(owner: Any, optimizers: Sequence[Optimizer]) -> None:

@@ -1,4 +1,4 @@
-"""Recipe: what sparsify_ takes for a regex, such as BlockSparse(...) and Semi24(...)."""
+"""Recipe: the base class of what sparsify_ takes for a regex, such as BlockSparse(...) and Semi24(...)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(ABC):
-    """Says what a chosen layer becomes. Everything is asked before anything in the model changes."""
+    """Says what a chosen layer becomes. All its methods are called before anything in the model changes."""
 
     #: The class to make one layer with, for error texts.
     layer: ClassVar[str]
@@ -25,11 +25,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def chosen(self, site: Site, generator: torch.Generator | None) -> Chosen:
-        """Returns what is stored of a weight."""
+        """Returns the part of a weight that is stored."""
 
     def trained(self) -> tuple[Method, float | None] | None:
-        """Returns the method that changes the weight in training, and the density that it aims at; None where
-        what is stored stays."""
+        """Returns the method that changes the weight in training, and its target density; None if the stored
+        elements stay the same."""
         return None
 
     def generator(self) -> torch.Generator | None:
@@ -39,7 +39,7 @@ class Recipe(ABC):
 
 
 class Chosen(ABC):
-    """What is stored of one weight, while the weight is still dense."""
+    """The part of one weight that will be stored, while the weight is still dense."""
 
     def no_copy(self, site: Site) -> str:
         """Returns why the layer can keep no dense copy of its weight; "" when it can."""
@@ -47,5 +47,5 @@ class Chosen(ABC):
 
     @abstractmethod
     def made(self, site: Site, strict: bool, dense_copy: bool | Literal["auto"]) -> Any:
-        """Returns the layer, without bias, with what is stored of the weight. ``strict`` and ``dense_copy``
+        """Returns the layer, without bias, with the stored part of the weight. ``strict`` and ``dense_copy``
         are those of sparsify_."""

@@ -17,8 +17,8 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part o
 
 @dataclass(frozen=True)
 class Change:
-    """One layer that changed. ``names`` are all its names in the model; ``parameters`` counts (before,
-    after)."""
+    """One layer that changed. ``names`` are all its names in the model; ``parameters`` are its counts
+    (before, after)."""
 
     names: tuple[str, ...]
     kind: str
@@ -28,13 +28,13 @@ class Change:
     blocks: int  # stored blocks; 0 without
     parameters: tuple[int, int]
     layout: str = "bsr"  # of the sparse weight
-    #: The sum of |w| of what is stored over that of the dense weight; None where no weight was looked at (one
-    #: without values, or with NaN or Inf; a layer that was read from a file, or became dense).
+    #: The sum of |w| over the stored elements, divided by that of the dense weight; None if it was not
+    #: computed (a weight without values, or with NaN or Inf; a layer from a file, or one that became dense).
     kept: float | None = None
     zero_blocks: int = 0  # stored blocks that were all zero in the dense weight
-    activation: str = ""  # that of the model which the layer applies now
-    unfused: str = ""  # why the activation behind the layer stayed; "" where none follows
-    merged: tuple[str, ...] = ()  # the layers that read the same x, with which it multiplies
+    activation: str = ""  # the model's activation that the layer applies now
+    unfused: str = ""  # why the activation after the layer was not fused; "" if none follows
+    merged: tuple[str, ...] = ()  # the other layers in the same merged product
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Patched:
     parameters: tuple[int, int] = (0, 0)  # of the model, before and after
     became: str = "block-sparse"
     notes: list[str] = field(default_factory=list)
-    run: Run | None = None  # of the methods that were asked for
+    run: Run | None = None  # the run of the recipes' methods
 
     @property
     def method(self) -> Run:
-        """The run of the methods that were asked for. Raises Error where none was."""
+        """The run of the recipes' methods. Raises Error if no recipe has one."""
         if self.run is None:
             remedy = "pass BlockSparse(method=...)"
             raise Error("sparsify_", "a pattern with a method", "none", remedy)
@@ -68,9 +68,9 @@ class Patched:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
-        found = asdict(replace(self, run=None))
-        del found["run"]
-        return found
+        data = asdict(replace(self, run=None))
+        del data["run"]
+        return data
 
     def __repr__(self) -> str:
         # one line, because sparsify_ has already printed the table when a notebook shows this
@@ -116,9 +116,9 @@ def _row(change: Change) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    """Returns a share in percent. What lost anything is not 100 %."""
-    told = f"{share:.1%}".replace("%", " %")
-    return "above 99.9 %" if told == "100.0 %" and share < 1 else told
+    """Returns a share in percent. A share below 1 is never shown as 100 %."""
+    percent = f"{share:.1%}".replace("%", " %")
+    return "above 99.9 %" if percent == "100.0 %" and share < 1 else percent
 
 
 def _folded(names: list[str]) -> list[str]:
@@ -126,9 +126,9 @@ def _folded(names: list[str]) -> list[str]:
     list of a deep model would be unreadable otherwise."""
     groups: dict[str, list[int | None]] = {}
     for name in names:
-        found = _NUMBER.findall(name)
-        key = _NUMBER.sub("{}", name) if len(found) == 1 and "{" not in name else name
-        groups.setdefault(key, []).append(int(found[0]) if key != name else None)
+        numbers_in = _NUMBER.findall(name)
+        key = _NUMBER.sub("{}", name) if len(numbers_in) == 1 and "{" not in name else name
+        groups.setdefault(key, []).append(int(numbers_in[0]) if key != name else None)
     folded = []
     for key, members in groups.items():
         numbers = sorted(number for number in members if number is not None)

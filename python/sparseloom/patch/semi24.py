@@ -1,4 +1,4 @@
-"""Semi24: makes a chosen layer 2:4."""
+"""Semi24: the recipe for 2:4 layers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the source of a module's class says of the module's parts: how often its methods use them, in calls
-that no trace of one forward shows."""
+"""Reads from the source of a module's class how often its methods use the module's parts, also in calls that
+a trace of one forward does not show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch import nn
 
 @dataclass
 class Source:
-    """How the methods of a class use some attributes of their object, and of others."""
+    """How the methods of a class use some attributes of ``self``, and of other objects."""
 
-    uses: Counter[str] = field(default_factory=Counter)  # as values: not to look at a part of them
-    calls: Counter[str] = field(default_factory=Counter)  # of these, those that call them
-    methods: Counter[str] = field(default_factory=Counter)  # how many methods do
-    inside: set[str] = field(default_factory=set)  # of other objects, and called
+    uses: Counter[str] = field(default_factory=Counter)  # uses as a value, not to look up an attribute of it
+    calls: Counter[str] = field(default_factory=Counter)  # those of the uses that are calls
+    methods: Counter[str] = field(default_factory=Counter)  # the number of methods with such a use
+    inside: set[str] = field(default_factory=set)  # attributes of other objects that are called
 
 
 def mentioned(module: nn.Module) -> set[str]:
@@ -32,9 +32,9 @@ def mentioned(module: nn.Module) -> set[str]:
 
 
 def read(cls: type, names: set[str]) -> Source | None:
-    """Returns how the methods of a class, those of torch's own bases and __init__ left out, use attributes of
-    these names. Returns None where there is no source."""
-    found = Source()
+    """Returns how the methods of a class use attributes of these names, without __init__ and the methods of
+    torch's base classes. Returns None if there is no source."""
+    source = Source()
     for function, mentions in functions_of(cls):  # type: ignore[arg-type]
         if names.isdisjoint(mentions):
             continue
@@ -42,74 +42,78 @@ def read(cls: type, names: set[str]) -> Source | None:
             tree = tree_of(function)
         except (OSError, TypeError, SyntaxError):
             return None
-        _count(tree, function, names, found)
-    return found
+        _count(tree, function, names, source)
+    return source
 
 
 def handed_on(module: nn.Module) -> set[str]:
-    """Returns the arguments of a module's forward with which it does nothing but hand them to its children.
-    Raises OSError where there is no source."""
+    """Returns the arguments that a module's forward only hands to its children. Raises OSError if there is no
+    source."""
     function = inspect.unwrap(type(module).forward)
-    nodes, given = list(ast.walk(tree_of(function))), set[int]()
-    own = next(iter(function.__code__.co_varnames), "")
+    nodes, handed_ids = list(ast.walk(tree_of(function))), set[int]()
+    self_name = next(iter(function.__code__.co_varnames), "")
     for call in (node for node in nodes if isinstance(node, ast.Call)):
-        child = call.func.attr if isinstance(call.func, ast.Attribute) and _root(call.func) == own else ""
+        child = (
+            call.func.attr if isinstance(call.func, ast.Attribute) and _root(call.func) == self_name else ""
+        )
         if module._modules.get(child) is not None and isinstance(call.func.value, ast.Name):  # type: ignore[attr-defined]
-            handed = [*call.args, *(each.value for each in call.keywords)]
-            given |= {id(each.value if isinstance(each, ast.Starred) else each) for each in handed}
-    used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in given}
+            handed = [*call.args, *(argument.value for argument in call.keywords)]
+            handed_ids |= {
+                id(argument.value if isinstance(argument, ast.Starred) else argument) for argument in handed
+            }
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in handed_ids}
     return set(inspect.signature(module.forward).parameters) - used
 
 
 @cache
 def tree_of(function: Any) -> ast.AST:
-    """Returns the syntax tree of a function. Raises OSError where there is no source."""
+    """Returns the syntax tree of a function. Raises OSError if there is no source."""
     return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
 @cache
 def functions_of(cls: type) -> list[tuple[Any, set[str]]]:
-    """Returns the functions of a class and of its bases, each with the names that it looks up; of overridden
-    ones those alone that ``super`` can call."""
-    hidden, found = {"__init__"}, list[tuple[Any, set[str]]]()
+    """Returns the functions of a class and of its bases, each with the names that it looks up; overridden
+    functions only if ``super`` can call them."""
+    hidden, functions = {"__init__"}, list[tuple[Any, set[str]]]()
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] in ("torch", "builtins", "typing", "abc"):
             continue
-        for name, each in vars(base).items():
-            inner = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        for name, member in vars(base).items():
+            inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             inner = inspect.unwrap(inner) if callable(inner) else inner
             if inspect.isfunction(inner) and name not in hidden:
-                names = {each for code in _codes(inner.__code__) for each in code.co_names}
+                names = {used for code in _codes(inner.__code__) for used in code.co_names}
                 if "super" not in names:
                     hidden.add(name)
-                found.append((inner, names))
-    return found
+                functions.append((inner, names))
+    return functions
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yields the code of a function and of those that it defines."""
     yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
-def _count(tree: ast.AST, function: Any, names: set[str], found: Source) -> None:
-    own = next(iter(function.__code__.co_varnames), "")
+def _count(tree: ast.AST, function: Any, names: set[str], source: Source) -> None:
+    self_name = next(iter(function.__code__.co_varnames), "")
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     looked_at = {id(node.value) for node in attributes if node.attr not in ("forward", "__call__")}
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    mine = set[str]()
+    own_uses = set[str]()
     for node in (node for node in attributes if node.attr in names):
-        of_self = isinstance(node.value, ast.Name) and node.value.id == own
+        of_self = isinstance(node.value, ast.Name) and node.value.id == self_name
         if of_self and isinstance(node.ctx, ast.Load) and id(node) not in looked_at:
-            found.uses[node.attr] += 1
-            found.calls[node.attr] += id(node) in called
-            mine.add(node.attr)
-        # F.relu is a function, and no part of another module
+            source.uses[node.attr] += 1
+            source.calls[node.attr] += id(node) in called
+            own_uses.add(node.attr)
+        # F.relu is a function, not a part of another module
         elif not (of_self or inspect.ismodule(function.__globals__.get(_root(node)))) and id(node) in called:
-            found.inside.add(node.attr)
-    found.methods.update(mine)
+            source.inside.add(node.attr)
+    source.methods.update(own_uses)
 
 
 def _root(node: ast.expr) -> str:

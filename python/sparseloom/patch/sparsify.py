@@ -29,7 +29,7 @@ from .recipe import Recipe
 from .result import Change, Patched
 from .survey import parameter_count, require_patchable
 
-#: What a layer is called by its layout.
+#: Layout -> the name of its layers in reports.
 _KINDS = {
     "bsr": "block-sparse",
     "semi24": "2:4",
@@ -94,17 +94,17 @@ def sparsify_(
     require_bool("sparsify_", "strict", strict)
     require_setting("sparsify_", dense_copy, strict)
     require_bool("sparsify_", "fuse", fuse)
-    before = parameter_count(model)
+    count_before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
     if dense_copy:
         _require_copyable(choices)
     exchange = Exchange(model)
     with exchange.whole(optimizers):
-        changed, layers = prepare(exchange, choices, strict, dense_copy)
+        changes, layers = prepare(exchange, choices, strict, dense_copy)
         exchange.put()
         if fuse:
-            changed = fused(exchange, choices, layers, changed)
-        result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
+            changes = fused(exchange, choices, layers, changes)
+        result = Patched(changes, skipped, became=kinds_of(changes), notes=exchange.settle(optimizers))
         driven = [
             (choice.site.name, layer, trained[1], trained[0])
             for choice, layer in zip(choices, layers, strict=True)
@@ -117,14 +117,14 @@ def sparsify_(
             result.run = run_of(driven, None if optimizer is None else optimizers)
             _tell_first_masks(result, choices, layers, wholes)
         result.notes += untrained(result.changed, model, optimizers)
-        result.parameters = before, parameter_count(model)
+        result.parameters = count_before, parameter_count(model)
     announce(result)
     return result
 
 
-def untrained(changed: Sequence[Change], model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
-    """Returns a note where an optimizer is to train a model whose 2:4 layers do not train."""
-    count = sum(change.layout == "semi24" for change in changed)
+def untrained(changes: Sequence[Change], model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
+    """Returns a note if an optimizer will train a model whose 2:4 layers do not train."""
+    count = sum(change.layout == "semi24" for change in changes)
     if not count or not optimizers or not model.training:
         return []
     layers = "1 layer" if count == 1 else f"{count} layers"
@@ -132,17 +132,19 @@ def untrained(changed: Sequence[Change], model: nn.Module, optimizers: Sequence[
 
 
 def _tell_first_masks(
-    result: Patched, choices: list[Choice], layers: list[Any], wholes: list[float | None]
+    result: Patched, choices: list[Choice], layers: list[Any], magnitudes: list[float | None]
 ) -> None:
-    """Says of masked layers what the method keeps at first, which it chose when the run was made."""
+    """Updates the changes of masked layers with the first masks, which the method chose for the run."""
     now = {
         tuple(choice.site.names): with_kept(
-            change_of_master(choice.site.names, choice.site.kind, layer), whole, layer
+            change_of_master(choice.site.names, choice.site.kind, layer), magnitude, layer
         )
-        for choice, layer, whole in zip(choices, layers, wholes, strict=True)
+        for choice, layer, magnitude in zip(choices, layers, magnitudes, strict=True)
         if isinstance(layer, MaskedLinear)
     }
-    result.changed = [replace(now.get(each.names, each), unfused=each.unfused) for each in result.changed]
+    result.changed = [
+        replace(now.get(change.names, change), unfused=change.unfused) for change in result.changed
+    ]
 
 
 def prepare(
@@ -155,50 +157,54 @@ def prepare(
     """Makes the sparse modules for the choices, and returns the changes, and the layers in the choices'
     order. ``strict`` and ``dense_copy`` are what the layers' attributes become; ``has_values`` says that the
     weights are the model's own, and not read from a file afterwards."""
-    changed, made_of = list[Change](), dict[int, Any]()
-    for module, mine in _by_module(choices):
-        chosen = {choice.site.weight: choice.chosen for choice in mine}
-        made, layers = mine[0].site.form.sparse(module, chosen, strict, dense_copy)
-        for choice in mine:
+    changes, made_of = list[Change](), dict[int, Any]()
+    for module, module_choices in _by_module(choices):
+        chosen = {choice.site.weight: choice.chosen for choice in module_choices}
+        sparse_module, layers = module_choices[0].site.form.sparse(module, chosen, strict, dense_copy)
+        for choice in module_choices:
             layer = made_of[id(choice)] = layers[choice.site.weight]
-            if isinstance(layer, MaskedLinear):  # it trains the Parameter that was there
+            if isinstance(layer, MaskedLinear):  # it trains the dense Parameter
                 change = change_of_master(choice.site.names, choice.site.kind, layer)
             else:
                 (weight,) = layer.sparse_weights().values()
                 exchange.swaps.append(_packing(choice.site, weight))
                 change = change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True)
-            changed.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
-        exchange.modules.append((module, made))
-    return changed, [made_of[id(choice)] for choice in choices]
+            changes.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
+        exchange.modules.append((module, sparse_module))
+    return changes, [made_of[id(choice)] for choice in choices]
 
 
 def fused(
     exchange: Exchange,
     choices: list[Choice],
     layers: list[Any],
-    changed: list[Change],
+    changes: list[Change],
     fusions: Fusions | None = None,
 ) -> list[Change]:
-    """Fuses the activations behind layers that ``prepare`` made and the exchange has put, and merges the
-    products of those that read the same x: wherever that may be done, or as ``fusions`` says. Returns the
-    changes with what became of these."""
-    made = dict(exchange.modules)
+    """Fuses the activations after layers that ``prepare`` made and the exchange has put, and merges the
+    products of layers that read the same x: wherever possible, or as ``fusions`` says. Returns the changes
+    with the outcome."""
+    sparse_of = dict(exchange.modules)
     new = [
-        New(made[choice.site.module], layer, _keeps_activation(choice, layer))
+        New(sparse_of[choice.site.module], layer, _keeps_activation(choice, layer))
         for choice, layer in zip(choices, layers, strict=True)
-        if takes_activation(made[choice.site.module], layer)
+        if takes_activation(sparse_of[choice.site.module], layer)
         and (fusions is None or any(name in fusions.fused for name in choice.site.names))
     ]
-    found = {id(each.layer): behind for each, behind in zip(new, fuse_(exchange.model, new), strict=True)}
-    behinds = [found.get(id(layer), Behind()) for layer in layers]
-    others = {
+    outcome_of = {
+        id(new_layer.layer): behind for new_layer, behind in zip(new, fuse_(exchange.model, new), strict=True)
+    }
+    outcomes = [outcome_of.get(id(layer), Behind()) for layer in layers]
+    merged_names = {
         id(layer): tuple(other for other in group.names if other != name)
         for group in merge_(exchange.model, None if fusions is None else fusions.merged)
         for name, layer in zip(group.names, group.layers, strict=True)
     }
     return [
-        replace(change, activation=each.fused, unfused=each.reason, merged=others.get(id(layer), ()))
-        for change, each, layer in zip(changed, behinds, layers, strict=True)
+        replace(
+            change, activation=outcome.fused, unfused=outcome.reason, merged=merged_names.get(id(layer), ())
+        )
+        for change, outcome, layer in zip(changes, outcomes, layers, strict=True)
     ]
 
 
@@ -210,9 +216,9 @@ def _keeps_activation(choice: Choice, layer: Any) -> str:
 
 def _require_copyable(choices: list[Choice]) -> None:
     reasons = {choice.site.name: choice.chosen.no_copy(choice.site) for choice in choices}
-    if lost := [f"{name}: {reason}" for name, reason in reasons.items() if reason]:
+    if refused := [f"{name}: {reason}" for name, reason in reasons.items() if reason]:
         expected, remedy = "layers that can keep a dense copy (dense_copy)", "set it on the others afterwards"
-        raise Error("sparsify_", expected, "; ".join(lost[:5]), f"leave it out, and {remedy}")
+        raise Error("sparsify_", expected, "; ".join(refused[:5]), f"leave it out, and {remedy}")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -232,7 +238,7 @@ def _by_module(choices: list[Choice]) -> list[tuple[nn.Module, list[Choice]]]:
 def _packing(site: Site, weight: SparseWeight) -> Swap:
     old, new = site.parameter, weight.values
     assert isinstance(new, nn.Parameter)
-    if not is_traceable_wrapper_subclass(old):  # which keeps what it is made of there
+    if not is_traceable_wrapper_subclass(old):  # such a class keeps its inner tensors there
         vars(new).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
 
     def carry(like_weight: Tensor) -> Tensor:
@@ -245,15 +251,15 @@ def change_of(
     names: Sequence[str], kind: str, weight: SparseWeight, bias: Tensor | None, shrinks: bool
 ) -> Change:
     """Returns the report of a weight that became sparse (``shrinks``) or dense."""
-    more = 0 if bias is None else bias.numel()
+    bias_size = 0 if bias is None else bias.numel()
     rows, cols = weight.shape
     block, blocks = (weight.block, weight.pattern.blocks) if weight.layout == "bsr" else (None, 0)
-    dense, sparse = rows * cols * weight.taps + more, weight.values.numel() + more
+    dense, sparse = rows * cols * weight.taps + bias_size, weight.values.numel() + bias_size
     counts = (dense, sparse) if shrinks else (sparse, dense)
     return Change(tuple(names), kind, (rows, cols), block, weight.density, blocks, counts, weight.layout)
 
 
-def kinds_of(changed: Sequence[Change]) -> str:
-    """Returns what layers became, in words."""
-    found = dict.fromkeys(_KINDS.get(change.layout, change.layout) for change in changed)
-    return " and ".join(found) or "block-sparse"
+def kinds_of(changes: Sequence[Change]) -> str:
+    """Returns the kinds of the new layers, as text."""
+    kinds = dict.fromkeys(_KINDS.get(change.layout, change.layout) for change in changes)
+    return " and ".join(kinds) or "block-sparse"

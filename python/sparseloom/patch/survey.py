@@ -1,5 +1,4 @@
-"""Surveys a model: its linear weights under all their names, what else holds them, and what forbids a
-change."""
+"""Surveys a model: lists its linear weights under all their names, and checks whether it may be changed."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Owner = tuple[str, int, str, nn.Parameter]
 @dataclass
 class Survey:
     """Every name of a model, in four groups: linear weights, other modules with parameters of their own,
-    containers, and what has neither."""
+    containers, and modules with neither parameters nor children."""
 
     sites: list[Site] = field(default_factory=list)
     others: dict[str, nn.Module] = field(default_factory=dict)
@@ -36,9 +35,9 @@ class Survey:
 
 
 def survey(model: nn.Module) -> Survey:
-    """Returns the names of a model. A module used in several places gives its sites once, with all their
+    """Returns the names of a model. The sites of a module used in several places come once, with all their
     names."""
-    found, by_module = Survey(), dict[int, list[Site]]()
+    surveyed, by_module = Survey(), dict[int, list[Site]]()
     for name, module in _walk(model, ""):
         form = None if is_sparse(module) else form_of(module)
         if form is not None:
@@ -46,22 +45,22 @@ def survey(model: nn.Module) -> Survey:
                 by_module[id(module)] = form.sites(module)
                 for site in by_module[id(module)]:
                     site.around = _around(model, name)
-                found.sites += by_module[id(module)]
+                surveyed.sites += by_module[id(module)]
             for site in by_module[id(module)]:
                 site.names.append(site.matched(name))
                 if site.matched(name) != name:
                     site.groups.append(name)
         elif is_sparse(module) or next(module.parameters(recurse=False), None) is not None:
-            found.others[name] = module
+            surveyed.others[name] = module
         elif next(module.children(), None) is not None:
-            found.containers.append(name)
+            surveyed.containers.append(name)
         else:
-            found.bare[name] = module
-    return found
+            surveyed.bare[name] = module
+    return surveyed
 
 
 def _around(model: nn.Module, name: str) -> list[nn.Module]:
-    """Returns the modules that hold the one of that name, the innermost first."""
+    """Returns the modules that contain the one of that name, innermost first."""
     holders = [model]
     for part in name.split(".")[:-1]:
         inner = holders[-1]._modules[part]
@@ -83,7 +82,7 @@ def regex_of(op: str, names: object) -> re.Pattern[str]:
 
 
 def require_patchable(op: str, model: nn.Module) -> None:
-    """Raises Error for anything that is not a module, or that is wrapped by something that has already
+    """Raises Error for anything that is not a module, and for a module in a wrapper that has already
     registered the Parameters."""
     require_module(op, model)
     if computed_by_nncf(model):
@@ -93,9 +92,9 @@ def require_patchable(op: str, model: nn.Module) -> None:
     wrapped = any(isinstance(module, wrapper) for module in model.modules())
     if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():
         # when the inner module was passed, the wrapper lies outside of it
-        mine = {id(module) for module in model.modules()}
+        module_ids = {id(module) for module in model.modules()}
         wrapped = any(
-            issubclass(type(thing), wrapper) and id(thing.module) in mine for thing in gc.get_objects()
+            issubclass(type(obj), wrapper) and id(obj.module) in module_ids for obj in gc.get_objects()
         )
     if wrapped:
         remedy = (
@@ -119,23 +118,23 @@ def parameter_count(model: nn.Module) -> int:
 def tied_to(site: Site, owners: list[Owner]) -> str:
     """Returns the name of another Parameter that shares memory with the site's weight; "" when there is
     none."""
-    holder, own = site.holder
-    for name, module, attribute, other in owners:
-        if (module, attribute) != (id(holder), own) and _same_memory(site.parameter, other):
+    holder, attribute_name = site.holder
+    for name, module, attribute, parameter in owners:
+        if (module, attribute) != (id(holder), attribute_name) and _same_memory(site.parameter, parameter):
             return name
     return ""
 
 
 def owners_of(model: nn.Module) -> list[Owner]:
     """Returns every Parameter of every module; shared modules count once."""
-    found: list[Owner] = []
+    owners: list[Owner] = []
     for prefix, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
-                found.append(
+                owners.append(
                     (f"{prefix}.{attribute}" if prefix else attribute, id(module), attribute, parameter)
                 )
-    return found
+    return owners
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

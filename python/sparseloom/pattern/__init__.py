@@ -1,4 +1,4 @@
-"""Pattern, which says which blocks of a weight exist, the generators of patterns, and how fast signals spread
+"""Pattern (the set of blocks that a weight stores), the generators of patterns, and how fast signals spread
 through them."""
 
 from .generators import Seed as Seed

@@ -13,8 +13,8 @@ from . import Pattern
 
 #: Block rows and block columns of the gallery's patterns; a power of two, so that the butterfly is whole.
 NODES = 64
-#: The torus of the animation, its neighbours, and the share of edges that are rewired: so that the mean path
-#: has less than five steps, as in the animation that announced OpenAI's block-sparse kernels.
+#: The torus of the animation, its neighbours, and the share of rewired edges. With these the mean path has
+#: less than five steps, as in the animation that announced OpenAI's block-sparse kernels.
 SIDE, NEIGHBOURS, REWIRED = 40, 8, 0.1
 _SECONDS = 0.5  # for one step
 _DARK, _LIGHT, _PAPER = (31, 95, 139), (244, 162, 65), "#e9edf2"
@@ -65,26 +65,26 @@ def pictures(seed: int = 1) -> list[Picture]:
 HEAD = ["density", "path length", "clustering", "small-world figure", "% reached after 1, 2, .. steps"]
 
 
-def figures(made: Pattern) -> list[str]:
+def figures(square: Pattern) -> list[str]:
     """Returns the figures of a square pattern, as HEAD has them."""
-    world = pattern.small_world(made)
-    shares = [f"{100 * share:.3g}" for share in pattern.mixing(made)]
+    world = pattern.small_world(square)
+    shares = [f"{100 * share:.3g}" for share in pattern.mixing(square)]
     if len(shares) > 6:
         shares = [*shares[:4], "..", f"{shares[-1]} after {len(shares)}"]
     length = f"{world.path_length:.2f}" if math.isfinite(world.path_length) else "in parts"
     figure = f"{world.figure:.2f}" if world.figure else "-"
-    return [f"{made.density:.3f}", length, f"{world.clustering:.2f}", figure, ", ".join(shares)]
+    return [f"{square.density:.3f}", length, f"{world.clustering:.2f}", figure, ", ".join(shares)]
 
 
 def spreading(seed: int = 1) -> str:
     """Returns an animated SVG: a signal that spreads from the middle of a torus, by its lattice alone and
     with a share of the edges rewired. A viewer that does not animate shows all steps in their colours."""
     nodes = SIDE * SIDE
-    left, right = (
+    ring, right = (
         pattern.watts_strogatz_2d(nodes * 8, nodes * 8, 8, NEIGHBOURS, p, seed) for p in (0, REWIRED)
     )
     middle = nodes // 2 + SIDE // 2
-    spread = [pattern.distances(made, middle).tolist() for made in (left, right)]
+    spread = [pattern.distances(ring_pattern, middle).tolist() for ring_pattern in (ring, right)]
     last = max(max(steps) for steps in spread)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * SIDE + 4} {SIDE + 4}" width="504" '
@@ -100,17 +100,17 @@ def spreading(seed: int = 1) -> str:
         parts.append(f'<g stroke-width="1.03" transform="translate(0 .5)">{_waves(steps, last)}</g>')
         # The text turns with the steps: each is seen while its step is the newest one.
         for step in range(max(steps) + 1):
-            share = 100 * sum(each <= step for each in steps) / nodes
-            said = f"{title}: {share:.0f} % in {step} step{'s' * (step != 1)}"
+            share = 100 * sum(distance <= step for distance in steps) / nodes
+            line = f"{title}: {share:.0f} % in {step} step{'s' * (step != 1)}"
             until = step + 1 if step < max(steps) else None
             shown = ' display="none"' if until else ""
-            parts.append(f'<text y="{SIDE + 2.4}"{shown}>{said}{_seen(step, until, last)}</text>')
+            parts.append(f'<text y="{SIDE + 2.4}"{shown}>{line}{_seen(step, until, last)}</text>')
         parts.append("</g>")
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
 
 def _waves(steps: list[int], last: int) -> str:
-    """One path for each step, of the nodes that it reaches: a line for each run of them."""
+    """Draws the nodes that each step reaches as one SVG path, with a line for each run of nodes."""
     paths = []
     for step in range(max(steps) + 1):
         runs = []
@@ -130,7 +130,7 @@ def _waves(steps: list[int], last: int) -> str:
 
 
 def _seen(since: int, until: int | None, last: int) -> str:
-    """Shows an element from one step on, to another if there is one; the film ends three steps after the
+    """Shows an element from one step on, until another if it is set; the film ends three steps after the
     last."""
     if since == 0 and until is None:
         return ""
@@ -150,23 +150,23 @@ def write(folder: Path, seed: int = 1) -> list[Path]:
     """Writes the gallery into a folder, which is made if need be: a picture of each pattern, the animation
     spreading.svg, and index.html, which shows them with their figures. Returns what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = pictures(seed)
-    files = {f"{picture.name}.svg": picture.made.svg(160) for picture in drawn}
+    drawings = pictures(seed)
+    files = {f"{picture.name}.svg": picture.made.svg(160) for picture in drawings}
     files["spreading.svg"] = spreading(seed)
-    files["index.html"] = _page(drawn)
+    files["index.html"] = _page(drawings)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in files]
 
 
-def _page(drawn: list[Picture]) -> str:
+def _page(drawings: list[Picture]) -> str:
     cell = "".join
     head = cell(f"<th>{name}</th>" for name in ["", "pattern", *HEAD])
     rows = cell(
         f'<tr><td><img src="{picture.name}.svg" alt=""></td><td><code>{html.escape(picture.call)}</code></td>'
         + cell(f"<td>{html.escape(figure)}</td>" for figure in figures(picture.made))
         + "</tr>\n"
-        for picture in drawn
+        for picture in drawings
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Patterns</title>\n'

@@ -1,4 +1,4 @@
-"""The generators of patterns, by name as ``pattern::generate`` in C++ has them."""
+"""The generators of patterns; their names are those of ``pattern::generate`` in C++."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_seed(seed: Seed) -> int:
 
 
 def truth(op: str, name: str, value: object) -> bool:
-    """Returns a bool as it is. Raises Error for anything else: a number there is a forgotten argument."""
+    """Returns a bool as it is. Raises Error for anything else: a number here means a forgotten argument."""
     if not isinstance(value, bool):
         raise Error(op, f"{name} to be True or False", repr(value), f"pass {name}=True")
     return value
@@ -33,8 +33,8 @@ def generated(name: str, rows: int, cols: int, block: Block, *numbers: float, se
     """Returns the pattern of a generator; its name and numbers are as ``pattern::generate`` in C++ takes
     them."""
     shape = block_shape(f"pattern_{name}", block)
-    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
-    return Pattern(rows, cols, shape, made)
+    bits = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
+    return Pattern(rows, cols, shape, bits)
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:

@@ -1,4 +1,4 @@
-"""Heads: a weight of an attention cut into the parts of its heads, for a choice that no head loses."""
+"""Cuts an attention's weight into the parts of its heads, so that blocks can be chosen for each head."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import Tensor
 from .._checks import whole
 from ..errors import Error
 
-#: (out features, in features) of one head, one of which is None: all of them. An int is of the out features.
+#: (out features, in features) of one head; one of them is None, for all features. An int counts out features.
 Head: TypeAlias = int | tuple[int | None, int | None]
 
 
 def head_shape(op: str, head: Head | None) -> tuple[int, int]:
     """Returns the axis along which heads follow one another, 0 for out and 1 for in features, and the
-    features of one head. Raises Error for anything that is none."""
+    features of one head. Raises Error for anything that is not the size of a head."""
     pair = head if isinstance(head, tuple) else (head, None)
-    given = [axis for axis, size in enumerate(pair) if size is not None]
-    if len(pair) != 2 or len(given) != 1:
+    axes = [axis for axis, size in enumerate(pair) if size is not None]
+    if len(pair) != 2 or len(axes) != 1:
         remedy = (
             "pass head=(64, None) for query, key and value, or head=(None, 64) for what follows attention"
         )
         raise Error(
             op, "head as (out features, in features) of one head, one of them None", repr(head), remedy
         )
-    return given[0], whole(op, "head", pair[given[0]], 1)
+    return axes[0], whole(op, "head", pair[axes[0]], 1)
 
 
 def folded(
@@ -47,21 +47,21 @@ def folded(
 
 
 def unfolded(chosen: Tensor, head: tuple[int, int], like: Tensor) -> Tensor:
-    """Returns what was chosen of ``folded`` in the shape of the scores, ``like``."""
+    """Returns a choice among ``folded`` scores in the shape of the scores, ``like``."""
     axis, _ = head
     return _along(chosen.reshape(_along(like, axis).shape), axis)
 
 
-def heads_without_blocks(there: Tensor, block: tuple[int, int], head: tuple[int, int]) -> tuple[int, int]:
-    """Returns how many heads have none of the blocks ``there``, bool [block rows, block columns], and how
+def heads_without_blocks(mask: Tensor, block: tuple[int, int], head: tuple[int, int]) -> tuple[int, int]:
+    """Returns how many heads have none of the blocks of ``mask``, bool [block rows, block columns], and how
     many heads there are; (0, 0) where blocks lie across heads."""
     axis, size = head
     side = block[axis]
-    lines = _along(there, axis)
-    each = max(1, size // side)
-    if (size % side and side % size) or lines.shape[0] % each:
+    lines = _along(mask, axis)
+    blocks_per_head = max(1, size // side)
+    if (size % side and side % size) or lines.shape[0] % blocks_per_head:
         return 0, 0
-    filled = lines.reshape(-1, each * lines.shape[1]).any(1)
+    filled = lines.reshape(-1, blocks_per_head * lines.shape[1]).any(1)
     in_a_line = max(1, side // size)
     return int((~filled).sum()) * in_a_line, filled.numel() * in_a_line
 

@@ -41,20 +41,24 @@ class SmallWorld:
 def mixing(patterns: Pattern | Sequence[Pattern], steps: int | None = None) -> list[float]:
     """Returns the shares of (input block, output block) pairs that a path joins after 1, 2, .. steps.
 
-    Step t goes through ``patterns[t]``, [out features, in features] as a weight, and after the last the first
-    follows again. Without ``steps`` there is one for each pattern; of a single Pattern as many as raise the
-    share. Raises Error where a pattern does not take what the one before it gives.
+    Step t goes through ``patterns[t]``, [out features, in features] as a weight; after the last pattern the
+    first follows again. Without ``steps`` there is one step per pattern; a single Pattern is repeated until
+    the share no longer rises. Raises Error where a pattern does not take the outputs of the one before it.
     """
-    given = [patterns] if isinstance(patterns, Pattern) else patterns
-    if not isinstance(given, Sequence) or not all(isinstance(pattern, Pattern) for pattern in given):
+    list_of_patterns = [patterns] if isinstance(patterns, Pattern) else patterns
+    if not isinstance(list_of_patterns, Sequence) or not all(
+        isinstance(pattern, Pattern) for pattern in list_of_patterns
+    ):
         got = type(patterns).__name__
         raise Error("pattern_mixing", "a Pattern, or a list of them", got, "pass [layer.pattern, ..]")
     if steps is None:
-        steps = 0 if isinstance(patterns, Pattern) else len(given)
+        steps = 0 if isinstance(patterns, Pattern) else len(list_of_patterns)
     else:
         steps = whole("pattern_mixing", "steps", steps, 1)
-    sizes = [size for pattern in given for size in pattern._arguments[1:]]
-    shares: list[float] = ops.call("pattern_mixing", [p._bits for p in given], sizes, steps).tolist()
+    sizes = [size for pattern in list_of_patterns for size in pattern._arguments[1:]]
+    shares: list[float] = ops.call(
+        "pattern_mixing", [p._bits for p in list_of_patterns], sizes, steps
+    ).tolist()
     return shares
 
 
@@ -70,11 +74,11 @@ def distances(pattern: Pattern, start: int) -> Tensor:
 def small_world(pattern: Pattern) -> SmallWorld:
     """Returns path length, clustering and the small-world figure of a square pattern."""
     _require("pattern_small_world", pattern)
-    found = json.loads(ops.call("pattern_small_world", *pattern._arguments))
-    # What is not a count may be infinite, which JSON has not.
+    answer = json.loads(ops.call("pattern_small_world", *pattern._arguments))
+    # Figures that are not counts may be infinite, which JSON cannot write.
     figures = ("degree_mean", "path_length", "diameter", "clustering", "figure")
-    reals = {name: math.inf if found[name] is None else float(found[name]) for name in figures}
-    return SmallWorld(**(found | reals))
+    reals = {name: math.inf if answer[name] is None else float(answer[name]) for name in figures}
+    return SmallWorld(**(answer | reals))
 
 
 def _require(op: str, pattern: object) -> None:

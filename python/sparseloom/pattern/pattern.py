@@ -1,4 +1,4 @@
-"""Pattern, which says which blocks of a weight exist. It is bits only: it has no values and no dtype."""
+"""Pattern: the set of blocks that a weight stores. It holds bits only, no values and no dtype."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Block: TypeAlias = int | tuple[int, int]
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
-    """Returns (rows, columns) of one block, given as an int or a pair. Raises Error for anything else; C++
-    checks the values of the sides."""
+    """Returns (rows, columns) of a block that is an int or a pair. Raises Error for anything else; C++ checks
+    the values of the sides."""
     pair = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
     try:
         bm, bn = (whole(op, "block", side, None) for side in pair)
@@ -66,7 +66,7 @@ class Pattern:
                 "pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()"
             )
         mask = mask.detach().to("cpu", copy=True).contiguous()
-        # This call checks block and shape against the mask in C++, where the rules are.
+        # C++ has the rules: this call checks block and shape against the mask.
         ops.call("pattern_stats", mask, rows, cols, bm, bn)
         for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_bits", mask)):
             object.__setattr__(self, name, value)
@@ -138,12 +138,10 @@ class Pattern:
     def _combine(self, other: object, mask: Any) -> Pattern:
         if not isinstance(other, Pattern):
             return NotImplemented
-        mine, theirs = (
-            f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other)
-        )
-        if mine != theirs:
+        own, others = (f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other))
+        if own != others:
             raise Error(
-                "pattern", f"two patterns of one shape, {mine}", theirs, "combine patterns of the same weight"
+                "pattern", f"two patterns of one shape, {own}", others, "combine patterns of the same weight"
             )
         return Pattern(self.rows, self.cols, self.block, mask(self._bits, other._bits))
 
@@ -165,8 +163,8 @@ class Pattern:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pattern):
             return NotImplemented
-        same = (self.rows, self.cols, self.block) == (other.rows, other.cols, other.block)
-        return same and torch.equal(self._bits, other._bits)
+        same_grid = (self.rows, self.cols, self.block) == (other.rows, other.cols, other.block)
+        return same_grid and torch.equal(self._bits, other._bits)
 
     def __hash__(self) -> int:
         return hash((self.rows, self.cols, self.block, self._bits.numpy().tobytes()))
@@ -178,8 +176,8 @@ class Pattern:
         return self
 
     def __reduce__(self) -> tuple[Any, tuple[int, int, tuple[int, int], bytes]]:
-        """Pickles the bits as bytes: a tensor goes to other processes through shared memory, and that of a
-        temporary one is gone when they read it."""
+        """Pickles the bits as bytes: torch sends tensors to other processes through shared memory, and the
+        memory of a temporary tensor is freed before they read it."""
         return _from_bytes, (self.rows, self.cols, self.block, self._bits.numpy().tobytes())
 
     def ascii(self, max_side: int = 64) -> str:
@@ -215,8 +213,8 @@ def _from_bytes(rows: int, cols: int, block: tuple[int, int], bits: bytes) -> Pa
 
 
 def require_sides(op: str, bm: int, bn: int) -> None:
-    """Raises Error before anything is divided by the sides; the full rule is in C++ and is applied when the
-    Pattern is made."""
+    """Raises Error for sides that nothing can be divided by; C++ applies the full rule when the Pattern is
+    made."""
     if bm < 1 or bn < 1:
         raise Error(
             op, "block sides of {8, 16, 32, 64, 128}", f"{bm} x {bn}", "pass block=32 or block=(32, 64)"

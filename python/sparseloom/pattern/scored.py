@@ -1,4 +1,4 @@
-"""Patterns by the scores of their blocks: the best of a layer, or of each block row."""
+"""Patterns by the scores of their blocks: the best blocks of a layer, of each block row or of each head."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def from_nonzero(weight: Tensor, block: Block) -> Pattern:
         raise Error("pattern_from_nonzero", "a weight [rows, cols]", got, remedy)
     require_sides("pattern_from_nonzero", *sides)
     rows, cols = weight.shape
-    there = scores_on_device((weight.detach() != 0).float(), sides, "max") > 0
-    return Pattern(rows, cols, sides, there)
+    mask = scores_on_device((weight.detach() != 0).float(), sides, "max") > 0
+    return Pattern(rows, cols, sides, mask)
 
 
 def from_dense(
@@ -130,8 +130,8 @@ def require_scope(op: str, scope: str, head: Head | None = None) -> str:
 
 
 def require_any_scope(op: str, scope: str, head: Head | None) -> None:
-    """Raises Error for a scope that is none of "layer", "row" and "head", and for a size that is none of a
-    head. With "head", None says that the size is found later."""
+    """Raises Error for a scope other than "layer", "row" and "head", and for a value that is not the size of
+    a head. With "head", None means that the size is found later."""
     if scope == "head":
         if head is not None:
             head_shape(op, head)

@@ -1,5 +1,5 @@
-"""Chain: layers between which the channels may lie in any order; and the chains that are known by their
-names."""
+"""Chain: layers between which the channels may have any order; and the chains that are found by the names of
+modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ALIKE = (
     nn.Hardswish, nn.Hardtanh, nn.Mish, nn.Softplus,
 )  # fmt: skip
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)
-#: Children of one module: layers whose outputs, multiplied where there are two, are the inputs of the last.
+#: Names of the children of one module: the outputs of the first layers (multiplied where there are two) are
+#: the inputs of the last.
 _FEED_FORWARD = (
     (("gate_proj", "up_proj"), "down_proj"),
     (("w1", "w3"), "w2"),
@@ -30,8 +31,8 @@ _FEED_FORWARD = (
     (("c_fc",), "c_proj"),
     (("intermediate.dense",), "output.dense"),
 )
-#: Children of an attention: what gives the values, whether in the last third of its outputs, and the output
-#: projection.
+#: Names of an attention's children: the layer that gives the values, whether they are the last third of its
+#: outputs, and the output projection.
 _ATTENTION = (
     ("v_proj", False, "o_proj"),
     ("v_proj", False, "out_proj"),
@@ -53,7 +54,8 @@ class Chain:
         through: norms in between, whose weights, biases and statistics follow their channels.
         heads: how many equal parts the producers' outputs consist of, whose channels stay together: the
             heads of an attention's values.
-        last_third: whether the producer gives queries, keys and values in one, of which the values are meant.
+        last_third: whether the producer gives queries, keys and values in one tensor; the chain takes the
+            values.
 
     Where the consumer has several times as many inputs as the producers give, its heads share theirs
     (grouped-query attention).
@@ -67,15 +69,15 @@ class Chain:
 
 
 def chains_of(model: nn.Module) -> Iterator[Chain]:
-    """Yields what looks like a chain by the classes and names of modules. Nothing here knows their forward;
-    permute_channels_ compares the model's outputs."""
+    """Yields the chains that the classes and names of modules suggest. Their forward methods are not read;
+    permute_channels_ compares the model's outputs instead."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Sequential):
             yield from _in_sequence(name, module)
             continue
         for producers, consumer in _FEED_FORWARD:
-            if all(_child(module, each) is not None for each in (*producers, consumer)):
-                yield Chain(joined(name, consumer), tuple(joined(name, each) for each in producers))
+            if all(_child(module, child) is not None for child in (*producers, consumer)):
+                yield Chain(joined(name, consumer), tuple(joined(name, child) for child in producers))
                 break
         for producer, last_third, consumer in _ATTENTION:
             if (heads := _heads(module, producer, last_third, consumer)) is not None:
@@ -85,17 +87,17 @@ def chains_of(model: nn.Module) -> Iterator[Chain]:
 
 
 def _in_sequence(name: str, sequence: nn.Sequential) -> Iterator[Chain]:
-    before, through = "", list[str]()
-    for own, module in sequence.named_children():
-        here = joined(name, own)
+    producer, through = "", list[str]()
+    for child_name, module in sequence.named_children():
+        full_name = joined(name, child_name)
         if isinstance(module, nn.Linear):
-            if before:
-                yield Chain(here, (before,), tuple(through))
-            before, through = here, []
+            if producer:
+                yield Chain(full_name, (producer,), tuple(through))
+            producer, through = full_name, []
         elif isinstance(module, NORMS):
-            through.append(here)
+            through.append(full_name)
         elif not isinstance(module, _ALIKE):
-            before, through = "", []
+            producer, through = "", []
 
 
 def _heads(module: nn.Module, producer: str, last_third: bool, consumer: str) -> int | None:

@@ -1,5 +1,5 @@
-"""permute_channels_: finds for each chain the order of channels of which 2:4 keeps most, and puts the layers
-into it."""
+"""permute_channels_: finds the order of channels with which 2:4 pruning keeps most, for each chain, and
+reorders the layers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .chains import NORMS, Chain, chains_of
 from .search import channel_order
 
 _OP = "permute_channels_"
-#: How far outputs may move, by dtype, over their largest magnitude: the same products, summed in another
-#: order.
+#: How far outputs may move, by dtype, relative to their largest magnitude: the same products are summed in
+#: another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @dataclass(frozen=True)
 class Reordered:
     """One layer whose inputs have another order. ``before`` and ``after`` are the shares of sum |w| that 2:4
-    keeps; ``most`` is what the larger half of each row has, which no order exceeds."""
+    keeps; ``most`` is the share of the larger half of each row, which no order exceeds."""
 
     consumer: str
     producers: tuple[str, ...]
@@ -63,14 +63,14 @@ class Permuted:
         lines = [f"the inputs of {layers} were reordered; 2:4 keeps of sum |w|:"]
         lines += aligned([
             [
-                each.consumer,
-                f"{each.shape[0]} x {each.shape[1]}",
-                f"{each.heads} heads" if each.heads > 1 else "",
-                f"{100 * each.before:.2f} -> {100 * each.after:.2f} %",
-                f"of at most {100 * each.most:.2f} %",
-                f"outputs of {', '.join(each.producers)}",
+                change.consumer,
+                f"{change.shape[0]} x {change.shape[1]}",
+                f"{change.heads} heads" if change.heads > 1 else "",
+                f"{100 * change.before:.2f} -> {100 * change.after:.2f} %",
+                f"of at most {100 * change.most:.2f} %",
+                f"outputs of {', '.join(change.producers)}",
             ]
-            for each in self.changed
+            for change in self.changed
         ])  # fmt: skip
         lines += [f"  skipped {skip.name}: {skip.reason}" for skip in self.skipped]
         return "\n".join(lines)
@@ -109,16 +109,16 @@ def permute_channels_(
     rounds = whole(_OP, "rounds", rounds)
     example_input = as_arguments(_OP, example_input)
     sites = {name: site for site in survey(model).sites for name in site.names}
-    found = list(chains_of(model) if chains is None else chains)
-    wanted = [chain for chain in found if regex.fullmatch(chain.consumer)]
-    result, steps, taken = Permuted(), list[_Step](), set[int]()
-    for chain in wanted:
+    all_chains = list(chains_of(model) if chains is None else chains)
+    matching = [chain for chain in all_chains if regex.fullmatch(chain.consumer)]
+    result, steps, used = Permuted(), list[_Step](), set[int]()
+    for chain in matching:
         step = _Step.of(model, chain, sites)
-        why = step if isinstance(step, str) else step.refusal(model, taken)
-        if why and chains is not None:
-            raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", why, "leave it out")
-        if isinstance(step, str) or why:
-            result.skipped.append(Skip(chain.consumer, "chain", why))
+        refusal = step if isinstance(step, str) else step.refusal(model, used)
+        if refusal and chains is not None:
+            raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", refusal, "leave it out")
+        if isinstance(step, str) or refusal:
+            result.skipped.append(Skip(chain.consumer, "chain", refusal))
         else:
             steps.append(step)
     if not steps:
@@ -130,27 +130,27 @@ def permute_channels_(
         for step in steps:
             step.search(rounds)
         _apply(model, example_input, wanted_outputs, steps, result)
-    result.changed = [step.told for step in steps if step.moved]
+    result.changed = [step.reordered for step in steps if step.moved]
     announce(result)
     return result
 
 
 def _apply(
-    model: nn.Module, example_input: Any, wanted: list[Tensor], steps: list[_Step], result: Permuted
+    model: nn.Module, example_input: Any, expected: list[Tensor], steps: list[_Step], result: Permuted
 ) -> None:
-    """Reorders all chains; where the outputs are others then, one chain after the other, without those that
-    change them."""
+    """Reorders all chains. If that changes the outputs, it reorders one chain after the other instead, and
+    leaves out those that change them."""
     moves = _Moves()
     try:
         for step in steps:
             step.move(moves)
-        if _same(_outputs(model, example_input), wanted):
+        if _same(_outputs(model, example_input), expected):
             return
         for step in reversed(steps):
             step.undo(moves)
         for step in steps:
             step.move(moves)
-            if not _same(_outputs(model, example_input), wanted):
+            if not _same(_outputs(model, example_input), expected):
                 step.undo(moves)
                 reason = "the model's outputs depend on the order: something else reads these channels"
                 result.skipped.append(Skip(step.chain.consumer, "chain", reason))
@@ -160,20 +160,20 @@ def _apply(
 
 
 class _Moves:
-    """What was reordered so far, for taking it back from the last to the first."""
+    """The changes so far, in order, so that they can be undone from the last to the first."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Tensor, int, Tensor, int | None]] = []
 
     def reorder(self, tensor: Tensor, dim: int, order: Tensor) -> None:
         """Puts a tensor's entries along ``dim`` into an order, in place."""
-        moved = tensor.index_select(dim, order)
-        # noted before it is done: torch's count of writes then tells whether it was
+        reordered = tensor.index_select(dim, order)
+        # recorded before the write: torch's version counter then says whether the write happened
         self._done.append((tensor, dim, order, None if tensor.is_inference() else tensor._version))
-        tensor.copy_(moved)
+        tensor.copy_(reordered)
 
     def take_back(self) -> None:
-        """Undoes all of it, bit by bit."""
+        """Undoes all changes; every bit is as before."""
         for tensor, dim, order, version in reversed(self._done):
             if version is None or tensor._version != version:
                 tensor.copy_(tensor.index_select(dim, order.argsort()))
@@ -183,7 +183,7 @@ class _Moves:
 class _Step:
     """One chain of a model: the search for its order, and the moves of its layers."""
 
-    told: Reordered
+    reordered: Reordered
 
     def __init__(self, chain: Chain, consumer: Site, producers: list[Site], norms: list[Any]) -> None:
         self.chain, self.consumer, self.producers, self.norms = chain, consumer, producers, norms
@@ -192,7 +192,7 @@ class _Step:
 
     @classmethod
     def of(cls, model: nn.Module, chain: Chain, sites: dict[str, Site]) -> _Step | str:
-        """Returns the step, or what the model lacks for it."""
+        """Returns the step, or a text that says what the model lacks for it."""
         missing = [name for name in (chain.consumer, *chain.producers) if name not in sites]
         if missing or not chain.producers:
             return f"{', '.join(missing) or 'a producer'} is no dense linear layer"
@@ -211,31 +211,31 @@ class _Step:
             return f"its norms do not span the {inputs} inputs"
         return step
 
-    def refusal(self, model: nn.Module, taken: set[int]) -> str:
-        """Returns why the layers must not be changed; "" when they may. Takes them for this chain."""
+    def refusal(self, model: nn.Module, used: set[int]) -> str:
+        """Returns why the layers must not be changed, or "" after it has claimed them for this chain."""
         owners = owners_of(model)
         for site in (self.consumer, *self.producers):
-            if why := site.form.refusal(site.module):
-                return f"{site.name}: {why}"
-            if other := tied_to(site, owners):
-                return f"{site.name} is tied to {other}"
+            if reason := site.form.refusal(site.module):
+                return f"{site.name}: {reason}"
+            if tied_name := tied_to(site, owners):
+                return f"{site.name} is tied to {tied_name}"
             if parametrize.is_parametrized(site.module):
                 return f"{site.name} is masked by a parametrization: make that permanent first"
             if len(site.names) > 1 or site.parameter.is_meta or not site.parameter.is_floating_point():
                 return f"{site.name} is shared, on meta or not floating-point"
-        mine = {id(site.parameter) for site in self.producers}
-        if len(mine) < len(self.producers) or mine & taken:
+        ids = {id(site.parameter) for site in self.producers}
+        if len(ids) < len(self.producers) or ids & used:
             return "its producers have another consumer"
-        taken |= mine
+        used |= ids
         return ""
 
     def search(self, rounds: int) -> None:
-        """Finds the order, for each head by itself."""
+        """Finds the order of channels, separately for each head."""
         weight = self.consumer.matrix(self.consumer.parameter.detach())
         rows, inputs = weight.shape
         heads = self.chain.heads
         size = self._width(self.producers[0]) // heads
-        # of each head of the producers: all rows of all the consumer's heads that read it
+        # for each head of the producers: all rows of all the consumer's heads that read it
         parts = weight.unflatten(1, (heads, -1, size)).permute(1, 2, 0, 3).flatten(1, 2).float().cpu()
         names = [f"{self.chain.consumer}, head {i + 1} of {heads}" for i in range(heads)]
         names = names if heads > 1 else [self.chain.consumer]
@@ -246,17 +246,17 @@ class _Step:
         total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
         half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]
         shares = _kept(weight), _kept(weight[:, self._inputs(weight.device)]), half.sum(dtype=torch.float64)
-        before, after, most = (float(each) / total for each in shares)
-        told = self.chain.consumer, self.chain.producers, (rows, inputs), heads
-        self.told = Reordered(*told, before, after, most)
+        before, after, most = (float(number) / total for number in shares)
+        identity = self.chain.consumer, self.chain.producers, (rows, inputs), heads
+        self.reordered = Reordered(*identity, before, after, most)
 
     def move(self, moves: _Moves) -> None:
-        """Puts the layers into the order that was found, in place."""
+        """Reorders the layers, in place."""
         self._put(self._order, moves)
         self.moved = True
 
     def undo(self, moves: _Moves) -> None:
-        """Puts moved layers back into the order that they had, bit by bit."""
+        """Restores the order that the layers had; every bit is as before."""
         self._put(self._order.argsort(dim=1), moves)
         self.moved = False
 
@@ -268,15 +268,15 @@ class _Step:
         outputs = (start + order).flatten()
         for site in self.producers:
             matrix = site.matrix(site.parameter.data)
-            moved = [matrix] if site.bias is None else [matrix, site.bias.data]
-            for tensor in moved:
+            tensors = [matrix] if site.bias is None else [matrix, site.bias.data]
+            for tensor in tensors:
                 part = tensor[-len(outputs) :] if self.chain.last_third else tensor
                 moves.reorder(part, 0, outputs.to(part.device))
         for norm in self.norms:
             names = ("weight", "bias", "running_mean", "running_var")
-            for each in (getattr(norm, name, None) for name in names):
-                if isinstance(each, Tensor):
-                    moves.reorder(each.data, 0, outputs.to(each.device))
+            for vector in (getattr(norm, name, None) for name in names):
+                if isinstance(vector, Tensor):
+                    moves.reorder(vector.data, 0, outputs.to(vector.device))
 
     def _inputs(self, device: torch.device, order: Tensor | None = None) -> Tensor:
         """Returns the order of the consumer's inputs, whose heads may share those of the producers."""
@@ -297,13 +297,13 @@ def _kept(weight: Tensor) -> Tensor:
 
 def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
     # results that are dataclasses (of transformers) are mappings too
-    return [each.detach().clone() for each in tensors_in(run(model, example_input))]
+    return [tensor.detach().clone() for tensor in tensors_in(run(model, example_input))]
 
 
 def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
-    """Raises Error where the outputs say nothing of an order."""
+    """Raises Error for outputs with which orders cannot be compared."""
     remedy = "mend the model, or pass another example input"
-    finite = all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+    finite = all(bool(output.isfinite().all()) for output in outputs if output.is_floating_point())
     if not outputs or not finite:
         got = "NaN or Inf among them" if outputs else "none"
         raise Error(_OP, "finite outputs to compare", got, remedy)
@@ -311,15 +311,22 @@ def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
         raise Error(_OP, "the same outputs for the same input", "others in a second call", remedy)
 
 
-def _same(mine: list[Tensor], wanted: list[Tensor]) -> bool:
-    if len(mine) != len(wanted):
+def _same(results: list[Tensor], expected: list[Tensor]) -> bool:
+    if len(results) != len(expected):
         return False
-    for ours, theirs in zip(mine, wanted, strict=True):
-        if ours.shape != theirs.shape or not ours.is_floating_point():
-            if not torch.equal(ours, theirs):
+    for result, expected_tensor in zip(results, expected, strict=True):
+        if result.shape != expected_tensor.shape or not result.is_floating_point():
+            if not torch.equal(result, expected_tensor):
                 return False
             continue
-        allowed = _ROUNDING.get(theirs.dtype, 1e-4) * float(theirs.abs().max()) if theirs.numel() else 0
-        if theirs.numel() and not float((ours.double() - theirs.double()).abs().max()) <= allowed:
+        allowed = (
+            _ROUNDING.get(expected_tensor.dtype, 1e-4) * float(expected_tensor.abs().max())
+            if expected_tensor.numel()
+            else 0
+        )
+        if (
+            expected_tensor.numel()
+            and not float((result.double() - expected_tensor.double()).abs().max()) <= allowed
+        ):
             return False
     return True

@@ -1,5 +1,5 @@
-"""Searches for the order of a weight's inputs, in a thread beside, so that Ctrl-C ends it and its progress is
-seen: a search takes minutes for a layer of many thousand inputs."""
+"""Searches for the order of a weight's inputs in another thread, so that Ctrl-C ends it and its progress is
+logged: a search takes minutes for a layer of many thousand inputs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from ..ops import call
 from ..patch.announce import announce
 
 _LOOK_SECONDS = 0.05
-#: How often a search tells how far it is. Most end before they have told anything.
+#: Time between two log lines of a search. Most searches end before the first.
 TELL_SECONDS = 10.0
 
 
 def channel_order(part: Tensor, rounds: int, what: str) -> Tensor:
-    """Returns an order of the columns of ``part`` [rows, columns], a float CPU tensor, int64 [columns];
-    ``what`` names it in the lines that are logged meanwhile. Raises what the operator raises; where it is
-    interrupted, the search ends first."""
+    """Returns an order of the columns of ``part`` [rows, columns], a float CPU tensor, as int64 [columns];
+    ``what`` names it in the log. Raises the operator's errors; on an interrupt the search ends first."""
     watch = torch.zeros(4, dtype=torch.int64, device="cpu")
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     raised: list[BaseException] = []
 
     def search() -> None:
         try:
-            found.append(call("semi24_channel_order", part, rounds, watch))
+            results.append(call("semi24_channel_order", part, rounds, watch))
         except BaseException as error:
             raised.append(error)
 
@@ -42,18 +41,18 @@ def channel_order(part: Tensor, rounds: int, what: str) -> Tensor:
         raise
     if raised:
         raise raised[0]
-    return found[0]
+    return results[0]
 
 
 def _wait(thread: threading.Thread, tell: Callable[[], None]) -> None:
-    told = time.monotonic()
+    last = time.monotonic()
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
-        if time.monotonic() - told > TELL_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last > TELL_SECONDS:
+            last = time.monotonic()
             tell()
 
 
-def _tell(what: str, watch: Tensor) -> None:
-    _, done, scored, groups = watch.tolist()
-    announce(f"permute_channels_: {what}, round {done + 1}, {100 * scored / max(1, groups):.0f} % of it")
+def _tell(name: str, watch: Tensor) -> None:
+    _, finished, scored, groups = watch.tolist()
+    announce(f"permute_channels_: {name}, round {finished + 1}, {100 * scored / max(1, groups):.0f} % of it")

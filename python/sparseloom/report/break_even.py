@@ -13,12 +13,12 @@ from .. import pattern as patterns
 from ..nn.held.state import build_index
 
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # densities between which the crossing is interpolated
-#: Candidates that are not sparse kernels. The second is dense on a GPU of layouts other than blocks.
+#: Candidates that are not sparse kernels. The second is the dense one on a GPU for layouts other than blocks.
 FALLBACKS = ("dense", "dense_on_device", "reference")
 
 
 class Size(NamedTuple):
-    """What a prediction depends on beside block and density."""
+    """The arguments of a prediction, besides block and density."""
 
     shape: tuple[int, int]  # out features, in features
     tokens: int
@@ -75,10 +75,10 @@ def break_even(
 def crossing(curve: Sequence[tuple[float, float | None]], dense_us: float) -> float | None:
     """Returns the density where a line through (density, us) meets dense; None when dense is faster
     everywhere."""
-    known = [(density, us) for density, us in curve if us is not None]
-    if not known or known[0][1] >= dense_us:
+    points = [(density, us) for density, us in curve if us is not None]
+    if not points or points[0][1] >= dense_us:
         return None
-    for (low, fast), (high, slow) in itertools.pairwise(known):
+    for (low, fast), (high, slow) in itertools.pairwise(points):
         if slow >= dense_us:
             return low + (high - low) * (dense_us - fast) / (slow - fast)
-    return known[-1][0]
+    return points[-1][0]

@@ -1,4 +1,4 @@
-"""Reports on one convolution that is sparse in blocks: its kernels, and its times beside its dense twin."""
+"""Reports on one block-sparse convolution: its kernels, and its times compared to its dense twin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .result import LayerReport
 
 
 def described(name: str, layer: ConvModule, weight: SparseWeight, seen: Tensor | None) -> LayerReport:
-    """Returns the layer's report, all but the times; ``seen``: the largest input, on meta."""
+    """Returns the layer's report without the times; ``seen``: the largest input, on meta."""
     entry, dtype = listed(name, layer, weight), product_dtype(weight.values)
     entry.shape, entry.note = (*weight.shape, *layer.kernel_size), ""
     entry.dtype = str(dtype).removeprefix("torch.")
@@ -22,14 +22,13 @@ def described(name: str, layer: ConvModule, weight: SparseWeight, seen: Tensor |
         entry.note = "on meta: nothing to measure"
     else:
         entry.x_shape = tuple(seen.shape)
-        plans = {each: layer.plan(entry.x_shape, each, dtype) for each in weight.directions}
+        plans = {direction: layer.plan(entry.x_shape, direction, dtype) for direction in weight.directions}
         name_kernels(entry, plans)
     return entry
 
 
 def measure(entry: LayerReport, layer: ConvModule, seen: Tensor | None, seconds: float) -> None:
-    """Fills in the times, on random data in the memory format of ``seen``, where there is something to
-    measure."""
+    """Measures the times on random data in the memory format of ``seen``, if the layer can be timed."""
     if seen is None or not entry.kernels:
         return
     if layer.edges is not None:

@@ -1,4 +1,4 @@
-"""Joins equal layers, so that a report of a deep model is as long as the model is varied."""
+"""Groups equal layers, so that the report of a deep model has one entry per kind of layer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ class Group:
 
 def grouped(layers: list[LayerReport]) -> tuple[list[Group], list[LayerReport]]:
     """Returns the groups of sparse layers, in the order of their first layers, and the other layers."""
-    found: dict[tuple[Any, ...], list[LayerReport]] = {}
+    layers_of: dict[tuple[Any, ...], list[LayerReport]] = {}
     for layer in layers:
         if layer.sparse:
-            found.setdefault(_key(layer), []).append(layer)
-    groups = [Group([layer.name or "model" for layer in each], _joined(each)) for each in found.values()]
+            layers_of.setdefault(_key(layer), []).append(layer)
+    groups = [
+        Group([layer.name or "model" for layer in members], _joined(members))
+        for members in layers_of.values()
+    ]
     return groups, [layer for layer in layers if not layer.sparse]
 
 
 def _key(layer: LayerReport) -> tuple[Any, ...]:
-    """Equal for layers that are shown as one. Times and notes differ between equal layers."""
+    """Returns a key that is equal for layers shown as one group. Times and notes are not part of it."""
     density = None if layer.density is None else f"{layer.density:.3g}"
     size = (
         layer.kind,
@@ -63,27 +66,32 @@ def _joined(layers: list[LayerReport]) -> LayerReport:
 
 
 def _medians(times: list[Times | None]) -> Times | None:
-    known = [each for each in times if each is not None]
-    return {direction: median(each[direction] for each in known) for direction in known[0]} if known else None
+    measured = [layer_times for layer_times in times if layer_times is not None]
+    if not measured:
+        return None
+    return {direction: median(of_layer[direction] for of_layer in measured) for direction in measured[0]}
 
 
 def _ratios(ratios: list[Ratios]) -> Ratios:
     return {
         direction: Spread(
-            *(median(getattr(each[direction], at) for each in ratios) for at in ("median", "p20", "p80"))
+            *(
+                median(getattr(layer_ratios[direction], at) for layer_ratios in ratios)
+                for at in ("median", "p20", "p80")
+            )
         )
         for direction in ratios[0]
     }
 
 
 def _notes(layers: list[LayerReport]) -> str:
-    """Each note once, with the first layer that has it and how many others do."""
+    """Returns each note once, with the first layer that has it and the number of layers."""
     noted: dict[str, list[str]] = {}
     for layer in layers:
         if layer.note:
             noted.setdefault(layer.note, []).append(layer.name)
-    told = []
+    lines = []
     for note, names in noted.items():
-        where = "all" if len(names) == len(layers) else f"{len(names)} of {len(layers)}: {names[0]}"
-        told.append(f"{note} ({where}{', ..' if 1 < len(names) < len(layers) else ''})")
-    return "; ".join(told)
+        count = "all" if len(names) == len(layers) else f"{len(names)} of {len(layers)}: {names[0]}"
+        lines.append(f"{note} ({count}{', ..' if 1 < len(names) < len(layers) else ''})")
+    return "; ".join(lines)

@@ -22,19 +22,19 @@ def as_arguments(op: str, example_input: Any) -> Any:
     if isinstance(example_input, Mapping) or _reads_like_a_mapping(example_input):
         keywords = {str(key): example_input[key] for key in example_input.keys()}  # noqa: SIM118 - no iterator
     elif is_dataclass(example_input) and not isinstance(example_input, type):
-        keywords = {each.name: getattr(example_input, each.name) for each in fields(example_input)}
+        keywords = {field_.name: getattr(example_input, field_.name) for field_ in fields(example_input)}
     else:
         return example_input
     if not any(True for _ in tensors_in(keywords)) and any(
-        isinstance(each, list) for each in keywords.values()
+        isinstance(field_, list) for field_ in keywords.values()
     ):
         got = f"lists as {', '.join(keywords)}"
         raise Error(op, "an example input of tensors", got, 'call the tokenizer with return_tensors="pt"')
     return keywords
 
 
-def _reads_like_a_mapping(thing: Any) -> bool:
-    return callable(getattr(thing, "keys", None)) and hasattr(type(thing), "__getitem__")
+def _reads_like_a_mapping(value: Any) -> bool:
+    return callable(getattr(value, "keys", None)) and hasattr(type(value), "__getitem__")
 
 
 def run(model: nn.Module, example_input: Any) -> Any:
@@ -81,19 +81,19 @@ def gpus_of(model: nn.Module) -> list[int]:
     return sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
 
 
-def tensors_in(thing: Any) -> Iterator[Tensor]:
+def tensors_in(data: Any) -> Iterator[Tensor]:
     """Yields the tensors of nested mappings, tuples, lists and dataclasses, in order."""
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
+    if isinstance(data, Tensor):
+        yield data
+    elif isinstance(data, Mapping):
+        for value in data.values():
             yield from tensors_in(value)
-    elif isinstance(thing, (tuple, list)):
-        for value in thing:
+    elif isinstance(data, (tuple, list)):
+        for value in data:
             yield from tensors_in(value)
-    elif is_dataclass(thing) and not isinstance(thing, type):
-        for each in fields(thing):
-            yield from tensors_in(getattr(thing, each.name))
+    elif is_dataclass(data) and not isinstance(data, type):
+        for field_ in fields(data):
+            yield from tensors_in(getattr(data, field_.name))
 
 
 def batch_of(example_input: Any) -> int | None:
@@ -101,17 +101,17 @@ def batch_of(example_input: Any) -> int | None:
     return next((tensor.shape[0] for tensor in tensors_in(example_input) if tensor.dim()), None)
 
 
-def resized(example_input: Any, batch: int, wanted: int) -> Any:
-    """Returns the input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own rows
+def resized(example_input: Any, batch: int, rows: int) -> Any:
+    """Returns the input with every tensor whose first dimension is ``batch`` at ``rows`` rows: its own rows
     in turn, as often as needed."""
     if isinstance(example_input, Tensor):
         if not example_input.dim() or example_input.shape[0] != batch:
             return example_input
-        return example_input[torch.arange(wanted, device=example_input.device) % batch]
+        return example_input[torch.arange(rows, device=example_input.device) % batch]
     if isinstance(example_input, Mapping):
-        return {key: resized(value, batch, wanted) for key, value in example_input.items()}
+        return {key: resized(value, batch, rows) for key, value in example_input.items()}
     if isinstance(example_input, (tuple, list)):
-        parts = [resized(value, batch, wanted) for value in example_input]
+        parts = [resized(value, batch, rows) for value in example_input]
         named = hasattr(example_input, "_fields")  # a named tuple takes its parts one by one
         return type(example_input)(*parts) if named else type(example_input)(parts)
     return example_input

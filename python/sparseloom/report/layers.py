@@ -1,4 +1,4 @@
-"""Reports on one sparse layer: its figures, its kernels, and its times beside nn.Linear of the same size."""
+"""Reports on one sparse layer: its sizes, its kernels, and its times compared to nn.Linear."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COPY = "dense copy"
 
 
 def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | None) -> LayerReport:
-    """Returns the layer's report, all but the times."""
+    """Returns the layer's report without the times."""
     entry = listed(name, layer, weight)
     dtype = product_dtype(weight.values)
     entry.tokens, entry.dtype, entry.note = tokens, str(dtype).removeprefix("torch."), ""
@@ -40,7 +40,7 @@ def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | Non
 
 
 def name_kernels(entry: LayerReport, plans: dict[str, dict[str, Any]]) -> None:
-    """Notes what runs by the plans of a layer's directions."""
+    """Notes the kernels that the plans of a layer's directions choose."""
     entry.kernels = {direction: str(plan["kernel"]) for direction, plan in plans.items()}
     for direction, plan in plans.items():
         copy = plan.get("dense_copy")  # layers of other layouts keep none
@@ -49,8 +49,7 @@ def name_kernels(entry: LayerReport, plans: dict[str, dict[str, Any]]) -> None:
 
 
 def name_unplanned(entry: LayerReport, layer: SparseLinear, weight: SparseWeight) -> None:
-    """Notes what runs in a layer of a layout whose plans name no kernels: its own methods, or dense
-    products."""
+    """Notes what runs in a layer whose layout's plans name no kernels: its own methods, or dense products."""
     plans = {direction: layer.plan(1, direction) for direction in weight.directions}
     name_kernels(entry, plans)
     if dense := [direction for direction, plan in plans.items() if plan["kernel"] in FALLBACKS]:
@@ -58,24 +57,24 @@ def name_unplanned(entry: LayerReport, layer: SparseLinear, weight: SparseWeight
 
 
 def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
-    """Returns the report of a sparse weight that cannot be timed alone, as nobody knows how its module is
-    called."""
-    values, (rows, cols), own = weight.values, weight.shape, list(module.parameters(recurse=False))
+    """Returns the report of a sparse weight that cannot be timed alone, because the arguments of its module
+    are not known."""
+    values, (rows, cols), parameters = weight.values, weight.shape, list(module.parameters(recurse=False))
     in_blocks, dtype, note = weight.layout == "bsr", values.dtype, "not timed alone"
-    rest = beside = sum(tensor.nbytes for tensor in own if tensor is not values)
+    other_bytes = dense_other_bytes = sum(tensor.nbytes for tensor in parameters if tensor is not values)
     if weight.scaled:  # 8-bit layers have buffers alone, and a dense twin in the dtype of the bias
         bias = module.bias
         dtype = bias.dtype if isinstance(bias, Tensor) else torch.float32
-        beside = bias.nbytes if isinstance(bias, Tensor) else 0
-        rest = beside + sum(each.nbytes for each in scales_of(module))
+        dense_other_bytes = bias.nbytes if isinstance(bias, Tensor) else 0
+        other_bytes = dense_other_bytes + sum(scale.nbytes for scale in scales_of(module))
     elif weight.gated:
         note += ": gates multiply its blocks in each call"
     return LayerReport(
         name,
         type(module).__name__,
         (rows, cols),
-        values.nbytes + weight.index_bytes + rest,
-        rows * cols * weight.taps * dtype.itemsize + beside,
+        values.nbytes + weight.index_bytes + other_bytes,
+        rows * cols * weight.taps * dtype.itemsize + dense_other_bytes,
         weight.block if in_blocks else None,
         weight.density,
         dtype=str(values.dtype).removeprefix("torch."),
@@ -87,14 +86,14 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
 
 def scales_of(module: nn.Module) -> list[Tensor]:
     """Returns the factors of an 8-bit layer."""
-    found = (getattr(module, name, None) for name in ("w_scale", "x_scale"))
-    return [each for each in found if isinstance(each, Tensor)]
+    scales = (getattr(module, name, None) for name in ("w_scale", "x_scale"))
+    return [scale for scale in scales if isinstance(scale, Tensor)]
 
 
 def masked(name: str, layer: MaskedLinear) -> LayerReport:
     """Returns the report of a layer that trains a dense weight under a mask, which ends with ``pack_``."""
-    own = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
-    size, elements = sum(tensor.nbytes for tensor in own), layer.block == (1, 1)
+    parameters = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    size, elements = sum(tensor.nbytes for tensor in parameters), layer.block == (1, 1)
     return LayerReport(
         name,
         type(layer).__name__,
@@ -110,26 +109,26 @@ def masked(name: str, layer: MaskedLinear) -> LayerReport:
 
 
 def dense_kernels(entry: LayerReport, layer: Planned | ConvModule | SparseLinear) -> str:
-    """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
-    none."""
+    """Returns a text with the directions in which a layer runs no sparse kernel, and the kernels that it
+    runs; "" if there are none."""
     trains = layer.values.requires_grad
-    found = [
+    kernels = [
         f"{direction} {kernel}"
         for direction, kernel in entry.kernels.items()
         if kernel in (*FALLBACKS, _COPY) and (trains or direction == "forward")
     ]
-    return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
+    return f"{entry.name or 'model'} ({', '.join(kernels)})" if kernels else ""
 
 
 def require_sparse(entries: Sequence[tuple[LayerReport, Planned | ConvModule | SparseLinear]]) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel."""
-    if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
+    if refused := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
         remedy = "the layer's plan(..)['text'] says why; lower the density, or leave strict out"
-        raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
+        raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(refused), remedy)
 
 
 def measure(entry: LayerReport, layer: Planned, seconds: float) -> None:
-    """Fills in the times, where there is something to measure."""
+    """Measures the times, if the layer can be timed."""
     if not entry.kernels or entry.tokens is None:
         return
     entry.times, entry.dense_times, entry.ratios = _measured(layer, entry.tokens, seconds)
@@ -150,24 +149,24 @@ def break_evens(entry: LayerReport, layer: Planned) -> dict[str, float | None]:
         weight.device,
         layer.bias is not None,
     )
-    found = {}
+    densities = {}
     for direction, us in entry.times.items():
         products = _PRODUCTS[direction]
-        own = [fastest_sparse(layer.plan(entry.tokens, product, size.dtype)) for product in products]
+        rows = [fastest_sparse(layer.plan(entry.tokens, product, size.dtype)) for product in products]
         # Where the layer itself runs dense, its time says nothing about the sparse kernels' time: the bare
         # prediction is used.
         sparse = all(
             row is not None and row["kernel"] == entry.kernels[p]
-            for row, p in zip(own, products, strict=True)
+            for row, p in zip(rows, products, strict=True)
         )
-        expected = sum(float(row["predicted_us"]) for row in own if row is not None)
+        expected = sum(float(row["predicted_us"]) for row in rows if row is not None)
         scale = us / expected if sparse and expected > 0 else 1.0
-        found[direction] = break_even(size, entry.block, products, entry.dense_times[direction], scale)
-    return found
+        densities[direction] = break_even(size, entry.block, products, entry.dense_times[direction], scale)
+    return densities
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """Returns the dtype in which the layer multiplies here and now: autocast casts all but float64."""
+    """Returns the dtype in which the layer multiplies at present: autocast casts all but float64."""
     kind = weight.device.type
     if kind == "meta" or weight.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
         return weight.dtype
@@ -182,7 +181,7 @@ def _measured(layer: Planned, tokens: int, seconds: float) -> tuple[Times, Times
     def dense(x: Tensor) -> Tensor:
         return ops.activate(linear(x), getattr(layer, "activation", None))
 
-    # what does not train here does not train there
+    # the twin trains the same parameters
     linear.weight.requires_grad_(layer.values.requires_grad)
     if layer.bias is not None:
         linear.bias.requires_grad_(layer.bias.requires_grad)

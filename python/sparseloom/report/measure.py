@@ -1,4 +1,4 @@
-"""Implements `report`: the layers of a model and the model itself, each beside a dense twin."""
+"""Implements `report`: times the layers of a model and the model itself, each against a dense twin."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def report(
         unplanned: list[tuple[LayerReport, SparseLinear]] = []
         linears = {layer: (layer, weight) for layer, weight in planned_linears(model)}
         spatial = dict(planned_convolutions(model))
-        others = {each.weight.owner: each.weight for each in sparse_layers(model)}
+        unplanned_weights = {entry.weight.owner: entry.weight for entry in sparse_layers(model)}
         for name, module in model.named_modules():
-            if found := linears.get(module):
-                layer, weight = found
+            if planned := linears.get(module):
+                layer, weight = planned
                 entries.append(layers.described(name, layer, weight, tokens.get(layer)))
                 sparse.append((entries[-1], layer))
             elif isinstance(module, ConvModule) and module in spatial:
                 entries.append(convs.described(name, module, spatial[module], seen.get(module)))
                 convolutions.append((entries[-1], module))
-            elif other := others.get(module):
-                entries.append(layers.listed(name, module, other))
+            elif unplanned_weight := unplanned_weights.get(module):
+                entries.append(layers.listed(name, module, unplanned_weight))
                 if isinstance(module, SparseLinear):
-                    layers.name_unplanned(entries[-1], module, other)
+                    layers.name_unplanned(entries[-1], module, unplanned_weight)
                     unplanned.append((entries[-1], module))
             elif isinstance(module, MaskedLinear):
                 entries.append(layers.masked(name, module))
@@ -94,8 +94,8 @@ def report(
         if strict:
             layers.require_sparse([*sparse, *convolutions, *unplanned])
         watch = Watch()
-        own, batches = whole.measured(model, example_input, batch_sizes, seconds)
-        known: dict[tuple[Any, ...], dict[str, float | None]] = {}
+        whole_model, batches = whole.measured(model, example_input, batch_sizes, seconds)
+        break_evens: dict[tuple[Any, ...], dict[str, float | None]] = {}
         for entry, layer in sparse:
             layers.measure(entry, layer, seconds)
             watch.look()
@@ -106,9 +106,9 @@ def report(
                 entry.dtype,
                 entry.times is None or tuple(entry.times),
             )
-            if key not in known:  # once for each shape: it takes some twenty plans
-                known[key] = layers.break_evens(entry, layer)
-            entry.break_even = known[key]
+            if key not in break_evens:  # once for each shape: it takes some twenty plans
+                break_evens[key] = layers.break_evens(entry, layer)
+            entry.break_even = break_evens[key]
         for entry, convolution in convolutions:
             convs.measure(entry, convolution, seen.get(convolution), seconds)
             watch.look()
@@ -117,9 +117,9 @@ def report(
         ops.info().get("cpu", "cpu")
     )
     totals = replace(whole.totals(model), copy_bytes=sum(entry.copy_bytes for entry, _ in sparse))
-    timed = any(each.times for each in entries) or any(each.times for each in (own, *batches))
+    timed = any(entry.times for entry in entries) or any(size.times for size in (whole_model, *batches))
     lost = watch.lost if timed else 0.0
-    return Report(entries, torch.get_num_threads(), machine, totals, own, batches, lost)
+    return Report(entries, torch.get_num_threads(), machine, totals, whole_model, batches, lost)
 
 
 def _inputs_seen(

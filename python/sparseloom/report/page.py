@@ -1,4 +1,4 @@
-"""Renders a report as HTML: the tables and a picture of every pattern."""
+"""Renders a report as HTML: tables and a picture of every pattern."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def fragment(report: Report) -> str:
     )
     tables += _table(_HEAD, [_group_row(group) for group in groups])
     busy = f"<p><strong>{html.escape(words)}</strong></p>" if (words := loud(report.lost)) else ""
-    told = f"<p>{html.escape(legend(report, any(len(group.names) > 1 for group in groups)))}</p>"
-    return f"<section class='sparseloom-report'>{busy}{tables}{_untouched(hidden)}{told}{figures}</section>"
+    note = f"<p>{html.escape(legend(report, any(len(group.names) > 1 for group in groups)))}</p>"
+    return f"<section class='sparseloom-report'>{busy}{tables}{_untouched(hidden)}{note}{figures}</section>"
 
 
 def _model_rows(report: Report) -> Rows:
@@ -66,7 +66,7 @@ def _group_row(group: Group) -> list[str]:
         byte_words(entry),
         " ".join(dict.fromkeys(entry.kernels.values())),
         *_times(entry),
-        " / ".join(even_words(even) for even in entry.break_even.values()),
+        " / ".join(even_words(density) for density in entry.break_even.values()),
         entry.note,
     ]
 

@@ -1,4 +1,4 @@
-"""Holds what report found: printable, as HTML, and as plain data."""
+"""The results of report: printable, as HTML, and as plain data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LayerReport:
     times: Times | None = None
     dense_times: Times | None = None
     ratios: Ratios = field(default_factory=dict)
-    #: By direction, the density above which dense is faster, from the plan's predictions scaled to the time
-    #: measured here. None where dense is faster at every density, 1.0 where block-sparse is.
+    #: By direction, the density above which dense is faster, from the plan's predictions scaled to the
+    #: measured time. None if dense is faster at every density, 1.0 if block-sparse is.
     break_even: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     pattern: Pattern | None = None
@@ -66,8 +66,8 @@ class LayerReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data, without the pattern's bits."""
-        plain = {key: value for key, value in asdict(self).items() if key != "pattern"}
-        return plain | {
+        data = {key: value for key, value in asdict(self).items() if key != "pattern"}
+        return data | {
             "speedups": self.speedups,
             "slower_than_dense": self.slower,
             "no_difference_shown": self.undecided,
@@ -76,8 +76,8 @@ class LayerReport:
 
 @dataclass
 class ModelReport:
-    """The whole model at one batch size, beside its dense twin: the same model with every block-sparse layer
-    dense."""
+    """The whole model at one batch size, compared to its dense twin: the same model with every block-sparse
+    layer dense."""
 
     batch: int | None  # first dimension of the input; None when that has no tensor
     times: Times | None = None  # "backward" is missing where the model does not train
@@ -102,7 +102,7 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sizes of the whole model and of its dense twin; what is shared counts once."""
+    """Sizes of the whole model and of its dense twin; shared tensors count once."""
 
     parameters: int
     dense_parameters: int
@@ -175,9 +175,12 @@ def speedups(entry: LayerReport | ModelReport) -> Times:
     measured."""
     if entry.times is None or entry.dense_times is None:
         return {}
-    both = [each for each in entry.times if each in entry.dense_times]
+    directions = [direction for direction in entry.times if direction in entry.dense_times]
     ratios, times, dense = entry.ratios, entry.times, entry.dense_times
-    return {each: ratios[each].median if each in ratios else dense[each] / times[each] for each in both}
+    return {
+        direction: ratios[direction].median if direction in ratios else dense[direction] / times[direction]
+        for direction in directions
+    }
 
 
 def undecided(entry: LayerReport | ModelReport) -> list[str]:

@@ -23,7 +23,7 @@ _INDENT = " " * 6
 
 
 def text(report: Report) -> str:
-    """Returns all of it: a line of warning on a busy machine, totals, batch sizes, layers and the legend."""
+    """Returns the report as text: a warning on a busy machine, totals, batch sizes, layers and the legend."""
     groups, hidden = grouped(report.layers)
     parts = [
         *_wrapped("", loud(report.lost)),
@@ -58,8 +58,8 @@ def _totals(report: Report) -> list[str]:
 def _batches(batches: list[ModelReport]) -> list[str]:
     lines = ["whole model by first dimension"] if batches else []
     for batch in batches:
-        first, *others = _times(batch) or [f"{_INDENT}not measured"]
-        lines += [f"{batch.batch:>5} {first[len(_INDENT) :]}", *others, *_wrapped(_INDENT, batch.note)]
+        first, *more_lines = _times(batch) or [f"{_INDENT}not measured"]
+        lines += [f"{batch.batch:>5} {first[len(_INDENT) :]}", *more_lines, *_wrapped(_INDENT, batch.note)]
     return lines
 
 
@@ -89,7 +89,7 @@ def _group(group: Group) -> list[str]:
 
 
 def _times(entry: LayerReport | ModelReport) -> list[str]:
-    """A line for each direction that was measured: its times, and for a layer its kernels and break-even."""
+    """Returns a line for each measured direction: its times, and for a layer its kernels and break-even."""
     lines = []
     for direction in DIRECTIONS:
         words = [time_words(entry, direction)]
@@ -104,14 +104,14 @@ def _times(entry: LayerReport | ModelReport) -> list[str]:
 
 def _kernels(layer: LayerReport, direction: str) -> str:
     products = ("forward",) if direction == "forward" else ("dx", "dw")
-    found = {product: layer.kernels[product] for product in products if product in layer.kernels}
-    if len(set(found.values())) < 2:
-        return next(iter(found.values()), "")
-    return ", ".join(f"{product} {kernel}" for product, kernel in found.items())
+    kernels = {product: layer.kernels[product] for product in products if product in layer.kernels}
+    if len(set(kernels.values())) < 2:
+        return next(iter(kernels.values()), "")
+    return ", ".join(f"{product} {kernel}" for product, kernel in kernels.items())
 
 
 def _wrapped(start: str, words: str) -> list[str]:
-    """The words after ``start``, in as many lines as they take; none where there are no words."""
+    """Returns the words after ``start``, wrapped to lines; no line if there are no words."""
     return textwrap.wrap(
         words, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False
     )

@@ -1,4 +1,4 @@
-"""Times one layer called as a model calls it, and the overhead of such a call beside its products."""
+"""Times one layer, called as a model calls it, and the overhead of such a call besides its products."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Trial:
 
 
 def sparse_trial(size: Size, block: tuple[int, int], density: float, training: bool) -> Trial:
-    """Returns a trial of a balanced layer of that size that runs sparse kernels only: where its plan goes
-    dense, the dense time would pass for theirs."""
+    """Returns a trial of a balanced layer of that size that runs only sparse kernels: if its plan chose
+    dense, we would measure the dense time."""
     (rows, cols), pattern = size.shape, patterns.balanced(*size.shape, block, density, 0)
     layer = BlockSparseLinear(cols, rows, size.bias, pattern=pattern, device=size.device, dtype=size.dtype)
     layer.strict = True
@@ -46,16 +46,16 @@ def sparse_trial(size: Size, block: tuple[int, int], density: float, training: b
 
 
 def bare_rows(shape: tuple[int, int], block: tuple[int, int], density: float) -> int:
-    """Returns how many block rows a balanced pattern leaves without a block: their outputs would be the bias
-    alone."""
+    """Returns the number of block rows without a block in a balanced pattern: their outputs are only the
+    bias."""
     return int((patterns.balanced(*shape, block, density, 0).mask.sum(1) == 0).sum())
 
 
 def overhead(dtype: torch.dtype, device: torch.device, training: bool) -> float:
-    """Returns the microseconds of a module call beside its products.
+    """Returns the microseconds of a module call without its products.
 
-    They go into Python, autograd, torch's dispatch and the results' memory. They are measured once in a
-    process, on a layer so small that little else is left.
+    Python, autograd, torch's dispatch and allocating the results take them. They are measured once in a
+    process, on a layer so small that little else remains.
     """
     return _overhead(dtype, device, training, torch.get_num_threads())
 
@@ -66,22 +66,22 @@ def _overhead(dtype: torch.dtype, device: torch.device, training: bool, threads:
     us, _ = predicted(size, block, density, ops.DIRECTIONS if training else ops.DIRECTIONS[:1])
     trial = sparse_trial(size, block, density, training)
     (samples,) = in_turn([trial.call], 0.03, device if device.type == "cuda" else None)
-    taken = Spread.of(samples).p20  # disturbances only make so short a call longer
-    return taken if device.type == "cuda" else max(0.0, taken - (us or 0.0))
+    call_us = Spread.of(samples).p20  # disturbances only make so short a call longer
+    return call_us if device.type == "cuda" else max(0.0, call_us - (us or 0.0))
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A layer that was timed, from which others of its size and block are predicted.
+    """A timed layer, from which others of its size and block are predicted.
 
-    Its time shows what the plan does not know, such as the sums of the bias's gradient, or a cache that the
-    model's other layers leave to it.
+    Its time includes effects that the plan does not model, such as the sum for the bias's gradient, or the
+    cache contents that the model's other layers leave.
     """
 
     us: float
     planned_us: float  # of its products, by their plans
     overhead_us: float
-    # on a GPU: the host's part of a call runs beside the kernels, and the longer of the two counts
+    # on a GPU: the host's part of a call overlaps the kernels, and the longer of the two counts
     queued: bool
 
     def predicted(self, planned_us: float) -> float:
@@ -95,10 +95,10 @@ class Anchor:
 
 #: An anchor on a GPU that takes less than this many times the host's own part says nothing about its kernels.
 _HOST_BOUND = 1.2
-#: Limits of an anchor's time over the planned time, both without overhead. Where an anchor is nearly all
-#: overhead, the rest of it is noise: products take half to four times what is planned.
+#: Limits of an anchor's time over the planned time, both without overhead. If an anchor is nearly all
+#: overhead, the rest is noise: products take half to four times the planned time.
 _SLOPES = (0.5, 4.0)
-#: The share of an anchor's time beside the overhead that grows with its blocks: what else a call does depends
-#: on the tokens. It was fitted to 141 layers of which density .25 predicted .1 and .5; without it, .1 was
-#: predicted 12 % too fast and .5 as much too slow.
+#: The share of an anchor's time without overhead that grows with its blocks; the rest of a call depends on
+#: the tokens. It was fitted to 141 layers, where density .25 predicts .1 and .5; without it, .1 was predicted
+#: 12 % too fast and .5 equally too slow.
 _BY_BLOCKS = 0.85

@@ -1,4 +1,4 @@
-"""Times the whole model beside its dense twin, at one batch size or several."""
+"""Times the whole model against its dense twin, at one batch size or several."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _ROUNDS, _GPU_CALLS = 3, 3
 
 def totals(model: nn.Module) -> Totals:
     """Returns the totals of the model as it is, and of its dense twin."""
-    counts = {_key(each.weight): _of_sparse(each.weight) for each in sparse_layers(model)}
+    counts = {_key(entry.weight): _of_sparse(entry.weight) for entry in sparse_layers(model)}
     counts |= {id(layer.weight): _of_masked(layer) for layer in masked_layers(model)}
-    gates = {each for module in model.modules() if isinstance(module, Gate) for each in module.parameters()}
+    gates = {entry for module in model.modules() if isinstance(module, Gate) for entry in module.parameters()}
     unique = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
-    scaled = [each.weight.owner for each in sparse_layers(model) if each.weight.scaled]
+    scaled = [entry.weight.owner for entry in sparse_layers(model) if entry.weight.scaled]
     eight = {id(part): part for owner in scaled for part in (owner.values, owner.bias) if part is not None}
     stored = [*unique, *eight.values()]
     parameters = sum(tensor.numel() for tensor in stored)
     size = sum(_bytes(tensor) for tensor in stored)
     extra = sum(gate.numel() for gate in gates), sum(_bytes(gate) for gate in gates)
-    found = counts.values()
-    dense_parameters = parameters - extra[0] + sum(each.dense - each.stored for each in found)
+    all_counts = counts.values()
+    dense_parameters = parameters - extra[0] + sum(entry.dense - entry.stored for entry in all_counts)
     return Totals(
         parameters,
         dense_parameters,
-        size + sum(each.beside for each in found),
-        size - extra[1] + sum(each.dense_bytes - each.stored_bytes for each in found),
-        sum(each.dense for each in found) / max(1, dense_parameters),
-        masked=sum(each.masked for each in found),
+        size + sum(entry.beside for entry in all_counts),
+        size - extra[1] + sum(entry.dense_bytes - entry.stored_bytes for entry in all_counts),
+        sum(entry.dense for entry in all_counts) / max(1, dense_parameters),
+        masked=sum(entry.masked for entry in all_counts),
     )
 
 
 class _Counts(NamedTuple):
-    """One weight: what is stored of it, what its dense twin would have, and what lies beside (index, mask and
-    factors)."""
+    """Counts of one weight: its stored elements, those of its dense twin, and the bytes of index, mask and
+    factors."""
 
     stored: int
     stored_bytes: int
@@ -63,18 +63,19 @@ class _Counts(NamedTuple):
 
 
 def _key(weight: SparseWeight) -> int:
-    """What tells weights apart: layers may share values; computed ones are another tensor in each look-up."""
+    """Returns a key that identifies a weight: layers may share values, and computed values are a new tensor
+    in each look-up."""
     values = weight.values
     return id(values if isinstance(values, nn.Parameter) else weight.owner)
 
 
 def _of_sparse(weight: SparseWeight) -> _Counts:
     values, bias = weight.values, getattr(weight.owner, "bias", None)
-    dense, beside, dtype = math.prod(weight.shape) * weight.taps, weight.index_bytes, values.dtype
+    dense, other_bytes, dtype = math.prod(weight.shape) * weight.taps, weight.index_bytes, values.dtype
     if weight.scaled:
         dtype = torch.float32 if bias is None else bias.dtype
-        beside += sum(_bytes(each) for each in scales_of(weight.owner))
-    return _Counts(values.numel(), _bytes(values), dense, dense * dtype.itemsize, beside)
+        other_bytes += sum(_bytes(scale) for scale in scales_of(weight.owner))
+    return _Counts(values.numel(), _bytes(values), dense, dense * dtype.itemsize, other_bytes)
 
 
 def _of_masked(layer: MaskedLinear) -> _Counts:
@@ -91,8 +92,8 @@ def dense_twin(model: nn.Module) -> nn.Module:
     twin = copy.deepcopy(model)
     if is_sparse(twin) or isinstance(twin, MaskedLinear):
         return twin.to_dense()
-    found = {**{module: None for _, module in sparse_modules(twin)}, **dict.fromkeys(masked_layers(twin))}
-    Exchange(twin, [(module, module.to_dense()) for module in found]).put()
+    sparse = {**{module: None for _, module in sparse_modules(twin)}, **dict.fromkeys(masked_layers(twin))}
+    Exchange(twin, [(module, module.to_dense()) for module in sparse]).put()
     return twin
 
 
@@ -117,13 +118,13 @@ def measured(
         # The error is whatever the model's own parts raise when copied, or called with dense layers inside.
         except Exception as error:
             note = f"no dense twin: {_line(error)}"
-    own = _measured(models, example_input, batch, seconds, note)
-    found: dict[int | None, ModelReport] = {batch: own}
+    whole_model = _measured(models, example_input, batch, seconds, note)
+    reports: dict[int | None, ModelReport] = {batch: whole_model}
     for size in sizes:
-        if size not in found:
+        if size not in reports:
             assert batch is not None
-            found[size] = _measured(models, resized(example_input, batch, size), size, seconds, note)
-    return own, [found[size] for size in sizes]
+            reports[size] = _measured(models, resized(example_input, batch, size), size, seconds, note)
+    return whole_model, [reports[size] for size in sizes]
 
 
 def _checked(sizes: Sequence[int], batch: int | None) -> list[int]:
@@ -184,7 +185,7 @@ def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 
 def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
-    """Returns the backward calls; none where the model does not train: no parameter, or no result, needs a
+    """Returns the backward calls; none if the model does not train: no parameter, or no result, needs a
     gradient."""
     calls: Calls = []
     with torch.enable_grad():
@@ -204,8 +205,8 @@ def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
 def _backward(outputs: list[Tensor], inputs: list[nn.Parameter]) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
     # explicit, whatever torch's defaults are
-    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
-    gradients = [torch.randn(tensor.shape, **drawn).to(tensor.device, tensor.dtype) for tensor in outputs]
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    gradients = [torch.randn(tensor.shape, **options).to(tensor.device, tensor.dtype) for tensor in outputs]
     return lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True, allow_unused=True)
 
 

@@ -1,4 +1,4 @@
-"""Words that the printed report and its page share: times, spreads, sizes, totals and the legend."""
+"""Texts that the printed report and its page share: times, spreads, sizes, totals and the legend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def even_words(even: float | None) -> str:
 
 def parameter_words(totals: Totals) -> str:
     """Returns the parameters, dense twin -> sparse, and the shares in sparse layers and left out."""
-    # trained scores come on top of what a dense model has
+    # trained scores are extra parameters, so the difference may be negative
     left_out = max(0.0, 1 - totals.parameters / max(1, totals.dense_parameters))
     counts = _from(_count(totals.dense_parameters), _count(totals.parameters))
     masked = f", {100 * totals.masked / max(1, totals.dense_parameters):.0f} % masked until pack_"
@@ -43,7 +43,7 @@ def byte_words(entry: LayerReport | Totals) -> str:
 
 
 def legend(report: Report, grouped: bool) -> str:
-    """Says what the words mean, and where they were measured."""
+    """Returns the legend: the meaning of the figures, and the machine."""
     words = (
         f"{report.machine}, {report.threads} CPU threads. us: median of "
         "one call, dense twin -> sparse, interleaved, warm, and "

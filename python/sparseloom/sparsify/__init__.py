@@ -1,5 +1,5 @@
-"""Sparsifiers choose what of a weight stays, blocks or single elements, from what a Context tells. Methods
-choose again and again while it trains."""
+"""Sparsifiers choose which blocks or single elements of a weight are kept, from the facts in a Context.
+Methods choose repeatedly during training."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -56,8 +56,8 @@ __all__ = [
     "sparsifier_of",
 ]
 
-#: Where names come from that are imported when they are asked for: the parts of methods would take a fifth of
-#: the time that ``import sparseloom`` takes, and most programs train by none.
+#: Names that are imported lazily -> their modules: the parts of methods would take a fifth of the time of
+#: ``import sparseloom``, and most programs use none of them.
 _LATER = {"Method": "method", "Run": "run", "distillation_loss": "distillation"}
 _MODULES = ("densities", "gates", "gradients", "methods", "regrow", "schedules", "scores")
 

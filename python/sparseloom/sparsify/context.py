@@ -1,4 +1,4 @@
-"""Context and Sparsifier: what a choice of blocks may look at, and what makes it."""
+"""Context and Sparsifier: the facts that a choice of blocks may use, and the base class of choices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..pattern import Head, Pattern
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """One weight that becomes sparse, what is asked for, and what is known about the weight.
+    """One weight that becomes sparse, the request, and the facts that are known about the weight.
 
     Args:
         weight: [out features, in features], on any device and in any dtype that has kernels.
         block: (out features, in features) of one block.
         density: share of blocks to keep; None where the sparsifier decides.
-        scope: "layer", "row" or "head": within what blocks compete for their place (see ``pattern.top_k``).
-        generator: what random choices draw from; None stands for torch's default one.
-        gradient: of the loss by the weight, in its shape. sparsify_ gives ``.grad`` where there is one.
+        scope: "layer", "row" or "head": the scope within which blocks compete (see ``pattern.top_k``).
+        generator: the generator of random choices; None stands for torch's default one.
+        gradient: of the loss by the weight, in its shape. sparsify_ passes ``.grad`` if there is one.
         input_statistics: [in features], the mean of the squares of each input.
         hessian: [in features, in features], the mean of x x^T over inputs x.
         step: of the training, from 0.
@@ -52,28 +52,28 @@ class Context:
 
     @property
     def share(self) -> float:
-        """The density. Raises Error where none was given."""
+        """The density. Raises Error if none was given."""
         if self.density is None:
             raise Error("Sparsifier", "a density", "none", "pass density=, the share of blocks that stay")
         return self.density
 
     def need(self, name: str) -> Tensor:
         """Returns the gradient, the input statistics, the Hessian, the learned scores or the present blocks.
-        Raises Error where it is not known."""
-        found = getattr(self, name)
-        if not isinstance(found, Tensor):
+        Raises Error if it is not known."""
+        tensor = getattr(self, name)
+        if not isinstance(tensor, Tensor):
             remedy = "run a backward pass first" if name == "gradient" else f"make a Context with {name}="
             raise Error("Sparsifier", f"the weight's {name}", "none", remedy)
-        return found
+        return tensor
 
 
 class Sparsifier(ABC):
-    """Chooses the blocks of a weight that stay; ``BlockSparse(select=...)`` and ``from_dense(select=...)``
-    take one."""
+    """Chooses the blocks of a weight that are kept; ``BlockSparse(select=...)`` and
+    ``from_dense(select=...)`` take one."""
 
-    #: Whether the choice looks at the weight's values, which a weight on the meta device does not have.
+    #: Whether the choice reads the weight's values, which a weight on the meta device does not have.
     needs_values = True
-    #: Whether it takes no density: how much stays follows from the weight.
+    #: Whether it takes no density, because the weight determines how much is kept.
     decides = False
 
     @abstractmethod

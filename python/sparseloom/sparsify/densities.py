@@ -1,4 +1,4 @@
-"""Densities of the layers of a model for one budget: by their shapes, or by what pruning them costs."""
+"""Densities of the layers of a model for one budget: by their shapes, or by the loss that pruning costs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def erdos_renyi(shapes: Mapping[str, tuple[int, int]], density: float, block: Bl
     cells = {name: rows * cols for name, (rows, cols) in grids.items()}
     dense: set[str] = set()
     while True:
-        others = {name: sum(grid) for name, grid in grids.items() if name not in dense and cells[name]}
-        left = density * sum(cells.values()) - sum(cells[name] for name in dense)
-        scale = left / sum(others.values()) if others else 0.0
-        found = {name: scale * total / cells[name] for name, total in others.items()}
-        full = {name for name, value in found.items() if value > 1}
+        perimeters = {name: sum(grid) for name, grid in grids.items() if name not in dense and cells[name]}
+        blocks_left = density * sum(cells.values()) - sum(cells[name] for name in dense)
+        scale = blocks_left / sum(perimeters.values()) if perimeters else 0.0
+        densities = {name: scale * total / cells[name] for name, total in perimeters.items()}
+        full = {name for name, value in densities.items() if value > 1}
         if not full:
-            return {name: 1.0 if name in dense else max(0.0, found.get(name, 0.0)) for name in shapes}
+            return {name: 1.0 if name in dense else max(0.0, densities.get(name, 0.0)) for name in shapes}
         dense |= full
 
 
@@ -53,22 +53,22 @@ def sensitivity(
     magnitude; ``block=1`` prunes single elements. ``evaluate`` returns the loss of the model that has the
     weights; they are as before afterwards.
     """
-    sides, before = block_shape(_OP, block), float(evaluate())
+    sides, loss_before = block_shape(_OP, block), float(evaluate())
     scan: dict[str, dict[float, float]] = {}
     for name, weight in weights.items():
-        kept = weight.detach().clone()
+        original = weight.detach().clone()
         scan[name] = {}
         try:
             for density in densities:
-                scores = block_scores(kept, sides, norm)
-                chosen = top(scores, math.floor(density * scores.numel() + 0.5)).to(kept.device)
-                rows, cols = kept.shape
+                scores = block_scores(original, sides, norm)
+                mask = top(scores, math.floor(density * scores.numel() + 0.5)).to(original.device)
+                rows, cols = original.shape
                 with torch.no_grad():
-                    weight.copy_(kept.masked_fill(~expanded(chosen, sides, (rows, cols)), 0))
-                scan[name][float(density)] = float(evaluate()) - before
+                    weight.copy_(original.masked_fill(~expanded(mask, sides, (rows, cols)), 0))
+                scan[name][float(density)] = float(evaluate()) - loss_before
         finally:
             with torch.no_grad():
-                weight.copy_(kept)
+                weight.copy_(original)
     return scan
 
 
@@ -78,8 +78,8 @@ def proposed(
     """Returns a density for each weight of a ``sensitivity`` scan, so that together they keep at most the
     share ``density`` of ``sizes`` (elements or blocks of each).
 
-    All start dense; in each turn the weight goes one step sparser that costs least loss per element saved.
-    Raises Error where even the sparsest densities of the scan keep more.
+    All start dense; in each turn the weight with the least loss per element saved goes one step sparser.
+    Raises Error if even the sparsest densities of the scan keep more.
     """
     steps = {name: [(1.0, 0.0), *sorted(scan[name].items(), reverse=True)] for name in scan}
     at = dict.fromkeys(scan, 0)
@@ -88,13 +88,13 @@ def proposed(
         return sum(steps[name][at[name]][0] * sizes[name] for name in scan)
 
     while kept() > density * sum(sizes[name] for name in scan) * (1 + 1e-9):
-        best, least = "", math.inf
+        best, lowest_price = "", math.inf
         for name, i in at.items():
             if i + 1 < len(steps[name]):
-                (now, loss), (then, more) = steps[name][i : i + 2]
-                price = (more - loss) / max(1e-12, (now - then) * sizes[name])
-                if price < least:
-                    best, least = name, price
+                (density_now, loss), (density_next, loss_next) = steps[name][i : i + 2]
+                price = (loss_next - loss) / max(1e-12, (density_now - density_next) * sizes[name])
+                if price < lowest_price:
+                    best, lowest_price = name, price
         if not best:
             lowest = kept() / max(1, sum(sizes[name] for name in scan))
             raise Error(_OP, f"a density of at least {lowest:.3g}", repr(density), "scan sparser densities")

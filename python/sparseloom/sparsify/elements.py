@@ -86,8 +86,8 @@ class _Selection(ElementSparsifier):
     def _chosen(self, op: str, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
         # Whole numbers below 2^53, and every 8-bit float, are exact in float64.
         exact = matrix if matrix.dtype in _DTYPES else matrix.double()
-        made: Tensor = ops.call(op, exact, *self._spec(), self._seed(generator))
-        return made
+        result: Tensor = ops.call(op, exact, *self._spec(), self._seed(generator))
+        return result
 
     def _seed(self, generator: torch.Generator | None) -> int:
         return 0

@@ -1,5 +1,5 @@
-"""Gates: factors for the blocks of a dense weight that depend on scores or on the weight, anew in each
-forward pass. nn.MaskedLinear holds one as its child ``gate``."""
+"""Gates: compute factors for the blocks of a dense weight from scores or from the weight in each forward
+pass. nn.MaskedLinear holds one as its child ``gate``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .select import Select, TopK, require_numbers
 class Gate(nn.Module, ABC):
     """Maps a weight to one factor for each block; a block whose factor is 0 is not multiplied with.
 
-    The schedule of the method writes ``budget`` and ``progress``, which are saved with the model. ``numbers``
-    has both where the gate is, float64 [2], for what leaves the host out: it is written in place, so that
-    compiled code and CUDA graphs see the next ones. It is no buffer, because .half() would round it and
-    DistributedDataParallel send it around.
+    The schedule of the method writes ``budget`` and ``progress``, which are saved with the model.
+    ``numbers``, float64 [2], has both on the gate's device, for code that does not use the host: it is
+    written in place, so that compiled code and CUDA graphs see new values. It is not a buffer, because
+    .half() would round it and DistributedDataParallel would broadcast it.
     """
 
     numbers: Tensor
@@ -34,7 +34,7 @@ class Gate(nn.Module, ABC):
 
     @property
     def budget(self) -> float:
-        """What the schedule grants: a density, or for select.Threshold a threshold."""
+        """The schedule's budget: a density, or a threshold for select.Threshold."""
         return self._budget
 
     @budget.setter
@@ -44,7 +44,7 @@ class Gate(nn.Module, ABC):
 
     @property
     def progress(self) -> float:
-        """The share of the schedule that is over."""
+        """The finished share of the schedule."""
         return self._progress
 
     @progress.setter
@@ -71,22 +71,22 @@ class Gate(nn.Module, ABC):
         """Returns the factors [block rows, block columns], differentiable, for a weight [out, in]."""
 
     def penalty(self) -> Tensor | None:
-        """Returns what the method adds to the loss for this weight; None for nothing."""
+        """Returns the term to add to the loss for this weight; None for nothing."""
         return None
 
     @property
     def on_device(self) -> bool:
-        """Whether a call leaves the host out, so that compilers and CUDA graphs may hold it."""
+        """Whether a call runs without the host, so that compiled code and CUDA graphs may contain it."""
         return False
 
     def learned(self) -> Tensor | None:
-        """Returns the scores that are trained, None without."""
+        """Returns the trained scores; None if there are none."""
         return None
 
 
 class _Through(Map):
-    """There: the hard mask. Back: the gradient of the mask, which is the sum of G * W over the block, goes to
-    the scores as it is."""
+    """The straight-through estimator: forward returns the hard mask; backward passes the gradient of the
+    mask, the sum of G * W over the block, to the scores unchanged."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
@@ -99,10 +99,10 @@ class _Through(Map):
 
 
 class ScoreGate(Gate):
-    """Keeps the blocks whose trained ``scores`` the budget buys; the gradient goes straight through.
+    """Keeps the blocks with the best trained ``scores`` within the budget; the gradient is straight-through.
 
-    With ``squash`` a sigmoid of the scores is what is compared (soft movement pruning), and ``strength`` is
-    the factor of their mean in the penalty, which grows with the schedule.
+    With ``squash``, sigmoids of the scores are compared (soft movement pruning), and ``strength`` is the
+    factor of their mean in the penalty, which grows with the schedule.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class ScoreGate(Gate):
         return not self.scores.is_cpu and self.select.leaves_host_out
 
 
-#: Up to so many entries a round of the search below has 127 candidates, which lie in memory at once; beyond
-#: only one. One core takes 2.3 ms by candidates for 256 entries and 3.2 by halvings, for 1024 entries 26
-#: and 3.5.
+#: Up to this many entries (on a GPU, on the CPU), a round of the search below tests 127 candidates at once,
+#: which are all in memory; beyond only one. On one core, candidates take 2.3 ms and halvings 3.2 ms for 256
+#: entries; 26 and 3.5 ms for 1024.
 _FEW, _FEW_ON_HOST = 4096, 256
 
 
@@ -148,7 +148,7 @@ class SoftTopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, k: float | Tensor, beta: float | Tensor) -> Tensor:
         z = v.double().flatten() * beta
-        # mu lies where even the largest entry is closed, and where even the smallest is open
+        # bounds of mu: at the lower even the largest entry is closed, at the upper even the smallest is open
         low, high = -z.max()[None] - 50, -z.min()[None] + 50
         bits = 7 if z.numel() <= (_FEW_ON_HOST if z.is_cpu else _FEW) else 1
         steps = torch.arange(2**bits + 1, dtype=z.dtype, device=z.device) / 2**bits
@@ -172,9 +172,9 @@ class SoftTopK(torch.autograd.Function):
 
 
 class TransportGate(Gate):
-    """Spartan (Tai et al. 2022): soft factors of the blocks with the largest sums of |w|, sharper and sharper
-    as the schedule goes on; when it is over, the mask is fixed and hard. Budget and progress are read where
-    the weight is, so that on a GPU the host takes no part."""
+    """Spartan (Tai et al. 2022): soft factors for the blocks with the largest sums of |w|, which sharpen with
+    the schedule; at its end the mask is fixed and hard. Budget and progress are read on the weight's device,
+    so that on a GPU the host takes no part."""
 
     fixed: Tensor
 
@@ -192,13 +192,13 @@ class TransportGate(Gate):
             require_numbers(scores)
         budget, progress = self.numbers.unbind()
         hard = TopK().there(scores, budget)
-        over = progress >= 1
-        chosen = torch.where(over & self.fixed.any(), self.fixed, hard)
-        self.fixed.copy_(torch.where(over, chosen, self.fixed))
+        is_over = progress >= 1
+        mask = torch.where(is_over & self.fixed.any(), self.fixed, hard)
+        self.fixed.copy_(torch.where(is_over, mask, self.fixed))
         count = hard.sum()
-        whole = over | (count == 0) | (count == v.numel())
+        is_hard = is_over | (count == 0) | (count == v.numel())
         soft: Tensor = SoftTopK.apply(v, count, 1 + progress * (self.sharpness - 1))
-        return torch.where(whole, chosen.to(v.dtype), soft * hard)
+        return torch.where(is_hard, mask.to(v.dtype), soft * hard)
 
     @property
     def on_device(self) -> bool:
@@ -206,7 +206,7 @@ class TransportGate(Gate):
 
 
 class HardConcreteGate(Gate):
-    """L0 (Louizos et al. 2018): each block has a random factor in training, that of its log odds in
+    """L0 (Louizos et al. 2018): each block has a random factor in training, and the factor of its log odds in
     evaluation. The penalty is ``strength`` times the expected number of open blocks."""
 
     LOW, HIGH, BETA = -0.1, 1.1, 2 / 3

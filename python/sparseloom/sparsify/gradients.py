@@ -1,4 +1,4 @@
-"""Gradient rule, the fourth part of a method: what trains, and which part of G = dY^T X it gets."""
+"""Gradient rule, the fourth part of a method: which tensor trains, and which part of G = dY^T X it gets."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 class Gradient:
-    """Says whether a weight trains as stored blocks or as a dense master, and what the pruned part gets."""
+    """Says whether a weight trains as stored blocks or as a dense master, and the pruned part's gradient."""
 
-    #: Whether the layer is an nn.MaskedLinear with a dense Parameter, or stores its blocks alone.
+    #: Whether the layer is an nn.MaskedLinear with a dense Parameter; otherwise only its blocks are stored.
     dense_master: ClassVar[bool] = True
-    #: Whether pruned weights live on under the mask. Otherwise they become zero, and so does their state.
+    #: Whether pruned weights keep their values under the mask. Otherwise they and their state become zero.
     keeps_pruned: ClassVar[bool] = False
     #: Whether a gate chooses the blocks in each forward pass, and whether it also decides how many.
     gated: ClassVar[bool] = False
     decides: ClassVar[bool] = False
-    #: The share of G, and the factor of W, that the pruned part gets.
+    #: The gradient of the pruned part: ``share`` times G plus ``decay`` times W.
     share: float = 0.0
     decay: float = 0.0
-    #: Whether the weight itself is left as it is.
+    #: Whether the weight itself does not train.
     frozen: bool = False
     #: The learning rate of trained scores; None stands for the optimizer's own.
     lr: float | None = None
 
     def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate | None:
-        """Returns the gate of a layer with that grid; None where a mask decides."""
+        """Returns the gate of a layer with that grid; None if a mask decides."""
         return None
 
 
 class Stored(Gradient):
-    """Blocks alone are stored, and they get their part of G: memory and time of the sparse layer."""
+    """Only blocks are stored, and they get their part of G: memory and time are those of the sparse layer."""
 
     dense_master = False
 
 
 class Masked(Gradient):
-    """The kept part of G. What is pruned becomes zero, and starts clean if its block returns."""
+    """The weight gets the kept part of G. Pruned blocks become zero, and start from zero if they return."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sums over the blocks of a weight, and what one number for each block means for its elements."""
+"""Sums over the blocks of a weight, and expands one number per block to its elements."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 def expanded(per_block: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
     """Returns [rows, cols] in which every element has the entry of its block [block rows, block columns].
 
-    Of blocks of one element it is ``per_block`` itself.
+    For blocks of one element it is ``per_block`` itself.
     """
     if block == (1, 1):
         return per_block
-    whole = per_block.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-    return whole[: shape[0], : shape[1]]
+    padded = per_block.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    return padded[: shape[0], : shape[1]]
 
 
 def block_sums(matrix: Tensor, block: tuple[int, int]) -> Tensor:
     """Returns the sum over each block of a matrix [rows, cols], differentiable: [block rows, block columns].
 
-    Ragged edges count as if they went on with zeros. Of blocks of one element it is ``matrix`` itself.
+    Ragged edges are padded with zeros. For blocks of one element it is ``matrix`` itself.
     """
     if block == (1, 1):
         return matrix

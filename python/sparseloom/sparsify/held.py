@@ -1,4 +1,4 @@
-"""Held: how a method sees one weight of a model, whatever its module."""
+"""Held: a method's interface to one weight of a model, whatever its module."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 
 class Held(ABC):
-    """One weight that a method drives. nn.driven has the two kinds: stored blocks, and a dense master."""
+    """One weight that a method drives. nn.held.driven has the two kinds: stored blocks, and a dense
+    master."""
 
     name: str
-    number: int  # its place among the weights of the run
+    number: int  # its position among the weights of the run
     run: Run  # that drives it
     shape: tuple[int, int]  # out features, in features
     block: tuple[int, int]
     target: float  # the density that was asked for
-    #: Whether the weight has room for more blocks than it stores, and changes where it is.
+    #: Whether the weight has a capacity, so that its blocks can change on its device.
     moves_on_device: bool = False
 
     def __init__(self) -> None:
-        #: (dY, X) of the steps that are watched and were made, and of those since.
+        #: (dY, X) of the watched steps that the optimizer has made, and of backward passes since then.
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.watching = False
@@ -55,7 +56,7 @@ class Held(ABC):
 
     @abstractmethod
     def watch(self) -> None:
-        """Lets the layer's forward hook tell this object of backward passes, also after both were copied."""
+        """Connects the layer's forward hook to this object, also after both were copied."""
 
     @abstractmethod
     def present(self) -> Tensor:
@@ -63,7 +64,7 @@ class Held(ABC):
 
     @abstractmethod
     def dense(self) -> Tensor:
-        """Returns the weight [out, in]; of stored blocks with zero elsewhere."""
+        """Returns the weight [out, in]; stored blocks with zero elsewhere."""
 
     @abstractmethod
     def gradient(self) -> Tensor | None:
@@ -82,8 +83,8 @@ class Held(ABC):
         """Makes ``mask`` the topology; values, gradient and state go with their blocks."""
 
     def follow(self, copy: nn.Module) -> None:
-        """Lets the weight of the same name in a copy of the model move along. Raises Error where it has none,
-        or where nothing moves in a copy."""
+        """Lets the weight of the same name in a copy of the model move along. Raises Error if the copy has no
+        such weight, or if this kind of weight cannot move in a copy."""
         raise Error(
             "Run.follow", "stored blocks", f"{self.name}, a masked weight", "average what pack_ makes"
         )
@@ -91,29 +92,29 @@ class Held(ABC):
     def drop_and_grow(
         self, count: int, share: float, scores: Tensor, growth: Tensor, optimizers: Sequence[Optimizer]
     ) -> None:
-        """Makes ``count`` blocks of those with the best ``scores`` [slots], ``share`` of which is dropped,
-        and of the best others by ``growth`` [block rows, block columns]; for weights that
+        """Keeps ``count`` blocks with the best ``scores`` [slots], drops the ``share`` of them, and grows as
+        many others with the best ``growth`` [block rows, block columns]; for weights with
         ``moves_on_device``."""
         raise NotImplementedError
 
     def block_norms(self, norm: str) -> Tensor:
-        """Returns the norm of each slot's block where the weight is, float32 [slots]; for weights that
+        """Returns the norm of each slot's block on the weight's device, float32 [slots]; for weights with
         ``moves_on_device``."""
         raise NotImplementedError
 
     def cells(self) -> Tensor:
-        """Returns the cell of the grid, counted in row-major order, of each slot's block: int64 [slots], any
-        cell for a free slot; for weights that ``moves_on_device``."""
+        """Returns the grid cell of each slot's block, in row-major order: int64 [slots], any cell for a free
+        slot; for weights with ``moves_on_device``."""
         raise NotImplementedError
 
     def stored(self) -> Tensor:
-        """Returns ``present`` as float32 where the weight is, without waiting; for weights that
+        """Returns ``present`` as float32 on the weight's device, without waiting; for weights with
         ``moves_on_device``."""
         raise NotImplementedError
 
     @abstractmethod
     def shrink(self, amount: float) -> None:
-        """Takes ``amount`` from the l2 norm of every block."""
+        """Reduces the l2 norm of every block by ``amount``."""
 
     @abstractmethod
     def penalty(self) -> Tensor | None:
@@ -121,10 +122,10 @@ class Held(ABC):
 
     @abstractmethod
     def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
-        """Returns the rate of the weight's group in the optimizer that holds it, 1 where none does."""
+        """Returns the learning rate of the weight's group in its optimizer, 1 without one."""
 
     def context(self, step: int) -> Context:
-        """Returns what a Score may look at."""
+        """Returns the Context for a Score."""
         return Context(
             self.dense(), self.block, self.target, step=step,
             gradient=self.gradient(), learned=self.learned(), present=self.present(),
@@ -139,59 +140,61 @@ class Held(ABC):
         self.fresh.append((dy.detach().reshape(-1, dy.shape[-1]), x.detach().reshape(-1, x.shape[-1])))
 
     def _forget_skipped(self) -> None:
-        """Forgets the passes whose gradient was thrown away without a step, as GradScaler has it, when the
-        first pass after them comes. Passes whose gradient is still there are micro-batches."""
+        """At the first backward pass after them, drops passes whose gradient was discarded without a step, as
+        by GradScaler. Passes whose gradient still exists are micro-batches, and stay."""
         parameter = self.parameter
         if isinstance(getattr(parameter, "main_grad", None), Tensor):
-            return  # which has the sum, and .grad never
+            return  # the sum is in main_grad, and .grad is always None
         if parameter.grad is None:
             self.fresh.clear()
         elif self.fresh and not self._of_none:
-            # zero_grad(set_to_none=False) leaves zeros; nothing waits for the answer
-            some = (parameter.grad != 0).any()
-            self.fresh = [(torch.where(some, dy, 0), torch.where(some, x, 0)) for dy, x in self.fresh]
+            # zero_grad(set_to_none=False) leaves zeros; torch.where avoids waiting for the device
+            has_gradient = (parameter.grad != 0).any()
+            self.fresh = [
+                (torch.where(has_gradient, dy, 0), torch.where(has_gradient, x, 0)) for dy, x in self.fresh
+            ]
         if not self.fresh:
             self._of_none = parameter.grad is None
 
     def made_step(self, skipped: bool) -> None:
-        """Says that the optimizer has made its step, or that it left it out: what was seen since the last one
-        then counts for nothing."""
+        """Notes that the optimizer has made its step, or skipped it: the passes since the last step are then
+        dropped."""
         if not skipped:
             self.pairs += self.fresh
         self.fresh = []
 
     def gradient_scores(self, norm: str) -> Tensor | None:
-        """Returns the norms of the blocks of the whole gradient in the watched step, by their squares summed
-        over ranks; None where one of them is not finite: GradScaler skips such a step. A weight that took no
-        part in the step has its blocks as the best candidates, so that it keeps them."""
+        """Returns the norms of the blocks of the whole gradient in the watched step, with squares summed over
+        ranks; None if one is not finite: GradScaler skips such a step. For a weight that took no part in the
+        step, its present blocks are the best candidates, so that it keeps them."""
         finite = [(dy, x) for dy, x in self.pairs if bool(dy.isfinite().all()) and bool(x.isfinite().all())]
-        seen = torch.tensor([float(len(self.pairs) > 0)], dtype=torch.float32, device="cpu")
+        has_pairs = torch.tensor([float(len(self.pairs) > 0)], dtype=torch.float32, device="cpu")
         if finite:
             squares = gradient_scores(finite, *self.shape, self.block, norm).square()
-        else:  # NaN tells all ranks
+        else:  # the all-reduce spreads a NaN to all ranks
             start = float("nan") if self.pairs else 0.0
             squares = torch.full(self.grid, start, dtype=torch.float32, device="cpu")
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            both = torch.cat([squares.flatten(), seen]).to(self.device)
-            dist.all_reduce(both)
-            both = both.cpu()
-            squares, seen = both[:-1].view(self.grid), both[-1:]
-        if not bool(seen):
+            message = torch.cat([squares.flatten(), has_pairs]).to(self.device)
+            dist.all_reduce(message)
+            message = message.cpu()
+            squares, has_pairs = message[:-1].view(self.grid), message[-1:]
+        if not bool(has_pairs):
             return self.present().float()
         return None if bool(squares.isnan().any()) else squares.sqrt()
 
     def gradient_norms(self, norm: str) -> Tensor:
-        """Returns ``gradient_scores`` where the weight is, without waiting for it; not finite where that
-        would be None."""
-        many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if not self.pairs and not many:
+        """Returns ``gradient_scores`` on the weight's device, without waiting for it; not finite where
+        ``gradient_scores`` would be None."""
+        distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if not self.pairs and not distributed:
             return self.stored()
         if self.pairs:
             norms = gradient_norms(self.pairs, self.block, norm)
         else:
             norms = torch.zeros(self.grid, dtype=torch.float32, device=self.device)
-        if not many:
+        if not distributed:
             return norms
-        both = torch.cat([norms.square().flatten(), norms.new_full((1,), float(len(self.pairs) > 0))])
-        dist.all_reduce(both)
-        return torch.where(both[-1] > 0, both[:-1].view(self.grid).sqrt(), self.stored())
+        message = torch.cat([norms.square().flatten(), norms.new_full((1,), float(len(self.pairs) > 0))])
+        dist.all_reduce(message)
+        return torch.where(message[-1] > 0, message[:-1].view(self.grid).sqrt(), self.stored())

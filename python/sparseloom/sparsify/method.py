@@ -1,4 +1,4 @@
-"""Method: the five parts of a way to train sparse weights, and the change of blocks that they make."""
+"""Method: combines five parts to a method of sparse training, and changes blocks with them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .select import NM, Select, TopK
 
 @dataclass(frozen=True)
 class Method:
-    """A way to train sparse weights, for ``BlockSparse(method=...)``.
+    """A method of sparse training, for ``BlockSparse(method=...)``.
 
     Args:
-        score: what a block is worth.
-        select: which blocks a budget buys.
+        score: the value of each block.
+        select: which blocks are kept within a budget.
         schedule: when the blocks change, and to what budget.
-        gradient: what trains, and which gradient it gets.
-        regrow: which blocks come back, and what else happens to them after a step; None for nothing.
+        gradient: which tensor trains, and which gradient it gets.
+        regrow: which blocks grow again, and further changes after a step; None for nothing.
 
-    Raises Error for parts that do not go together.
+    Raises Error for parts that cannot be combined.
     """
 
     score: Score = field(default_factory=Norm)
@@ -55,9 +55,9 @@ class Method:
             raise Error("Method", "stored blocks, whose number is fixed for each layer", got, "use Masked()")
 
     def require_target(self, density: float | None, roomy: bool = False) -> float:
-        """Returns the density, 1 where the method decides by itself. Raises Error for one that such a method
-        is given, for none where one is needed, and where stored blocks would have to become more or fewer,
-        unless their layer is ``roomy``: it has a capacity."""
+        """Returns the density, 1 if the method decides it. Raises Error if such a method is given a density,
+        if another one is not, and if the number of stored blocks would change, unless their layer is
+        ``roomy``: it has a capacity."""
         decides = self.gradient.decides or not self.select.takes_density
         if decides != (density is None):
             expected = "no density, because a threshold or a penalty decides" if decides else "a density"
@@ -71,7 +71,7 @@ class Method:
         return 1.0 if density is None else density
 
     def begin(self, weights: Sequence[Held]) -> None:
-        """Gives weights the budget of step 0, before the first one."""
+        """Gives weights the budget of step 0, before the first step."""
         budgets = [self.schedule.budget(0, held.target) for held in weights]
         progress = self.schedule.progress(0)
         if self._adjusted(weights, budgets, progress) or all(
@@ -83,7 +83,7 @@ class Method:
             held.move(mask, [], None)
 
     def needs_gradient(self, step: int) -> bool:
-        """Returns whether the change after that step looks at the gradient of all blocks."""
+        """Returns whether the change after that step uses the gradient of all blocks."""
         regrow = self.regrow
         if regrow is None or not regrow.needs_gradient:
             return False
@@ -91,7 +91,7 @@ class Method:
 
     def change(self, weights: Sequence[Held], step: int, optimizers: Sequence[Optimizer]) -> bool:
         """Moves the weights of the method to the topology that is due after that step. Returns False, with
-        nothing changed, where the gradient that it needs was not finite."""
+        nothing changed, if the gradient that it needs was not finite."""
         budgets = [self.schedule.budget(step, held.target) for held in weights]
         progress = self.schedule.progress(step)
         if self._adjusted(weights, budgets, progress):
@@ -100,19 +100,19 @@ class Method:
             return True
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
         if self._may_change_on_device(weights):
-            changed = self._change_on_device(weights, budgets, share, step, optimizers)
-            if changed is not None:
-                return changed
+            done = self._change_on_device(weights, budgets, share, step, optimizers)
+            if done is not None:
+                return done
         scores = [self._score(held, step) for held in weights]
         grown: list[Tensor | None] = [None] * len(weights)
         if self.regrow is None or not share:
             masks = self.select(scores, budgets)
         else:
             growth = [self.regrow.scores(held, step) for held in weights]
-            found = [each for each in growth if each is not None]
-            if len(found) < len(growth):
+            known_growth = [score for score in growth if score is not None]
+            if len(known_growth) < len(growth):
                 return False
-            masks = self._regrown(weights, scores, budgets, share, found)
+            masks = self._regrown(weights, scores, budgets, share, known_growth)
             grown = [self.regrow.grown(held, step, mask) for held, mask in zip(weights, masks, strict=True)]
         for held, mask, start in zip(weights, masks, grown, strict=True):
             held.move(mask, optimizers, start)
@@ -130,21 +130,21 @@ class Method:
         step: int,
         optimizers: Sequence[Optimizer],
     ) -> bool | None:
-        """Changes the weights where they are, without waiting for them, and returns True. Returns None, with
-        nothing changed, where a part of the method needs the host, and False where the gradient was seen not
-        to be finite: on the CPU, where looking at it is no waiting."""
+        """Changes the weights on their devices, without waiting, and returns True. With nothing changed,
+        returns None if a part of the method needs the host, and False if the gradient is not finite, which is
+        checked only on the CPU, where it needs no waiting."""
         scores = [self.score.of_blocks(held) for held in weights]
         growth: list[Tensor | None]
-        if self.regrow is None or not share:  # what a larger budget adds has no order
+        if self.regrow is None or not share:  # a larger budget adds any blocks
             growth = [torch.zeros(held.grid, dtype=torch.float32, device=held.device) for held in weights]
         else:
             growth = [self.regrow.growth(held, step) for held in weights]
-        known = [(a, b) for a, b in zip(scores, growth, strict=True) if a is not None and b is not None]
-        if len(known) < len(weights):
+        pairs = [(a, b) for a, b in zip(scores, growth, strict=True) if a is not None and b is not None]
+        if len(pairs) < len(weights):
             return None
-        if not all(bool((grown < math.inf).all()) for _, grown in known if grown.is_cpu):
+        if not all(bool((grown < math.inf).all()) for _, grown in pairs if grown.is_cpu):
             return False
-        for held, budget, (score, grown) in zip(weights, budgets, known, strict=True):
+        for held, budget, (score, grown) in zip(weights, budgets, pairs, strict=True):
             held.drop_and_grow(_count(budget, held), share, score, grown, optimizers)
         return True
 
@@ -166,8 +166,8 @@ class Method:
         share: float,
         growth: Sequence[Tensor],
     ) -> list[Tensor]:
-        """Keeps the best of the blocks that exist, and takes the rest of the budget from all others by
-        ``growth``. A block that was just dropped may come back, then with its values."""
+        """Keeps the best of the existing blocks, and fills the budget from all others by ``growth``. A block
+        that was just dropped may come back, with its values."""
         counts = [_count(budget, held) for budget, held in zip(budgets, weights, strict=True)]
         stays, keeps = [], []
         for held, score, count in zip(weights, scores, counts, strict=True):
@@ -175,11 +175,13 @@ class Method:
             stay = min(int(present.sum()), count)
             stays.append(score.masked_fill(~present, -math.inf))
             keeps.append(stay - int(share * stay))
-        kept = self.select.take(stays, keeps)
-        candidates = [each.masked_fill(mask, -math.inf) for each, mask in zip(growth, kept, strict=True)]
-        missing = [count - int(mask.sum()) for count, mask in zip(counts, kept, strict=True)]
-        new = self.select.take(candidates, missing)
-        return [mask | more for mask, more in zip(kept, new, strict=True)]
+        kept_masks = self.select.take(stays, keeps)
+        candidates = [
+            candidate.masked_fill(mask, -math.inf) for candidate, mask in zip(growth, kept_masks, strict=True)
+        ]
+        missing = [count - int(mask.sum()) for count, mask in zip(counts, kept_masks, strict=True)]
+        new_masks = self.select.take(candidates, missing)
+        return [mask | grown for mask, grown in zip(kept_masks, new_masks, strict=True)]
 
 
 def _require_numbers(name: str, scores: Tensor | None) -> None:
@@ -189,5 +191,5 @@ def _require_numbers(name: str, scores: Tensor | None) -> None:
 
 
 def _count(budget: float, held: Held) -> int:
-    """Returns how many blocks a density is."""
+    """Returns the number of blocks of a density."""
     return math.floor(budget * held.grid[0] * held.grid[1] + 0.5)

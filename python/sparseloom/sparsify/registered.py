@@ -1,4 +1,4 @@
-"""register: the way of a sparsifier from one format to another, and DENSE, the formats of dense tensors."""
+"""register: adds a sparsifier's conversion between formats; DENSE: the formats of dense tensors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .elements import KeepAll
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: What leaves a result or a gradient as it is: inline sparsifier, temporary format, external sparsifier,
-#: format.
+#: The Format that leaves a result or a gradient unchanged: inline sparsifier, temporary format, external
+#: sparsifier, final format.
 DENSE = (KeepAll(), "dense", KeepAll(), "dense")
 
 

@@ -1,5 +1,5 @@
-"""Regrow and reset, the last part of a method: which blocks come back, with what values, and what else
-happens to the blocks after a step."""
+"""Regrow, the last part of a method: which blocks grow again, with which values, and further changes of the
+blocks after a step."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Regrow:
 
     #: Whether ``scores`` reads the gradient of all blocks, which the layer then watches in such steps.
     needs_gradient: ClassVar[bool] = False
-    #: How many steps it watches for that, up to the one before the change.
+    #: The number of steps that it watches, up to the one before the change.
     steps: int = 1
 
     def share_at(self, progress: float) -> float:
-        """Returns the share of the kept blocks that is dropped and regrown, at that progress."""
+        """Returns the share of the kept blocks that is dropped and regrown at that progress."""
         return 0.0
 
     def scores(self, held: Held, step: int) -> Tensor | None:
-        """Returns how good it were to grow each block [block rows, block columns]; None where that cannot be
-        told of this step, and the change has to wait for the next one."""
+        """Returns the growth score of each block [block rows, block columns]; None if this step gives none,
+        and the change has to wait for the next step."""
         return None
 
     def growth(self, held: Held, step: int) -> Tensor | None:
-        """Returns ``scores`` where the weight is, without waiting for it, for a weight that
-        ``moves_on_device``; None where the host has to choose."""
+        """Returns ``scores`` on the weight's device, without waiting for it, for a weight with
+        ``moves_on_device``; None if the host has to choose."""
         return None
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
-        """Returns a weight [out, in] whose blocks new ones start with; None for zeros. ``mask`` is the next
-        topology."""
+        """Returns a weight [out, in] with the initial values of new blocks; None for zeros. ``mask`` is the
+        next topology."""
         return None
 
     def after_step(self, held: Held, lr: float) -> None:
@@ -71,9 +71,9 @@ class _Growing(Regrow):
     def share_at(self, progress: float) -> float:
         return self.share * (cosine(progress) if self.decay else 1.0)
 
-    def _generator(self, held: Held, step: int, what: int) -> torch.Generator:
-        # A function of these numbers alone: ranks agree, and a resumed run draws what it would have drawn.
-        mixed = ((self.seed * 1_000_003 + held.number) * 1_000_003 + step) * 2 + what
+    def _generator(self, held: Held, step: int, stream: int) -> torch.Generator:
+        # A function of these numbers only: ranks agree, and a resumed run draws the same numbers.
+        mixed = ((self.seed * 1_000_003 + held.number) * 1_000_003 + step) * 2 + stream
         return torch.Generator("cpu").manual_seed(mixed % 2**62)
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
@@ -81,10 +81,10 @@ class _Growing(Regrow):
             return None
         rows, cols = held.shape
         fan_in = (mask.sum(1) * held.block[1]).clamp(min=1).float()
-        drawn = torch.empty(rows, cols, dtype=torch.float32, device="cpu").uniform_(
+        values = torch.empty(rows, cols, dtype=torch.float32, device="cpu").uniform_(
             -1, 1, generator=self._generator(held, step, 1)
         )
-        return drawn * expanded(fan_in.rsqrt()[:, None].expand(mask.shape), held.block, held.shape)
+        return values * expanded(fan_in.rsqrt()[:, None].expand(mask.shape), held.block, held.shape)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class GroupLasso(Regrow):
 
 
 def shrunk(blocks: Tensor, amount: float, dims: Sequence[int]) -> Tensor:
-    """Returns blocks, whose elements lie along ``dims``, less ``amount`` of their l2 norm; zero where they
-    have less."""
+    """Returns blocks, whose elements are along ``dims``, with their l2 norms reduced by ``amount``; zero if
+    the norm is smaller."""
     norm = blocks.float().square().sum(tuple(dims), keepdim=True).sqrt()
     return blocks * (1 - amount / norm.clamp(min=1e-12)).clamp(min=0).to(blocks.dtype)

@@ -1,4 +1,4 @@
-"""Run: methods at work on the weights of a model, one step after the other."""
+"""Run: applies methods to the weights of a model, step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .method import Method
 
 
 class Run:
-    """What ``sparsify_(...).method`` is: counts steps and changes blocks when their schedules say so.
+    """The object ``sparsify_(...).method``: counts steps and changes blocks when their schedules say so.
 
     Call ``step()`` after each step of the optimizer, or ``attach(optimizer)`` once. ``state_dict`` has the
     count; topologies, masks, scores and moments are saved with the model and the optimizer, so that a resumed
@@ -35,10 +35,10 @@ class Run:
         self._waiting = [False] * len(self._groups)  # a change was due, and its gradient was not finite
         for number, held in enumerate(self.weights):
             held.number, held.run = number, self
-        self._asked = self._warned = False  # whether penalty was read; of what pack_ found
-        self._pace: Optimizer | None = None  # the optimizer that run is attached to
+        self._asked = self._warned = False  # whether penalty was read; whether warn_of_unused has run
+        self._pace: Optimizer | None = None  # the optimizer that the run is attached to
         self._hooks: list[Any] = []
-        self._tells = self._stepped = False  # whether an optimizer told of a step, and of one since the last
+        self._tells = self._stepped = False  # whether a hook has seen any step; one since the last step()
         self._listen()
         with torch.no_grad():
             for method, weights in self._groups:
@@ -67,14 +67,14 @@ class Run:
     def attach(self, optimizer: Optimizer) -> Run:
         """Takes a step after each one of the optimizer, whose state moves with the blocks; returns self. A
         step that GradScaler skips does not count then."""
-        (found,) = as_optimizers("Run.attach", optimizer)
+        (attached,) = as_optimizers("Run.attach", optimizer)
         if self._pace is not None:
             raise Error(
                 "Run.attach", "one optimizer that gives the pace", "another one", "call step() yourself"
             )
-        self._pace = found
-        if all(found is not each for each in self.optimizers):
-            self._optimizers = [*self.optimizers, found]
+        self._pace = attached
+        if all(attached is not known_optimizer for known_optimizer in self.optimizers):
+            self._optimizers = [*self.optimizers, attached]
         self._listen()
         return self
 
@@ -87,7 +87,7 @@ class Run:
         return self
 
     def detach(self) -> None:
-        """Undoes ``attach``, and lets go of the layers."""
+        """Undoes ``attach``, and stops watching the layers."""
         self._pace = None
         for hook in self._hooks:
             hook.remove()
@@ -99,10 +99,10 @@ class Run:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Counts a step of the optimizer, and makes the changes that are due. Where one needs a gradient and
-        this step had none that is finite, or GradScaler skipped it, it is made after the next step that has.
-        Raises Error for scores that are NaN: nothing of that method has changed then. Raises Error where no
-        optimizer is known whose state would have to move."""
+        """Counts a step of the optimizer, and makes the changes that are due. A change that needs a finite
+        gradient, which this step does not have or GradScaler skipped, is made after the next step that has
+        one. Raises Error for NaN scores: nothing of that method has changed then. Raises Error if no
+        optimizer is known and its state would have to move."""
         if self._optimizers is None and not all(m.gradient.keeps_pruned for m, _ in self._groups):
             remedy = "pass optimizer= to sparsify_, assign run.optimizers (may be []), or attach one"
             raise Error("Run.step", "an optimizer whose state moves with the blocks", "none", remedy)
@@ -124,13 +124,13 @@ class Run:
         self._watch()
 
     def penalty(self) -> Tensor | float:
-        """Returns what the methods add to the loss: 0.0 where none of them does."""
+        """Returns the methods' term of the loss: 0.0 if none has a penalty."""
         self._asked = True
-        found = [each for held in self.weights if (each := held.penalty()) is not None]
-        return sum(found[1:], found[0]) if found else 0.0
+        penalties = [penalty for held in self.weights if (penalty := held.penalty()) is not None]
+        return sum(penalties[1:], penalties[0]) if penalties else 0.0
 
     def warn_of_unused(self) -> None:
-        """Emits a UserWarning, once, where the training did not call what the methods need; pack_ does."""
+        """Emits a UserWarning, once, if the training did not call what the methods need; pack_ calls this."""
         if self._warned:
             return
         self._warned = True
@@ -144,8 +144,8 @@ class Run:
                 warn(f"the method of {names} made no step, so that its blocks never changed: {remedy}")
             elif short:
                 has = method.schedule.budget(self.steps, short[0].target)
-                said = f"is at density {has:.3g} of {short[0].name} after {self.steps} steps"
-                warn(f"the method {said}, {short[0].target:.3g} was asked for: let its schedule end earlier")
+                state = f"is at density {has:.3g} of {short[0].name} after {self.steps} steps"
+                warn(f"the method {state}, {short[0].target:.3g} was asked for: let its schedule end earlier")
         if not self._asked and any(held.penalty() is not None for held in self.weights):
             warn("the methods' penalty was never read: add run.penalty() to the loss")
 
@@ -158,8 +158,8 @@ class Run:
         return {held.name: float(held.present().float().mean()) for held in self.weights}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns plain data for ``load_state_dict``; between two steps whose gradients are summed, also what
-        these are made of."""
+        """Returns plain data for ``load_state_dict``; between two steps whose gradients are summed, also
+        their operands."""
         state: dict[str, Any] = {"steps": self.steps, "waiting": list(self._waiting)}
         if any(held.pairs for held in self.weights):
             state["pairs"] = [list(held.pairs) for held in self.weights]
@@ -174,27 +174,27 @@ class Run:
             expected = f"a state of {len(self._groups)} methods of {len(self.weights)} weights"
             raise Error("Run", expected, got, "call sparsify_ as before")
         self.steps, self._waiting = int(state["steps"]), list(state["waiting"])
-        for held, seen in zip(self.weights, pairs, strict=True):
-            held.pairs = [(dy.to(held.device), x.to(held.device)) for dy, x in seen]
+        for held, saved_pairs in zip(self.weights, pairs, strict=True):
+            held.pairs = [(dy.to(held.device), x.to(held.device)) for dy, x in saved_pairs]
             held.fresh = []
         self._watch()
 
     def _watch(self) -> None:
-        """Lets layers keep the operands of the next step where a change after it, or soon, needs them."""
+        """Lets layers keep the operands of the next step if a change soon after it needs them."""
         for waiting, (method, weights) in zip(self._waiting, self._groups, strict=True):
             ahead = method.regrow.steps if method.regrow is not None and method.regrow.needs_gradient else 0
             due = method.schedule.due
-            wanted = ahead > 0 and (waiting or any(due(self.steps + 1 + i) for i in range(ahead)))
+            watching = ahead > 0 and (waiting or any(due(self.steps + 1 + i) for i in range(ahead)))
             for held in weights:
-                if not wanted:
+                if not watching:
                     held.pairs.clear()
-                held.watching = wanted
+                held.watching = watching
 
     def _listen(self) -> None:
-        """Lets the optimizers tell when they make a step."""
+        """Registers hooks that see the optimizers' steps."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [each.register_step_post_hook(self._on_step) for each in self.optimizers]
+        self._hooks = [optimizer.register_step_post_hook(self._on_step) for optimizer in self.optimizers]
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._tells = self._stepped = True
@@ -202,7 +202,7 @@ class Run:
             self.step()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the hooks, which copies of optimizers do not have."""
+        """Leaves out the hooks, because copies of the optimizers do not have them."""
         return {**self.__dict__, "_hooks": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

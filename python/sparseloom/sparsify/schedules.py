@@ -24,12 +24,12 @@ class Schedule(ABC):
         return target
 
     def progress(self, step: int) -> float:
-        """Returns the share of the changes that are over, from 0 to 1: what shares, penalties and
-        temperatures follow."""
+        """Returns the finished share of the schedule, from 0 to 1, which shares, penalties and temperatures
+        follow."""
         return 0.0
 
     def never_due(self) -> bool:
-        """Returns whether no step changes anything: what ``every`` is too long for."""
+        """Returns whether no step changes anything, because ``every`` is too long."""
         return False
 
     def is_fixed(self, target: float) -> bool:
@@ -37,13 +37,13 @@ class Schedule(ABC):
         return type(self).budget is Schedule.budget
 
 
-def _require(got: Schedule, *steps: float, every: int = 1) -> None:
+def _require(schedule: Schedule, *steps: float, every: int = 1) -> None:
     """Raises Error unless the steps are numbers that rise from 0, and ``every`` is a whole one from 1."""
-    name = f"schedules.{type(got).__name__}"
+    name = f"schedules.{type(schedule).__name__}"
     whole(name, "every", every, 1)
-    numbers = all(isinstance(each, Real) for each in steps)
+    numbers = all(isinstance(step, Real) for step in steps)
     if not numbers or not all(low <= high for low, high in pairwise((0, *steps))):
-        raise Error(name, "0 <= begin <= end, in steps", repr(got), "count steps from 0")
+        raise Error(name, "0 <= begin <= end, in steps", repr(schedule), "count steps from 0")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Polynomial(Schedule):
         return max(0.0, (step - self.begin) / max(1, self.end - self.begin))
 
     def budget(self, step: int, target: float) -> float:
-        left = (1 - self.progress(step)) ** self.power
-        return target + (self.initial - target) * left
+        remaining = (1 - self.progress(step)) ** self.power
+        return target + (self.initial - target) * remaining
 
     def is_fixed(self, target: float) -> bool:
         return self.initial == target
@@ -199,5 +199,5 @@ class Rising(Schedule):
 
 
 def cosine(progress: float) -> float:
-    """Returns what is left of a share at that progress: from 1 to 0 along half a cosine."""
+    """Returns the factor of a share at that progress: from 1 to 0 along half a cosine."""
     return (1 + math.cos(math.pi * min(1.0, progress))) / 2

@@ -1,4 +1,4 @@
-"""Score, the first part of a method: what a block is worth."""
+"""Score, the first part of a method: the value of each block."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Score(ABC):
-    """Says what each block of a weight is worth; a method keeps the most valuable ones."""
+    """Computes a value for each block of a weight; a method keeps the blocks with the highest ones."""
 
     @abstractmethod
     def __call__(self, context: Context) -> Tensor:
         """Returns float32 [block rows, block columns] on the CPU."""
 
     def of_blocks(self, held: Held) -> Tensor | None:
-        """Returns float32 [slots] where the weight is, for a weight that ``moves_on_device``; None where the
+        """Returns float32 [slots] on the weight's device, for a weight with ``moves_on_device``; None if the
         score needs the host."""
         return None
 
@@ -49,19 +49,19 @@ class Norm(Score):
             raise Error("scores.Norm", expected, repr(self.norm), "pass one of them")
 
     def __call__(self, context: Context) -> Tensor:
-        found = block_scores(context.weight, context.block, self.norm)
+        scores = block_scores(context.weight, context.block, self.norm)
         (rows, cols), (bm, bn) = context.shape, context.block
         if self.norm == "max" or not (rows % bm or cols % bn):
-            return found
-        return found * self._missing(context.shape, context.block)
+            return scores
+        return scores * self._missing(context.shape, context.block)
 
     def of_blocks(self, held: Held) -> Tensor | None:
         (rows, cols), (bm, bn) = held.shape, held.block
-        found = held.block_norms(self.norm)
+        norms = held.block_norms(self.norm)
         if self.norm == "max" or not (rows % bm or cols % bn):
-            return found
-        factors = self._missing(held.shape, held.block).to(found.device, non_blocking=True)
-        return found * factors.flatten()[held.cells()]
+            return norms
+        factors = self._missing(held.shape, held.block).to(norms.device, non_blocking=True)
+        return norms * factors.flatten()[held.cells()]
 
     def _missing(self, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
         """Returns the factor by which the norm of each block would grow with its missing elements."""

@@ -26,8 +26,8 @@ class Magnitude(Sparsifier):
     norm: str = "l1"
 
     def __call__(self, context: Context) -> Pattern:
-        how = self.norm, context.scope, context.head
-        return patterns.from_dense(context.weight, context.block, context.share, *how)
+        options = self.norm, context.scope, context.head
+        return patterns.from_dense(context.weight, context.block, context.share, *options)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Random(Sparsifier):
 
 @dataclass(frozen=True)
 class StoredBlocks(Sparsifier):
-    """Keeps every block that holds an element other than zero: what a pruned weight has is taken as it is."""
+    """Keeps every block that has an element other than zero: the blocks of a weight that is pruned
+    already."""
 
     decides = True
 
@@ -79,19 +80,19 @@ def sparsifier_of(op: str, select: object, names: Iterable[str] = NAMED, more: s
 
 
 class Select(ABC):
-    """The second part of a method: which blocks a budget buys, from the scores of all its weights."""
+    """The second part of a method: chooses blocks within a budget, from the scores of all its weights."""
 
-    #: Whether budgets are densities. Otherwise what is kept depends on the scores, and nobody asks for one.
+    #: Whether budgets are densities. Otherwise the scores decide how much is kept, and no density is given.
     takes_density: ClassVar[bool] = True
 
     @property
     def leaves_host_out(self) -> bool:
-        """Whether ``there`` chooses."""
+        """Whether ``there`` can choose."""
         return False
 
     def there(self, scores: Tensor, budget: Tensor) -> Tensor:
-        """Returns the mask of scores of one layer where they are, without waiting for them; ``budget`` is a
-        number there, float64 []. A NaN among the scores is not noticed."""
+        """Returns the mask for the scores of one layer on their device, without waiting for it; ``budget`` is
+        float64 [] on that device. A NaN among the scores is not noticed."""
         raise NotImplementedError
 
     @abstractmethod
@@ -102,7 +103,7 @@ class Select(ABC):
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         """Returns the masks of ``counts`` blocks with the highest scores; -inf stands for a block that may
         not be taken. Methods that regrow ask for counts."""
-        return [top(each, count) for each, count in zip(scores, counts, strict=True)]
+        return [top(layer, count) for layer, count in zip(scores, counts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ class TopK(Select):
             patterns.require_scope("select.TopK", self.scope)
 
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
-        counts = [math.floor(share * each.numel() + 0.5) for each, share in zip(scores, budgets, strict=True)]
+        counts = [
+            math.floor(share * layer.numel() + 0.5) for layer, share in zip(scores, budgets, strict=True)
+        ]
         return self.take(scores, counts)
 
     @property
@@ -132,12 +135,12 @@ class TopK(Select):
 
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         if self.scope != "global":
-            return [top(each, count, self.scope) for each, count in zip(scores, counts, strict=True)]
-        for each in scores:
-            require_numbers(each)
-        flat = torch.cat([each.flatten() for each in scores])
-        parts = top(flat[None], sum(counts)).flatten().split([each.numel() for each in scores])
-        return [part.view_as(each) for part, each in zip(parts, scores, strict=True)]
+            return [top(layer, count, self.scope) for layer, count in zip(scores, counts, strict=True)]
+        for layer in scores:
+            require_numbers(layer)
+        flat = torch.cat([layer.flatten() for layer in scores])
+        parts = top(flat[None], sum(counts)).flatten().split([layer.numel() for layer in scores])
+        return [part.view_as(layer) for part, layer in zip(parts, scores, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -155,12 +158,12 @@ class NM(Select):
         whole("select.NM", "m", self.m, 1)
 
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
-        for each in scores:
-            if each.is_cpu:
-                require_numbers(each)
+        for layer in scores:
+            if layer.is_cpu:
+                require_numbers(layer)
         return [
-            self._mask(each, math.floor(share * self.m + 0.5))
-            for each, share in zip(scores, budgets, strict=True)
+            self._mask(layer, math.floor(share * self.m + 0.5))
+            for layer, share in zip(scores, budgets, strict=True)
         ]
 
     @property
@@ -172,8 +175,7 @@ class NM(Select):
 
     def _mask(self, scores: Tensor, n: int | Tensor) -> Tensor:
         cols = scores.shape[1]
-        # -inf lies behind every score, and comes last among equal ones, so that what lies beyond the edge
-        # takes no place
+        # -inf ranks last, also among equal scores, so that the padding is never chosen
         padded = torch.nn.functional.pad(scores, (0, -cols % self.m), value=-math.inf)
         return (_ranks(padded.unflatten(1, (-1, self.m))) < n).flatten(1)[:, :cols]
 
@@ -191,11 +193,11 @@ class Threshold(Select):
     least: float = 0.005
 
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
-        found = []
-        for each, threshold in zip(scores, budgets, strict=True):
-            require_numbers(each)
-            found.append((each > threshold) | top(each, math.ceil(self.least * each.numel())))
-        return found
+        masks = []
+        for layer, threshold in zip(scores, budgets, strict=True):
+            require_numbers(layer)
+            masks.append((layer > threshold) | top(layer, math.ceil(self.least * layer.numel())))
+        return masks
 
 
 def top(scores: Tensor, count: int, scope: str = "layer") -> Tensor:
@@ -212,13 +214,13 @@ def _top_here(scores: Tensor, count: int, scope: str) -> Tensor:
     require_numbers(scores)
     allowed = scores > -math.inf
     rows, cols = scores.shape
-    # The operator counts blocks; of what shape they are does not matter to it.
-    chosen = patterns.top_k(rows * 8, cols * 8, 8, scores, min(count, scores.numel()), scope).mask & allowed
-    wanted = min(count, int(allowed.sum()))
-    if (short := wanted - int(chosen.sum())) > 0:  # a row had fewer candidates than its share
-        rest = scores.masked_fill(chosen, -math.inf)
-        chosen |= patterns.top_k(rows * 8, cols * 8, 8, rest, short).mask
-    return chosen
+    # The operator only counts blocks, so their shape does not matter.
+    mask = patterns.top_k(rows * 8, cols * 8, 8, scores, min(count, scores.numel()), scope).mask & allowed
+    needed = min(count, int(allowed.sum()))
+    if (short := needed - int(mask.sum())) > 0:  # a row had fewer candidates than its share
+        remaining = scores.masked_fill(mask, -math.inf)
+        mask |= patterns.top_k(rows * 8, cols * 8, 8, remaining, short).mask
+    return mask
 
 
 def _top_there(scores: Tensor, count: int | Tensor) -> Tensor:
@@ -226,7 +228,7 @@ def _top_there(scores: Tensor, count: int | Tensor) -> Tensor:
 
 
 def _ranks(scores: Tensor) -> Tensor:
-    """Returns the place of each score along the last dimension, 0 for the highest; ties by lowest index."""
+    """Returns the rank of each score along the last dimension, 0 for the highest; ties by lowest index."""
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter(-1, order, places)

@@ -1,4 +1,4 @@
-"""What a SparseTensor is made of: checks of its layout, its stored values and its shape."""
+"""Checks the arguments of a SparseTensor: layout, stored values and shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OP = "SparseTensor"
 
 
 def checked(index: Any, stored: Any, shape: Sequence[int] | None, registry: Any) -> tuple[int, ...]:
-    """Returns the shape that is meant. Raises Error for arguments of which no SparseTensor can be made."""
+    """Returns the tensor's shape. Raises Error unless a SparseTensor can be made of the arguments."""
     if not isinstance(index, Layout):
         remedy = "pass Csr.from_dense(weight), for example, or call SparseTensor.from_dense"
         raise Error(OP, "a sparseloom.layouts.Layout as index", type(index).__name__, remedy)
@@ -29,9 +29,9 @@ def checked(index: Any, stored: Any, shape: Sequence[int] | None, registry: Any)
         return index.rows, index.cols
     sizes = isinstance(shape, Sequence) and all(hasattr(size, "__index__") for size in shape)
     if not sizes or not fits(index, shape):
-        given = list(shape) if isinstance(shape, Sequence) else repr(shape)
+        described = list(shape) if isinstance(shape, Sequence) else repr(shape)
         got = f"a layout of [{index.rows}, {index.cols}]"
-        raise Error(OP, f"a matrix of the elements of {given}", got, "pass the tensor's own shape")
+        raise Error(OP, f"a matrix of the elements of {described}", got, "pass the tensor's own shape")
     return tuple(shape)
 
 
@@ -50,24 +50,24 @@ def fits(index: Layout, shape: Sequence[int]) -> bool:
 
 def as_matrix(dense: Tensor) -> Tensor:
     """Returns a tensor as [product of the others, last size], as a linear layer sees its input."""
-    # reshape(-1, 0) has no answer
+    # reshape(-1, 0) would be ambiguous
     return dense.flatten(0, -2) if dense.dim() > 1 else dense.reshape(1, -1)
 
 
 def layout_of(layout: str | type[Layout]) -> type[Layout]:
-    """Returns the layout's class that is meant. Raises Error for anything else."""
-    found = layouts.get(layout) if isinstance(layout, str) else layout
-    if not (isinstance(found, type) and issubclass(found, Layout)):
+    """Returns the class of a layout given by name or class. Raises Error for anything else."""
+    cls = layouts.get(layout) if isinstance(layout, str) else layout
+    if not (isinstance(cls, type) and issubclass(cls, Layout)):
         raise Error(OP, "a layout's name or its class", repr(layout), "see sparseloom.layouts")
-    return found
+    return cls
 
 
 def same_index(one: Layout, other: Layout) -> bool:
-    """Returns whether two layouts are one index, of the same tensors in memory."""
-    mine, theirs = one.tensors(), other.tensors()
+    """Returns whether two layouts have the same index, made of the same tensor objects."""
+    own_parts, other_parts = one.tensors(), other.tensors()
     return (
         type(one) is type(other)
         and (one.rows, one.cols) == (other.rows, other.cols)
         and one.options() == other.options()
-        and all(mine[name] is theirs[name] for name in mine)
+        and all(own_parts[name] is other_parts[name] for name in own_parts)
     )

@@ -23,7 +23,7 @@ _OP = "sparsified_op"
 
 
 class SparsifiedOp:
-    """What ``sparsified_op`` returns; called as the function is."""
+    """The function that ``sparsified_op`` returns."""
 
     def __init__(
         self,
@@ -44,10 +44,12 @@ class SparsifiedOp:
         with _registry.strict() if self.strict else nullcontext():
             results = self._results(args, kwargs)
             single = not isinstance(results, (tuple, list))
-            made = (results,) if single else tuple(results)
-            if len(made) != len(self.out) or not all(isinstance(each, Tensor) for each in made):
-                got = f"{len(made)} results of {_registry.name_of(self.op)}"
-                got += "".join(f", a {type(each).__name__}" for each in made if not isinstance(each, Tensor))
+            tensors = (results,) if single else tuple(results)
+            if len(tensors) != len(self.out) or not all(isinstance(tensor, Tensor) for tensor in tensors):
+                got = f"{len(tensors)} results of {_registry.name_of(self.op)}"
+                got += "".join(
+                    f", a {type(tensor).__name__}" for tensor in tensors if not isinstance(tensor, Tensor)
+                )
                 raise Error(
                     _OP, f"{len(self.out)} tensors, one for each out_fmt", got, "pass a format for each"
                 )
@@ -55,21 +57,21 @@ class SparsifiedOp:
             if not torch.compiler.is_compiling():  # the number would be a constant of compiled code
                 step, self.step = self.step, self.step + 1
             formed = [
-                formatted(each, out, grad, self.registry, step)
-                for each, out, grad in zip(made, self.out, self.grad, strict=True)
+                formatted(tensor, out, grad, self.registry, step)
+                for tensor, out, grad in zip(tensors, self.out, self.grad, strict=True)
             ]
         return formed[0] if single else type(results)(formed)
 
     def _results(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wanted = [(type(each.inline), each.temporary) for each in self.out]
-        found = implementation(self.op, args, kwargs, wanted, self.registry)
-        if found is None:
+        outputs = [(type(out.inline), out.temporary) for out in self.out]
+        chosen = implementation(self.op, args, kwargs, outputs, self.registry)
+        if chosen is None:
             with nullcontext() if self.registry is None else self.registry.active():
                 return self.op(*args, **kwargs)
-        given = positional(found, args, kwargs)
-        if not found.sparsifies:
-            return found.run.apply(*given)
-        return found.run.apply(*given, tuple(each.inline for each in self.out))
+        arguments = positional(chosen, args, kwargs)
+        if not chosen.sparsifies:
+            return chosen.run.apply(*arguments)
+        return chosen.run.apply(*arguments, tuple(out.inline for out in self.out))
 
 
 def sparsified_op(
@@ -92,16 +94,21 @@ def sparsified_op(
         registry: where implementations are looked up; None stands for the one in use at each call.
         strict: raises Error where an implementation is missing, instead of computing densely.
 
-    An element that a sparsifier removes has the derivative zero. Raises Error for anything that is no format.
+    Elements that a sparsifier removes have derivative zero. Raises Error for anything that is not a format.
     """
     if not callable(op):
         raise Error(_OP, "a torch function", repr(op), "pass torch.add, for example")
     require_registry(_OP, registry)
-    for what, given in (("out_fmt", out_fmt), ("grad_out_fmt", [] if grad_out_fmt is None else grad_out_fmt)):
-        if not isinstance(given, (tuple, list)):
-            raise Error(_OP, f"a list as {what}", repr(given), "pass one format of four for each result")
-    out = tuple(Format.of(each) for each in out_fmt)
-    grad = tuple(Format.of(each) for each in ([DENSE] * len(out) if grad_out_fmt is None else grad_out_fmt))
+    for argument, formats in (
+        ("out_fmt", out_fmt),
+        ("grad_out_fmt", [] if grad_out_fmt is None else grad_out_fmt),
+    ):
+        if not isinstance(formats, (tuple, list)):
+            raise Error(
+                _OP, f"a list as {argument}", repr(formats), "pass one format of four for each result"
+            )
+    out = tuple(Format.of(spec) for spec in out_fmt)
+    grad = tuple(Format.of(spec) for spec in ([DENSE] * len(out) if grad_out_fmt is None else grad_out_fmt))
     if len(grad) != len(out):
         got = f"{len(grad)} for {len(out)} results"
         raise Error(_OP, "a gradient's format for each result", got, "pass sparsify.DENSE for a dense one")
@@ -111,8 +118,8 @@ def sparsified_op(
 def formatted(
     tensor: Tensor, out: Format, grad: Format, registry: Registry | None, step: int | None
 ) -> Tensor:
-    """Returns a result in its format, whose gradient takes the other one. Raises Error under torch.func and
-    torch.jit.trace, which take no sparsifier apart."""
+    """Returns a result in the format ``out``; its gradient takes the format ``grad``. Raises Error under
+    torch.func and torch.jit.trace, which cannot differentiate or record a sparsifier."""
     gradient = not grad.is_dense and torch.is_grad_enabled()
     if not torch.compiler.is_compiling() and watched() and (gradient or not out.is_dense):
         remedy = "call backward() there, and torch.export.export(strict=False) for files"

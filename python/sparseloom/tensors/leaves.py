@@ -1,4 +1,4 @@
-"""The gradient of a leaf: it has the leaf's format, by whichever operators it came."""
+"""Gives the gradient of a leaf the leaf's format, whichever operators produced it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .sparse_tensor import FromDense, SparseTensor, is_sparse
 
 
 class _InFormat:
-    """A hook of a leaf: packs the gradient, which is dense behind operators that compute densely, into the
-    leaf's format. It holds no leaf: torch could not swap one to which something refers."""
+    """A hook of a leaf: packs the gradient, which is dense after operators that compute densely, into the
+    leaf's format. It does not reference the leaf, because torch could not swap the leaf then."""
 
     def __init__(self, leaf: SparseTensor) -> None:
         self.index, self.registry = leaf.layout_index, leaf.registry
@@ -27,14 +27,13 @@ class _InFormat:
         return mapped(gradient, FromDense(self.index, self.registry))
 
 
-def keep_format(made: Any) -> None:
-    """Gives a tensor, where it is a SparseTensor that has become a leaf with a gradient, what keeps the
-    gradient's format."""
-    if is_sparse(made):
+def keep_format(tensor: Any) -> None:
+    """Registers the hook if the tensor is a SparseTensor that has become a leaf with a gradient."""
+    if is_sparse(tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            if not made.requires_grad or made.keeps_format:
+            if not tensor.requires_grad or tensor.keeps_format:
                 return
-            # torch refuses to say of a view whether it is a leaf, where no_grad made it of one
-            if not (made._is_view() and made._base.requires_grad) and made.is_leaf:
-                made.register_hook(_InFormat(made))
-                made.keeps_format = True
+            # is_leaf raises for a view that was made of a leaf under no_grad
+            if not (tensor._is_view() and tensor._base.requires_grad) and tensor.is_leaf:
+                tensor.register_hook(_InFormat(tensor))
+                tensor.keeps_format = True

@@ -1,5 +1,5 @@
-"""The operators that every layout brings: linear layers and products of which one operand is a
-SparseTensor. They are differentiable once: a backward reads ``stored``, which no graph follows."""
+"""The operators that every layout supports: linear layers and products with one SparseTensor operand. They
+are differentiable once, because a backward reads ``stored``, which autograd does not track."""
 
 from __future__ import annotations
 
@@ -104,17 +104,17 @@ class LinearOfSparse:
 
 
 def _cast(*operands: Any) -> Any:
-    """Returns the operands as autocast wants them."""
+    """Returns the operands in the dtype of autocast, if it is on."""
     kind = operands[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind) or operands[0].dtype == torch.float64:
         return operands
     dtype = torch.get_autocast_dtype(kind)
-    return tuple(None if each is None else each.to(dtype) for each in operands)
+    return tuple(None if operand is None else operand.to(dtype) for operand in operands)
 
 
 def _rows(x: SparseTensor) -> tuple[Layout, Tensor]:
-    """Returns layout and values of x as [product of the others, last size]; as a dense matrix where its own
-    is another one."""
+    """Returns layout and values of x as a matrix [product of the others, last size]; as a dense matrix if its
+    layout has another shape."""
     index = x.layout_index
     if index.cols == x.shape[-1]:
         return index, x.stored

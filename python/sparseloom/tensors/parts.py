@@ -1,4 +1,4 @@
-"""Parts of a SparseTensor, which are dense copies, to be read alone."""
+"""Parts of a SparseTensor: read-only dense copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from ..errors import Error
 from .sparse_tensor import SparseTensor, is_sparse
 
-#: Methods whose names end as those that write, but that write no element.
+#: Methods whose names end in "_", but that write no element.
 _NO_WRITES = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 _OPERATORS = "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"
 _IN_PLACE = {f"__i{name}__" for name in _OPERATORS}
@@ -21,8 +21,8 @@ _IN_PLACE = {f"__i{name}__" for name in _OPERATORS}
 
 class Part(Tensor):
     """A row or another view of a SparseTensor: a dense copy of its elements, with the gradient of a view.
-    What is computed with it are plain tensors. What would write into it, or into a view of it, raises Error,
-    since the SparseTensor would stay as it was."""
+    Results computed from it are plain tensors. A write into it, or into a view of it, raises Error, because
+    the SparseTensor would not change."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -38,21 +38,21 @@ class Part(Tensor):
 def refuse_writes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raises Error for a call that writes into a part of a SparseTensor."""
     name = getattr(func, "__name__", "")
-    written = [kwargs.get("out")]
+    targets = [kwargs.get("out")]
     writes = name.endswith("_") and not name.endswith("__") and name not in _NO_WRITES
     if writes or name == "__setitem__" or name in _IN_PLACE or kwargs.get("inplace") is True:
-        written += [*args[:1], kwargs.get("input"), kwargs.get("tensor")]  # as nn.functional and nn.init say
-    for each in tree_flatten(written)[0]:
-        if isinstance(each, Part) or (name == "__setitem__" and is_sparse(each)):
+        targets += [*args[:1], kwargs.get("input"), kwargs.get("tensor")]  # as nn.functional and nn.init say
+    for target in tree_flatten(targets)[0]:
+        if isinstance(target, Part) or (name == "__setitem__" and is_sparse(target)):
             got = "one to a part, which is a dense copy"
             remedy = "write into to_dense(), and make a SparseTensor of that; or into part.clone()"
             raise Error("SparseTensor", "a write to all of it", got, remedy)
 
 
-def marked(made: Any, args: Sequence[Any]) -> Any:
+def marked(results: Any, args: Sequence[Any]) -> Any:
     """Returns the results of an operator, as Parts where they are views of a SparseTensor or of a Part."""
-    read = [each for each in args if isinstance(each, Part)]
-    storages = [each.untyped_storage().data_ptr() for each in read]
+    parts = [part for part in args if isinstance(part, Part)]
+    storages = [part.untyped_storage().data_ptr() for part in parts]
 
     def mark(tensor: Tensor) -> Tensor:
         if type(tensor) is not Tensor:
@@ -62,7 +62,7 @@ def marked(made: Any, args: Sequence[Any]) -> Any:
             return tensor.as_subclass(Part)
         return tensor
 
-    return tree_map_only(Tensor, mark, made)
+    return tree_map_only(Tensor, mark, results)
 
 
 def _plain(part: Part) -> Tensor:

@@ -19,23 +19,23 @@ from .base import OP, as_matrix, checked, fits, require_registry, same_index
 
 
 class SparseTensor(Tensor):
-    """A tensor of any shape, of which a layout says what is stored: ``stored`` has the values, ``index`` the
-    layout. To torch it looks strided and dense, and what has no implementation for it computes densely, and
-    says so once (see ``sparseloom.ops.register``).
+    """A tensor of any shape whose layout says which elements are stored: ``stored`` has the values, ``index``
+    the layout. To torch it looks strided and dense. Operators without an implementation for it compute
+    densely, and warn once (see ``sparseloom.ops.register``).
 
     Args:
         index: a Layout of [rows, cols], the tensor as a matrix.
         stored: the values, in the shape that the layout's ``pack`` gives them.
         shape: [rows, cols], or any other shape but that of another matrix with as many elements.
-        registry: what its operators are looked up in; None stands for the one in use at each call.
+        registry: where its operators are looked up; None stands for the one in use at each call.
 
-    Nothing is copied. The gradient of the SparseTensor reaches ``stored`` if one makes it by ``of``. It is
-    made of plain tensors for torch.compile, pickles, and moves between devices and dtypes as any tensor.
-    Operators that write into it keep its format: what is stored changes, the rest stays zero. ``copy_``, and
-    with it ``load_state_dict``, raises Error for a SparseTensor with elements elsewhere;
-    ``load_state_dict(assign=True)`` takes the index, too. torch.func shows its functions no subclass: the
+    Nothing is copied. The gradient of the SparseTensor reaches ``stored`` if it is made by ``of``. It
+    supports torch.compile, which sees its plain tensors, pickling, and moves between devices and dtypes.
+    Operators that write into it keep its format: stored values change, all other elements stay zero.
+    ``copy_``, and with it ``load_state_dict``, raises Error for a SparseTensor with elements at other places;
+    ``load_state_dict(assign=True)`` takes the index, too. torch.func hides subclasses from its functions: the
     gradient by ``torch.func.grad`` is dense, and ``from_dense(gradient, weight.layout_index)`` packs it.
-    Raises Error where shape and layout do not fit, and for anything else than these arguments.
+    Raises Error if shape and layout do not fit, and for arguments of other types.
     """
 
     stored: Tensor
@@ -79,8 +79,8 @@ class SparseTensor(Tensor):
         shape: Sequence[int] | None = None,
         registry: Registry | None = None,
     ) -> SparseTensor:
-        """Returns the SparseTensor of these values, whose gradient reaches them. Raises Error where the
-        layout, the values and the shape do not belong together."""
+        """Returns the SparseTensor of these values; its gradient reaches them. Raises Error if the layout,
+        the values and the shape do not belong together."""
         _require_outside("the stored values")
         shape = checked(index, stored, shape, registry)
         index.require_consistent(OP, stored.detach())
@@ -94,9 +94,9 @@ class SparseTensor(Tensor):
         registry: Registry | None = None,
         **options: Any,
     ) -> SparseTensor:
-        """Returns what a layout stores of ``dense``, as a matrix [product of the others, last size]; the
-        options are those of the layout's ``from_dense``, where ``layout`` is its name or class. The gradient
-        reaches ``dense`` at the stored elements."""
+        """Returns the SparseTensor of the elements of ``dense``, as a matrix [product of the others, last
+        size], that the layout stores; the options are those of the layout's ``from_dense``, if ``layout`` is
+        its name or class. The gradient reaches ``dense`` at the stored elements."""
         if not isinstance(dense, Tensor) or dense.layout != torch.strided:
             got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
             raise Error(OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")
@@ -127,28 +127,28 @@ class SparseTensor(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """The tensor without its history. Assigning another changes what is stored: the values of a
-        SparseTensor of an equal index are taken as they are, a dense tensor's are copied at the stored
-        places. Raises Error for another shape, dtype or device, and where ``copy_`` does."""
-        found: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
-        return found
+        """The tensor without its autograd history. Assigning another tensor changes the stored values: those
+        of a SparseTensor with an equal index are taken without a copy, those of a dense tensor are copied at
+        the stored elements. Raises Error for another shape, dtype or device, and where ``copy_`` does."""
+        detached: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        return detached
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        self._assign(value)  # torch's own would change the wrapper alone
+        self._assign(value)  # torch's own setter would change only the wrapper
 
     def share_memory_(self) -> SparseTensor:
-        """Moves what is stored, and the index, to memory that processes share; returns self."""
-        for each in self._tensors():
-            each.share_memory_()
+        """Moves the stored values and the index to shared memory; returns self."""
+        for tensor in self._tensors():
+            tensor.share_memory_()
         return self
 
     def is_shared(self) -> bool:
-        """Returns whether processes share what is stored and the index."""
-        return all(each.is_shared() for each in self._tensors())
+        """Returns whether the stored values and the index are in shared memory."""
+        return all(tensor.is_shared() for tensor in self._tensors())
 
     def __dlpack__(self, *arguments: Any, **named: Any) -> Any:
-        """Raises Error: what is stored is no dense memory."""
+        """Raises Error: the stored values are not a dense tensor."""
         raise Error(OP, "a dense tensor, for DLPack", "a SparseTensor", "call to_dense(), or pass stored")
 
     def _tensors(self) -> list[Tensor]:
@@ -159,23 +159,23 @@ class SparseTensor(Tensor):
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, Tensor], meta: _Meta, size: Any, stride: Any) -> SparseTensor:
-        parts = {name.removeprefix(_PART): each for name, each in inner.items() if name != "stored"}
+        parts = {name.removeprefix(_PART): tensor for name, tensor in inner.items() if name != "stored"}
         return SparseTensor(meta.template.with_tensors(parts), inner["stored"], size, meta.registry)
 
     def _stable_hash_for_caching(self) -> str:
-        """Returns what tells graphs apart that torch keeps from process to process; implementations are in
-        the graph already."""
+        """Returns the key that distinguishes graphs in torch's on-disk cache; implementations are part of the
+        graph already."""
         return repr((self._template.describe(), self._names, tuple(self.shape)))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        told = f"{list(self.shape)}, {self.format.name}, stored={self.stored.numel()}, {self.dtype}"
-        told += f", {self.device}"
+        description = f"{list(self.shape)}, {self.format.name}, stored={self.stored.numel()}, {self.dtype}"
+        description += f", {self.device}"
         grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"SparseTensor({told}{grad})"
+        return f"SparseTensor({description}{grad})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        index, *rest = self._state()
-        return _rebuilt, (_said(index), *rest)
+        index, *state = self._state()
+        return _rebuilt, (_said(index), *state)
 
     def _state(self) -> tuple[Layout, Tensor, tuple[int, ...], bool, bool]:
         parameter, trains = bool(getattr(self, "_is_param", False)), self.requires_grad and self.is_leaf
@@ -191,16 +191,16 @@ class SparseTensor(Tensor):
             )
         index, stored, shape, trains, parameter = self._state()
         copied = copy.deepcopy(index, memo)
-        made = memo[id(self)] = _made(copied, stored.clone(), shape, trains, parameter)
-        made.registry = self.registry
-        return made
+        result = memo[id(self)] = _made(copied, stored.clone(), shape, trains, parameter)
+        result.registry = self.registry
+        return result
 
 
 def bind(
     function: Callable[..., Any], operator: Callable[..., Any], assign: Callable[[SparseTensor, Any], None]
 ) -> None:
-    """Gives the class what torch's two hooks do with (operator, arguments, named arguments), and what an
-    assignment to ``data`` does. All three build on the class, so that dispatch brings them once."""
+    """Sets the functions of torch's two hooks, called with (operator, arguments, named arguments), and of an
+    assignment to ``data``. They depend on this class, so dispatch.py passes them in once."""
 
     def torch_function(
         cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -222,15 +222,15 @@ def is_sparse(value: Any) -> bool:
 
 
 def format_of(tensor: Tensor) -> type[Layout]:
-    """Returns the layout's class of a tensor, Dense for one of torch's own."""
+    """Returns the layout class of a tensor; Dense for a plain tensor."""
     return tensor.format if is_sparse(tensor) else Dense  # type: ignore[attr-defined]
 
 
 def registry_of(tensors: Sequence[Tensor]) -> Registry:
     """Returns the registry of the first tensor that has one, else the one in use."""
-    for each in tensors:
-        if is_sparse(each) and each.registry is not None:  # type: ignore[attr-defined]
-            return each.registry  # type: ignore[attr-defined]
+    for tensor in tensors:
+        if is_sparse(tensor) and tensor.registry is not None:  # type: ignore[attr-defined]
+            return tensor.registry  # type: ignore[attr-defined]
     return current()
 
 
@@ -240,7 +240,7 @@ def densified(tensor: SparseTensor) -> Tensor:
 
 
 class Made(Map):
-    """The SparseTensor of a layout's values."""
+    """Maps a layout's values to the SparseTensor."""
 
     def __init__(self, index: Layout, shape: Sequence[int], registry: Registry | None) -> None:
         self.index, self.shape, self.registry = index, shape, registry
@@ -253,7 +253,7 @@ class Made(Map):
 
 
 class FromDense(Map):
-    """The SparseTensor of what a layout stores of a dense tensor."""
+    """Maps a dense tensor to the SparseTensor of the elements that a layout stores."""
 
     def __init__(self, index: Layout, registry: Registry | None) -> None:
         self.index, self.registry = index, registry
@@ -268,7 +268,7 @@ class FromDense(Map):
 
 
 class Densified(Map):
-    """The dense tensor of a SparseTensor, whose gradient has its format."""
+    """Maps a SparseTensor to the dense tensor; the gradient has the SparseTensor's format."""
 
     def __init__(self, tensor: SparseTensor) -> None:
         self.index, self.shape, self.registry = tensor.layout_index, tensor.shape, tensor.registry
@@ -282,7 +282,7 @@ class Densified(Map):
 
 
 def packed(tensor: Tensor, index: Layout) -> Tensor:
-    """Returns a tensor's elements at the stored places of a layout."""
+    """Returns a tensor's values at the stored elements of a layout."""
     if isinstance(tensor, SparseTensor):
         if same_index(tensor.layout_index, index):
             return tensor.stored
@@ -292,7 +292,7 @@ def packed(tensor: Tensor, index: Layout) -> Tensor:
 
 
 class _Meta:
-    """What a SparseTensor is beside its tensors. Equal ones share a compiled graph."""
+    """The parts of a SparseTensor that are not tensors. SparseTensors with equal ones share a graph."""
 
     def __init__(self, template: Layout, registry: Registry | None) -> None:
         self.template, self.registry = template, registry
@@ -307,7 +307,7 @@ class _Meta:
         return hash(self._key())
 
 
-#: What the names of the index's tensors begin with as attributes: a part may be called as a method of Tensor.
+#: The prefix of the index's tensors as attributes: without it, a name might collide with a Tensor method.
 _PART = "part_"
 
 
@@ -316,22 +316,24 @@ def _without_tensors(index: Layout) -> Layout:
 
 
 def _said(index: Layout) -> Any:
-    """Returns a layout in plain words and tensors, which torch.load reads with weights_only=True; one that
-    is not registered, whose name finds no class, as it is."""
+    """Returns a layout as plain data and tensors, which torch.load reads with weights_only=True. A layout
+    that is not registered is returned itself, because its name would find no class."""
     if not layouts.is_registered(type(index)):
         return index
     return index.name, index.rows, index.cols, {**index.options(), **index.tensors()}, index.strict
 
 
 def _rebuilt(index: Any, stored: Any, shape: Any, trains: bool, parameter: bool) -> SparseTensor:
-    """Returns the SparseTensor of a file. Raises Error where its parts do not belong together."""
+    """Returns the SparseTensor of a file. Raises Error if its parts do not belong together."""
     try:
         if not isinstance(index, Layout):
             name, rows, cols, fields, strict = index
             index = layouts.get(name)(rows, cols, **fields)
             index.strict = strict
         checked(index, stored, shape, None)
-        if all(type(each) in (Tensor, torch.nn.Parameter) for each in (stored, *index.tensors().values())):
+        if all(
+            type(tensor) in (Tensor, torch.nn.Parameter) for tensor in (stored, *index.tensors().values())
+        ):
             index.require_consistent(OP, stored)
     except Error:
         raise
@@ -344,16 +346,16 @@ def _rebuilt(index: Any, stored: Any, shape: Any, trains: bool, parameter: bool)
 def _made(
     index: Layout, stored: Tensor, shape: tuple[int, ...], trains: bool, parameter: bool
 ) -> SparseTensor:
-    made = SparseTensor(index, stored, shape).requires_grad_(trains)
-    return torch.nn.Parameter(made, trains) if parameter else made  # type: ignore[return-value]
+    tensor = SparseTensor(index, stored, shape).requires_grad_(trains)
+    return torch.nn.Parameter(tensor, trains) if parameter else tensor  # type: ignore[return-value]
 
 
 def _require_outside(what: str) -> None:
-    """Raises Error under torch.func and forward mode, which show their functions no subclass."""
+    """Raises Error under torch.func and forward mode, which hide subclasses from their functions."""
     if not torch.compiler.is_compiling() and transformed():
         remedy = "call it outside, and pass the result in"
         raise Error(OP, "a call outside of torch.func and forward mode", what, remedy)
 
 
-# What a file of torch.save names: torch.load reads it with weights_only=True.
+# Files of torch.save refer to it; torch.load reads them with weights_only=True.
 torch.serialization.add_safe_globals([_rebuilt])

@@ -1,4 +1,5 @@
-"""sparsified: one sparsifier on one tensor, from its format to another, with the gradient of what stays."""
+"""sparsified: applies a sparsifier to a tensor and converts its format, with the gradient of kept
+elements."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from .base import as_matrix, layout_of
 from .sparse_tensor import SparseTensor, densified, format_of, is_sparse, packed, registry_of
 
 _OP = "sparsified"
-#: Packages of whose classes no object is a sparsifier.
+#: Packages whose classes are never sparsifiers.
 _NO_SPARSIFIERS = {"builtins", "numpy", "torch"}
 
 
 class Format(NamedTuple):
-    """How a result or a gradient becomes sparse: the inline sparsifier, with which it is computed, into the
-    temporary format, and the external one, which sees all of it, into the final format."""
+    """How a result or a gradient becomes sparse: the inline sparsifier, which is part of its computation,
+    makes the temporary format; the external one, which sees the whole tensor, makes the final format."""
 
     inline: Any
     temporary: type[Layout]
@@ -31,28 +32,30 @@ class Format(NamedTuple):
 
     @classmethod
     def of(cls, given: Sequence[Any]) -> Format:
-        """Returns the four that were given, with layouts by name or class. Raises Error for anything else."""
+        """Returns the Format of a list of four, with layouts by name or class. Raises Error for others."""
         if not isinstance(given, (tuple, list)) or len(given) != 4:
             remedy = "(KeepAll(), Dense, ScalarFraction(.9), Csr), or sparsify.DENSE"
             raise Error(_OP, "inline sparsifier, format, external sparsifier, format", repr(given), remedy)
-        for each in (given[0], given[2]):
-            require_sparsifier(_OP, each)
+        for sparsifier in (given[0], given[2]):
+            require_sparsifier(_OP, sparsifier)
         return cls(given[0], layout_of(given[1]), given[2], layout_of(given[3]))
 
     @property
     def is_dense(self) -> bool:
-        """Whether it leaves a dense tensor as it is."""
-        return all(_keeps_all(each) for each in (self.inline, self.external)) and self.final is Dense
+        """Whether it leaves a dense tensor unchanged."""
+        return (
+            all(_keeps_all(sparsifier) for sparsifier in (self.inline, self.external)) and self.final is Dense
+        )
 
-    def on(self, tensor: Tensor, registry: Registry | None, **known: Any) -> Tensor:
-        """Returns the tensor in the final format; ``known`` is what the Context knows."""
-        inline = sparsified(tensor, self.inline, self.temporary, registry, **known)
-        return sparsified(inline, self.external, self.final, registry, **known)
+    def on(self, tensor: Tensor, registry: Registry | None, **context: Any) -> Tensor:
+        """Returns the tensor in the final format; ``context`` are further arguments of the Context."""
+        inline = sparsified(tensor, self.inline, self.temporary, registry, **context)
+        return sparsified(inline, self.external, self.final, registry, **context)
 
 
 def require_sparsifier(op: str, given: Any) -> None:
-    """Raises Error for what cannot be a sparsifier: a class without its arguments, a layout, and an object of
-    a class of Python's or torch's own. Any other class may be registered until the first use."""
+    """Raises Error for what cannot be a sparsifier: a class without its arguments, a layout, or an object of
+    one of Python's or torch's own classes. Any other class may still be registered before its first use."""
     foreign = type(given).__module__.partition(".")[0] in _NO_SPARSIFIERS
     if isinstance(given, type) or foreign or callable(getattr(given, "from_dense", None)):
         expected = "a sparsifier with its arguments"
@@ -62,13 +65,13 @@ def require_sparsifier(op: str, given: Any) -> None:
 def sparsified(
     tensor: Tensor, sparsifier: Any, target: type[Layout], registry: Registry | None = None, **known: Any
 ) -> Tensor:
-    """Returns what a sparsifier leaves of a tensor, in the format ``target``: a SparseTensor, or a plain
+    """Returns the elements that a sparsifier keeps, in the format ``target``: a SparseTensor, or a plain
     tensor for Dense.
 
-    What was registered for the sparsifier, the tensor's format and the target decides
-    (``sparsify.register``); else the sparsifier's mask. An element that stays has the derivative one, one
-    that goes the derivative zero. ``known`` are arguments of the Context beside the weight. Raises Error
-    where neither is there, and where the target cannot store what stays.
+    The function registered for the sparsifier, the tensor's format and the target is called
+    (``sparsify.register``); without one, the sparsifier's mask decides. Kept elements have derivative one,
+    removed ones zero. ``known`` are further arguments of the Context. Raises Error if there is neither a
+    function nor a mask, and if the target cannot store the kept elements.
     """
     source = format_of(tensor)
     registry = registry_of([tensor]) if registry is None else registry
@@ -94,47 +97,47 @@ class _Sparsified(torch.autograd.Function):
         context = Context(matrix, **known)
         ctx.index = ctx.mask = None
         if function is not None:
-            made = function(sparsifier, context)
+            result = function(sparsifier, context)
         else:
             mask = _mask(sparsifier, context)
-            kept = matrix.masked_fill(~mask, 0)
+            values = matrix.masked_fill(~mask, 0)
             if target is Dense:
                 ctx.mask = mask
-                return kept.view(tensor.shape)
+                return values.view(tensor.shape)
             index = _index(sparsifier, matrix, mask, target)
-            made = SparseTensor(index, index.pack(kept))
+            result = SparseTensor(index, index.pack(values))
             ctx.mask = None if target.exact else mask
-        if target is Dense and type(made) is Tensor:
-            ctx.mask = as_matrix(made) != 0
-            return made.reshape(tensor.shape).clone()
-        index = made.layout_index if isinstance(made, SparseTensor) else made
+        if target is Dense and type(result) is Tensor:
+            ctx.mask = as_matrix(result) != 0
+            return result.reshape(tensor.shape).clone()
+        index = result.layout_index if isinstance(result, SparseTensor) else result
         if not isinstance(index, target) or (index.rows, index.cols) != tuple(matrix.shape):
             expected = f"{target.__name__} of {list(matrix.shape)}, or a SparseTensor in it"
             remedy = "return what the function is registered for"
-            raise Error(type(sparsifier).__name__, expected, repr(made), remedy)
-        stored = made.stored.detach() if isinstance(made, SparseTensor) else index.pack(matrix)
+            raise Error(type(sparsifier).__name__, expected, repr(result), remedy)
+        stored = result.stored.detach() if isinstance(result, SparseTensor) else index.pack(matrix)
         ctx.index = index
         return SparseTensor(index, stored, tensor.shape, None if registry is DEFAULT else registry)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if ctx.index is not None:
-            kept = ctx.index.to_dense(packed(gradient, ctx.index))
+            gradient_kept = ctx.index.to_dense(packed(gradient, ctx.index))
         else:
-            kept = as_matrix(gradient.to_dense() if is_sparse(gradient) else gradient)
+            gradient_kept = as_matrix(gradient.to_dense() if is_sparse(gradient) else gradient)
         if ctx.mask is not None:
-            kept = kept.masked_fill(~ctx.mask, 0)
-        return kept.reshape(gradient.shape), None, None, None, None, None
+            gradient_kept = gradient_kept.masked_fill(~ctx.mask, 0)
+        return gradient_kept.reshape(gradient.shape), None, None, None, None, None
 
 
 class Graded(torch.autograd.Function):
-    """The tensor itself, whose gradient takes a format."""
+    """The identity; the gradient is converted to a format."""
 
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, into: Format, registry: Registry | None, step: int | None
     ) -> Tensor:
-        # A backward pass may run in another thread, where the registry in use is another one.
+        # A backward pass may run in another thread, with another registry in use.
         ctx.registry = registry_of([tensor]) if registry is None else registry
         ctx.into, ctx.step = into, step
         return tensor.view_as(tensor)

@@ -1,5 +1,5 @@
-"""The basic operators that keep a SparseTensor's format: they move, copy or write it, or act on each element
-and leave zero what is zero. They touch what is stored alone."""
+"""The basic operators that keep a SparseTensor's format: they move, copy or write it, or are elementwise and
+map zero to zero. They touch only the stored values."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def handler(func: Any) -> Handler | None:
-    """Returns what computes an operator on SparseTensors, which may return NotImplemented; None for one that
-    no format survives."""
-    found = _HANDLERS.get(func)
-    if found is None and func._schema.is_mutable and (torch.Tag.pointwise in func.tags or func in _WRITES):
+    """Returns the handler of an operator on SparseTensors, which may return NotImplemented; None for an
+    operator that does not keep the format."""
+    known = _HANDLERS.get(func)
+    if known is None and func._schema.is_mutable and (torch.Tag.pointwise in func.tags or func in _WRITES):
         return _write
-    return found
+    return known
 
 
 def written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    found = []
+    targets = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(args[position] if position < len(args) else kwargs.get(argument.name))
-    return tree_flatten(found)[0]
+            targets.append(args[position] if position < len(args) else kwargs.get(argument.name))
+    return tree_flatten(targets)[0]
 
 
 def _like(tensor: Any, stored: Tensor) -> Any:
@@ -42,18 +42,18 @@ def _like(tensor: Any, stored: Tensor) -> Any:
 
 
 def _each(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Applies an operator of one tensor to what is stored."""
+    """Applies an operator on one tensor to the stored values."""
     if not is_sparse(args[0]) or kwargs.get("out") is not None:
         return NotImplemented
     return _like(args[0], func(args[0].stored, *args[1:], **kwargs))
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Another dtype for what is stored, another device for the index, too."""
+    """Converts the dtype of the stored values, and moves them and the index to another device."""
     source = args[0]
     stored = func(source.stored, *args[1:], **kwargs)
-    lost = any(part.is_meta for part in source.layout_index.tensors().values()) and not stored.is_meta
-    if lost:
+    index_on_meta = any(part.is_meta for part in source.layout_index.tensors().values())
+    if index_on_meta and not stored.is_meta:
         remedy = "load_state_dict(assign=True) takes a checkpoint's index, too"
         raise Error(f"SparseTensor to {stored.device}", "an index in memory", "one on meta", remedy)
     parts = {name: part.to(stored.device) for name, part in source.layout_index.tensors().items()}
@@ -62,7 +62,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Another shape of the same elements in the same order, where the layout's matrix can be it."""
+    """Returns another shape of the same elements in the same order, if the layout's matrix fits it."""
     source, sizes = args[0], list(args[1])
     if -1 in sizes:
         sizes[sizes.index(-1)] = source.numel() // max(1, -math.prod(sizes))
@@ -82,7 +82,7 @@ def _scaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Adds, subtracts or multiplies what two tensors with one index store."""
+    """Adds, subtracts or multiplies the stored values of two tensors with the same index."""
     one, other = args
     if not (is_sparse(one) and is_sparse(other)) or one.shape != other.shape:
         return NotImplemented
@@ -92,28 +92,28 @@ def _both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Writes into what is stored; what is not stays zero. Other tensors count at the stored places. Dense
-    ones alone are not written into ``out=``: their result is dense."""
+    """Writes into the stored values; all other elements stay zero. Other operands are read at the stored
+    elements. Results of dense operands only are not written into ``out=``, because they are dense."""
     target = kwargs.get("out", args[0])
     if not is_sparse(target) or len(written(func, args, kwargs)) > 1:
         return NotImplemented
-    if "out" in kwargs and not any(is_sparse(each) for each in args):
+    if "out" in kwargs and not any(is_sparse(argument) for argument in args):
         return NotImplemented
 
     def at_stored(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0:
             return value
-        same = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
-        return packed(same, target.layout_index)
+        expanded = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
+        return packed(expanded, target.layout_index)
 
-    func(*(at_stored(each) for each in args), **{name: at_stored(each) for name, each in kwargs.items()})
+    func(*map(at_stored, args), **{name: at_stored(value) for name, value in kwargs.items()})
     clear_padding(target.layout_index, target.stored)
     return target
 
 
 def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Writes another tensor into what is stored. Raises Error where that is a SparseTensor with elements
-    elsewhere, as in a checkpoint of another index: they would be lost."""
+    """Copies another tensor into the stored values. Raises Error for a SparseTensor with elements at other
+    places, as in a checkpoint of another index: they would be lost."""
     target, source = args[:2]
     if is_sparse(target) and is_sparse(source) and _loses(source, target):
         index = source.layout_index
@@ -125,14 +125,13 @@ def _copied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def assign(target: Any, value: Any) -> None:
-    """Does what ``target.data = value`` says: takes the values of a SparseTensor of an equal index, and
-    copies others to the stored places. Raises Error for a tensor of another kind."""
-    told = [
-        (list(each.shape), each.dtype, each.device) for each in (target, value) if isinstance(each, Tensor)
-    ]
-    if len(told) < 2 or told[0] != told[1]:
-        shape, dtype, device = told[0]
-        got = "{} of {} on {}".format(*told[1]) if len(told) > 1 else type(value).__name__
+    """Implements ``target.data = value``: takes the values of a SparseTensor with an equal index, and copies
+    any other tensor to the stored elements. Raises Error for another shape, dtype or device."""
+    tensors = [tensor for tensor in (target, value) if isinstance(tensor, Tensor)]
+    kinds = [(list(tensor.shape), tensor.dtype, tensor.device) for tensor in tensors]
+    if len(kinds) < 2 or kinds[0] != kinds[1]:
+        shape, dtype, device = kinds[0]
+        got = "{} of {} on {}".format(*kinds[1]) if len(kinds) > 1 else type(value).__name__
         remedy = "make an nn.Parameter of the new tensor, or call .to() on the module"
         raise Error("SparseTensor.data", f"{shape} of {dtype} on {device}", got, remedy)
     if is_sparse(value) and _equal(value.layout_index, target.layout_index):
@@ -143,64 +142,66 @@ def assign(target: Any, value: Any) -> None:
 
 
 def _loses(source: Any, target: Any) -> bool:
-    """Returns whether an element of ``source`` has no place in ``target``; asked of tensors with memory
-    alone, and not while a CUDA graph is captured, which cannot wait for the answer."""
-    mine, theirs = target.layout_index, source.layout_index
-    parts = [source.stored, *mine.tensors().values(), *theirs.tensors().values()]
-    if same_index(mine, theirs) or any(type(each) is not Tensor or each.is_meta for each in parts):
+    """Returns whether an element of ``source`` is not stored in ``target``. False without a check for tensors
+    without memory, and while a CUDA graph is captured, which cannot wait for the answer."""
+    target_index, source_index = target.layout_index, source.layout_index
+    parts = [source.stored, *target_index.tensors().values(), *source_index.tensors().values()]
+    if same_index(target_index, source_index):
+        return False
+    if any(type(part) is not Tensor or part.is_meta for part in parts):
         return False
     if source.stored.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    if source.shape != target.shape or _equal(mine, theirs):
+    if source.shape != target.shape or _equal(target_index, source_index):
         return False
     dense = densified(source)
-    kept = mine.pack(dense.reshape(mine.rows, mine.cols).to(target.device))
-    return int(dense.count_nonzero()) > int(kept.count_nonzero())
+    stored = target_index.pack(dense.reshape(target_index.rows, target_index.cols).to(target.device))
+    return int(dense.count_nonzero()) > int(stored.count_nonzero())
 
 
 def _equal(one: Layout, other: Layout) -> bool:
     """Returns whether two layouts store the same elements in the same order."""
-    mine, theirs = one.tensors(), other.tensors()
+    own_parts, other_parts = one.tensors(), other.tensors()
     return (
         type(one) is type(other)
         and one.options() == other.options()
         and all(
-            mine[name].shape == theirs[name].shape
-            and torch.equal(mine[name].to(theirs[name].device), theirs[name])
-            for name in mine
+            own_parts[name].shape == other_parts[name].shape
+            and torch.equal(own_parts[name].to(other_parts[name].device), other_parts[name])
+            for name in own_parts
         )
     )
 
 
 def clear_padding(index: Layout, stored: Tensor) -> None:
-    """Sets what an operator has written into padding, 0 + 1 or 0 / 0, to zero again."""
+    """Zeroes the padding again, into which an operator may have written 0 + 1 or 0 / 0."""
     if index.padded and not stored.is_meta:
         stored_places = index.pack(stored.new_ones(index.rows, index.cols))
         stored.masked_fill_(stored_places == 0, 0)
 
 
 def _unscaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What torch's GradScaler does with gradients, in what is stored."""
-    return func([each.stored if is_sparse(each) else each for each in args[0]], *args[1:], **kwargs)
+    """Unscales and checks the stored values of gradients, for torch's GradScaler."""
+    return func([grad.stored if is_sparse(grad) else grad for grad in args[0]], *args[1:], **kwargs)
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The stored places with other values."""
+    """Returns a tensor with the same index and other values."""
     if kwargs.get("layout") not in (None, torch.strided):
         return NotImplemented
     return _moved(func, args, {**kwargs, "memory_format": None})
 
 
 def _strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The stored places for new values, where the size is the same: autograd asks so before it copies the
-    first gradient of a leaf."""
+    """Returns a tensor with the same index for new values, if the size is the same: autograd calls this
+    before it copies the first gradient of a leaf."""
     source, size = args[0], args[1]
     if tuple(size) != tuple(source.shape):
         return NotImplemented
     return _filled(aten.empty_like.default, (source,), kwargs)
 
 
-#: What writes each element by itself beside torch's pointwise operators.
+#: Operators that write elementwise, besides those that torch tags as pointwise.
 _WRITES = {
     *(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor),
     *(aten.normal_.default, aten.uniform_.default, aten.exponential_.default, aten.bernoulli_.float),

@@ -1,4 +1,4 @@
-"""The ways of sparsifiers to layouts that need more than a mask: the size of a block or of a group."""
+"""Conversions of sparsifiers to layouts that need more than a mask: the size of a block or of a group."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from ..sparsify import BlockwiseFraction, Context, PerBlockNM
 
 @OURS.register_sparsifier(BlockwiseFraction, Dense, Bsr)
 def to_blocks(sparsifier: BlockwiseFraction, context: Context) -> Bsr:
-    """Returns the layout of the blocks that stay."""
+    """Returns the layout of the kept blocks."""
     return Bsr.from_mask(context.weight, sparsifier.select(context), sparsifier.block)
 
 
 @OURS.register_sparsifier(PerBlockNM, Dense, Nm)
 def to_groups(sparsifier: PerBlockNM, context: Context) -> Nm:
-    """Returns the layout of what stays of each group."""
+    """Returns the layout of the kept elements of each group."""
     mask = sparsifier.select(context)
     return Nm.from_dense(context.weight, sparsifier.n, sparsifier.m, mask=mask)
 
 
 @OURS.register_sparsifier(PerBlockNM, Dense, Nmg)
 def to_grouped(sparsifier: PerBlockNM, context: Context) -> Nmg:
-    """Returns the n:m layout in which every pattern has as many outputs, which therefore chooses itself."""
+    """Returns the n:m:g layout. It chooses the elements itself, because each pattern must have as many
+    outputs."""
     return Nmg.from_dense(context.weight, sparsifier.n, sparsifier.m)

@@ -54,15 +54,14 @@ class Case:
     activation: str | None = None
     op: str = "linear"
     device: str = "cpu"
-    # float32 on CUDA with torch's TF32 switch on; the operands are drawn as TF32 numbers, so that products
-    # are exact
+    # float32 on CUDA with torch's TF32 switch on; the operands are TF32 numbers, so that products are exact
     tf32: bool = False
 
     def __str__(self) -> str:
         extra = ("-bias" if self.bias else "") + (f"-{self.activation}" if self.activation else "")
-        size, where = f"{self.m}x{self.k}x{self.n}", "" if self.device == "cpu" else f"-{self.device}"
+        size, suffix = f"{self.m}x{self.k}x{self.n}", "" if self.device == "cpu" else f"-{self.device}"
         dtype = "tf32" if self.tf32 else ops.DTYPES[self.dtype]
-        return f"{self.name}-{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}-{size}{extra}{where}"
+        return f"{self.name}-{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}-{size}{extra}{suffix}"
 
     def make_pattern(self, seed: int = 0) -> Pattern:
         """Returns the case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
@@ -79,7 +78,7 @@ class Case:
         if self.pattern == "corner":  # one block, which is ragged in both directions
             grid[-1:, -1:] = True
             return Pattern(*arguments, grid)
-        # A full row, an empty row and an empty column beside random ones; the ragged corner is present.
+        # a full row, an empty row and an empty column, random ones otherwise; the ragged corner is present
         if self.pattern == "skewed":
             grid = patterns.random(*arguments, self.density, seed).mask
             grid[:1], grid[1:2], grid[:, 1:2], grid[-1:, -1:] = True, False, False, True
@@ -104,14 +103,16 @@ class Case:
         values = draw(pattern.blocks, *self.block)
         zero_padding_(values, pattern)
         bias = draw(self.n) if self.bias else None
-        made = Inputs(draw(self.m, self.k), draw(self.m, self.n), values, bias, pattern, build_index(pattern))
-        return made if self.device == "cpu" else made.to(self.device)
+        inputs = Inputs(
+            draw(self.m, self.k), draw(self.m, self.n), values, bias, pattern, build_index(pattern)
+        )
+        return inputs if self.device == "cpu" else inputs.to(self.device)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and where the
-    blocks lie."""
+    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and the index of
+    the blocks."""
 
     x: Tensor
     dy: Tensor
@@ -142,12 +143,12 @@ def round_to_tf32(x: Tensor) -> Tensor:
 def tf32_switch(on: bool) -> Iterator[None]:
     """Sets torch's own switch for TF32 in float32 products on CUDA, and restores it afterwards."""
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
+    allowed_before = matmul.allow_tf32
     matmul.allow_tf32 = on
     try:
         yield
     finally:
-        matmul.allow_tf32 = before
+        matmul.allow_tf32 = allowed_before
 
 
 def _numerics(case: Case) -> AbstractContextManager[None]:
@@ -164,28 +165,28 @@ def cases(device: str = "cpu") -> Iterator[Case]:
     """
     numerics = [(dtype, False) for dtype in DTYPES[device]] + [(torch.float32, True)] * (device == "cuda")
     for dtype, tf32 in numerics:
-        where = {"dtype": dtype, "tf32": tf32, "device": device}
+        options = {"dtype": dtype, "tf32": tf32, "device": device}
         for bm in BLOCK_SIDES:
             for bn in BLOCK_SIDES:
                 for direction in ops.DIRECTIONS:
                     k, n = 3 * bn + bn // 2 + 1, 2 * bm + bm // 2 + 3
                     bias = direction == "forward"
-                    yield Case("ragged", direction, block=(bm, bn), m=37, k=k, n=n, bias=bias, **where)  # type: ignore[arg-type]
+                    yield Case("ragged", direction, block=(bm, bn), m=37, k=k, n=n, bias=bias, **options)  # type: ignore[arg-type]
         for block in ((32, 32), (8, 64), (64, 16)):
             for direction in ops.DIRECTIONS:
-                yield from _edges(direction, block, where)
+                yield from _edges(direction, block, options)
         for activation in ops.ACTIVATIONS:
             for bias in (False, True):
-                fused: dict[str, Any] = where | {"bias": bias, "activation": activation}
+                fused: dict[str, Any] = options | {"bias": bias, "activation": activation}
                 yield Case("epilogue", "forward", block=(32, 32), m=33, k=100, n=70, **fused)
 
 
-def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Iterator[Case]:
+def _edges(direction: str, block: tuple[int, int], options: dict[str, Any]) -> Iterator[Case]:
     bm, bn = block
     k, n = 4 * bn, 3 * bm
 
     def case(name: str, m: int, k: int, n: int, pattern: str, density: float = 0.5) -> Case:
-        return Case(name, direction, block=block, m=m, k=k, n=n, pattern=pattern, density=density, **where)
+        return Case(name, direction, block=block, m=m, k=k, n=n, pattern=pattern, density=density, **options)
 
     yield case("one_block", 5, bn, bm, "full")
     yield case("one_ragged_block", 5, bn - 3, bm - 5, "full")
@@ -200,7 +201,7 @@ def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Ite
         direction
     ]
     yield case("deep", *deep, "random", 0.3)
-    for m in TOKEN_COUNTS[where["device"]]:
+    for m in TOKEN_COUNTS[options["device"]]:
         yield case("tokens", m, k, n, "balanced")
 
 

@@ -19,8 +19,8 @@ from ..pattern import Pattern
 from .cases import BLOCK_SIDES, round_to_tf32
 from .tolerance import TILE_TOKENS, TRUNCATION, TileCheck, check_tiles
 
-#: The dtypes of the rows on each device, and whether they round fp32 to TF32; torch's convolution serves the
-#: others.
+#: The dtypes of the rows on each device, and whether they round fp32 to TF32; other dtypes run torch's
+#: convolution.
 CONV_DTYPES = {
     "cpu": ((torch.float32, False), (torch.bfloat16, False), (torch.float16, False)),
     "cuda": ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)),
@@ -52,18 +52,18 @@ class ConvCase:
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, (self.images, *self.extents)))
-        where = "" if self.device == "cpu" else f"-{self.device}"
+        suffix = "" if self.device == "cpu" else f"-{self.device}"
         dtype = "tf32" if self.tf32 else ops.DTYPES[self.dtype]
-        how = f"{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}"
-        return f"{self.name}-{how}-{sizes}{where}"
+        name = f"{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}"
+        return f"{self.name}-{name}-{sizes}{suffix}"
 
     def make_pattern(self) -> Pattern:
         grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
         generator = torch.Generator().manual_seed(1)
-        chosen = torch.rand(grid, generator=generator) < {"none": 0.0, "full": 1.0}.get(self.mask, 0.5)
+        mask = torch.rand(grid, generator=generator) < {"none": 0.0, "full": 1.0}.get(self.mask, 0.5)
         if self.mask == "empty":
-            chosen[1:2], chosen[:, 1:2], chosen[-1, -1] = False, False, True
-        return patterns.from_mask(self.n, self.k, self.block, chosen)
+            mask[1:2], mask[:, 1:2], mask[-1, -1] = False, False, True
+        return patterns.from_mask(self.n, self.k, self.block, mask)
 
 
 def conv_cases(device: str = "cpu") -> Iterator[ConvCase]:
@@ -81,7 +81,7 @@ def conv_cases(device: str = "cpu") -> Iterator[ConvCase]:
     }
     for dtype, tf32 in CONV_DTYPES[device]:
         for direction in ops.DIRECTIONS:
-            how: dict[str, Any] = {"direction": direction, "dtype": dtype, "tf32": tf32, "device": device}
+            options: dict[str, Any] = {"direction": direction, "dtype": dtype, "tf32": tf32, "device": device}
             for name, (extents, window) in shapes.items():
                 bias = direction == "forward" and name != "no padding"
                 yield ConvCase(
@@ -93,21 +93,22 @@ def conv_cases(device: str = "cpu") -> Iterator[ConvCase]:
                     k=40,
                     n=56,
                     bias=bias,
-                    **how,
+                    **options,
                 )
             extents, window = shapes["conv2d"]
             for bm, bn in (*((side, side) for side in BLOCK_SIDES), *OBLONG[device]):
                 k, n = 2 * bn + bn // 2 + 1, 2 * bm - 3
-                small: dict[str, Any] = {"extents": (5, 4), "window": window, "images": 1, **how}
+                small: dict[str, Any] = {"extents": (5, 4), "window": window, "images": 1, **options}
                 yield ConvCase("ragged channels", block=(bm, bn), k=k, n=n, **small)
             for mask in ("none", "full", "empty"):
                 yield ConvCase(
                     f"{mask} blocks" if mask != "empty" else "empty rows and columns",
-                    block=(16, 16), images=2, extents=extents, window=window, k=64, n=48, mask=mask, **how,
+                    block=(16, 16), images=2, extents=extents, window=window, k=64, n=48, mask=mask,
+                    **options,
                 )  # fmt: skip
             yield ConvCase(
                 "one channel block", block=(32, 32), images=3, extents=extents, window=window, k=32, n=32,
-                mask="full", **how,
+                mask="full", **options,
             )  # fmt: skip
 
 
@@ -132,23 +133,23 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
         if case.direction == "forward":
             return _rows_of(CONVOLUTIONS[len(case.extents) - 1](x, weight, bias, *window[1:]))
         free = [0] * len(case.extents), 1
-        how = window.stride, window.padding, window.dilation, False, *free
-        wanted = [case.direction == "dx", case.direction == "dw", False]
-        dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, weight, None, *how, wanted)
+        arguments = window.stride, window.padding, window.dilation, False, *free
+        output_mask = [case.direction == "dx", case.direction == "dw", False]
+        dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, weight, None, *arguments, output_mask)
         return _rows_of(dx) if case.direction == "dx" else product.blocks_of(dw, index).flatten(0, 2)
 
     operands = x, dy, weight, bias
-    wide = [None if each is None else each.double() for each in operands]
-    sizes = [None if each is None else each.abs() for each in wide]
-    exact, magnitude = torchs(*wide), torchs(*sizes)  # type: ignore[arg-type]
+    in_double = [None if operand is None else operand.double() for operand in operands]
+    sizes = [None if operand is None else operand.abs() for operand in in_double]
+    exact, magnitude = torchs(*in_double), torchs(*sizes)  # type: ignore[arg-type]
     device = case.device
-    lists, number = [list(each) for each in window], row_of(row)
-    pixels, grad = (each.movedim(1, -1).contiguous().to(device) for each in (x, dy))
+    lists, number = [list(operand) for operand in window], row_of(row)
+    pixels, grad = (operand.movedim(1, -1).contiguous().to(device) for operand in (x, dy))
     packed, stored = index.to(device).packed, values.to(device)
     options = 0, None, number, case.tf32
     if case.direction == "forward":
-        given = None if bias is None else bias.to(device)
-        got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, given, *options)
+        device_bias = None if bias is None else bias.to(device)
+        got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, device_bias, *options)
     elif case.direction == "dx":
         three = (*(1,) * (3 - len(case.extents)), *case.extents)
         got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, None, *options)

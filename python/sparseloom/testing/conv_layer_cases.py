@@ -1,5 +1,5 @@
 """The case list of convolution layers: every option of BlockSparseConv and BlockSparseConvTranspose that no
-row of bsr_conv knows, and how a case is compared with the dense twin, tile by tile."""
+row of bsr_conv has, and the comparison of a case with the equal dense layer, tile by tile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import ops
 from .. import pattern as patterns
 from .tolerance import TILE_TOKENS, TileCheck, check_tiles
 
-#: The options lie before and after the rows, which conv_cases has in every dtype.
+#: The options act before and after the rows; conv_cases has the rows in every dtype.
 DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     "conv layer": (sparse.BlockSparseConv1d, sparse.BlockSparseConv2d, sparse.BlockSparseConv3d),
@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         sparse.BlockSparseConvTranspose3d,
     ),
 }
-#: What the constructor gets, by what the case is there for.
+#: The constructor's arguments, by the name of the case.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "conv layer": {
         "no bias": {"bias": False},
@@ -57,7 +57,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "residual": {"padding": 1},
     },
 }
-#: Cases of forward alone: where z is nearly zero, a rounding decides of what relu lets pass backwards.
+#: Cases of forward alone: where z is nearly zero, a rounding decides whether relu passes the gradient.
 FORWARD = ("activation", "residual")
 EXTENTS = (6, 5, 4)
 
@@ -78,7 +78,7 @@ class ConvLayerCase:
 
     @property
     def activation(self) -> str | None:
-        """What is fused to the product: nothing."""
+        """Nothing is fused to the product."""
         return None
 
     def __str__(self) -> str:
@@ -91,9 +91,9 @@ class ConvLayerCase:
         mask = torch.rand(-(-rows // bm), -(-cols // bn), generator=generator) < 0.6
         mask[1:2], mask[0, 0], mask[-1, -1] = False, True, True
         pattern = patterns.from_mask(rows, cols, self.block, mask)
-        how = {"kernel_size": 3} | self.options
+        options = {"kernel_size": 3} | self.options
         kind = KINDS[self.op][self.dimensions - 1]
-        layer: nn.Module = kind(cols, rows, pattern=pattern, generator=generator, **how)
+        layer: nn.Module = kind(cols, rows, pattern=pattern, generator=generator, **options)
         return layer.to(self.dtype)
 
 
@@ -102,22 +102,24 @@ def conv_layer_cases(device: str = "cpu") -> Iterator[ConvLayerCase]:
     for dtype in DTYPES[device]:
         for direction in ops.DIRECTIONS:
             for op, options in OPTIONS.items():
-                for name, how in options.items():
+                for name, case_options in options.items():
                     if direction == "forward" or name not in FORWARD:
-                        yield ConvLayerCase(name, op, direction, dtype, options=how, device=device)
+                        yield ConvLayerCase(name, op, direction, dtype, options=case_options, device=device)
             for dimensions in (1, 3):
                 name, op = f"{dimensions} axes transposed", "conv_transpose layer"
-                how = {"stride": 2, "output_padding": 1, "padding": 1}
-                yield ConvLayerCase(name, op, direction, dtype, dimensions, options=how, device=device)
+                case_options = {"stride": 2, "output_padding": 1, "padding": 1}
+                yield ConvLayerCase(
+                    name, op, direction, dtype, dimensions, options=case_options, device=device
+                )
 
 
 def check_conv_layer(case: ConvLayerCase) -> TileCheck:
-    """Calls the layer, forward and backward, and compares each tile with its dense twin by the rule of
+    """Calls the layer, forward and backward, and compares each tile with the equal dense layer by the rule of
     ``check_tiles``."""
     layer, generator = case.layer(), torch.Generator().manual_seed(0)
-    plain = copy.deepcopy(layer)
-    plain.activation = None
-    twin: Any = plain.to_dense()
+    dense_layer = copy.deepcopy(layer)
+    dense_layer.activation = None
+    twin: Any = dense_layer.to_dense()
     shape: tuple[int, ...] = (layer.in_channels, *EXTENTS[: case.dimensions])
     if case.name != "one image without its axis":
         shape = (0 if case.name == "no images" else 2, *shape)
@@ -127,7 +129,7 @@ def check_conv_layer(case: ConvLayerCase) -> TileCheck:
     with torch.no_grad():
         sizes = twin(x).shape
     dy, residual = (torch.randn(sizes, generator=generator).to(case.dtype) for _ in range(2))
-    more = residual if case.name == "residual" else None
+    addend = residual if case.name == "residual" else None
 
     def products(module: nn.Module, weight: Tensor, operands: list[Tensor | None], fused: bool) -> Tensor:
         x, dy, added = operands
@@ -139,28 +141,28 @@ def check_conv_layer(case: ConvLayerCase) -> TileCheck:
             y = ops.activate(module(x), layer.activation if fused else None)
             y = y if added is None else y + added
         if case.direction == "forward":
-            found: Tensor = y.detach()
+            result: Tensor = y.detach()
         else:
-            (found,) = torch.autograd.grad(y, [x if case.direction == "dx" else weight], dy)
+            (result,) = torch.autograd.grad(y, [x if case.direction == "dx" else weight], dy)
         if case.direction != "dw":
-            return found.movedim(-1 - case.dimensions, -1).reshape(-1, found.shape[-1 - case.dimensions])
+            return result.movedim(-1 - case.dimensions, -1).reshape(-1, result.shape[-1 - case.dimensions])
         if module is not layer:
-            found = layer.sparse_weights()["values"].packed(layer.of_channels(found).flatten(2))
-        return found.flatten(0, 2)
+            result = layer.sparse_weights()["values"].packed(layer.of_channels(result).flatten(2))
+        return result.flatten(0, 2)
 
-    operands = [x, dy, more]
-    wide = [None if each is None else each.double() for each in operands]
+    operands = [x, dy, addend]
+    in_double = [None if operand is None else operand.double() for operand in operands]
     exact_twin, absolute = copy.deepcopy(twin).double(), copy.deepcopy(twin).double()
     with torch.no_grad():
         for parameter in absolute.parameters():
             parameter.abs_()
     dense = products(twin, twin.weight, operands, True)
-    exact = products(exact_twin, exact_twin.weight, wide, True)
-    sizes_of = [None if each is None else each.abs() for each in wide]
+    exact = products(exact_twin, exact_twin.weight, in_double, True)
+    sizes_of = [None if operand is None else operand.abs() for operand in in_double]
     magnitude = products(absolute, absolute.weight, sizes_of, False)
     layer = layer.to(case.device)
-    there = [None if each is None else each.to(case.device) for each in operands]
-    got = products(layer, layer.values, there, True).cpu()
+    on_device = [None if operand is None else operand.to(case.device) for operand in operands]
+    got = products(layer, layer.values, on_device, True).cpu()
     bm, bn = case.block
     tile = {"forward": (TILE_TOKENS, bm), "dx": (TILE_TOKENS, bn), "dw": (bm, bn)}[case.direction]
     return check_tiles(got, dense, exact, magnitude, tile)

@@ -66,7 +66,8 @@ def check_tiles(
     Args:
         actual, dense: the result under test and torch's dense one, both of the dtype under test.
         exact: the fp64 result of the same rounded operands.
-        magnitude: the fp64 product of the operands' absolute values, what rounding errors scale with.
+        magnitude: the fp64 product of the operands' absolute values, to which rounding errors are in
+            proportion.
         tile: rows and columns of one tile.
         accumulation: roundings of the summed magnitudes that the floor allows.
 
@@ -89,8 +90,10 @@ def check_tiles(
     at = int(ratio.argmax())
     norm = max(float(exact.abs().max()), torch.finfo(torch.float64).tiny)
     excess = float(ratio.max())
-    where = (at // ratio.shape[1], at % ratio.shape[1])
-    return TileCheck(excess <= 1, float(error.max()) / norm, float(dense_error.max()) / norm, excess, where)
+    tile_index = (at // ratio.shape[1], at % ratio.shape[1])
+    return TileCheck(
+        excess <= 1, float(error.max()) / norm, float(dense_error.max()) / norm, excess, tile_index
+    )
 
 
 def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
@@ -110,17 +113,17 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
     bm, bn = case.block
     references = (packed(matrix, inputs.pattern) for matrix in (dense, exact, magnitude))
     stacked = [blocks.reshape(-1, bn) for blocks in (actual, *references)]
-    found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
+    deviation = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
     inside = packed(torch.ones(case.n, case.k, dtype=torch.float32, device=actual.device), inputs.pattern)
     if bool((actual[inside == 0] != 0).any()):
-        return TileCheck(False, torch.inf, found.dense_tile_error, torch.inf, found.tile)
-    return found
+        return TileCheck(False, torch.inf, deviation.dense_tile_error, torch.inf, deviation.tile)
+    return deviation
 
 
 def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
-    """Returns the blocks of a matrix that the pattern names, [blocks, bm, bn], with zero padding.
+    """Returns the blocks of a matrix that the pattern stores, [blocks, bm, bn], with zero padding.
 
-    It uses torch's own indexing alone, on any device.
+    It uses only torch's own indexing, on any device.
     """
     (bm, bn), (block_rows, block_cols) = pattern.block, pattern.mask.shape
     padded = F.pad(matrix, (0, block_cols * bn - pattern.cols, 0, block_rows * bm - pattern.rows))
@@ -133,7 +136,7 @@ def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ti
 
     Raises AssertionError that names case, kernel and tile when the result is beyond tolerance.
     """
-    found = check_product(case, inputs, sparse_product(case, inputs, kernel))
-    if not found.ok:
-        raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")
-    return found
+    deviation = check_product(case, inputs, sparse_product(case, inputs, kernel))
+    if not deviation.ok:
+        raise AssertionError(f"{case} by {kernel or 'the plan'}: {deviation}")
+    return deviation

@@ -1,2 +1,2 @@
-"""Times calls against each other, and tells whether the machine was busy. It lies below the layers, which
-measure the candidates of their plans with it."""
+"""Times calls against each other, and says whether the machine was busy. It imports no layers: they measure
+the candidates of their plans with it."""

@@ -1,9 +1,9 @@
-"""Tells whether a measurement had the machine to itself.
+"""Says whether a measurement had the machine to itself.
 
-It times a fixed loop on torch's threads before, between and after the measurement. Neither the load average
-nor /proc/stat would do: inside a container both are the host's, the first still counts what ended a minute
-ago, and neither sees a limit on the container's own CPU time. The loop sees what the products see. It cannot
-see what slows every round of it alike, such as a neighbour on the same physical core.
+It times a fixed loop on torch's threads before, between and after the measurement. The load average and
+/proc/stat would not do: inside a container both are the host's, the first still counts work that ended a
+minute ago, and neither shows a limit on the container's own CPU time. The loop is slowed by whatever slows
+the products. It does not show what slows all its rounds alike, such as a neighbour on the same physical core.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .. import ops
 _SPIN = 300_000
 _ROUNDS = 20
 _WAKING_SPIN = 1000
-#: Above this share medians move by more than layers differ by. Two processes that spin beside two threads
-#: take half.
+#: Above this share, medians move by more than the difference between layers. Two busy processes beside two
+#: threads take half.
 BUSY = 0.2
 
 
 class Watch:
-    """Times the loop when made and whenever asked to."""
+    """Times the loop when it is constructed and in each call of ``look``."""
 
     def __init__(self) -> None:
         rate = _register_rate()
-        # Without these rates, the loop runs on the calling thread alone.
+        # without these rates, the loop runs on the calling thread alone
         self._loop: Callable[[], object] = (
             partial(sum, range(50_000)) if rate is None else partial(ops.call, "spin_registers", rate, _SPIN)
         )
@@ -53,8 +53,8 @@ class Watch:
 
 
 def wake_threads() -> None:
-    """Gives each of torch's threads some microseconds of work. Those that had none for some milliseconds
-    sleep; on a virtual machine they then come up to half a millisecond late. Does nothing on a CPU of which
+    """Gives each of torch's threads some microseconds of work. Threads that had none for some milliseconds
+    sleep; on a virtual machine they then start up to half a millisecond late. Does nothing on a CPU for which
     no such loop is known."""
     rate = _register_rate()
     if rate is not None:
@@ -63,13 +63,13 @@ def wake_threads() -> None:
 
 @cache
 def _register_rate() -> str | None:
-    """Returns the rate whose loop of multiplications this CPU runs, or None."""
+    """Returns the name of the rate whose loop of multiplications this CPU can run, or None."""
     rates = ops.info()["rates"]
     return next((name for name in ("f32_avx512", "f32_avx2") if rates.get(name, 0) > 0), None)
 
 
 def loud(lost: float) -> str:
-    """Returns the line that stands above figures of a busy machine; "" where it was not busy."""
+    """Returns the line above figures that were measured on a busy machine; "" if it was not busy."""
     if lost <= BUSY:
         return ""
     return (

@@ -39,10 +39,10 @@ def measure(
     predictions. ``lost`` is the share of CPU time that other work took; the text begins with a loud line when
     that is much.
 
-    Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. The
-    calls follow each other on the same operands, so that what fits into a cache stays there; so do those that
-    the predictions of CPU kernels were fitted to, while those of GPUs are for operands outside of L2. Raises
-    Error where the layer has no values (device meta).
+    Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. All
+    calls use the same operands, so that what fits into a cache stays there. The predictions of CPU kernels
+    were fitted to such calls; the predictions of GPU kernels are for operands outside of L2. Raises Error
+    where the layer has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":
@@ -78,32 +78,34 @@ def measure(
     with torch.no_grad():
         samples = in_turn(calls, seconds, device if device.type == "cuda" else None)
     watch.look()
-    times = {c["kernel"]: taken for c, taken in zip(runs, samples, strict=True)}
-    measured = {kernel: Spread.of(taken) for kernel, taken in times.items()}
-    over = {kernel: ratios(taken, times[plan["kernel"]]) for kernel, taken in times.items()}
-    candidates = [c | _figures(measured.get(c["kernel"]), over.get(c["kernel"])) for c in plan["candidates"]]
-    told = _told(plan["text"], plan["kernel"], measured, over)
-    text = "\n".join(part for part in (loud(watch.lost), told) if part)
-    chosen = measured[plan["kernel"]].median
-    return plan | {"candidates": candidates, "measured_us": chosen, "lost": watch.lost, "text": text}
+    times = {c["kernel"]: sample for c, sample in zip(runs, samples, strict=True)}
+    measured = {kernel: Spread.of(sample) for kernel, sample in times.items()}
+    relative = {kernel: ratios(sample, times[plan["kernel"]]) for kernel, sample in times.items()}
+    candidates = [
+        c | _figures(measured.get(c["kernel"]), relative.get(c["kernel"])) for c in plan["candidates"]
+    ]
+    report = _with_times(plan["text"], plan["kernel"], measured, relative)
+    text = "\n".join(part for part in (loud(watch.lost), report) if part)
+    chosen_us = measured[plan["kernel"]].median
+    return plan | {"candidates": candidates, "measured_us": chosen_us, "lost": watch.lost, "text": text}
 
 
-def _figures(us: Spread | None, over: Spread | None) -> dict[str, Any]:
+def _figures(us: Spread | None, relative: Spread | None) -> dict[str, Any]:
     """Returns the figures of one candidate as plain data."""
-    if us is None or over is None:
+    if us is None or relative is None:
         return {"measured_us": None, "measured_spread": None, "over_chosen": None}
-    return {"measured_us": us.median, "measured_spread": asdict(us), "over_chosen": asdict(over)}
+    return {"measured_us": us.median, "measured_spread": asdict(us), "over_chosen": asdict(relative)}
 
 
-def _told(text: str, chosen: str, measured: dict[str, Spread], over: dict[str, Spread]) -> str:
-    """Returns the text with the measured time in every line of a candidate that was run, and its ratio to the
-    chosen one's."""
+def _with_times(text: str, chosen: str, measured: dict[str, Spread], relative: dict[str, Spread]) -> str:
+    """Returns the text with the measured time in the line of every candidate that was run, and its ratio to
+    the time of the chosen candidate."""
     lines = text.split("\n")
     for kernel, us in measured.items():
         digits = 1 if us.median < 100 else 0
         time = f", measured {us.median:.{digits}f} us ({us.p20:.{digits}f} to {us.p80:.{digits}f})"
         if kernel != chosen:
-            time += f", {over[kernel].median:.2f} of {chosen}'s{over[kernel].words}"
+            time += f", {relative[kernel].median:.2f} of {chosen}'s{relative[kernel].words}"
         for i, line in enumerate(lines):
             if line.startswith(f"  runs {kernel}, predicted "):
                 lines[i] = line.replace(", workspace", time + ", workspace", 1)

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import Error
 
-#: Calls between two events on a GPU: one alone would measure the events.
+#: Calls between two events on a GPU: with a single call the events themselves would be measured.
 _GPU_CALLS = 10
 #: A call gets fewer rounds when the least number of them would take more than _PATIENCE times the seconds
 #: asked for, and more than _PATIENCE_SECONDS.
@@ -48,13 +48,13 @@ class Spread:
 
     @property
     def words(self) -> str:
-        """What is printed after a ratio: its spread, and whether a difference was shown."""
+        """The text after a printed ratio: its spread, and whether a difference was shown."""
         return f" ({self.p20:.2f} to {self.p80:.2f})" + (", no difference shown" if self.shows_none else "")
 
 
 def rounded(value: float, decimals: int, digits: int = 2) -> float:
-    """Returns the value to so many decimals, a small one to at least so many digits: beside busy processes a
-    call of 20 us may take 8 ms, and the ratio is not 0."""
+    """Returns the value with so many decimals, a small value with at least so many digits: on a busy machine
+    a call of 20 us may take 8 ms, and the ratio must not print as 0."""
     if 0 < abs(value) < 1:
         decimals = max(decimals, digits - 1 - math.floor(math.log10(abs(value))))
     return round(value, decimals)
@@ -93,7 +93,7 @@ def in_turn(
     patience = max(_PATIENCE * seconds, _PATIENCE_SECONDS)
     first = {call: _wall_us(call) for call in dict.fromkeys(calls)}
     if gpu is None and sum(first.values()) > 1e6 * patience:
-        # torch's naive 16-bit products are so slow; what a first call has to load is nothing beside that
+        # torch's naive 16-bit products are this slow; what the first call loads takes far less time
         return [[first[call]] for call in calls]
     measure = _wall_us if gpu is None else lambda call: _gpu_us(call, gpu, gpu_calls)
     samples: list[list[float]] = [[] for _ in calls]
@@ -112,12 +112,12 @@ def without_cast_cache() -> Iterator[None]:
     Torch keeps the cast weights of its own layers until an autocast context ends; a loop in one context would
     then time dense layers without the cast that every training step makes.
     """
-    before = torch.is_autocast_cache_enabled()
+    enabled_before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         yield
     finally:
-        torch.set_autocast_cache_enabled(before)
+        torch.set_autocast_cache_enabled(enabled_before)
 
 
 def _wall_us(call: Callable[[], object]) -> float:

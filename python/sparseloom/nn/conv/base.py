@@ -1,4 +1,4 @@
-"""ConvModule: what convolutions and transposed convolutions that are sparse in blocks of channels share."""
+"""ConvModule: the base class of convolutions and transposed convolutions with block-sparse channels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .weight import ConvWeight
 Self = TypeVar("Self", bound="ConvModule")
 Numbers = int | Sequence[int]
 
-_LIMIT = 1 << 16  # what src/ops/conv.cpp takes of each
+_LIMIT = 1 << 16  # the limit of each option in src/ops/conv.cpp
 
 
 class ConvModule(IndexedModule):
@@ -43,14 +43,14 @@ class ConvModule(IndexedModule):
 
     Parameters: ``values`` [blocks, taps, bm, bn], with zero padding at ragged edges; ``bias``
     [out_channels]; ``edges``, a module with ``gain`` and ``bias``, or None. The index, ``crow`` and ``col``,
-    is that of BlockSparseLinear. A subclass gives the product and what it is a sparse form of.
+    is that of BlockSparseLinear. A subclass defines the product and its dense class.
     """
 
-    #: Axes of space.
+    #: The number of spatial axes.
     dimensions: ClassVar[int]
-    #: What the layer takes the place of.
+    #: The class of torch that the layer replaces.
     dense_class: ClassVar[type[nn.Module]]
-    #: The attributes, and arguments of the constructor, that say what the taps do; as in ``dense_class``.
+    #: The window's attributes and constructor arguments, named as in ``dense_class``.
     options: ClassVar[tuple[str, ...]]
     activation: str | None
     strict = False
@@ -59,17 +59,17 @@ class ConvModule(IndexedModule):
     kernel_size: tuple[int, ...]
 
     def _build(
-        self, channels: tuple[int, int], how: dict[str, Any], groups: int, bias: bool, where: Tensor,
+        self, channels: tuple[int, int], window: dict[str, Any], groups: int, bias: bool, like: Tensor,
         density: float | None, block: Block, pattern: Pattern | None, activation: str | None, edge_bias: bool,
         generator: torch.Generator | int | None,
     ) -> None:  # fmt: skip
-        """Makes the layer of (in, out) channels and of ``how``, the options that ``_set_window`` takes, on
-        the device and of the dtype of ``where``."""
+        """Makes a layer of (in, out) channels, with ``window``, the options that ``_set_window`` takes, and
+        with the device and dtype of ``like``."""
         op, (in_channels, out_channels) = type(self).__name__, channels
         if groups != 1:
             raise Error(op, "groups of 1", repr(groups), "groups are block-diagonal: pass such a pattern")
         whole(op, "in_channels", in_channels, 1), whole(op, "out_channels", out_channels, 1)
-        checked = arguments.checked(in_channels, out_channels, density, pattern, activation, where, op)
+        checked = arguments.checked(in_channels, out_channels, density, pattern, activation, like, op)
         in_channels, out_channels, density = checked
         generator = arguments.generator_of(op, generator)
         if pattern is None:
@@ -80,15 +80,15 @@ class ConvModule(IndexedModule):
         arguments.require_shape(pattern, out_channels, in_channels, op)
         self.in_features, self.out_features, self.block = in_channels, out_channels, pattern.block
         self.activation = activation
-        self._set_window(**how)
+        self._set_window(**window)
         self._digest = 0  # _set_index sets it
         self._index: ops.Index | None = None
         self._writes = 0
-        self._set_index(pattern, where.device)
+        self._set_index(pattern, like.device)
         shape = (pattern.blocks, *self.stored_shape)
-        self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
+        self.values = nn.Parameter(torch.empty(shape, device=like.device, dtype=like.dtype))
         if bias:
-            self.bias = nn.Parameter(torch.empty(out_channels, device=where.device, dtype=where.dtype))
+            self.bias = nn.Parameter(torch.empty(out_channels, device=like.device, dtype=like.dtype))
         else:
             self.register_parameter("bias", None)
         self.edges = None
@@ -96,32 +96,32 @@ class ConvModule(IndexedModule):
         if edge_bias:
             self.add_edges_()
 
-    def _set_window(self, **how: Any) -> None:
-        """Checks and keeps the options, which are named as those of the dense class."""
+    def _set_window(self, **options: Any) -> None:
+        """Checks and stores the options, which are named as those of the dense class."""
         raise NotImplementedError
 
     def _edges(self) -> Edges:
-        """Returns a new gain and bias for this layer's borders. Raises Error where taps never leave x."""
+        """Returns a new gain and bias for this layer's borders. Raises Error if no tap lies outside of x."""
         raise NotImplementedError
 
     def add_edges_(self: Self) -> Self:
-        """Gives the layer ``edges``, a gain and bias at the borders that change nothing at first; returns it.
-        Optimizers that were made before do not know them. Raises Error where taps never leave x."""
+        """Adds ``edges``, a gain and bias at the borders that change nothing at first; returns the layer.
+        Optimizers that were made before do not know them. Raises Error if no tap lies outside of x."""
         self.edges = self._edges().to(self.values)
         return self
 
     def _fans(self) -> Tensor:
-        """Returns for each block row what the initial distribution divides by, float32; 0 without blocks."""
+        """Returns the fan of each block row for the initial distribution, float32; 0 without blocks."""
         raise NotImplementedError
 
-    def _numbers(self, name: str, given: Any, least: int) -> tuple[int, ...]:
+    def _numbers(self, name: str, setting: Any, minimum: int) -> tuple[int, ...]:
         """Returns a number for each axis. Raises Error for others than integers from ``least`` to 2^16."""
-        op, several = type(self).__name__, isinstance(given, (tuple, list))
-        numbers = tuple(whole(op, name, each, least) for each in (given if several else [given]))
+        op, several = type(self).__name__, isinstance(setting, (tuple, list))
+        numbers = tuple(whole(op, name, number, minimum) for number in (setting if several else [setting]))
         numbers = numbers * self.dimensions if len(numbers) == 1 else numbers
-        if len(numbers) != self.dimensions or any(each >= _LIMIT for each in numbers):
+        if len(numbers) != self.dimensions or any(number >= _LIMIT for number in numbers):
             expected = f"{name} as an int, or {self.dimensions} of them, below {_LIMIT}"
-            raise Error(op, expected, repr(given), "pass one number for each axis of space")
+            raise Error(op, expected, repr(setting), "pass one number for each axis of space")
         return numbers
 
     @property
@@ -174,11 +174,11 @@ class ConvModule(IndexedModule):
             if self.edges is not None:
                 self.edges.reset_parameters()  # no effect, until trained
 
-    def _call(self, x: Tensor, residual: Tensor | None, **how: Any) -> Tensor:
-        """Returns edges, activation and residual after the product, for which ``how`` is meant."""
+    def _call(self, x: Tensor, residual: Tensor | None, **options: Any) -> Tensor:
+        """Computes the product, with ``options`` for ``_product``, then edges, activation and residual."""
         if (
             x.__class__ is not Tensor
-            and (node := arguments.recorded_by_fx(self, x, residual=residual, **how)) is not None
+            and (node := arguments.recorded_by_fx(self, x, residual=residual, **options)) is not None
         ):
             return node  # type: ignore[no-any-return]
         parameters = self._parameters  # nn.Module's own __getattr__ takes as long as a check of all operands
@@ -192,36 +192,36 @@ class ConvModule(IndexedModule):
         if unbatched := x.dim() == self.dimensions + 1:
             x, residual = x.unsqueeze(0), None if residual is None else residual.unsqueeze(0)
         self._require_fit(x, values)
-        if bias is not None and bias.device != x.device:  # those that add it themselves leave it to torch
+        if bias is not None and bias.device != x.device:  # not every product checks it
             require_one_device("conv", {"x": x, "bias": bias})
         if self.edges is None:
-            y = self._product(x, values, bias, self.activation, residual, **how)
+            y = self._product(x, values, bias, self.activation, residual, **options)
         else:
-            y = self.edges(self._product(x, values, bias, None, None, **how), x.shape[2:])
+            y = self.edges(self._product(x, values, bias, None, None, **options), x.shape[2:])
             y = product.finished(y, self.activation, residual)
         return y.squeeze(0) if unbatched else y
 
     def _product(
         self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
-        residual: Tensor | None, **how: Any,
+        residual: Tensor | None, **options: Any,
     ) -> Tensor:  # fmt: skip
         """Returns act(product + bias) + residual; x, values and bias have one dtype and device."""
         raise NotImplementedError
 
     def _kept(self, x: Tensor, values: Tensor) -> Tensor | None:
-        """Returns the dense weight that the layer keeps, [out, in, *kernel], where the call with x multiplies
-        with it (``dense_copy``)."""
+        """Returns the dense copy of the weight, [out, in, *kernel], if the call with x multiplies with it
+        (``dense_copy``), else None."""
         if not self._dense_copy:
             return None
-        kept = copies.serving("conv", self, x, values)
-        if kept is None or (self._dense_copy == "auto" and not self._copy_is_faster(x)):
+        copy = copies.serving("conv", self, x, values)
+        if copy is None or (self._dense_copy == "auto" and not self._copy_is_faster(x)):
             return None
-        return kept.weight(self, values)
+        return copy.weight(self, values)
 
     def _copy_is_faster(self, x: Tensor) -> bool:
         if x.numel() == 0 or not product.have_rows(x.device, x.dtype):
             return True  # torch's convolution runs in any case
-        row, extents, sizes = self._asked("forward", tuple(x.shape[2:]))
+        row, extents, sizes = self._row_problem("forward", tuple(x.shape[2:]))
         return plans.copy_is_faster(row, x, extents, self._window, sizes)
 
     def _unpacked(self, values: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class ConvModule(IndexedModule):
         x_shape: Sequence[int] = (),
         direction: str = "forward",
         dtype: torch.dtype | None = None,
-        **others: Any,
+        **unknown: Any,
     ) -> dict[str, Any]:
         """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
         row of bsr_conv or "dense", torch's convolution with a dense weight; ``predicted_us``, ``dense_us`` of
@@ -245,8 +245,8 @@ class ConvModule(IndexedModule):
         runs rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do
         not fit.
         """
-        if others or not isinstance(x_shape, Sequence):
-            got = f"{', '.join(others)}=" if others else repr(x_shape)
+        if unknown or not isinstance(x_shape, Sequence):
+            got = f"{', '.join(unknown)}=" if unknown else repr(x_shape)
             remedy = f"pass layer.plan([1, {self.in_features}{', 32' * self.dimensions}]), for example"
             raise Error("plan", "x_shape [images, in channels, *space], of a convolution", got, remedy)
         if direction not in ops.DIRECTIONS:
@@ -254,31 +254,31 @@ class ConvModule(IndexedModule):
         images, _, *extents = self._require_shape(tuple(x_shape))
         dtype = dtype or self.values.dtype
         device = torch.device("cpu") if self.values.is_meta else self.values.device
-        where = (device.index or 0) if device.type == "cuda" else -1
+        ordinal = (device.index or 0) if device.type == "cuda" else -1
         if not images or not product.have_rows(device, dtype):
-            said = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
-            return self._with_copy({**plans.UNKNOWN, "text": said}, direction, dtype, True)
-        found: dict[str, Any] = {}
+            text = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
+            return self._with_copy({**plans.UNKNOWN, "text": text}, direction, dtype, True)
+        plan: dict[str, Any] = {}
         copy_is_faster = True  # where no row runs
-        for each in dict.fromkeys(("forward", direction)):
-            row, of, sizes = self._asked(each, tuple(extents))
-            strict = self.strict and each == "forward"
-            how = row, dtype, images, of, self._window, sizes, where, strict
-            found = plans.explained(*how)
-            if each == "forward" and found["predicted_us"] is not None:
-                copy_is_faster = ops.copy_is_faster(found)
-            if found["kernel"] == plans.DENSE and device.type == "cpu":
+        for row_direction in dict.fromkeys(("forward", direction)):
+            row, of, sizes = self._row_problem(row_direction, tuple(extents))
+            strict = self.strict and row_direction == "forward"
+            problem = row, dtype, images, of, self._window, sizes, ordinal, strict
+            plan = plans.explained(*problem)
+            if row_direction == "forward" and plan["predicted_us"] is not None:
+                copy_is_faster = ops.copy_is_faster(plan)
+            if plan["kernel"] == plans.DENSE and device.type == "cpu":
                 break
-        return self._with_copy(found, direction, dtype, copy_is_faster)
+        return self._with_copy(plan, direction, dtype, copy_is_faster)
 
     def _with_copy(
         self, plan: dict[str, Any], direction: str, dtype: torch.dtype, faster: bool
     ) -> dict[str, Any]:
         return plan if direction == "dw" else copies.explained(self, plan, dtype, direction, faster)
 
-    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
-        """Returns what the layer asks of a row for ``direction`` and an x of these extents: the row's
-        direction, the extents of what its window walks, and its sizes."""
+    def _row_problem(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+        """Returns the problem of a kernel row for ``direction`` and an x of these extents: the row's
+        direction, the extents of the image that its window moves over, and its sizes."""
         raise NotImplementedError
 
     def _require_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -339,19 +339,19 @@ class ConvModule(IndexedModule):
         return {"values": ConvWeight(self)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule."""
-        more: dict[str, Any] = {} if self.edges is None else {"edge_bias": True}
-        more |= {"dense_copy": self.dense_copy} if self.dense_copy else {}
-        return {"values": described(self.pattern, self.activation, **more)}
+        """Returns the data that rebuild the layer without its values; see SparseModule."""
+        settings: dict[str, Any] = {} if self.edges is None else {"edge_bias": True}
+        settings |= {"dense_copy": self.dense_copy} if self.dense_copy else {}
+        return {"values": described(self.pattern, self.activation, **settings)}
 
     def _refuse_to_move(self, *arguments: Any, **named: Any) -> Any:
-        """Raises Error: the blocks of a convolution stay."""
+        """Raises Error: the blocks of a convolution cannot change."""
         remedy = "densify_, and sparsify_ with another pattern"
         raise Error(type(self).__name__, "blocks that stay", "a change of the topology", remedy)
 
     set_topology_ = reserve_ = drop_and_grow_ = _refuse_to_move
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Packs an entry ``weight`` of a dense convolution by the layer's pattern first."""
         accept_pruned(state_dict, prefix)
         weight = state_dict.get(prefix + "weight")
@@ -366,7 +366,7 @@ class ConvModule(IndexedModule):
                 "col": index.col,
             }
             state_dict.update({prefix + name: entry for name, entry in entries.items()})
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_features}, {self.out_features}"]

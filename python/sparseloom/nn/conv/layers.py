@@ -21,9 +21,9 @@ _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class BlockSparseConv(ConvModule):
-    """What BlockSparseConv1d, BlockSparseConv2d and BlockSparseConv3d share: y = activation(conv(x, W) +
-    bias) + residual, where W [out, in, *kernel] exists only in the channel blocks of a pattern, and there in
-    every tap.
+    """The base class of BlockSparseConv1d, BlockSparseConv2d and BlockSparseConv3d: y = activation(conv(x, W)
+    + bias) + residual, where W [out, in, *kernel] exists only in the channel blocks of a pattern, and there
+    in every tap.
 
     Parameters: ``values`` [blocks, taps, bm, bn], with zero padding at ragged edges; ``bias``
     [out_channels]. The index, ``crow`` and ``col``, is that of BlockSparseLinear.
@@ -36,17 +36,17 @@ class BlockSparseConv(ConvModule):
         density, block, pattern, generator: as in BlockSparseLinear; features are channels.
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, applied after the product.
         edge_bias: whether outputs whose taps lie outside of x get a gain and a bias of their own, for each
-            set of such taps: see nn.edges. With padding of zeros.
+            set of such taps: see nn.held.edges. It needs padding_mode "zeros".
         dense_copy: whether calls in which the values need no gradient multiply with a dense copy of the
-            weight that the layer keeps: False (default), True or "auto", where the plan for the call expects
-            less time of it. See BlockSparseLinear.dense_copy.
+            weight that the layer keeps: False (default), True or "auto", which uses it where the plan for
+            the call expects it to be faster. See BlockSparseLinear.dense_copy.
 
-    In bf16 and fp16, in fp32 on the CPU, and on a GPU where torch allows TF32 for convolutions, the kernels
-    run where the plan expects less time of them: they read x in channels-last memory without a copy, and copy
-    it from any other; the result lies in channels-last memory. Everywhere else torch's convolution runs with
-    a dense copy of W, which each call makes unless the layer keeps one (``dense_copy``); ``strict = True``
-    forbids both of forward. The set of blocks stays: ``set_topology_``, ``reserve_`` and ``drop_and_grow_``
-    raise Error. All errors are ``sparseloom.Error``.
+    In bf16 and fp16, in fp32 on the CPU, and in fp32 on a GPU where torch allows TF32 for convolutions, the
+    sparse kernels run where the plan expects them to be faster. They read x in channels-last memory without a
+    copy, and copy x of any other layout; the result is channels-last. Everywhere else torch's convolution
+    runs with a dense copy of W, which each call makes unless the layer keeps one (``dense_copy``); ``strict =
+    True`` forbids both in forward. The set of blocks is fixed: ``set_topology_``, ``reserve_`` and
+    ``drop_and_grow_`` raise Error. All errors are ``sparseloom.Error``.
     """
 
     options = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
@@ -74,19 +74,19 @@ class BlockSparseConv(ConvModule):
         generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
-        how = dict(zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True))
-        where = torch.empty(0, device=device, dtype=dtype)
+        window = dict(zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True))
+        like = torch.empty(0, device=device, dtype=dtype)
         channels = in_channels, out_channels
         self._build(
-            channels, how, groups, bias, where, density, block, pattern, activation, edge_bias, generator
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
         )
         self.dense_copy = dense_copy
 
-    def _set_window(self, **how: Any) -> None:
-        op, padding, mode = type(self).__name__, how["padding"], how["padding_mode"]
-        self.kernel_size = self._numbers("kernel_size", how["kernel_size"], 1)
-        self.stride = self._numbers("stride", how["stride"], 1)
-        self.dilation = self._numbers("dilation", how["dilation"], 1)
+    def _set_window(self, **options: Any) -> None:
+        op, padding, mode = type(self).__name__, options["padding"], options["padding_mode"]
+        self.kernel_size = self._numbers("kernel_size", options["kernel_size"], 1)
+        self.stride = self._numbers("stride", options["stride"], 1)
+        self.dilation = self._numbers("dilation", options["dilation"], 1)
         if mode not in _MODES:
             raise Error(op, f"padding_mode of {', '.join(_MODES)}", repr(mode), "choose one of them")
         if isinstance(padding, str):
@@ -95,17 +95,17 @@ class BlockSparseConv(ConvModule):
             if padding == "same" and any(step != 1 for step in self.stride):
                 raise Error(op, "a stride of 1 with padding='same'", str(self.stride), "pass numbers")
             reach = [step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True)]
-            sides = [(each // 2, each - each // 2) if padding == "same" else (0, 0) for each in reach]
+            sides = [(width // 2, width - width // 2) if padding == "same" else (0, 0) for width in reach]
             self.padding: Any = padding
         else:
             self.padding = self._numbers("padding", padding, 0)
-            sides = [(each, each) for each in self.padding]
+            sides = [(width, width) for width in self.padding]
         self.padding_mode, self._sides = mode, sides
-        # zeros of equal sides are the kernels' own; others are added before
-        inside = mode == "zeros" and all(before == after for before, after in sides)
-        own = tuple(before if inside else 0 for before, _ in sides)
-        self._window = Window(self.kernel_size, self.stride, own, self.dilation)
-        self._pad = [] if inside else [side for pair in reversed(sides) for side in pair]
+        # the kernels add equal zero padding on both sides themselves; any other padding is added by F.pad
+        in_kernel = mode == "zeros" and all(before == after for before, after in sides)
+        padding_of_kernel = tuple(before if in_kernel else 0 for before, _ in sides)
+        self._window = Window(self.kernel_size, self.stride, padding_of_kernel, self.dilation)
+        self._pad = [] if in_kernel else [side for pair in reversed(sides) for side in pair]
 
     def _edges(self) -> Edges:
         if self.padding_mode != "zeros":
@@ -115,7 +115,7 @@ class BlockSparseConv(ConvModule):
         return Edges([Side.of_conv(*axis) for axis in axes], self.out_features)
 
     def _fans(self) -> Tensor:
-        """The stored inputs of an output channel, over all taps."""
+        """Returns the number of stored inputs of an output channel, over all taps."""
         return state.fan_in(self.pattern) * self.stored_shape[0]
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -127,7 +127,7 @@ class BlockSparseConv(ConvModule):
         """
         return self._call(x, residual)
 
-    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+    def _row_problem(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
         added = self._pad[::-1]  # pairs, of the first axis first
         padded = tuple(size + sum(added[2 * i : 2 * i + 2]) for i, size in enumerate(extents))
         self._window.out(padded)
@@ -135,7 +135,7 @@ class BlockSparseConv(ConvModule):
 
     def _product(
         self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
-        residual: Tensor | None, **how: Any,
+        residual: Tensor | None, **options: Any,
     ) -> Tensor:  # fmt: skip
         weight = self._kept(x, values)
         if self._pad:
@@ -166,7 +166,7 @@ class BlockSparseConv3d(BlockSparseConv):
     dense_class = nn.Conv3d
 
 
-#: The dense classes, and what takes their place.
+#: Dense class -> the block-sparse class that replaces it.
 BLOCK_SPARSE: dict[type[nn.Module], type[BlockSparseConv]] = {
     cls.dense_class: cls for cls in (BlockSparseConv1d, BlockSparseConv2d, BlockSparseConv3d)
 }

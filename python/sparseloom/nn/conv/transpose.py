@@ -21,7 +21,7 @@ from .base import ConvModule, Numbers
 
 
 class BlockSparseConvTranspose(ConvModule):
-    """What BlockSparseConvTranspose1d, 2d and 3d share: y = activation(conv_transpose(x, W) + bias) +
+    """The base class of BlockSparseConvTranspose1d, 2d and 3d: y = activation(conv_transpose(x, W) + bias) +
     residual, where W exists only in the channel blocks of a pattern [out channels, in channels], and there in
     every tap.
 
@@ -36,7 +36,7 @@ class BlockSparseConvTranspose(ConvModule):
         padding_mode: "zeros".
         density, block, pattern, activation, edge_bias, dense_copy, generator: as in BlockSparseConv2d.
 
-    What runs where, ``strict``, and that the set of blocks stays, is as in BlockSparseConv2d. All errors are
+    The choice of kernels, ``strict`` and the fixed set of blocks are as in BlockSparseConv2d. All errors are
     ``sparseloom.Error``.
     """
 
@@ -68,44 +68,44 @@ class BlockSparseConvTranspose(ConvModule):
         generator: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
-        given = kernel_size, stride, padding, output_padding, dilation, padding_mode
-        how = dict(zip(self.options, given, strict=True))
-        where = torch.empty(0, device=device, dtype=dtype)
+        settings = kernel_size, stride, padding, output_padding, dilation, padding_mode
+        window = dict(zip(self.options, settings, strict=True))
+        like = torch.empty(0, device=device, dtype=dtype)
         channels = in_channels, out_channels
         self._build(
-            channels, how, groups, bias, where, density, block, pattern, activation, edge_bias, generator
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
         )
         self.dense_copy = dense_copy
 
-    def _set_window(self, **how: Any) -> None:
+    def _set_window(self, **options: Any) -> None:
         op = type(self).__name__
-        self.kernel_size = self._numbers("kernel_size", how["kernel_size"], 1)
-        self.stride = self._numbers("stride", how["stride"], 1)
-        self.padding = self._numbers("padding", how["padding"], 0)
-        self.output_padding = self._numbers("output_padding", how["output_padding"], 0)
-        self.dilation = self._numbers("dilation", how["dilation"], 1)
-        self.padding_mode = how["padding_mode"]
+        self.kernel_size = self._numbers("kernel_size", options["kernel_size"], 1)
+        self.stride = self._numbers("stride", options["stride"], 1)
+        self.padding = self._numbers("padding", options["padding"], 0)
+        self.output_padding = self._numbers("output_padding", options["output_padding"], 0)
+        self.dilation = self._numbers("dilation", options["dilation"], 1)
+        self.padding_mode = options["padding_mode"]
         if self.padding_mode != "zeros":
             remedy = "nn.ConvTranspose2d has no other, either"
             raise Error(op, "padding_mode of zeros", repr(self.padding_mode), remedy)
         self._window = Window(self.kernel_size, self.stride, self.padding, self.dilation)
         self._require_less("output_padding", self.output_padding)
 
-    def _require_less(self, name: str, more: tuple[int, ...]) -> None:
-        """Raises Error unless outputs after the last are fewer than a stride or dilation, as torch asks."""
+    def _require_less(self, name: str, added: tuple[int, ...]) -> None:
+        """Raises Error unless fewer outputs are added than a stride or dilation has, as torch requires."""
         limits = tuple(max(pair) for pair in zip(self.stride, self.dilation, strict=True))
-        if any(not 0 <= each < limit for each, limit in zip(more, limits, strict=True)):
+        if any(not 0 <= count < limit for count, limit in zip(added, limits, strict=True)):
             expected = f"{name} that leaves fewer than {limits} outputs after the last"
             remedy = "pass less than the larger of stride and dilation"
-            raise Error(type(self).__name__, expected, str(more), remedy)
+            raise Error(type(self).__name__, expected, str(added), remedy)
 
     def _edges(self) -> Edges:
         window = self.kernel_size, self.stride, self.padding, self.output_padding, self.dilation
         return Edges([Side.of_transposed(*axis) for axis in zip(*window, strict=True)], self.out_features)
 
     def _fans(self) -> Tensor:
-        """What nn.ConvTranspose2d divides by, the outputs of an input channel over all taps: the stored ones,
-        on average over the inputs."""
+        """Returns the fan of nn.ConvTranspose2d, the outputs of an input channel over all taps; here the
+        number of stored outputs, averaged over the inputs."""
         stored = state.fan_in(self.pattern)
         rows = torch.full_like(stored, float(self.block[0]))
         rows[-1] -= float(rows.sum()) - self.out_features
@@ -131,52 +131,56 @@ class BlockSparseConvTranspose(ConvModule):
         ``output_padding``. ``residual``, of the result's shape and dtype, is added after the activation.
         Raises Error when one of them does not fit.
         """
-        given = {} if output_size is None else {"output_size": output_size}
-        return self._call(x, residual, **given)
+        options = {} if output_size is None else {"output_size": output_size}
+        return self._call(x, residual, **options)
 
-    def _asked(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
+    def _row_problem(self, direction: str, extents: tuple[int, ...]) -> tuple[str, tuple[int, ...], Any]:
         row = {"forward": "dx", "dx": "forward", "dw": "dw"}[direction]
         return row, extents_of(extents, self._window, self.output_padding), turned_sizes(self.index)
 
     def _product(
         self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,
-        residual: Tensor | None, **how: Any,
+        residual: Tensor | None, **options: Any,
     ) -> Tensor:  # fmt: skip
-        more = self.output_padding
-        if (output_size := how.get("output_size")) is not None:
-            more = self._padding_for(tuple(x.shape[2:]), output_size)
+        added = self.output_padding
+        if (output_size := options.get("output_size")) is not None:
+            added = self._padding_for(tuple(x.shape[2:]), output_size)
         if (weight := self._kept(x, values)) is not None:
-            extents_of(tuple(x.shape[2:]), self._window, more)
-            y = by_weight(x, weight, bias, self._window, more)
+            extents_of(tuple(x.shape[2:]), self._window, added)
+            y = by_weight(x, weight, bias, self._window, added)
             return product.finished(y, activation, residual)
-        operands = x, values, self.index, bias, self._window, more, self.strict, self._turned_index
+        operands = x, values, self.index, bias, self._window, added, self.strict, self._turned_index
         return conv_transpose(*operands, activation, residual)
 
     def _padding_for(self, extents: tuple[int, ...], output_size: Sequence[int]) -> tuple[int, ...]:
         """Returns the output_padding that gives a result of that size."""
-        wanted = tuple(output_size)[-self.dimensions :]
-        if len(wanted) != self.dimensions:
+        extents_of_result = tuple(output_size)[-self.dimensions :]
+        if len(extents_of_result) != self.dimensions:
             expected = f"output_size of {self.dimensions} numbers"
-            raise Error("conv_transpose", expected, str(wanted), "pass one number for each axis of space")
-        least = extents_of(extents, self._window._replace(padding=(0,) * self.dimensions), (0,) * len(wanted))
-        least = tuple(size - 2 * padding for size, padding in zip(least, self.padding, strict=True))
-        more = tuple(size - each for size, each in zip(wanted, least, strict=True))
-        self._require_less(f"output_size from {least} on", more)
-        return more
+            raise Error(
+                "conv_transpose", expected, str(extents_of_result), "pass one number for each axis of space"
+            )
+        smallest = extents_of(
+            extents, self._window._replace(padding=(0,) * self.dimensions), (0,) * len(extents_of_result)
+        )
+        smallest = tuple(size - 2 * padding for size, padding in zip(smallest, self.padding, strict=True))
+        added = tuple(size - each for size, each in zip(extents_of_result, smallest, strict=True))
+        self._require_less(f"output_size from {smallest} on", added)
+        return added
 
     def _turned_index(self) -> ops.Index:
-        """Returns ``turned(self.index)``. It is kept while the index is the same object, but not what a graph
-        computes: it has no content before the graph runs."""
+        """Returns ``turned(self.index)``, cached while the index is the same object. A captured or compiled
+        graph caches nothing: its tensor has no content before the graph runs."""
         index = self.index
         if self._turned is not None and self._turned_of is index.packed:
             return self._turned
-        made = turned(index)
+        transposed = turned(index)
         recorded = torch.compiler.is_compiling() or (
             index.packed.is_cuda and torch.cuda.is_current_stream_capturing()
         )
-        if not recorded and type(made.packed) is Tensor:
-            self._turned, self._turned_of = made, index.packed
-        return made
+        if not recorded and type(transposed.packed) is Tensor:
+            self._turned, self._turned_of = transposed, index.packed
+        return transposed
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the kept index, so that a copy makes its own."""
@@ -204,7 +208,7 @@ class BlockSparseConvTranspose3d(BlockSparseConvTranspose):
     dense_class = nn.ConvTranspose3d
 
 
-#: The dense classes, and what takes their place.
+#: Dense class -> the block-sparse class that replaces it.
 TRANSPOSED: dict[type[nn.Module], type[BlockSparseConvTranspose]] = {
     cls.dense_class: cls
     for cls in (BlockSparseConvTranspose1d, BlockSparseConvTranspose2d, BlockSparseConvTranspose3d)

@@ -1,4 +1,4 @@
-"""ConvWeight: the weight of a convolution, as the rooms above nn see it."""
+"""ConvWeight: the SparseWeight of a convolution."""
 
 from __future__ import annotations
 

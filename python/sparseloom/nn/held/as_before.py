@@ -1,5 +1,5 @@
-"""or_as_before: a change of modules and optimizers that stops in its middle, by a full memory or by Ctrl-C,
-leaves them as they were."""
+"""or_as_before: restores modules and optimizers when a change of them is interrupted, by an out-of-memory
+error or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torch.optim import Optimizer
 def or_as_before(
     model: nn.Module, optimizers: Sequence[Optimizer] = (), written: Iterable[nn.Module] = ()
 ) -> Iterator[None]:
-    """Puts the model and the optimizers back as they were where the body raises anything, KeyboardInterrupt
-    included: the modules with their attributes, Parameters and buffers, and the optimizers' groups and state.
+    """Restores the model and the optimizers if the body raises anything, KeyboardInterrupt included: the
+    modules with their attributes, Parameters and buffers, and the optimizers' groups and state.
 
-    ``written`` are the modules whose tensors the body writes into: of these, and of nothing else, the content
-    is copied at first. All memory that putting back needs is taken before the body starts.
+    ``written`` are the modules whose tensors the body writes into. Only the content of these tensors is
+    copied, before the body starts; restoring allocates no further memory.
     """
-    before = _Before(list(model.modules()), optimizers, list(written))
+    saved = _Before(list(model.modules()), optimizers, list(written))
     try:
         yield
     except BaseException:
-        before.put_back()
+        saved.put_back()
         raise
 
 
@@ -38,7 +38,7 @@ class _Before:
     ) -> None:
         self._modules = [(module, _attributes(module)) for module in modules]
         parameters = {id(p): p for module in modules for p in module.parameters(recurse=False)}
-        self._parameters = [(p, _told(p)) for p in parameters.values()]
+        self._parameters = [(p, _parts_of(p)) for p in parameters.values()]
         self._optimizers = [
             (
                 optimizer,
@@ -54,16 +54,16 @@ class _Before:
             for each in tensors.values()
             if not each.is_meta
         ]
-        own = (each for each in written if type(each).get_extra_state is not nn.Module.get_extra_state)
-        self._extra = [(module, copy.deepcopy(module.get_extra_state())) for module in own]
+        stateful = (each for each in written if type(each).get_extra_state is not nn.Module.get_extra_state)
+        self._extra = [(module, copy.deepcopy(module.get_extra_state())) for module in stateful]
 
     def put_back(self) -> None:
         for module, attributes in self._modules:
-            held = vars(module)
-            for name in held.keys() - attributes.keys():
-                del held[name]
+            attributes_now = vars(module)
+            for name in attributes_now.keys() - attributes.keys():
+                del attributes_now[name]
             for name, (value, content) in attributes.items():
-                held[name] = value
+                attributes_now[name] = value
                 if content is not None:
                     _refill(value, content)
         for parameter, (data, requires_grad, grad, marks) in self._parameters:
@@ -95,7 +95,7 @@ class _Before:
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Returns the attributes of a module, those that are containers with what they hold."""
+    """Returns the attributes of a module, each with a shallow copy where it is a container."""
     return {
         name: (value, copy.copy(value) if isinstance(value, (dict, set, list)) else None)
         for name, value in vars(module).items()
@@ -110,14 +110,14 @@ def _refill(container: Any, content: Any) -> None:
         container.update(content)
 
 
-def _told(parameter: nn.Parameter) -> tuple[Tensor | None, bool, Tensor | None, dict[str, Any]]:
-    """Returns a Parameter's memory where that may be exchanged, and what else hangs on it."""
+def _parts_of(parameter: nn.Parameter) -> tuple[Tensor | None, bool, Tensor | None, dict[str, Any]]:
+    """Returns a Parameter's data (None where it cannot be exchanged), requires_grad, grad and attributes."""
     plain = type(parameter) is nn.Parameter and not is_lazy(parameter)
     data = parameter.data if plain and type(parameter.data) is Tensor else None
     return data, parameter.requires_grad, parameter.grad, dict(vars(parameter))
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Yields the tensors that a module itself holds, as Parameters, buffers and attributes."""
-    for held in (module._parameters, module._buffers, vars(module)):
-        yield from (each for each in held.values() if isinstance(each, Tensor) and not is_lazy(each))
+    """Yields the tensors of a module without its children: Parameters, buffers and attributes."""
+    for mapping in (module._parameters, module._buffers, vars(module)):
+        yield from (each for each in mapping.values() if isinstance(each, Tensor) and not is_lazy(each))

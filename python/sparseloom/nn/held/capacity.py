@@ -1,8 +1,7 @@
 """Capacity: room for more blocks than a layer stores, so that their number may change on the device.
 
-``values`` and all that has its blocks (gradient, moments) have a slot for each block that may exist. The
-first ``crow[-1]`` of them are stored blocks; the others, the free slots, are zero and stay so: no product
-reads them, and their gradient is zero.
+``values``, its gradient and its moments have ``capacity`` slots. The first ``crow[-1]`` slots are stored
+blocks; the others, the free slots, stay zero: no product reads them, and their gradient is zero.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def count(layer: IndexedModule, blocks: int, device: torch.device) -> None:
 
 
 def slots_of(op: str, pattern: Pattern, capacity: float) -> int:
-    """Returns how many blocks that share is. Raises Error for one that the pattern's blocks do not fit."""
+    """Returns the number of blocks of a capacity in [0, 1]. Raises Error if the pattern has more blocks."""
     rows, cols = pattern.rows, pattern.cols
     if not 0 <= share(op, capacity) <= 1:
         raise Error(op, "a capacity in [0, 1], the share of blocks", repr(capacity), "pass capacity=0.5")
@@ -72,7 +71,7 @@ def slots_of(op: str, pattern: Pattern, capacity: float) -> int:
 def release(
     layer: IndexedModule, pattern: Pattern, optimizer: Optimizer | Sequence[Optimizer] | None
 ) -> None:
-    """Gives the free slots back; the caller says what the digest becomes."""
+    """Removes the free slots. The caller sets the digest."""
     optimizers, slots = as_optimizers("fix_topology_", optimizer), layer._capacity
     optimizers = _with_known(layer, optimizers)
     assert slots is not None
@@ -90,8 +89,8 @@ def with_slots(index: ops.Index, slots: int) -> ops.Index:
         )
     crow, _, ccol, *_ = index.lists()
     sizes = [len(crow), slots, len(ccol), slots]
-    behind = sum(-(-size // SEGMENT) * SEGMENT for size in sizes)
-    packed = torch.zeros(behind + slots, dtype=torch.int32, device="cpu")
+    row_start = sum(-(-size // SEGMENT) * SEGMENT for size in sizes)
+    packed = torch.zeros(row_start + slots, dtype=torch.int32, device="cpu")
     roomy = index._replace(packed=packed, blocks=slots, digest=ops.MOVING)
     for to, source in zip(roomy.lists(), index.lists(), strict=True):
         to[: len(source)] = source
@@ -122,15 +121,15 @@ def fill_free(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> Non
 
 
 def _with_known(layer: IndexedModule, optimizers: list[Optimizer]) -> list[Optimizer]:
-    """Returns the given optimizers, and those that were not but have stepped: with state of the old size, a
-    fused step would reach behind its end."""
+    """Returns the given optimizers and all others that hold state of the layer: with state of the old size, a
+    fused step would access memory past its end."""
     return [*optimizers, *(each for each in moments.holding(layer) if each not in optimizers)]
 
 
 def _with_room(tensor: Tensor, slots: int) -> Tensor:
-    whole = tensor.new_zeros((slots, *tensor.shape[1:]))
-    whole[: len(tensor)] = tensor.detach()
-    return whole
+    padded = tensor.new_zeros((slots, *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor.detach()
+    return padded
 
 
 def _resize(
@@ -139,8 +138,8 @@ def _resize(
     before: int,
     resized: Callable[[Tensor], Tensor],
 ) -> None:
-    """Gives values, gradient and optimizer state new memory; the Parameter stays the one that optimizers
-    hold."""
+    """Resizes values, gradient and optimizer state in new memory; the Parameter stays the same object, which
+    optimizers hold."""
     values = layer.values
     grad, main_grad = values.grad, getattr(values, "main_grad", None)
     values.grad = None  # torch refuses a gradient of another shape meanwhile
@@ -150,7 +149,7 @@ def _resize(
     if isinstance(main_grad, Tensor):
         values.main_grad = resized(main_grad)  # type: ignore[attr-defined]
     for optimizer in optimizers:
-        kept = optimizer.state.get(values, {})
-        for key, value in list(kept.items()):
+        param_state = optimizer.state.get(values, {})
+        for key, value in list(param_state.items()):
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == before:
-                kept[key] = resized(value)
+                param_state[key] = resized(value)

@@ -21,7 +21,7 @@ from .torch_blocks import trains
 if TYPE_CHECKING:
     from ..linear import BlockSparseLinear
 
-#: What ``select`` may be called: all but "random", which is no choice by a weight.
+#: The names that ``select`` takes: all methods but "random", which does not rank by the weight.
 SELECTS = ("magnitude", "l2", "max", "stored")
 
 
@@ -35,9 +35,9 @@ def chosen_pattern(
     head: Head | None,
     gradient: Tensor | None = None,
 ) -> Pattern:
-    """Returns ``pattern``, or what ``select`` chooses of a weight's blocks, which are ranked by ``matrix``
-    [out_features, in_features]. Raises Error for both at once, and for neither where something has to say how
-    much stays."""
+    """Returns ``pattern``, or the blocks that ``select`` chooses, ranked by ``matrix`` [out_features,
+    in_features]. Raises Error if both a pattern and a density are given, and if neither is while ``select``
+    needs one."""
     op = "from_dense"
     if isinstance(select, Pattern):
         if pattern is not None:
@@ -57,8 +57,8 @@ def chosen_pattern(
     if density is None and isinstance(select, str) and not sparsifier.decides:
         remedy = 'pass density=0.25, pattern=, or select="stored" for the blocks that are not zero'
         raise Error(op, "one of density and pattern", "neither", remedy)
-    asked = Context(matrix, block_shape(op, block), density, scope, gradient=gradient, head=head)
-    return sparsifier(asked)
+    context = Context(matrix, block_shape(op, block), density, scope, gradient=gradient, head=head)
+    return sparsifier(context)
 
 
 def from_dense(
@@ -143,21 +143,21 @@ def to_dense(layer: BlockSparseLinear) -> nn.Module:
     return with_activation(dense, layer)
 
 
-#: What stands for the activations of a model that layers apply in its place: fused.Fused.
+#: Every live fused.Fused: the modules that replace activations which a layer applies in its epilogue.
 STANDING: WeakSet[Any] = WeakSet()
 
 
 def with_activation(dense: nn.Module, layer: Any) -> nn.Module:
-    """Returns a layer's dense twin with the layer's own activation behind it. One that is the model's, and
-    fused, stays with the model."""
+    """Returns the dense module followed by the layer's own activation. An activation of the model that was
+    fused into the layer stays with the model."""
     if layer.activation is None or applies_the_models(layer):
         return dense
     return nn.Sequential(dense, Activation(layer.activation))
 
 
 def applies_the_models(layer: Any) -> bool:
-    """Returns whether a layer's activation is one of the model around it, which sparsify_ fused."""
-    return any(each.layer is layer for each in STANDING)
+    """Returns whether the layer's activation belongs to the model and was fused by sparsify_."""
+    return any(fused.layer is layer for fused in STANDING)
 
 
 class Activation(nn.Module):

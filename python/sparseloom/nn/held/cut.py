@@ -1,10 +1,10 @@
-"""Cut: what a layer knows of the whole weight when it holds a part of it, as tensor parallelism makes it.
+"""Cut: describes the whole weight in a layer that holds one part of it under tensor parallelism.
 
 A weight is cut across its block rows (dimension 0) or its block columns (dimension 1), at borders between
-blocks. Each rank's layer is then an ordinary layer of fewer features, whose blocks are those of its part in
-the order of the whole weight. Its ``values`` are a DTensor: rank after rank, as many places for each as the
-fullest part has blocks, zeros behind the last block of the others. State dicts and files have the order of
-the whole weight instead, so that they do not tell how it was cut.
+blocks. Each rank's layer is then an ordinary layer of fewer features, with the blocks of its part in the
+order of the whole weight. Its ``values`` are a DTensor, sharded by rank. Each rank has as many slots as the
+largest part has blocks; the unused slots at its end are zero. State dicts and files use the order of the
+whole weight, so they do not depend on the cut.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A cut weight, and which part of it this rank's layer holds.
+    """A cut weight, and the part of it that this rank's layer holds.
 
     Args:
         pattern: which blocks of the whole weight exist.
         dim: 0 for a cut across block rows (out features), 1 across block columns (in features).
-        borders: the features where the parts begin, and the end: one number more than there are parts.
+        borders: the feature at which each part begins, then the end: parts + 1 numbers.
         part: the number of this rank's part.
     """
 
@@ -56,12 +56,12 @@ class Cut:
 
     @property
     def places(self) -> int:
-        """The places that ``values`` has for each part."""
+        """The slots that ``values`` has for each part."""
         return max(self.counts)
 
     @property
     def imbalance(self) -> float:
-        """How many more blocks than the mean the fullest part has, as a share of the mean."""
+        """The excess of the largest part's block count over the mean, as a fraction of the mean."""
         mean = self.pattern.blocks / self.parts
         return self.places / mean - 1 if mean else 0.0
 
@@ -88,12 +88,12 @@ class Cut:
 
     @cached_property
     def place_of_blocks(self) -> Tensor:
-        """int64 [blocks]: where among all ranks' places each block of the whole weight lies."""
+        """int64 [blocks]: the slot, counted over all ranks, of each block of the whole weight."""
         return self._in_parts(self._part_of_blocks, self.places)
 
     @cached_property
     def place_of_features(self) -> Tensor:
-        """int64 [features along the cut]: where each one's bias lies, with max(widths) places a part."""
+        """int64 [features along the cut]: the slot of each feature's bias; a part has max(widths) slots."""
         features = torch.arange(self.borders[-1], device="cpu")
         return self._in_parts(self._part_of(features), max(self.widths))
 
@@ -108,7 +108,7 @@ class Cut:
         return torch.bucketize(features, inner, right=True)
 
     def _in_parts(self, part: Tensor, room: int) -> Tensor:
-        """Returns the places of things in the order of the whole weight, given the part of each."""
+        """Returns the slot of each item, which come in the order of the whole weight, from its part."""
         order = part.argsort(stable=True)
         first = torch.bincount(part, minlength=self.parts).cumsum(0).roll(1)
         first[0] = 0
@@ -117,11 +117,11 @@ class Cut:
         return places
 
     def in_parts(self, whole: Tensor, places: Tensor, room: int) -> Tensor:
-        """Returns rows in the order of the whole weight in their places, with zeros in the others."""
-        made = whole.new_zeros((self.parts * room, *whole.shape[1:]))
+        """Scatters rows, given in the order of the whole weight, to their slots; other slots are zero."""
+        padded = whole.new_zeros((self.parts * room, *whole.shape[1:]))
         if not whole.is_meta:
-            made[places.to(whole.device)] = whole
-        return made
+            padded[places.to(whole.device)] = whole
+        return padded
 
 
 def require_borders(op: str, pattern: Pattern, dim: int, borders: Sequence[int], parts: int) -> None:
@@ -135,14 +135,14 @@ def require_borders(op: str, pattern: Pattern, dim: int, borders: Sequence[int],
 
 
 def held(layer: Any, tensor: Tensor) -> Tensor:
-    """Returns the stored blocks of a tensor of the values' shape, such as a moment: without the places that a
-    cut layer keeps free."""
+    """Returns the stored blocks of a tensor of the values' shape, such as a moment, without the unused slots
+    of a cut layer."""
     return tensor if layer._cut is None else local(tensor)[: layer._blocks]
 
 
 def product(layer: BlockSparseLinear, x: Tensor, residual: Tensor | None) -> Tensor:
-    """Returns this rank's part of the layer's product: its outputs of a cut across block rows; its summand of
-    a cut across block columns, to which bias and activation come after the sum over ranks."""
+    """Returns this rank's part of the layer's product. For a cut across block rows these are its outputs; for
+    a cut across block columns a partial sum, without bias and activation, which follow the all-reduce."""
     cut, whole_bias, activation = layer._cut, layer.bias, layer.activation
     assert cut is not None
     if residual is not None or layer.fuse_wgrad_accumulation:

@@ -25,7 +25,7 @@ from .watch import Watch
 
 
 class StoredWeight(Held):
-    """The blocks of any module with ``sparse_weights()`` whose owner can move them."""
+    """The weight of a module with ``sparse_weights()`` whose owner can move its blocks."""
 
     def __init__(self, name: str, weight: SparseWeight, target: float, by_gradient: bool = False) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class StoredWeight(Held):
         if stays or not hasattr(owner, "set_topology_"):
             got = f"{name}, a {type(owner).__name__}"
             raise Error("Run", "weights whose blocks can move (set_topology_)", got, "leave it out")
-        # one that sparsify_ fused goes back to its place in the model
+        # unfuse lets the model apply an activation that sparsify_ fused
         if getattr(owner, "activation", None) is not None and not unfuse(owner):
             remedy = "make the layer without one, and apply it afterwards"
             raise Error("Run", f"{name} without a fused activation", owner.activation, remedy)
@@ -45,7 +45,7 @@ class StoredWeight(Held):
             raise Error("Run", "blocks without gates of their own", f"{name}, gated", "leave it out")
         self.name, self.target, self.owner, self.weight = name, target, owner, weight
         self.shape, self.block = weight.shape, weight.block
-        # From the first step on, so that a run that is resumed has the plans of one that was not.
+        # From the first step on, so that a resumed run has the same plans as an uninterrupted one.
         make_dynamic(owner)
         self.twins: list[IndexedModule] = []  # layers of copies of the model that were asked to move along
         self.watch()
@@ -96,8 +96,8 @@ class StoredWeight(Held):
         self._moved(averages)
 
     def follow(self, copy: nn.Module) -> None:
-        found = {each.matched: each.weight.owner for each in sparse_layers(copy)}
-        twin = found.get(self.name)
+        owners = {layer.matched: layer.weight.owner for layer in sparse_layers(copy)}
+        twin = owners.get(self.name)
         if twin is None or twin.pattern != self.weight.pattern:
             got = "none" if twin is None else "one with other blocks"
             raise Error("Run.follow", f"a copy of {self.name}", got, "copy the model after sparsify_")
@@ -116,9 +116,9 @@ class StoredWeight(Held):
         budget[0].fill_(count)
         budget[1].fill_(share)
         averages = self.places.averages()
-        beside = [layer for _, layer in averages if layer.values.device == self.device]
-        # The averages first: all choose by the same numbers, from the same blocks.
-        for owner in (*beside, self.owner):
+        same_device = [layer for _, layer in averages if layer.values.device == self.device]
+        # The averages first: they must choose by the same scores from the same blocks as the owner.
+        for owner in (*same_device, self.owner):
             moving = list(optimizers) if owner is self.owner else None
             owner.drop_and_grow_(budget, growth, scores, optimizer=moving)
         for _, layer in averages:
@@ -142,7 +142,7 @@ class StoredWeight(Held):
         index, cells = self.weight.index, self.cells()
         live = torch.arange(len(cells), device=cells.device) < index.crow[-1]
         mask = torch.zeros(self.grid[0] * self.grid[1] + 1, dtype=torch.float32, device=cells.device)
-        mask[torch.where(live, cells, len(mask) - 1)] = 1.0  # free slots write behind the grid
+        mask[torch.where(live, cells, len(mask) - 1)] = 1.0  # free slots write to the last element, a dummy
         return mask[:-1].view(self.grid)
 
     def shrink(self, amount: float) -> None:
@@ -183,12 +183,12 @@ class MaskedWeight(Held):
             _linked(twin, twin.weight, self.places)
 
     def follow(self, copy: nn.Module) -> None:
-        found = dict(copy.named_modules(remove_duplicate=False)).get(self.name)
-        if not isinstance(found, MaskedLinear) or found.mask.shape != self.layer.mask.shape:
-            got = "none" if found is None else type(found).__name__
+        twin = dict(copy.named_modules(remove_duplicate=False)).get(self.name)
+        if not isinstance(twin, MaskedLinear) or twin.mask.shape != self.layer.mask.shape:
+            got = "none" if twin is None else type(twin).__name__
             raise Error("Run.follow", f"a copy of {self.name}", got, "copy the model after sparsify_")
-        self.twins.append(found)
-        _linked(found, found.weight, self.places)
+        self.twins.append(twin)
+        _linked(twin, twin.weight, self.places)
 
     def present(self) -> Tensor:
         return self.layer.mask.to("cpu", copy=True)
@@ -215,29 +215,29 @@ class MaskedWeight(Held):
 
     @torch.no_grad()
     def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
-        """Sets the mask. Unless pruned weights live on, all that was outside before or is outside now has the
-        weight zero, and no gradient and no moments: what returns starts clean."""
-        before, weight = self.present(), self.layer.weight
+        """Sets the mask. Unless keeps_pruned, elements outside the old or the new mask get weight, gradient
+        and moments zero, so that grown blocks start clean."""
+        old_mask, weight = self.present(), self.layer.weight
         self.layer.set_mask_(mask)
         self.places.tell(self.layer.mask)
         if self.keeps_pruned:
             return
-        clean = ~expanded((mask & before).to(weight.device), self.block, self.shape)
+        clean = ~expanded((mask & old_mask).to(weight.device), self.block, self.shape)
         for tensor in [weight.detach(), weight.grad, *_state(weight, optimizers)]:
             if tensor is not None:
                 tensor.masked_fill_(clean, 0)
         if grown is not None:
-            new = expanded((mask & ~before).to(weight.device), self.block, self.shape)
+            new = expanded((mask & ~old_mask).to(weight.device), self.block, self.shape)
             weight.copy_(torch.where(new, grown.to(weight), weight))
 
     @torch.no_grad()
     def shrink(self, amount: float) -> None:
         weight = self.layer.weight
         (rows, cols), (bm, bn) = self.shape, self.block
-        whole = weight.new_zeros(self.grid[0] * bm, self.grid[1] * bn)
-        whole[:rows, :cols] = weight
-        blocks = whole.view(self.grid[0], bm, self.grid[1], bn)
-        weight.copy_(shrunk(blocks, amount, (1, 3)).view_as(whole)[:rows, :cols])
+        padded = weight.new_zeros(self.grid[0] * bm, self.grid[1] * bn)
+        padded[:rows, :cols] = weight
+        blocks = padded.view(self.grid[0], bm, self.grid[1], bn)
+        weight.copy_(shrunk(blocks, amount, (1, 3)).view_as(padded)[:rows, :cols])
 
     def penalty(self) -> Tensor | None:
         return None if self.layer.gate is None else self.layer.gate.penalty()
@@ -248,8 +248,8 @@ class MaskedWeight(Held):
 
 def _leading(layer: nn.Module, parameter: Tensor) -> Places:
     """Returns the Places of a layer that a run drives."""
-    found: Any = getattr(layer, "_places", None)
-    places = Places(layer, parameter) if found is None or found.of_none else found.lead()
+    existing: Any = getattr(layer, "_places", None)
+    places = Places(layer, parameter) if existing is None or existing.of_none else existing.lead()
     layer._places = places  # type: ignore[assignment]
     return places
 
@@ -274,6 +274,6 @@ def _state(parameter: Tensor, optimizers: Iterable[Optimizer]) -> list[Tensor]:
 def _rate(parameter: Tensor, optimizers: Iterable[Optimizer]) -> float:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            if any(each is parameter for each in group["params"]):
+            if any(param is parameter for param in group["params"]):
                 return float(group["lr"])
     return 1.0

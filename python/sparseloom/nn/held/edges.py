@@ -1,12 +1,12 @@
-"""Edges: a learned gain and bias for outputs whose taps lie outside of x, the edge bias of OpenAI's
-blocksparse (blocksparse/conv.py, ConvEdgeBias).
+"""Edges: a learned gain and bias for outputs with taps outside of x, the edge bias of OpenAI's blocksparse
+(blocksparse/conv.py, ConvEdgeBias).
 
 A tap outside multiplies with zero, so an output at the border is smaller than one inside. Each set of taps
 outside, such as "the upper row and the left column", has a gain and a bias for each channel: y becomes
 y * gain + bias. That library counted the sets of one extent of x. A layer here takes any extent, so it has a
-row for each set that an extent can bring, also those that only an x smaller than the kernel does. Of a
-transposed convolution with a stride, that library called nearly every output an edge, since most taps meet no
-x; here sets are told apart by how many taps lie outside on each side of each axis, of those that meet one.
+row for each set that any extent can produce, also those of an x smaller than the kernel. For a transposed
+convolution with a stride, that library called nearly every output an edge, since most taps meet no x; here a
+set is the number of taps outside on each side of each axis, counting only taps that can meet an x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...errors import Error
 
 
 class Side(NamedTuple):
-    """One axis of space: its taps, and how many of them may lie before the first and after the last x."""
+    """One spatial axis: its taps, and how many of them may lie before the first and after the last x."""
 
     kernel: int
     stride: int
@@ -34,22 +34,22 @@ class Side(NamedTuple):
 
     @staticmethod
     def of_conv(kernel: int, stride: int, sides: tuple[int, int], dilation: int) -> Side:
-        """Of a convolution with padding (before, after)."""
+        """Returns the Side of a convolution with padding (before, after)."""
         before, after = (min(kernel, -(-side // dilation)) for side in sides)
         return Side(kernel, stride, sides[0], dilation, before, after, False)
 
     @staticmethod
     def of_transposed(kernel: int, stride: int, padding: int, output_padding: int, dilation: int) -> Side:
-        """Of a transposed convolution. An output has only the taps that are whole strides away from an x:
-        those between, which multiply with nothing anywhere, do not count as outside."""
+        """Returns the Side of a transposed convolution. An output has only the taps that are a multiple of
+        the stride away from an x; the taps between meet no x anywhere and do not count as outside."""
         apart = stride // math.gcd(stride, dilation)
         outside = (kernel - 1 - reach // dilation for reach in (padding, padding - output_padding))
-        before, after = (-(-min(kernel, max(each, 0)) // apart) for each in outside)
+        before, after = (-(-min(kernel, max(taps, 0)) // apart) for taps in outside)
         return Side(kernel, stride, padding, dilation, before, after, True)
 
     @property
     def sets(self) -> int:
-        """How many numbers ``codes`` has."""
+        """The number of different codes."""
         return (self.before + 1) * (self.after + 1)
 
     def codes(self, of_x: int, of_y: int, device: torch.device) -> Tensor:
@@ -63,7 +63,7 @@ class Side(NamedTuple):
         else:
             at = outputs * self.stride - self.padding + taps
             outside = at < 0, at >= of_x
-        before, after = (each.sum(1) for each in outside)
+        before, after = (mask.sum(1) for mask in outside)
         # output_size may bring more taps after the last x than output_padding does
         return before.clamp(max=self.before) * (self.after + 1) + after.clamp(max=self.after)
 
@@ -77,7 +77,7 @@ class Edges(nn.Module):
     def __init__(self, sides: Sequence[Side], channels: int) -> None:
         super().__init__()
         self.sides = tuple(sides)
-        sets = math.prod(side.sets for side in self.sides) - 1  # that of no tap has no row
+        sets = math.prod(side.sets for side in self.sides) - 1  # the empty set has no row
         if not sets:
             raise Error("edge_bias", "taps that reach over the border", "none", "pad x, or leave it off")
         self.gain = nn.Parameter(torch.empty(sets, channels))

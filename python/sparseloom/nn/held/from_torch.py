@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..linear import BlockSparseLinear
 
 _LOG = logging.getLogger("sparseloom")
-#: The sides of a block that there are kernels for.
+#: The block sides that the kernels support.
 SIDES = (8, 16, 32, 64, 128)
 
 
@@ -61,12 +61,14 @@ def from_torch_bsr(
 
 
 def _require_sides(op: str, weight: Tensor, values: Tensor) -> tuple[int, int]:
-    """Returns the block of a BSR or BSC tensor. Raises Error where no kernel has it, which names the next
-    larger one and what it would store."""
+    """Returns the block of a BSR or BSC tensor. If no kernel supports it, raises an Error that names the next
+    larger block and how many elements it would store."""
     block = values.shape[1], values.shape[2]
     if all(side in SIDES for side in block):
         return block
-    bm, bn = (next((each for each in SIDES if each >= side), SIDES[-1]) for side in block)
+    bm, bn = (
+        next((larger_side for larger_side in SIDES if larger_side >= side), SIDES[-1]) for side in block
+    )
     larger = bm, bn
     stored, now = _fill_in(weight, larger)
     remedy = (
@@ -77,15 +79,15 @@ def _require_sides(op: str, weight: Tensor, values: Tensor) -> tuple[int, int]:
 
 
 def _fill_in(weight: Tensor, block: tuple[int, int]) -> tuple[int, int]:
-    """Returns how many elements blocks of that size store for a sparse matrix, and how many it stores."""
-    there = torch.sparse_coo_tensor(
+    """Returns how many elements the matrix stores in blocks of that size, and how many it stores now."""
+    places = torch.sparse_coo_tensor(
         torch.stack(places_of(weight)), torch.ones(weight._nnz(), device=weight.device), _grid(weight)
     ).coalesce()
-    whole = there.to_dense()
+    mask = places.to_dense()
     if weight.layout in BLOCKS:
         _, bm, bn = values_of(weight).shape
-        whole = whole.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
-    return patterns.from_nonzero(whole, block).blocks * block[0] * block[1], values_of(weight).numel()
+        mask = mask.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
+    return patterns.from_nonzero(mask, block).blocks * block[0] * block[1], values_of(weight).numel()
 
 
 def _grid(weight: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Fused: what stands where an activation was that a sparse layer applies itself."""
+"""Fused: replaces an activation module that a sparse layer applies in its epilogue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .sparse_weight import sparse_layers
 
 
 class Fused(nn.Module):
-    """Returns x as it is, because ``layer``, whose result x is, has applied ``original`` to it. Where the
-    layer's ``activation`` is set to None again, it applies ``original``."""
+    """Returns x, the result of ``layer``, as it is, because the layer has applied ``original`` already. If
+    the layer's ``activation`` is set to None again, this module applies ``original``."""
 
     def __init__(self, original: nn.Module, layer: Any, name: str) -> None:
         super().__init__()
-        # In a tuple, of which nn.Module makes no children: names and entries stay those of the model.
+        # A tuple, so that nn.Module registers no children: module names and state dict keys stay the same.
         self._held = original, layer
         self.name = name
         self.train(original.training)
@@ -52,7 +52,7 @@ class Fused(nn.Module):
 
 
 def fused_in(model: nn.Module) -> list[Fused]:
-    """Returns what stands for activations in a model."""
+    """Returns the Fused modules of a model."""
     return [module for module in model.modules() if isinstance(module, Fused)]
 
 
@@ -63,23 +63,23 @@ def names_of_fused(model: nn.Module) -> list[str]:
 
 
 def unfuse(layer: Any) -> bool:
-    """Lets the model apply a layer's activation again. Returns whether the layer has none of its own then."""
+    """Lets the model apply a layer's fused activation again. Returns whether the layer has none left."""
     if layer.activation is not None and applies_the_models(layer):
         layer.activation = None
     return layer.activation is None
 
 
 def follow(model: nn.Module, new_of: Mapping[nn.Module, nn.Module]) -> dict[nn.Module, nn.Module]:
-    """Lets what stands for activations know the layers that take the places of others. Returns what takes
-    whose place after all: where a new layer applies none, the activation itself takes its place again."""
+    """Points the Fused modules to the layers that replace theirs (``new_of`` is {old module: new module}).
+    Returns all replacements: where the new layer has no activation, the original replaces Fused again."""
     changed = dict(new_of)
     inside = {part: old for old in new_of for part in old.modules()}
-    for each in fused_in(model):
-        if (old := inside.get(each.layer)) is None:
+    for fused in fused_in(model):
+        if (old := inside.get(fused.layer)) is None:
             continue
-        taker = next((part for part in changed[old].modules() if hasattr(part, "activation")), None)
-        if taker is not None:
-            each._held = each.original, taker
+        target = next((part for part in changed[old].modules() if hasattr(part, "activation")), None)
+        if target is not None:
+            fused._held = fused.original, target
         else:
-            changed[each] = each.original.train(each.training)
+            changed[fused] = fused.original.train(fused.training)
     return changed

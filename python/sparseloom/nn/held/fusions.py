@@ -1,4 +1,4 @@
-"""Fusions: what files and configs say of products that do more than their layer's own."""
+"""Fusions: the fused activations and merged products of a model, as files and configs list them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Fusions(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module) -> Fusions:
-        """Returns those of a model."""
+        """Returns the fusions of a model."""
         return cls(names_of_fused(model), names_of_merged(model))
 
     @classmethod
     def read(cls, op: str, told: Mapping[str, Any], remedy: str) -> Fusions:
-        """Returns those that plain data describe. Raises Error where they are no lists of names."""
+        """Returns the fusions that plain data describe. Raises Error unless they are lists of names."""
         for key in cls._fields:
-            given = told.get(key, [])
-            if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-                raise Error(op, f"{key} as a list of names", repr(given)[:80], remedy)
+            names = told.get(key, [])
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise Error(op, f"{key} as a list of names", repr(names)[:80], remedy)
         return cls(*(told.get(key, []) for key in cls._fields))
 
     def told(self) -> dict[str, list[str]]:
-        """Returns plain data, without what is empty: programs of old do not look for it."""
+        """Returns plain data without empty entries, which older versions do not know."""
         return {key: list(names) for key, names in self._asdict().items() if names}
 
     def named(self, base: str) -> Fusions:
@@ -46,5 +46,5 @@ class Fusions(NamedTuple):
         return Fusions(*map(variants, self))
 
 
-#: Of products that do nothing more.
+#: A model without fusions.
 NONE = Fusions()

@@ -1,4 +1,4 @@
-"""IndexedModule: what all layers with trained blocks have in common, whatever they compute."""
+"""IndexedModule: the base class of all layers whose blocks train."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Self = TypeVar("Self", bound="IndexedModule")
 
 
 class IndexedModule(WithCopy, WithIndex):
-    """A layer with ``values`` [blocks, bm, bn] that train: provides its pattern, changes of it, and its state
-    dict."""
+    """A layer with trained ``values`` [blocks, bm, bn]: provides its pattern, methods that change the
+    pattern, and its state dict."""
 
     values: nn.Parameter
     strict: bool
     _capacity: int | None = None
-    #: Whether calls of the layer tell the gradient of absent blocks, by which methods grow blocks.
+    #: Whether calls of the layer give the gradient of absent blocks, by which methods grow blocks.
     gives_dense_gradient = True
-    #: Whose blocks move along; see nn.places.
+    #: Links the layer to averaged copies, whose blocks must move with it; see nn.held.places.
     _places: Places | None = None
-    #: The layers that read the same x, with which this one multiplies.
+    #: The layers that read the same x, whose products are merged with this one's.
     _siblings: Siblings | None = None
 
     @property
@@ -55,8 +55,8 @@ class IndexedModule(WithCopy, WithIndex):
     def pattern(self) -> Pattern:
         """Which blocks exist; immutable. A dynamic layer (set_topology_) gives the pattern of this moment,
         which waits for the device; on meta the last one that the host knew."""
-        told = not self.dynamic or self.packed_index.is_meta
-        return self._pattern if told else topology.current_pattern(self)
+        known = not self.dynamic or self.packed_index.is_meta
+        return self._pattern if known else topology.current_pattern(self)
 
     @property
     def dynamic(self) -> bool:
@@ -72,8 +72,8 @@ class IndexedModule(WithCopy, WithIndex):
 
     @property
     def density(self) -> float:
-        """The number of present blocks over that of all blocks of the grid. Waits for the device where the
-        layer has a capacity."""
+        """The number of stored blocks over all blocks of the grid. Waits for the device if the layer has a
+        capacity."""
         return self._pattern.density if self._capacity is None else self.pattern.density
 
     def reserve_(
@@ -174,12 +174,12 @@ class IndexedModule(WithCopy, WithIndex):
         return self
 
     def _settle(self) -> None:
-        """Tells the layers that multiply with this one that its blocks or its device may have changed."""
+        """Tells the layers merged with this one that its blocks or its device may have changed."""
         if self._siblings is not None:
             self._siblings.settle()
 
     def _index_of(self, pattern: Pattern) -> ops.Index:
-        """Returns the index that the layer has with a pattern, with its free slots."""
+        """Returns the index of a pattern, with the layer's free slots."""
         index = super()._index_of(pattern)
         return index if self._capacity is None else capacities.with_slots(index, self._capacity)
 
@@ -187,7 +187,7 @@ class IndexedModule(WithCopy, WithIndex):
         """Returns the index on the CPU, wherever the layer is."""
         if self.packed_index.device.type == "cpu":
             if self._capacity is not None:
-                state.stored(self)  # tells on every device what could not be changed
+                state.stored(self)  # raises the Errors of failed changes on the CPU, too
             return self.index
         return self._index_of(self.pattern)._replace(digest=self._digest)
 
@@ -230,10 +230,10 @@ class IndexedModule(WithCopy, WithIndex):
 
     def __getstate__(self) -> dict[str, Any]:
         state.mend_index(self)
-        # The siblings' owner holds them, and a copy of it gives them to its layers: a layer alone has none.
-        told = super().__getstate__()
-        told.pop("_siblings", None)
-        return told
+        # Siblings are saved by their owner, which restores them in its copies: a layer copied alone has none.
+        copied = super().__getstate__()
+        copied.pop("_siblings", None)
+        return copied
 
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)
@@ -290,7 +290,7 @@ class IndexedModule(WithCopy, WithIndex):
             return
         with dense_copy.own_writes(self):
             if pattern is not None and pattern != self.pattern:
-                before, slots = self.pattern, len(self.values)
+                old_pattern, slots = self.pattern, len(self.values)
                 if self._capacity is None and pattern.blocks != self._pattern.blocks:
                     # Assigned through .data, so that the Parameter stays the one that an earlier optimizer
                     # holds.
@@ -298,7 +298,7 @@ class IndexedModule(WithCopy, WithIndex):
                     self.values.grad = None
                 self._set_index(pattern, self.packed_index.device)
                 sizes = slots, len(self.values)
-                moments.follow(self, lambda: moments.Way.of_blocks(before, pattern, sizes))
+                moments.follow(self, lambda: moments.Way.of_blocks(old_pattern, pattern, sizes))
             super()._load_from_state_dict(
                 state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
             )

@@ -1,9 +1,9 @@
-"""Moments: what optimizers keep of a layer's values, where a load gives the layer another pattern.
+"""Moments: moves the optimizer state of a layer's values when a load gives the layer another pattern.
 
-An optimizer knows the Parameter alone. After another number of blocks came, a fused step would read and write
-behind the ends of its state; after as many came at other places, each would go on with the moments of
-another. So the state of optimizers that have stepped moves with what is stored, and a step with state of
-another size is refused.
+An optimizer knows only the Parameter. After a load with another number of blocks, a fused step would access
+memory past the end of its state; after a load with as many blocks at other places, blocks would go on with
+the moments of others. So the state of optimizers that have stepped moves with the values, and a step with
+state of another size raises Error.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from . import padding
 from .cut import held
 
 _LOG = logging.getLogger("sparseloom")
-#: Layers whose values an optimizer may hold, and their names in the model that was last loaded.
+#: Layers whose values an optimizer may hold, and the layers' names in the model that was last loaded.
 _layers: WeakSet[nn.Module] = WeakSet()
 _names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-#: Optimizers that have stepped, each with whether its state was loaded since: it may then belong to the
-#: pattern that is loaded next.
+#: Optimizers that have stepped -> whether their state was loaded since the last step: it may then belong to
+#: the pattern that is loaded next.
 _stepped: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
-#: What fused kernels of torch and bitsandbytes read in step with the Parameter.
+#: State tensors that fused kernels of torch and bitsandbytes read elementwise along with the Parameter.
 _IN_STEP = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum", "state1", "state2")
 _REMEDY = (
     "load the optimizer's state of the same checkpoint, or start it anew: optimizer.state.pop(layer.values)"
 )
-#: While a load may still fail: (optimizer, Parameter) and the state that they had.
+#: During a load that may still fail: (optimizer, Parameter) -> their state before.
 _before: dict[tuple[Optimizer, Tensor], dict[str, Any]] | None = None
 _hooked = False
 
 
 @dataclass(frozen=True)
 class Way:
-    """How what is stored came from the places of another pattern."""
+    """A mapping from the stored entries of an old pattern to those of a new one."""
 
-    came: Tensor  # int64 [stored now]: the place before, -1 for what is new
-    before: tuple[int, ...]  # the shape of the places, the first dimensions of the values
+    came: Tensor  # int64 [entries now]: the number of the old entry, -1 for a new one
+    before: tuple[int, ...]  # the shape of the entries, the first dimensions of the values
     after: tuple[int, ...]
 
     @staticmethod
     def of_blocks(old: Pattern, new: Pattern, slots: tuple[int, int]) -> Way:
-        """Of blocks in values with so many slots, before and after."""
+        """Returns the mapping of blocks; ``slots``: the number of slots of the values, before and after."""
         places = torch.where(old.mask.flatten(), old.mask.flatten().cumsum(0) - 1, -1)
         came = torch.full((slots[1],), -1, dtype=torch.int64, device="cpu")
         came[: new.blocks] = places[new.mask.flatten()]
@@ -62,30 +62,31 @@ class Way:
 
     @staticmethod
     def of_layouts(old: Layout, new: Layout, before: Sequence[int], after: Sequence[int]) -> Way:
-        """Of the elements of two layouts of one weight, in values of these shapes."""
+        """Returns the mapping of elements between two layouts of a weight, with values of these shapes."""
         (index, *_) = new.tensors().values()
         numbers = torch.arange(1, prod(before) + 1, dtype=torch.float64, device=index.device)
         came = new.pack(old.to_dense(numbers.view(tuple(before)))).flatten().long() - 1
         return Way(came, tuple(before), tuple(after))
 
     def leaves(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor has something for each row, say, of places that moved within them."""
+        """Returns whether the tensor has a coarser shape than the entries (one element per row, say), and
+        entries moved without a change of shape: the tensor then stays as it is."""
         of = self.before[: tensor.dim()]
         return self.before == self.after != of and tuple(tensor.shape) == of
 
     def carried(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor of the places before in those of now; what is new is zero."""
-        rest = tensor.shape[len(self.before) :]
-        flat = tensor.reshape(-1, *rest) if tensor.numel() else tensor.new_zeros((prod(self.before), *rest))
+        """Maps a tensor of the old entries to the new ones; new entries are zero."""
+        dims = tensor.shape[len(self.before) :]
+        flat = tensor.reshape(-1, *dims) if tensor.numel() else tensor.new_zeros((prod(self.before), *dims))
         came = self.came.to(tensor.device)
-        kept = came >= 0
-        made = flat.new_zeros((len(came), *rest))
-        made[kept] = flat[came[kept]]
-        return made.view(*self.after, *rest)
+        from_old = came >= 0
+        carried = flat.new_zeros((len(came), *dims))
+        carried[from_old] = flat[came[from_old]]
+        return carried.view(*self.after, *dims)
 
 
 def watch(layer: nn.Module) -> None:
-    """Says that an optimizer may hold the layer's values."""
+    """Registers a layer whose values an optimizer may hold."""
     global _hooked
     _layers.add(layer)
     padding.watch(layer)
@@ -97,31 +98,31 @@ def watch(layer: nn.Module) -> None:
 def holding(layer: Any) -> list[Optimizer]:
     """Returns the optimizers that have stepped and keep state of the layer's values."""
     values = layer._parameters.get("values")
-    return [each for each in list(_stepped) if values is not None and each.state.get(values)]
+    return [optimizer for optimizer in list(_stepped) if values is not None and optimizer.state.get(values)]
 
 
 def called(layer: nn.Module, prefix: str) -> None:
-    """Says what the layer is called in the model that is loaded: ``prefix`` is that of its entries."""
+    """Notes the layer's name in the model that is loaded, from the prefix of its entries."""
     if prefix:
         _names[layer] = prefix[:-1]
 
 
 def follow(layer: Any, way: Callable[[], Way]) -> None:
-    """Moves the state of the layer's values, and their gradients where their shape stays. State of another
-    form starts anew, with a warning; what was loaded since the optimizer's last step stays."""
+    """Moves the optimizer state of the layer's values, and their gradients if the shape stays. State of
+    another shape is dropped with a warning; state loaded since the optimizer's last step stays."""
     values = layer._parameters.get("values")
-    optimizers = [each for each in holding(layer) if not _stepped[each]]
+    optimizers = [optimizer for optimizer in holding(layer) if not _stepped[optimizer]]
     if values is None or values.is_meta or (not optimizers and values.grad is None):
         return
-    made = way()
+    moved_by = way()
     with torch.no_grad():
-        if made.before == made.after:
+        if moved_by.before == moved_by.after:
             for gradient in (values.grad, getattr(values, "main_grad", None)):
-                if isinstance(gradient, Tensor) and (own := _own(layer, gradient, made)) is not None:
-                    own.copy_(made.carried(own))
+                if isinstance(gradient, Tensor) and (own := _own(layer, gradient, moved_by)) is not None:
+                    own.copy_(moved_by.carried(own))
         for optimizer in optimizers:
             _remember(optimizer, values)
-            _move(layer, optimizer, values, made)
+            _move(layer, optimizer, values, moved_by)
 
 
 def _move(layer: Any, optimizer: Optimizer, values: Tensor, way: Way) -> None:
@@ -146,22 +147,22 @@ def _move(layer: Any, optimizer: Optimizer, values: Tensor, way: Way) -> None:
 
 
 def _own(layer: Any, tensor: Tensor, way: Way) -> Tensor | None:
-    """Returns what this rank stores of a tensor that goes with the values; None where it does not."""
-    own = held(layer, tensor) if getattr(layer, "_cut", None) is not None else tensor
-    plain = type(own) in (Tensor, nn.Parameter)
-    return own if plain and tuple(own.shape[: len(way.before)]) == way.before else None
+    """Returns this rank's part of a tensor with the shape of the values; None for any other tensor."""
+    stored = held(layer, tensor) if getattr(layer, "_cut", None) is not None else tensor
+    plain = type(stored) in (Tensor, nn.Parameter)
+    return stored if plain and tuple(stored.shape[: len(way.before)]) == way.before else None
 
 
 def _remember(optimizer: Optimizer, values: Tensor) -> None:
     if _before is not None and (optimizer, values) not in _before:
-        kept = optimizer.state[values]
-        copies = {key: each.clone() if isinstance(each, Tensor) else each for key, each in kept.items()}
+        state = optimizer.state[values]
+        copies = {key: each.clone() if isinstance(each, Tensor) else each for key, each in state.items()}
         _before[optimizer, values] = copies
 
 
 @contextmanager
 def as_before_on_error() -> Iterator[None]:
-    """Gives optimizers the state back that they had, where the body raises."""
+    """Restores the optimizers' state if the body raises."""
     global _before
     _before = {}
     try:
@@ -175,21 +176,26 @@ def as_before_on_error() -> Iterator[None]:
 
 
 def _before_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-    """Checks the state of an optimizer in its first step, and in the first after its state was loaded."""
+    """Checks the state of an optimizer in its first step, and in the first step after a load of its state."""
     if torch.compiler.is_compiling() or _stepped.get(optimizer) is False:
         return
-    of = {id(values): each for each in _layers if (values := each._parameters.get("values")) is not None}
-    held_ones = [
-        (of[id(each)], each) for group in optimizer.param_groups for each in group["params"] if id(each) in of
+    layer_of = {
+        id(values): each for each in _layers if (values := each._parameters.get("values")) is not None
+    }
+    watched = [
+        (layer_of[id(each)], each)
+        for group in optimizer.param_groups
+        for each in group["params"]
+        if id(each) in layer_of
     ]
-    for layer, values in held_ones:
+    for layer, values in watched:
         for key, value in optimizer.state.get(values, {}).items():
             if key in _IN_STEP and isinstance(value, Tensor) and value.dim() and value.shape != values.shape:
                 expected = f"state of {_name(layer)} for values {list(values.shape)}"
                 raise Error("optimizer", expected, f"{key} {list(value.shape)}", _REMEDY)
-    if held_ones and optimizer not in _stepped:
+    if watched and optimizer not in _stepped:
         optimizer.register_load_state_dict_post_hook(_loaded)
-    if held_ones:
+    if watched:
         _stepped[optimizer] = False
 
 
@@ -198,5 +204,5 @@ def _loaded(optimizer: Optimizer) -> None:
 
 
 def _name(layer: Any) -> str:
-    said = f"{type(layer).__name__}({layer.in_features}, {layer.out_features})"
-    return f"{_names[layer]}, {said}" if layer in _names else said
+    description = f"{type(layer).__name__}({layer.in_features}, {layer.out_features})"
+    return f"{_names[layer]}, {description}" if layer in _names else description

@@ -14,8 +14,7 @@ from ..._checks import require_bool
 from ...errors import Error
 
 _INSIDE = "set it on the sparse layers inside: for layer in module.modules()"
-#: What some sparse layers have as an option, or tell of themselves -> what helps in a layer that does not
-#: take it.
+#: Option or attribute that only some sparse layers have -> the remedy for a layer that does not have it.
 _REMEDIES = {
     "activation": "apply it behind the layer",
     "block": "to_dense() and make the layer anew in such blocks",
@@ -65,11 +64,11 @@ def _takes(cls: type, name: str) -> bool:
     that can be set."""
     if not cls.__module__.startswith("sparseloom."):
         return True
-    for each in cls.__mro__:
-        if name in vars(each):
-            found = vars(each)[name]
-            return not isinstance(found, property) or found.fset is not None
-        if each is not nn.Module and name in inspect.get_annotations(each):
+    for base in cls.__mro__:
+        if name in vars(base):
+            attribute = vars(base)[name]
+            return not isinstance(attribute, property) or attribute.fset is not None
+        if base is not nn.Module and name in inspect.get_annotations(base):
             return True
     return False
 

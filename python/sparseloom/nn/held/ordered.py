@@ -1,4 +1,4 @@
-"""Ordered: what 2:4 layers have in common, whatever the bits of their values."""
+"""Ordered: the base class of 2:4 layers, float and 8-bit."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Ordered(WithLayout):
     positions: Tensor
     metadata: Tensor | None
     derived = ("metadata",)
-    #: Whether the values have 8 bits, for which the order is another one.
+    #: Whether the values have 8 bits, which use another order.
     eight_bit: ClassVar[bool] = False
     _ordered: tuple[int, int]  # the positions that metadata was made of, and their version
 
     def _order(self) -> None:
-        """Makes the buffer; to be called once the positions are there."""
+        """Registers the buffer. Call it once the layer has its positions."""
         self.register_buffer("metadata", None, persistent=False)
         self.refresh_()
 
     def refresh_(self) -> None:
-        """Makes ``metadata`` of the positions as they are now. The layer does so itself when it is moved or
-        loaded. After a write to the positions eager calls do without; compiled code does not see it."""
+        """Recomputes ``metadata`` from the positions. The layer does so itself when it is moved or loaded.
+        After a write to the positions, eager calls ignore the old metadata; compiled code does not notice."""
         self.metadata = semi24.order(self.positions, self.in_features, self.eight_bit)
         self._ordered = _state_of(self.positions)
 
     def _metadata(self, positions: Tensor) -> Tensor | None:
-        """Returns the metadata, or None where the positions are others than it was made of."""
+        """Returns the metadata, or None if the positions have changed since it was made."""
         metadata: Any = self._buffers["metadata"]
         if metadata is None or torch.compiler.is_compiling() or self._ordered == _state_of(positions):
             return metadata  # type: ignore[no-any-return]
@@ -42,5 +42,5 @@ class Ordered(WithLayout):
 
 
 def _state_of(positions: Tensor) -> tuple[int, int]:
-    """Returns what changes when a tensor is exchanged or written."""
+    """Returns a key that changes when the tensor is replaced or written."""
     return id(positions), 0 if positions.is_inference() else positions._version

@@ -1,5 +1,5 @@
-"""Padding of ragged edges: what blocks and groups store outside of the matrix stays zero, whatever an
-optimizer or a write in place does to values.
+"""Padding of ragged edges: elements that blocks and groups store outside of the matrix stay zero, whatever
+an optimizer or an in-place write does to the values.
 
 No product reads it, but norms count it, a NaN in it would reach results, and loads refuse it. It is cleared
 after each optimizer step, and before a state dict gives the values away.
@@ -19,7 +19,7 @@ from .cut import held
 
 #: Layers with padding.
 _ragged: WeakSet[nn.Module] = WeakSet()
-#: Of each: what the masks were made of, and the masks.
+#: Layer -> (the key that its masks were made for, the masks).
 _masks: WeakKeyDictionary[nn.Module, tuple[Any, list[tuple[Tensor, tuple[Any, ...]]]]] = WeakKeyDictionary()
 _hooked = False
 
@@ -43,18 +43,18 @@ def clear(layer: Any) -> None:
         return
     part = held(layer, values) if getattr(layer, "_cut", None) is not None else values
     if type(part) in (Tensor, nn.Parameter):
-        for which, where in _masks_of(layer, part):
-            there = part.data[where]
-            if which.dtype == torch.bool:
-                there.masked_fill_(which, 0)
+        for selected, region in _masks_of(layer, part):
+            padding = part.data[region]
+            if selected.dtype == torch.bool:
+                padding.masked_fill_(selected, 0)
             else:
-                there.index_fill_(0, which, 0)
+                padding.index_fill_(0, selected, 0)
 
 
 def _after_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    # All of them: fused kernels do not count up the version of what they write.
+    # All ragged layers: fused kernels do not increment the version of the tensors that they write.
     for layer in list(_ragged):
         clear(layer)
 
@@ -68,19 +68,23 @@ def _is_ragged(layer: Any) -> bool:
 
 
 def _masks_of(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
-    """Returns pairs of what is padding within a part of the values, and that part: a mask, or which of the
-    first dimension. They are made anew where the index changed."""
+    """Returns pairs (selection, slices): the padding is ``values[slices]`` where the selection says so, a
+    bool mask or indices of the first dimension. They are made anew after the index has changed."""
     index = [layer._buffers[name] for name in next(iter(layer.sparse_weights().values())).index_buffers]
-    states = [(id(each), 0 if each.is_inference() else each._version) for each in index if each is not None]
+    states = [
+        (id(tensor), 0 if tensor.is_inference() else tensor._version)
+        for tensor in index
+        if tensor is not None
+    ]
     key = states, values.shape, values.device
-    found = _masks.get(layer)
-    if found is None or found[0] != key or getattr(layer, "dynamic", False):
+    cached = _masks.get(layer)
+    if cached is None or cached[0] != key or getattr(layer, "dynamic", False):
         layout = getattr(layer, "_template", None)
-        made = _of_blocks(layer, values) if layout is None else _of_layout(layer, values)
+        masks = _of_blocks(layer, values) if layout is None else _of_layout(layer, values)
         if _is_captured(values):  # the memory is the graph's
-            return made
-        found = _masks[layer] = key, made
-    return found[1]
+            return masks
+        cached = _masks[layer] = key, masks
+    return cached[1]
 
 
 def _is_captured(values: Tensor) -> bool:
@@ -88,8 +92,8 @@ def _is_captured(values: Tensor) -> bool:
 
 
 def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
-    """Of blocks below the last row and right of the last column: their numbers, which take the time of these
-    alone; a mask of all where nothing may wait: for a topology that changes on the device, and in a graph."""
+    """Selects the blocks of the last block row and the last block column: by index, so that only these blocks
+    cost time; by a mask of all blocks where the host must not wait (a dynamic topology, or graph capture)."""
     (bm, bn), rows, cols, index = layer.block, layer.out_features, layer.in_features, layer.index
     below = torch.arange(len(values), device=values.device) >= index.crow[-2:-1]
     right = index.col == -(-cols // bn) - 1
@@ -99,8 +103,8 @@ def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]
     if cols % bn:
         edges.append((right, (..., slice(cols % bn, None))))
     if layer.dynamic or _is_captured(values):
-        return [(mask.view(-1, *[1] * (values.dim() - 1)), where) for mask, where in edges]
-    return [(mask.nonzero().flatten(), where) for mask, where in edges]
+        return [(mask.view(-1, *[1] * (values.dim() - 1)), region) for mask, region in edges]
+    return [(mask.nonzero().flatten(), region) for mask, region in edges]
 
 
 def _of_layout(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:

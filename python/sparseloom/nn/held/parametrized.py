@@ -48,7 +48,7 @@ class Parametrizable(WithOptions, NotForOnnx):
         raise Error("torch.jit.script", "a model without sparse layers", type(self).__name__, remedy)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Does what nn.Module's does, and looks after what optimizers will keep of ``values``."""
+        """Does what nn.Module's does, and registers ``values`` for the checks of optimizer state."""
         super().register_parameter(name, param)
         if name == "values":
             moments.watch(self)

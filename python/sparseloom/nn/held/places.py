@@ -1,11 +1,11 @@
-"""Places: how averages of a driven layer's weight, such as those of torch.optim.swa_utils, keep its blocks.
+"""Places: keeps the blocks of averaged weights (torch.optim.swa_utils) in step with the layer that a run
+drives.
 
-An average is a deep copy of the model, whose tensors others write one by one: Parameters as averages,
-buffers as averages, too, or as copies, or not at all. What says which blocks there are has no average: a
-bool mask rounds up to ones, an index down to other blocks, and values of stored blocks that moved are those
-of other places. So a copy knows the layer that it was copied from. Once something else than training or
-load_state_dict writes to its Parameter, it takes that layer's mask and budget, and its stored blocks move
-along.
+An average is a deep copy of the model whose tensors are written one by one: Parameters as averages, buffers
+as averages, as copies or not at all. A mask or an index cannot be averaged: a bool mask rounds up to ones, an
+index rounds down to other blocks, and blocks that moved would be averaged with values of other places. So a
+copy knows the layer that it was copied from. Once something other than training or load_state_dict writes to
+its Parameter, it takes that layer's mask and budget, and its stored blocks move along.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Hangs on a driven layer, and on every copy.deepcopy of it, as ``_places``. A pickled layer has one that
-    knows nobody."""
+    """The attribute ``_places`` of a driven layer and of every copy.deepcopy of it. That of a pickled layer
+    knows no layer."""
 
     def __init__(self, layer: nn.Module | None = None, parameter: Tensor | None = None) -> None:
         self._layer: Callable[[], Any] = _nothing if layer is None else ref(layer)
@@ -34,7 +34,7 @@ class Places:
         self.source: Places | None = None  # of the driven layer; None where this is it, and where it trains
         self.copies: WeakSet[Places] = WeakSet()
         self.moves = 0  # how often its stored blocks have moved
-        #: What averages take: a mask or an index, and budget and progress of a gate. The layer may be gone.
+        #: What averages take: a mask or an index, and budget and progress of a gate. They outlive the layer.
         self.tensor: Tensor | None = None
         self.numbers: tuple[float, float] | None = None
         self._average = self._asked = self._resumed = False
@@ -42,7 +42,7 @@ class Places:
         self.loaded(resumed=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Places:
-        """Knows the layer that it came from, if that is what is being copied."""
+        """Returns a copy that is linked to this one if its layer is copied with it."""
         layer, parameter = (memo.get(id(each())) for each in (self._layer, self._parameter))
         copy = Places(layer, parameter)
         if layer is not None and parameter is not None:
@@ -58,27 +58,27 @@ class Places:
 
     @property
     def of_none(self) -> bool:
-        """Whether it knows no layer, as that of a pickled one."""
+        """Whether it knows no layer, as after unpickling."""
         return self._layer() is None
 
     def link(self, source: Places, asked: bool = False) -> None:
-        """Makes the layer a copy of another one; ``asked``: one that always moves along."""
+        """Makes the layer a copy of another one; ``asked``: it always moves along."""
         self.source, self.moves = source, source.moves
         self._asked = self._average = asked
         source.copies.add(self)
 
     def lead(self) -> Places:
-        """Makes the layer one that a run drives itself; returns self."""
+        """Makes the layer one that a run drives directly; returns self."""
         self.source = None
         return self
 
     def tell(self, tensor: Tensor | None, numbers: tuple[float, float] | None = None) -> None:
-        """Keeps what averages of a driven layer take."""
+        """Stores the tensor and the numbers that averages of a driven layer take."""
         self.tensor = tensor
         self.numbers = self.numbers if numbers is None else numbers
 
     def loaded(self, resumed: bool = True) -> None:
-        """Says that what was written so far is no average; ``resumed``: because load_state_dict wrote it."""
+        """Notes that writes so far were no averaging; ``resumed``: because load_state_dict wrote."""
         self._resumed, self.mixed = self._resumed or resumed, False
         parameter = self._parameter()
         self._seen = -1 if parameter is None else _version(parameter)
@@ -96,8 +96,8 @@ class Places:
         return not same
 
     def averages(self) -> list[tuple[Places, IndexedModule]]:
-        """Returns the averages of a layer with stored blocks that have its blocks, before these move."""
-        found = []
+        """Returns the averages that have the same stored blocks as the layer; call it before blocks move."""
+        current = []
         for copy in list(self.copies):
             layer = copy._layer()
             copy.written()
@@ -106,12 +106,12 @@ class Places:
             if copy._is_behind(layer):
                 continue
             copy._take_index(layer)
-            found.append((copy, layer))
-        return found
+            current.append((copy, layer))
+        return current
 
     def _is_behind(self, layer: IndexedModule) -> bool:
-        """Returns whether an average has the values of other places: it was first written to after blocks had
-        moved. The first update of an AveragedModel copies all there is, the index, too."""
+        """Returns whether the average has values of an older topology, because it was first written to after
+        blocks had moved. The first update of an AveragedModel copies everything, also the index."""
         assert self.source is not None
         if self.moves == self.source.moves:
             return False
@@ -122,14 +122,14 @@ class Places:
         return True
 
     def moved(self, averages: list[tuple[Places, IndexedModule]]) -> None:
-        """Says that stored blocks have moved, and those of these averages with them."""
+        """Notes that stored blocks have moved, and those of these averages with them."""
         self.moves += 1
         for copy, _ in averages:
             copy.moves = self.moves
             copy.loaded(resumed=False)
 
     def mend(self, layer: IndexedModule) -> bool:
-        """Gives an average the index of the layer that it follows; returns whether it follows one."""
+        """Gives an average the index of the layer that it follows. Returns False if it follows none."""
         source = self.source
         self.written()
         if source is None or not self._average or source.tensor is None or self._is_behind(layer):
@@ -138,7 +138,7 @@ class Places:
         return True
 
     def require_own_places(self, op: str) -> None:
-        """Raises Error for an average whose values are of other places than its index."""
+        """Raises Error for an average whose values belong to another topology than its index."""
         self.written()
         layer = self._layer()
         behind = self.source is not None and self._average and layer is not None and hasattr(layer, "values")
@@ -149,7 +149,7 @@ class Places:
 
     @property
     def layer(self) -> Any:
-        """The layer, None where it is gone."""
+        """The layer, None if it was deleted."""
         return self._layer()
 
     def _take_index(self, layer: IndexedModule) -> None:
@@ -179,8 +179,8 @@ def _version(tensor: Tensor) -> int:
 
 
 def _checksum(layer: Any, parameter: Tensor | None) -> Tensor | None:
-    """Returns sums that tell whether something wrote to values with free slots: torch counts no writes to the
-    entries of their memory that capacity.leave_out_free puts into a state dict."""
+    """Returns sums that show whether something wrote to values with free slots: torch does not count writes
+    through the entries that capacity.leave_out_free puts into a state dict, which share the memory."""
     if parameter is None or parameter.is_meta or getattr(layer, "capacity", None) is None:
         return None
     values = parameter.detach().double()

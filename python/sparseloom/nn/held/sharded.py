@@ -1,5 +1,5 @@
-"""Whole tensors from sharded ones and back, for layers, files and state dicts. Nothing here imports DTensor
-before a program has one: that takes two seconds."""
+"""Converts between whole and sharded tensors, for layers, files and state dicts. Nothing here imports DTensor
+before the program has one: the import takes two seconds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def is_sharded(entry: object) -> TypeGuard[Any]:
 
 def local(tensor: Any) -> Tensor:
     """Returns this rank's part of a DTensor, any other tensor as it is; differentiable."""
-    # asked by attribute, which torch.compile traces
-    own: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
-    return own
+    # we test for the attribute because torch.compile can trace that
+    part: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
+    return part
 
 
 def require_whole(op: str, values: Tensor) -> None:
@@ -35,7 +35,7 @@ def require_whole(op: str, values: Tensor) -> None:
 
 
 def parts_of(entry: Any, whole: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Returns (what this rank holds of the DTensor, the same part of a whole tensor), piece by piece."""
+    """Returns pairs (this rank's rows of the DTensor, the same rows of the whole tensor)."""
     pieces = getattr(entry, "pieces", None)  # of ShardedRows
     if pieces is not None:
         return [(piece, whole[row : row + len(piece)]) for row, piece in pieces().items()]
@@ -54,32 +54,32 @@ def take_(entry: Any, whole: Tensor) -> None:
 
 
 def as_entry(entry: Any, whole: Tensor) -> Tensor:
-    """Returns a whole tensor as load_state_dict takes it in the place of an entry."""
+    """Returns a whole tensor in the form in which load_state_dict takes it for this entry."""
     if not is_sharded(entry) or hasattr(entry, "pieces"):  # a cut layer takes whole tensors
         return whole
-    made = torch.empty_like(entry)
-    take_(made, whole)
-    return made
+    sharded = torch.empty_like(entry)
+    take_(sharded, whole)
+    return sharded
 
 
 def gathered(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns a model's state dict with whole tensors, on the CPU, on rank 0; others get tensors without
     elements. All ranks have to call this. Names of one Parameter get one tensor."""
-    parameters = {name: id(each) for name, each in model.named_parameters(remove_duplicate=False)}
-    found: dict[int, Tensor] = {}
-    made = dict(state)
+    parameters = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    whole_of: dict[int, Tensor] = {}
+    gathered_state = dict(state)
     for name, entry in state.items():
         if is_sharded(entry):
             key = parameters.get(name, id(entry))
-            if key not in found:
+            if key not in whole_of:
                 whole = entry.full_tensor()
-                found[key] = whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
-            made[name] = found[key]
-    return made
+                whole_of[key] = whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
+            gathered_state[name] = whole_of[key]
+    return gathered_state
 
 
 def on_first_rank(function: Callable[..., None], *arguments: Any) -> None:
-    """Calls a function on rank 0, while all ranks wait for its end and raise what it raised."""
+    """Calls a function on rank 0. All ranks wait for it, and raise the exception that it raised."""
     outcome: list[Exception | None] = [None]
     if dist.get_rank() == 0:
         try:

@@ -15,7 +15,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from ...errors import Error
 
 _aten = torch.ops.aten
-#: What acts on each element alone, and keeps shape and order.
+#: Elementwise functions that keep shape and order.
 _ALIKE = (
     _aten.detach.default,
     _aten.alias.default,
@@ -27,7 +27,7 @@ _ALIKE = (
 
 
 class ShardedRows(DTensor):
-    """A view of a DTensor of the parts' order (see nn.cut) as a tensor in the order of the whole weight.
+    """A view of a DTensor in the order of the parts (see nn.held.cut) as one in the whole weight's order.
 
     Its memory is the DTensor's, so that torch.distributed.checkpoint loads into the layer itself. It can be
     saved, loaded, copied, moved and gathered (``full_tensor``); everything else raises Error.
@@ -54,19 +54,19 @@ class ShardedRows(DTensor):
         spec = DTensorSpec(
             parts.device_mesh, parts.placements, tensor_meta=TensorMeta(shape, stride, parts.dtype)
         )
-        made = cls(parts._local_tensor.detach(), spec, requires_grad=False)
-        made._places, made._part, made._room, made._found = places, part, room, None
-        return made
+        view = cls(parts._local_tensor.detach(), spec, requires_grad=False)
+        view._places, view._part, view._room, view._found = places, part, room, None
+        return view
 
     def _with(self, tensor: Tensor) -> ShardedRows:
         meta = TensorMeta(self.shape, self.stride(), tensor.dtype)
         spec = DTensorSpec(self.device_mesh, self.placements, tensor_meta=meta)
-        made = type(self)(tensor, spec, requires_grad=False)
-        made._places, made._part, made._room, made._found = self._places, self._part, self._room, None
-        return made
+        view = type(self)(tensor, spec, requires_grad=False)
+        view._places, view._part, view._room, view._found = self._places, self._part, self._room, None
+        return view
 
     def pieces(self) -> dict[int, Tensor]:
-        """Returns the runs of rows that this rank holds in one piece, as views by their first row."""
+        """Returns {first row: view} for each run of consecutive rows that this rank holds."""
         if self._found is None:
             self._found = self._find()
         return self._found
@@ -86,13 +86,13 @@ class ShardedRows(DTensor):
         places, order = self._places.sort()
         ends = torch.tensor([begin, begin + count], device="cpu")
         first, last = torch.searchsorted(places, ends).tolist()
-        own, rows = (places[first:last] - begin).tolist(), order[first:last].tolist()
-        found, start = {}, 0
+        own_places, rows = (places[first:last] - begin).tolist(), order[first:last].tolist()
+        runs, start = {}, 0
         for i in range(1, len(rows) + 1):
-            if i == len(rows) or rows[i] != rows[i - 1] + 1 or own[i] != own[i - 1] + 1:
-                found[rows[start]] = self._local_tensor[own[start] : own[i - 1] + 1]
+            if i == len(rows) or rows[i] != rows[i - 1] + 1 or own_places[i] != own_places[i - 1] + 1:
+                runs[rows[start]] = self._local_tensor[own_places[start] : own_places[i - 1] + 1]
                 start = i
-        return found
+        return runs
 
     def full_tensor(self, *, grad_placements: Any = None) -> Tensor:
         """Returns the whole tensor, on every rank of the mesh, all of which have to call this."""
@@ -130,7 +130,7 @@ class ShardedRows(DTensor):
             return first
         raise _refusal(str(func))
 
-    # What torch.distributed.checkpoint asks of a tensor that knows its own pieces
+    # The protocol of torch.distributed.checkpoint for tensors with their own chunks
     # (torch.distributed._checkpointable).
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[Any]:
@@ -160,10 +160,10 @@ class ShardedRows(DTensor):
         return self.pieces()[index.offset[0]]
 
     def _chunks(self) -> list[tuple[torch.Size, torch.Size]]:
-        rest = (0,) * (self.dim() - 1)
-        return [(torch.Size((row, *rest)), piece.shape) for row, piece in self.pieces().items()]
+        zeros = (0,) * (self.dim() - 1)
+        return [(torch.Size((row, *zeros)), piece.shape) for row, piece in self.pieces().items()]
 
 
-def _refusal(what: str) -> Error:
+def _refusal(func: str) -> Error:
     expected = "an entry of a cut layer's state dict to be saved, loaded, copied, moved or gathered"
-    return Error("state_dict", expected, what, "call full_tensor() on all ranks first")
+    return Error("state_dict", expected, func, "call full_tensor() on all ranks first")

@@ -1,4 +1,4 @@
-"""SparseWeight and SparseModule: how the rooms above nn see block-sparse modules, whatever their class."""
+"""SparseWeight and SparseModule: the interface of block-sparse modules for packages above nn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SparseWeight:
         owner: the nn.Module that holds the tensors. It has ``values``, ``index``, ``pattern`` and ``bias``
             (or None), and its state dict the entries ``values``, ``crow`` and ``col``.
         dense: the name of this weight's Parameter in the module that ``to_dense`` returns.
-        part: what a pattern of sparsify_ appends to the module's name for this weight; "" for the only one.
+        part: the suffix of the module's name that sparsify_ matches for this weight; "" for the only one.
         scaled: whether the values have 8 bits and come with factors.
         gated: whether the module multiplies the values with gates in each call: the owner is then no layer
             that could be called, planned or exchanged by itself.
@@ -62,7 +62,7 @@ class SparseWeight:
 
     @property
     def taps(self) -> int:
-        """How many values stand for one place of ``shape``: those of a convolution's kernel, 1 elsewhere."""
+        """The number of values for one element of ``shape``: the taps of a convolution, 1 elsewhere."""
         return 1
 
     @property
@@ -112,13 +112,13 @@ class SparseWeight:
         return ops.DIRECTIONS
 
     def stored_as(self) -> dict[str, Any]:
-        """Returns what a file of ``save`` says of the weight beside its tensors."""
+        """Returns the metadata that ``save`` writes for the weight."""
         rows, cols = self.whole_shape
         return {"in_features": cols, "out_features": rows, "block": list(self.block)}
 
     def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
         """Raises Error unless the entries under ``prefix`` are a weight of this shape and layout, of any
-        pattern. ``computed`` are values that are computed and thus no entry."""
+        pattern. ``computed``: the values, where they are computed and have no entry."""
         state.read_entries(self.whole_shape, self.block, computed, tensors, prefix)
 
     def to_dense(self) -> Tensor:
@@ -155,9 +155,8 @@ class SparseModule(Protocol):
         """Returns a dense module with the same values in their places and zero elsewhere (copied)."""
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds each weight again without its values, as plain data by the names of
-        sparse_weights: "block", "blocks", "activation" where one is fused, and "dense_copy" where it is not
-        False."""
+        """Returns {name as in sparse_weights: plain data that rebuild the weight without its values}:
+        "block", "blocks", "activation" where one is fused, and "dense_copy" where it is not False."""
 
 
 class Layer(NamedTuple):
@@ -200,27 +199,26 @@ def sparse_layers(model: nn.Module) -> Iterator[Layer]:
 
 
 def held(module: nn.Module, parts: dict[str, tuple[str, str]]) -> dict[str, SparseWeight]:
-    """Returns the weights of the sparse ones among a module's children, for the module to speak for them.
+    """Returns the weights of a module's sparse children, for the module's own ``sparse_weights``.
 
-    ``parts`` is {name of the child: (dense, part)}, what SparseWeight has of these names seen from the
-    module.
+    ``parts`` is {name of the child: (dense, part)}, these fields of SparseWeight relative to the module.
     """
-    found = {}
+    weights = {}
     for child, (dense, part) in parts.items():
         if is_sparse(inner := module.get_submodule(child)):
             for entry, weight in inner.sparse_weights().items():
-                found[f"{child}.{entry}"] = replace(weight, dense=dense, part=part)
-    return found
+                weights[f"{child}.{entry}"] = replace(weight, dense=dense, part=part)
+    return weights
 
 
 def held_descriptions(module: nn.Module, children: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns what the sparse ones among a module's children describe, under the names of ``held``."""
+    """Returns the descriptions of a module's sparse children, under the names of ``held``."""
     inner = {child: module.get_submodule(child) for child in children}
     return {
-        f"{child}.{entry}": told
-        for child, each in inner.items()
-        if is_sparse(each)
-        for entry, told in each.describe().items()
+        f"{child}.{entry}": description
+        for child, submodule in inner.items()
+        if is_sparse(submodule)
+        for entry, description in submodule.describe().items()
     }
 
 

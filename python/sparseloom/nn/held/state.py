@@ -1,4 +1,4 @@
-"""Checks what a layer's index and values must satisfy, and reads them from a state_dict."""
+"""Checks a layer's index and values, and reads them from a state_dict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger("sparseloom")
 INDEX_BUFFER = "packed_index"
 INDEX_ENTRIES = ("crow", "col")
 _INT32_MAX = 2**31 - 1
-#: The buffer with the bits that changes of topology set on the device: why one was not made.
+#: The buffer of error bits that changes of topology set on the device.
 FLAGS = "topology_flags"
 _OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
 
@@ -40,8 +40,8 @@ def content_hash(pattern: Pattern) -> int:
 
 
 def remember(layer: WithIndex, changed: bool = False) -> None:
-    """Tells products on CUDA where the layer's pattern lies (see ops.remember). It costs one comparison when
-    they know; ``changed`` says that the layer has just written its pattern there."""
+    """Registers the address of the layer's index on CUDA (see ops.remember). It costs one comparison if it
+    is registered already; ``changed``: the layer has just written its pattern there."""
     packed = layer._buffers[INDEX_BUFFER]
     if changed and packed is not None and packed.is_cuda:
         bm, bn = layer.block
@@ -61,12 +61,14 @@ def stored(layer: IndexedModule) -> int:
     if layer.packed_index.is_meta:
         return layer._pattern.blocks
     flags, requested = layer.get_buffer(FLAGS), layer.get_buffer("requested_blocks")
-    count, bits, asked = torch.cat([layer.crow[-1:], flags, requested]).tolist()
+    count, bits, requested_count = torch.cat([layer.crow[-1:], flags, requested]).tolist()
     if bits:
         flags.zero_()
     if bits & _OVERFLOW:
         remedy = "it kept its blocks: reserve_ more, or ask for fewer"
-        raise Error("set_topology_", f"at most {layer.capacity} blocks, the capacity", f"{asked}", remedy)
+        raise Error(
+            "set_topology_", f"at most {layer.capacity} blocks, the capacity", f"{requested_count}", remedy
+        )
     if bits & _NAN:
         remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
         raise Error("drop_and_grow_", "scores without NaN", "a NaN", remedy)
@@ -76,7 +78,7 @@ def stored(layer: IndexedModule) -> int:
 
 
 def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexpected: list[str]) -> None:
-    """Mends what nn.Module says after it loaded a layer: crow and col are entries, though no buffers."""
+    """Corrects nn.Module's missing and unexpected keys: crow and col are entries, though no buffers."""
     for entry in INDEX_ENTRIES:
         name = prefix + entry
         if name not in tensors:
@@ -86,28 +88,28 @@ def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexp
 
 
 def assign(layer: WithIndex, name: str, tensor: Any) -> None:
-    """Takes a ``crow`` or ``col`` that is assigned to the layer, as transformers does when it loads. When
-    both have come, they become the layer's pattern. Raises Error where they are none."""
-    given = layer.__dict__.setdefault("_given", {})
-    given[name] = tensor
-    if len(given) == 2:
+    """Takes a ``crow`` or ``col`` that is assigned to the layer, as transformers does when it loads. Once
+    both are assigned, they become the layer's pattern. Raises Error if they are no valid pattern."""
+    arrays = layer.__dict__.setdefault("_given", {})
+    arrays[name] = tensor
+    if len(arrays) == 2:
         del layer.__dict__["_given"]
-        crow, col = (int32_index("load", entry, given[entry]) for entry in INDEX_ENTRIES)
+        crow, col = (int32_index("load", entry, arrays[entry]) for entry in INDEX_ENTRIES)
         pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
         layer._set_index(pattern, layer.packed_index.device)
 
 
 def expect_index(layer: WithIndex) -> None:
-    """Says that crow and col will be assigned to the layer."""
+    """Notes that crow and col will be assigned to the layer."""
     layer.__dict__["_given"] = {}
 
 
 def require_index(layer: WithIndex, name: str) -> None:
     """Raises Error unless crow and col have been assigned since expect_index."""
-    given = layer.__dict__.pop("_given", None)
-    if given is not None:
+    arrays = layer.__dict__.pop("_given", None)
+    if arrays is not None:
         raise Error(
-            "load", f"{name}.crow and {name}.col", ", ".join(given) or "neither", "save the whole model"
+            "load", f"{name}.crow and {name}.col", ", ".join(arrays) or "neither", "save the whole model"
         )
 
 
@@ -119,24 +121,24 @@ def writes(layer: IndexedModule) -> int:
 
 
 def mend_index(layer: IndexedModule) -> None:
-    """Writes the packed index again, in place, where something else has changed it. This costs nothing when
-    nobody wrote to it."""
+    """Rewrites the packed index, in place, if something else has changed it. It costs nothing if torch has
+    counted no write."""
     packed = layer.get_buffer(INDEX_BUFFER)
     if packed.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
     if layer._places is not None and layer._places.mend(layer):
         return
-    before, layer._writes = layer._writes, count  # what follows reads the index
+    old_writes, layer._writes = layer._writes, count  # what follows reads the index
     try:
-        right = layer._index_of(layer.pattern)
+        expected = layer._index_of(layer.pattern)
     except BaseException:
-        layer._writes = before
+        layer._writes = old_writes
         raise
-    there = right._replace(packed=packed.cpu())
-    changed = not all(torch.equal(*lists) for lists in zip(there.stored(), right.stored(), strict=True))
+    current = expected._replace(packed=packed.cpu())
+    changed = not all(torch.equal(*lists) for lists in zip(current.stored(), expected.stored(), strict=True))
     if changed:
         with torch.no_grad():
-            packed.copy_(right.packed)
+            packed.copy_(expected.packed)
         _LOG.warning(
             "the index of a block-sparse layer was changed in place (an average of buffers?); written again"
         )
@@ -242,19 +244,19 @@ def read_entries(
     prefix: str,
     stored_shape: tuple[int, ...] | None = None,
 ) -> Pattern | None:
-    """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
-    of them. ``computed`` are values that are computed and thus no entry; ``stored_shape`` is that of a
-    block's values, where it is not ``block``.
+    """Returns the pattern of the entries values, crow and col under ``prefix``, or None if none of them is
+    there. ``computed``: the values, where they are computed and have no entry; ``stored_shape``: the shape of
+    a block's values, if it is not ``block``.
 
     Raises Error when some of them are missing (values alone do not say where they go), do not fit a weight
     of that shape and block, or do not describe a pattern.
     """
     names = INDEX_ENTRIES if computed is not None else ("values", *INDEX_ENTRIES)
-    found = [name for name in names if prefix + name in tensors]
-    if not found:
+    present = [name for name in names if prefix + name in tensors]
+    if not present:
         return None
-    if len(found) < len(names):
-        missing = ", ".join(name for name in names if name not in found)
+    if len(present) < len(names):
+        missing = ", ".join(name for name in names if name not in present)
         raise Error(
             "load",
             f"{', '.join(names[:-1])} and col together",

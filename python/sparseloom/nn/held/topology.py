@@ -85,8 +85,8 @@ def _move_to(
     optimizers: Iterable[Optimizer],
     grown: Tensor | None,
 ) -> Tensor:
-    """Writes the index, then moves the values, their gradients and their state. mask, grown: of this rank's
-    part."""
+    """Writes the index, then moves the values, their gradients and their optimizer state. ``mask`` and
+    ``grown`` are this rank's part."""
     moved, requested = index.packed.new_empty(index.blocks), layer.get_buffer("requested_blocks")
     if layer.capacity is None:
         ops.set_topology(index, mask, moved, requested)
@@ -102,8 +102,10 @@ def _move_to(
                 _move(held(layer, gradient), moved)
         _move_state(layer, optimizers, moved)
         if grown is not None:
-            fresh = ops.call("pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block)
-            values.copy_(torch.where((moved < 0)[:, None, None], fresh, values))
+            new_values = ops.call(
+                "pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block
+            )
+            values.copy_(torch.where((moved < 0)[:, None, None], new_values, values))
     return moved
 
 
@@ -120,13 +122,13 @@ def _move_state(layer: IndexedModule, optimizers: Iterable[Optimizer], moved: Te
 def _with_mask(cut: Cut, mask: Tensor) -> Cut:
     """Returns the cut of the whole weight's next pattern. Raises Error unless each part keeps its number of
     blocks: the memory of a rank cannot go to another."""
-    whole = cut.pattern
-    other = replace(cut, pattern=Pattern(whole.rows, whole.cols, whole.block, mask.bool()))
-    if other.counts != cut.counts:
+    pattern = cut.pattern
+    new_cut = replace(cut, pattern=Pattern(pattern.rows, pattern.cols, pattern.block, mask.bool()))
+    if new_cut.counts != cut.counts:
         expected = f"{list(cut.counts)} blocks in the parts between {list(cut.borders)}"
         remedy = f"move blocks within the parts of dimension {cut.dim}"
-        raise Error(_OP, expected, str(list(other.counts)), remedy)
-    return other
+        raise Error(_OP, expected, str(list(new_cut.counts)), remedy)
+    return new_cut
 
 
 def _move(tensor: Tensor, moved: Tensor) -> None:
@@ -136,9 +138,9 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
             # otherwise autograd would not notice a backward pass that uses the old blocks
             torch.autograd.graph.increment_version(tensor)
     else:
-        whole = tensor.contiguous().to(moved.device)
-        ops.move_blocks(whole, moved)
-        tensor.copy_(whole)
+        copy = tensor.contiguous().to(moved.device)
+        ops.move_blocks(copy, moved)
+        tensor.copy_(copy)
 
 
 def make_dynamic(layer: IndexedModule) -> ops.Index:
@@ -168,26 +170,26 @@ def require_changeable(layer: IndexedModule) -> None:
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
-    """Returns what the index says now, on the CPU: waits for the device. Logs a warning when the last
-    mask named another number of blocks."""
+    """Returns the pattern of the index as it is now; waits for the device. Logs a warning if the last mask
+    named another number of blocks."""
     crow, col = (state.int32_index("pattern", name, getattr(layer, name)) for name in ("crow", "col"))
     if layer.capacity is not None:
         col = col[: state.stored(layer)]
         return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
-        done = (
+        outcome = (
             f"the first {blocks} were taken"
             if requested > blocks
             else "it was filled up with blocks that start at zero"
         )
-        _LOG.warning("a topology mask of %d blocks for a layer of %d: %s", requested, blocks, done)
+        _LOG.warning("a topology mask of %d blocks for a layer of %d: %s", requested, blocks, outcome)
     return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
 
 
 def write_index(layer: IndexedModule, pattern: Pattern, device: torch.device) -> bool:
-    """Writes the index of another pattern into the memory of a dynamic layer's. Returns False when the layer
-    is not dynamic, or its index has another size, no memory, or memory of another device."""
+    """Writes the index of another pattern into the memory of a dynamic layer's index. Returns False if the
+    layer is not dynamic, or if its index has another size, no memory, or another device."""
     packed = layer._buffers.get(state.INDEX_BUFFER)
     if packed is None or layer._digest >= 0 or packed.dtype != torch.int32:
         return False

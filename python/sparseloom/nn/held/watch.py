@@ -1,4 +1,4 @@
-"""Watch: how a run sees the operands of a layer's backward pass."""
+"""Watch: gives a run the operands of a layer's weight gradient."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Watch:
 
     @staticmethod
     def on(module: nn.Module, held: Held) -> None:
-        """Lets ``held`` see what goes through a module: by the hook that a copied module has already, else by
-        a new one."""
+        """Lets ``held`` see the module's inputs and gradients: through the hook that a copied module has
+        already, else through a new one."""
         for hook in module._forward_hooks.values():
             if isinstance(hook, Watch) and hook.held is None:
                 hook.held = held
@@ -34,5 +34,5 @@ class Watch:
         module.register_forward_hook(Watch(held), with_kwargs=True)
 
     def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
-        """A copied or pickled layer has one that does nothing, until a run that was copied along takes it."""
+        """The hook of a copied or pickled layer does nothing until a run copied with it takes it over."""
         return Watch, ()

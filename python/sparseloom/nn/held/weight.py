@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         BlockSparseLinear | QuantizedBlockSparseLinear | QuantizedSemi24Linear | Semi24Linear | SparseLinear
     )
 
-#: Attributes and methods that a tensor of the dense shape answers; its elements all lie in one place, so it
-#: gives a dense tensor's answers without its memory.
+#: Attributes and methods that an expanded tensor of the dense shape answers, without the memory of a dense
+#: tensor.
 _ASKED = {
     *(
         "shape",
@@ -109,11 +109,11 @@ class BlockSparseWeight(Tensor):
     @staticmethod
     def of(layer: Layer, shape: Sequence[int]) -> BlockSparseWeight:
         """Returns the weight of ``layer`` for code that expects a tensor of that shape."""
-        place = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
-        plain = place.expand(tuple(shape))
-        made = plain.as_subclass(BlockSparseWeight)
-        made._layer, made._plain = layer, plain
-        return made
+        element = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
+        expanded = element.expand(tuple(shape))
+        weight = expanded.as_subclass(BlockSparseWeight)
+        weight._layer, weight._plain = layer, expanded
+        return weight
 
     @classmethod
     def __torch_function__(
@@ -128,11 +128,11 @@ class BlockSparseWeight(Tensor):
         weight, *rest = args if "tensor" not in options else (options.pop("tensor"),)
         # An attribute's func is the __get__ or __set__ of torch's descriptor.
         name = func.__name__ if func.__name__ not in ("__get__", "__set__") else func.__self__.__name__  # type: ignore[attr-defined]
-        others = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
-        if isinstance(weight, BlockSparseWeight) and not others:
+        tensors = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
+        if isinstance(weight, BlockSparseWeight) and not tensors:
             if name in _ASKED:
-                # Asked of the plain tensor: Dynamo does not always see DisableTorchFunctionSubclass, and came
-                # back here.
+                # We call it on the plain tensor: Dynamo does not always see DisableTorchFunctionSubclass, and
+                # recursed into this function.
                 return func(weight._plain, *rest, **options)
             if name == "detach" or (name == "data" and not rest):
                 return weight
@@ -147,7 +147,7 @@ class BlockSparseWeight(Tensor):
         elif (
             isinstance(weight, BlockSparseWeight)
             and name == "copy_"
-            and others[0].shape == weight._layer.values.shape
+            and tensors[0].shape == weight._layer.values.shape
         ):
             # trunc_normal_ writes back what normal_ gave it
             return _write(weight, func, *rest, **options)
@@ -176,9 +176,9 @@ def assigned(layer: BlockSparseLinear | Semi24Linear | SparseLinear) -> Error:
     )
 
 
-def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = True) -> Any:
+def _requires_grad(weight: BlockSparseWeight, accessor: str, requires_grad: bool = True) -> Any:
     values = weight._layer.values
-    if how == "__get__":
+    if accessor == "__get__":
         return values.requires_grad
     values.requires_grad_(requires_grad)
     return weight
@@ -187,13 +187,13 @@ def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = Tr
 def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **options: Any) -> Tensor:
     """Runs an in-place function on the layer's values; the padding of ragged edges stays zero."""
     layer, values = weight._layer, weight._layer.values
-    held = layer.sparse_weights()["values"]
-    if not isinstance(values, nn.Parameter) or "dw" not in held.directions:
+    sparse = layer.sparse_weights()["values"]
+    if not isinstance(values, nn.Parameter) or "dw" not in sparse.directions:
         raise _refusal(weight, func.__name__)
     # transformers' own initialisers check this mark too; those that go through .data do not
     loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
-        if held.layout != "bsr":
+        if sparse.layout != "bsr":
             with torch.no_grad():
                 func(values, *rest, **options)
                 if (layout := cast("SparseLinear", layer).layout).padded:
@@ -234,12 +234,12 @@ def _refusal(weight: BlockSparseWeight, name: str) -> Error:
         "weight, read dtype and device of layer.values, "
     )
     hint += "copy with layer.to_dense().weight"
-    held = layer.sparse_weights()["values"]
-    if held.scaled:
+    sparse = layer.sparse_weights()["values"]
+    if sparse.scaled:
         hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
-    if held.layout != "bsr":
+    if sparse.layout != "bsr":
         packed = "is packed, two of four elements"
-        of_layout = packed if held.layout == "semi24" else f"stores elements in layout {held.layout}"
+        of_layout = packed if sparse.layout == "semi24" else f"stores elements in layout {sparse.layout}"
         hint = hint.replace("stores blocks", of_layout)
     return Error(
         f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint

@@ -1,4 +1,4 @@
-"""WithCopy: what layers have in common that may keep a dense copy of their weight."""
+"""WithCopy: the base class of layers that may keep a dense copy of their weight."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ class WithCopy(nn.Module):
     @property
     def dense_copy(self) -> bool | Literal["auto"]:
         """Whether calls in which the values need no gradient multiply with a dense copy of the weight, and
-        their backward passes compute dX with it: for inference, and below adapters. The first of them makes
-        it beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
-        that product expects the copy to be faster than its own choice. Such a product rounds as torch's does,
-        and a NaN in x spreads to every output.
+        their backward passes compute dX with it: for inference, and below adapters. The first such call makes
+        the copy, beside the values, in the dtype of x: False (default) never, True always, "auto" where the
+        plan for that product expects the copy to be faster than its own choice. Such a product rounds as
+        torch's does, and a NaN in x spreads to every output.
 
-        Only eager calls and backward passes read the copy; captured CUDA graphs, compiled and traced programs
-        multiply with what is stored, as gradients do that are differentiated again. A gradient that arrives
-        at the values, or a write to them, ends the copy, and what is stored is multiplied: assigning
-        ``dense_copy`` then says that the values stay as they are from now on, also under graphs that were
-        captured before. What the layer itself does (``load_state_dict``, ``to``) needs no such assignment,
-        unless the values were written before. Writes that torch does not count (through ``.data`` or NumPy)
-        are not seen: assign after them.
-        ``plan`` says whether the copy is used, or why not. Raises Error for another value, and beside
-        ``strict``.
+        Only eager calls and backward passes read the copy. Captured CUDA graphs, compiled and traced
+        programs, and gradients that are differentiated again use the stored values. A gradient that arrives
+        at the values, or a write to them, invalidates the copy, and calls use the stored values again:
+        assign ``dense_copy`` anew once the values stay as they are, also under graphs that were captured
+        before. What the layer itself does (``load_state_dict``, ``to``) needs no such assignment, unless the
+        values were written before. Writes that torch does not count (through ``.data`` or NumPy) are not
+        seen: assign after them. ``plan`` says whether the copy is used, or why not. Raises Error for another
+        value, and for True or "auto" together with ``strict``.
         """
         return self._dense_copy
 
@@ -61,7 +60,7 @@ class WithCopy(nn.Module):
         """Raises Error where the layer may have no copy at all."""
 
     def _no_copy(self) -> str:
-        """Returns why no call reads a copy, whatever is assigned; "" where that is not so."""
+        """Returns why no call reads a copy, whatever is assigned; "" if calls may."""
         return ""
 
     def _unpacked(self, values: Tensor) -> Tensor:
@@ -69,7 +68,7 @@ class WithCopy(nn.Module):
         raise NotImplementedError
 
     def _stored(self) -> tuple[copies.Stored, copies.Stored]:
-        """Returns what computes x W^T + bias and dY W from the values, where they lie now."""
+        """Returns the functions that compute x W^T + bias and dY W from the values with the present index."""
         raise NotImplementedError
 
     def _copied_index(self) -> tuple[Tensor, ...]:
@@ -77,7 +76,7 @@ class WithCopy(nn.Module):
         return ()
 
     def _copy_key(self) -> tuple[Any, ...]:
-        """Returns what the plan of a call depends on, beside the call and the layer's activation."""
+        """Returns all that a plan depends on except the call and the layer's activation."""
         raise NotImplementedError
 
     def train(self: Self, mode: bool = True) -> Self:

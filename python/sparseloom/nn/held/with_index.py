@@ -1,4 +1,4 @@
-"""WithIndex: what every layer that owns a packed index has in common, whether it trains or is quantized."""
+"""WithIndex: the base class of every layer that owns a packed index, trained or quantized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .parametrized import Parametrizable
 
 
 class WithIndex(Parametrizable):
-    """A layer whose weight lies where its pattern says.
+    """A layer whose weight exists in the blocks of its pattern.
 
     The buffer ``packed_index`` holds the index by block rows and by block columns (ops.Index). It is not
     saved: the state dict has ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks], from which the rest
@@ -31,30 +31,30 @@ class WithIndex(Parametrizable):
     _blocks: int
     _digest: int
     _index: ops.Index | None
-    #: What torch counted of writes to the index when the layer last wrote it; -1 where nobody counts.
+    #: torch's version counter of the index when the layer last wrote it; -1 where there is none.
     _writes: int = -1
-    #: Where the layer holds a part of a weight, which: see nn.cut.
+    #: The part of the weight that the layer holds under tensor parallelism; see nn.held.cut.
     _cut: Cut | None = None
 
     @property
     def index(self) -> ops.Index:
         """The index of both directions, as the operators take it."""
         packed: Any = self._buffers["packed_index"]
-        # The index is made once and kept while the buffer is the same object: making it takes a tenth of a
-        # small product's host overhead. Compiled code does not read the kept one: an eager call between steps
-        # would set it, and the whole model would be compiled again with guards on it.
+        # We cache the index while the buffer is the same object: making it takes a tenth of a small product's
+        # host overhead. Compiled code does not read the cache: an eager call between steps would set it, and
+        # the whole model would be compiled again with guards on it.
         compiling = torch.compiler.is_compiling()
-        made: ops.Index | None = None if compiling else self._index
+        index: ops.Index | None = None if compiling else self._index
         if self._writes >= 0 and not compiling and packed._version != self._writes:
             self._mend()
-        if made is not None and made.packed is packed:
-            return made
+        if index is not None and index.packed is packed:
+            return index
         bm, bn = self.block
-        made = ops.Index(packed, self._blocks, self.out_features, self.in_features, bm, bn, self._digest)
+        index = ops.Index(packed, self._blocks, self.out_features, self.in_features, bm, bn, self._digest)
         if not compiling:
-            self._index = made
+            self._index = index
             state.remember(self)
-        return made
+        return index
 
     @property
     def crow(self) -> Tensor:
@@ -79,7 +79,7 @@ class WithIndex(Parametrizable):
         return self.block
 
     def _index_of(self, pattern: Pattern) -> ops.Index:
-        """Returns the index that the layer has with a pattern, on the CPU."""
+        """Returns the index of a pattern, on the CPU."""
         return state.build_index(pattern)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
@@ -90,7 +90,7 @@ class WithIndex(Parametrizable):
         state.remember(self, changed=True)
 
     def _mend(self) -> None:
-        """Is called where something else has written to the index."""
+        """Is called after something else has written to the index."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does, and takes ``crow`` and ``col``, which are no buffers."""

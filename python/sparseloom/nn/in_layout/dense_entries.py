@@ -66,9 +66,9 @@ def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> 
 
 
 def accept_matrix(layer: SparseLinear | Semi24Linear, tensors: dict[str, Any], prefix: str) -> None:
-    """Replaces an entry ``weight`` under prefix by values and the parts of the index: the values of a file
-    that save_pretrained wrote, beside its index; a dense weight, whose elements at the layer's places are
-    kept; a weight that brings its own places. Raises Error for one of another size or layout."""
+    """Replaces an entry ``weight`` under prefix by values and the parts of the index. The entry may be the
+    values that save_pretrained wrote beside the index; a dense weight, of which the elements at the layer's
+    places are kept; or a weight that brings its own places. Raises Error for another size or layout."""
     accept_pruned(tensors, prefix)
     weight = tensors.get(prefix + "weight")
     if not isinstance(weight, Tensor) or prefix + "values" in tensors or values_are_computed(layer):
@@ -77,8 +77,8 @@ def accept_matrix(layer: SparseLinear | Semi24Linear, tensors: dict[str, Any], p
     if all(prefix + part in tensors for part in parts):
         tensors[prefix + "values"] = tensors.pop(prefix + "weight")
         return
-    found = layer.placed(weight)
-    layout, values = (layer.layout, None) if found is None else found
+    placed = layer.placed(weight)
+    layout, values = (layer.layout, None) if placed is None else placed
     if values is None:
         if weight.layout != torch.strided or weight.is_nested:
             remedy = "convert the entry with .to_dense()"
@@ -91,7 +91,7 @@ def accept_matrix(layer: SparseLinear | Semi24Linear, tensors: dict[str, Any], p
         raise Error("load", expected, f"{layout.rows} x {layout.cols}", "build the model as the saved one")
     del tensors[prefix + "weight"]
     tensors[prefix + "values"] = values
-    tensors.update({prefix + part: each for part, each in layout.tensors().items()})
+    tensors.update({prefix + part: tensor for part, tensor in layout.tensors().items()})
 
 
 def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
@@ -129,11 +129,11 @@ def _require_size(layer: IndexedModule | SparseLinear | Semi24Linear, matrix: Te
 def _tell_kept(prefix: str, weight: Tensor, values: Tensor) -> None:
     if not weight.is_meta and _LOG.isEnabledFor(logging.INFO):
         total = float(weight.detach().abs().sum(dtype=torch.float32))
-        kept = float(values.abs().sum(dtype=torch.float32)) / total if total else 1.0
+        fraction = float(values.abs().sum(dtype=torch.float32)) / total if total else 1.0
         _LOG.info(
             "%sweight: packed a dense weight by the layer's pattern, which keeps %.1f %% of sum |w|",
             prefix,
-            100 * kept,
+            100 * fraction,
         )
 
 
@@ -156,9 +156,9 @@ def _from_pytorch_block_sparse(
     SparseOptimizer calls.
     """
     names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
-    found = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
-    data, cols, crow = (found[name] for name in names[:3])
-    missing = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor))
+    entries = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
+    data, cols, crow = (entries[name] for name in names[:3])
+    missing = ", ".join(name for name in names[:3] if not isinstance(entries[name], Tensor))
     if missing or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
         got = f"no {missing}" if missing else f"data {list(data.shape)}, cols_a {list(cols.shape)}"
         raise Error(
@@ -177,8 +177,8 @@ def _from_pytorch_block_sparse(
     column, place = (state.int32_index("load", f"cols_a[:, {i}]", cols[:, i]) for i in (0, 1))
     if not torch.equal(place.sort().values, torch.arange(len(blocks), dtype=torch.int32, device="cpu")):
         counted = place.unique(return_counts=True)
-        twice = ", ".join(str(int(number)) for number in counted[0][counted[1] > 1][:5])
-        got = f"{twice} more than once" if twice else f"{len(place)} places from {_ends(place)}"
+        repeated = ", ".join(str(int(number)) for number in counted[0][counted[1] > 1][:5])
+        got = f"{repeated} more than once" if repeated else f"{len(place)} places from {_ends(place)}"
         raise Error(
             "load",
             f"cols_a[:, 1] to name each of {len(blocks)} blocks once",

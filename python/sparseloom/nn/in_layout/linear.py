@@ -64,16 +64,16 @@ class SparseLinear(WithLayout):
             whole(_OP, "in_features", in_features),
             whole(_OP, "out_features", out_features),
         )
-        where = torch.empty(0, device=device, dtype=dtype)
-        drawn_on = torch.device("cpu") if where.is_meta else where.device  # a meta weight has no largest one
-        weight = torch.rand(out_features, in_features, device=drawn_on, dtype=where.dtype)
-        chosen = layouts.chosen(_OP, layout, weight, options)
-        if (chosen.rows, chosen.cols) != (out_features, in_features):
-            got = f"one of [{chosen.rows}, {chosen.cols}]"
+        like = torch.empty(0, device=device, dtype=dtype)
+        drawn_on = torch.device("cpu") if like.is_meta else like.device  # a meta weight has no largest one
+        weight = torch.rand(out_features, in_features, device=drawn_on, dtype=like.dtype)
+        layout_of_weight = layouts.chosen(_OP, layout, weight, options)
+        if (layout_of_weight.rows, layout_of_weight.cols) != (out_features, in_features):
+            got = f"one of [{layout_of_weight.rows}, {layout_of_weight.cols}]"
             raise Error(_OP, f"a layout of [{out_features}, {in_features}]", got, "make it with that shape")
-        values = chosen.pack(weight)
-        chosen.require_consistent(_OP, values)
-        self._hold(chosen, values.to(where.device), where.new_empty(out_features) if bias else None)
+        values = layout_of_weight.pack(weight)
+        layout_of_weight.require_consistent(_OP, values)
+        self._hold(layout_of_weight, values.to(like.device), like.new_empty(out_features) if bias else None)
         self.activation = activation
         self.reset_parameters()
 
@@ -158,7 +158,7 @@ class SparseLinear(WithLayout):
         return with_activation(dense, self)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule."""
+        """Returns the data that rebuild the layer without its values; see SparseModule."""
         fused: dict[str, Any] = {} if self.activation is None else {"activation": self.activation}
         return {"values": {**self._template.describe(), **fused}}
 
@@ -188,11 +188,14 @@ class SparseLinear(WithLayout):
             layer = cls.holding(index, values, own_bias)
         else:
             matrix = strided(weight.detach())
-            chosen = layouts.chosen(_OP, layout, matrix, options)
-            if (chosen.rows, chosen.cols) != tuple(matrix.shape):
-                got, expected = f"one of [{chosen.rows}, {chosen.cols}]", list(matrix.shape)
+            layout_of_weight = layouts.chosen(_OP, layout, matrix, options)
+            if (layout_of_weight.rows, layout_of_weight.cols) != tuple(matrix.shape):
+                got, expected = (
+                    f"one of [{layout_of_weight.rows}, {layout_of_weight.cols}]",
+                    list(matrix.shape),
+                )
                 raise Error(_OP, f"a layout of {expected}", got, "make it with that shape")
-            layer = cls.holding(chosen, chosen.pack(matrix), own_bias)
+            layer = cls.holding(layout_of_weight, layout_of_weight.pack(matrix), own_bias)
         layer.activation = activation
         layer.values.requires_grad_("dw" in layer.layout.directions and trains(weight))
         if bias is not None:

@@ -1,4 +1,4 @@
-"""LayoutWeight: how the rooms above nn see the weight of a SparseLinear."""
+"""LayoutWeight: the SparseWeight of a SparseLinear."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..held.sparse_weight import SparseWeight
 
 
 class LayoutWeight(SparseWeight):
-    """A weight in a layout of ``sparseloom.layouts``, of which the owner has ``layout``, the index. What
-    SparseWeight says of blocks is not there."""
+    """A weight in a layout of ``sparseloom.layouts``; its index is the owner's ``layout``. It does not have
+    the properties of SparseWeight that describe blocks."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,9 +68,9 @@ class LayoutWeight(SparseWeight):
         return packed
 
     def stored_as(self) -> dict[str, Any]:
-        """Returns what a file of ``save`` says of the weight beside its tensors."""
-        told: dict[str, Any] = self.owner.layout.describe()
-        return told
+        """Returns the metadata that ``save`` writes for the weight."""
+        description: dict[str, Any] = self.owner.layout.describe()
+        return description
 
     def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
         """Raises Error unless the entries under ``prefix`` are values and an index of this layout that agree.

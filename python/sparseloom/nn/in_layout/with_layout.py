@@ -1,4 +1,4 @@
-"""WithLayout: what every layer whose weight lies in a layout of sparseloom.layouts has in common."""
+"""WithLayout: the base class of layers whose weight lies in a layout of sparseloom.layouts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .weight import LayoutWeight
 
 
 def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
-    """Returns what changes when a tensor is exchanged or written."""
-    return [(id(each), 0 if each.is_inference() else each._version) for each in index.values()]
+    """Returns a key that changes when a tensor is replaced or written."""
+    return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in index.values()]
 
 
-def _same(part: Tensor, own: Tensor | None) -> bool:
-    return own is not None and torch.equal(part, own)
+def _same(part: Tensor, current: Tensor | None) -> bool:
+    return current is not None and torch.equal(part, current)
 
 
 class WithLayout(Parametrizable):
@@ -42,14 +42,14 @@ class WithLayout(Parametrizable):
     strict: bool = False
     #: The buffers that are made from the index and not saved.
     derived: tuple[str, ...] = ()
-    #: The layout that was asked for last, with the buffers that it is of and their versions.
+    #: The layout that was returned last, with its buffers and their versions.
     _last: tuple[Layout, list[tuple[str, Tensor, int]]] | None = None
     _template: Layout
     _parts: tuple[str, ...]
-    _derived_of: list[tuple[int, int]]  # the index that was derived from, and its versions
+    _derived_of: list[tuple[int, int]]  # the key of the index from which the derived buffers were made
 
     def _hold(self, layout: Layout, values: Tensor, bias: Tensor | None) -> None:
-        """Makes these the layer's own, on the device of ``values``; they are not copied."""
+        """Registers these tensors, on the device of ``values``, without a copy."""
         self.out_features, self.in_features = layout.rows, layout.cols
         self._template = layout.with_tensors({})
         self._parts = tuple(layout.tensors())
@@ -66,25 +66,25 @@ class WithLayout(Parametrizable):
     def layout(self) -> Layout:
         """The layout with the module's own index, wherever that is now, and with its ``strict``."""
         if torch.compiler.is_compiling():
-            made = self._layout()
-            made.strict = self.strict
-            return made
+            layout = self._layout()
+            layout.strict = self.strict
+            return layout
         if self._last is not None:
-            made, parts = self._last
+            layout, parts = self._last
             buffers = self._buffers
             for name, part, version in parts:
                 if buffers[name] is not part or part._version != version:
                     break
             else:
-                made.strict = self.strict
-                return made
-        made = self._layout()
-        made.strict = self.strict
-        index = made.tensors()
-        own = not transformed() and all(type(each) is Tensor for each in index.values())
-        if own and not any(each.is_inference() for each in index.values()):
-            self._last = made, [(name, each, each._version) for name, each in index.items()]
-        return made
+                layout.strict = self.strict
+                return layout
+        layout = self._layout()
+        layout.strict = self.strict
+        index = layout.tensors()
+        cacheable = not transformed() and all(type(tensor) is Tensor for tensor in index.values())
+        if cacheable and not any(tensor.is_inference() for tensor in index.values()):
+            self._last = layout, [(name, tensor, tensor._version) for name, tensor in index.items()]
+        return layout
 
     def _layout(self) -> Layout:
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
@@ -92,9 +92,9 @@ class WithLayout(Parametrizable):
             return self._template.with_tensors(index)
         if not torch.compiler.is_compiling() and self._derived_of != _states(index):
             return self._template.with_tensors(index)  # the index was written since: compiled code cannot see
-        kept: Any = {name: self._buffers[name] for name in self._template.derived_names}
+        derived: Any = {name: self._buffers[name] for name in self._template.derived_names}
         return self._template.with_tensors(
-            index, {name: each for name, each in kept.items() if each is not None}
+            index, {name: tensor for name, tensor in derived.items() if tensor is not None}
         )
 
     @property
@@ -104,8 +104,8 @@ class WithLayout(Parametrizable):
         return self.values.numel() / size if size else 0.0
 
     def refresh_(self) -> None:
-        """Makes anew what is derived from the index. The layer does so itself when it is moved or loaded.
-        After a write to the index eager calls do without; compiled code does not see it."""
+        """Recomputes the buffers that are derived from the index. The layer does so itself when it is moved
+        or loaded. After a write to the index, eager calls ignore them; compiled code does not notice."""
         self._derive()
 
     def _derive(self) -> None:
@@ -113,9 +113,9 @@ class WithLayout(Parametrizable):
         if not self._template.derived_names:
             return
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
-        made = self._template.with_tensors(index).derived()
+        derived = self._template.with_tensors(index).derived()
         for name in self._template.derived_names:
-            self._buffers[name] = made.get(name)
+            self._buffers[name] = derived.get(name)
         self._derived_of = _states(index)
 
     def _apply(self, fn: Any, recurse: bool = True) -> WithLayout:
@@ -152,9 +152,9 @@ class WithLayout(Parametrizable):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied)."""
-        like = {"device": self.values.device, "dtype": self.values.dtype}
+        options = {"device": self.values.device, "dtype": self.values.dtype}
         with torch.no_grad():
-            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
+            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **options)
             dense.weight.copy_(self.layout.to_dense(self.values))
             if self.bias is not None:
                 dense.bias.copy_(self.bias)
@@ -162,7 +162,7 @@ class WithLayout(Parametrizable):
         return dense.train(self.training)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values: see ``Layout.describe``."""
+        """Returns the data that rebuild the layer without its values: see ``Layout.describe``."""
         return {"values": self._template.describe()}
 
     def plan(
@@ -177,22 +177,24 @@ class WithLayout(Parametrizable):
         forward, dx or dw; ``residual`` says that forward is called with one. Raises Error for another
         direction, for a ``device`` that is not the layer's, and where ``strict`` forbids what would run."""
         if device is not None and torch.device(device).type != self.values.device.type:
-            own = self.values.device
-            raise Error("plan", f"the layer's own device, {own}", str(device), "move the layer there")
+            device_of_values = self.values.device
+            raise Error(
+                "plan", f"the layer's own device, {device_of_values}", str(device), "move the layer there"
+            )
         if direction not in ("forward", "dx", "dw"):
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
         forward = direction == "forward"
-        how = whole("plan", "tokens", tokens), direction, dtype or self.values.dtype
+        call = whole("plan", "tokens", tokens), direction, dtype or self.values.dtype
         layout: Any = self.layout
         fused = (self.activation, residual) if forward and layout.fuses else ()
-        return layout.plan(*how, forward and self.bias is not None, *fused)  # type: ignore[no-any-return]
+        return layout.plan(*call, forward and self.bias is not None, *fused)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        told = {"layout": self._template.name, **self._template.options()}
+        settings = {"layout": self._template.name, **self._template.options()}
         parts = [
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         ]
-        parts += [f"{key}={value}" for key, value in told.items()]
+        parts += [f"{key}={value}" for key, value in settings.items()]
         return ", ".join([*parts, f"density={self.density:.4g}"])
 
     def _save_to_state_dict(self, *arguments: Any, **named: Any) -> None:
@@ -200,12 +202,12 @@ class WithLayout(Parametrizable):
         super()._save_to_state_dict(*arguments, **named)
 
     def _follow(self, state_dict: Mapping[str, Any], prefix: str) -> None:
-        """Moves what optimizers keep of the values to the places that the entries give them."""
+        """Moves the optimizer state of the values to the places of the loaded index."""
         parts = {name: state_dict[prefix + name].to(self.values.device) for name in self._parts}
-        own: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
+        current: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         followed = moments.holding(self) or self.values.grad is not None
-        if followed and not all(_same(parts[name], own[name]) for name in parts):
-            old, new = (self._template.with_tensors(each) for each in (own, parts))
+        if followed and not all(_same(parts[name], current[name]) for name in parts):
+            old, new = (self._template.with_tensors(tensors) for tensors in (current, parts))
             shapes = self.values.shape, state_dict[prefix + "values"].shape
             moments.follow(self, lambda: moments.Way.of_layouts(old, new, *shapes))
 
@@ -221,8 +223,8 @@ class WithLayout(Parametrizable):
             self.sparse_weights()["values"].require_readable(state_dict, prefix, computed)
             self._follow(state_dict, prefix)
             for name in names:
-                own, read = getattr(self, name), state_dict[prefix + name]
-                if own.shape != read.shape:
-                    own.data, own.grad = own.new_empty(read.shape), None
+                current, entry = getattr(self, name), state_dict[prefix + name]
+                if current.shape != entry.shape:
+                    current.data, current.grad = current.new_empty(entry.shape), None
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
         self._derive()

@@ -1,1 +1,1 @@
-"""Dense weights under a mask, for methods that choose while training."""
+"""Dense weights under a mask, for methods that choose blocks during training."""

@@ -1,4 +1,4 @@
-"""Layers of the single elements that a mask keeps."""
+"""Makes layers that store the single elements kept by a mask."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def layer_of(
     of them.
     """
     by_mask = not options
-    made = layout.from_mask(dense, mask.to(dense.device)) if by_mask else layout.from_dense(dense, **options)
-    values = made.pack(dense)
-    if not torch.equal(made.to_dense(values), dense):
+    stored = (
+        layout.from_mask(dense, mask.to(dense.device)) if by_mask else layout.from_dense(dense, **options)
+    )
+    values = stored.pack(dense)
+    if not torch.equal(stored.to_dense(values), dense):
         got = f"{int(mask.count_nonzero())} of {list(mask.shape)}"
         raise Error("pack", f"elements that {layout.name} can store", got, "select them as the layout does")
     return (
-        Semi24Linear.holding(made, values)
-        if isinstance(made, Semi24Layout)
-        else SparseLinear.holding(made, values)
+        Semi24Linear.holding(stored, values)
+        if isinstance(stored, Semi24Layout)
+        else SparseLinear.holding(stored, values)
     )

@@ -23,7 +23,7 @@ from ..held.places import Places
 from ..in_layout.dense_entries import packed_layer
 from ..linear import BlockSparseLinear
 from .elements import layer_of
-from .product import How, Kept, factored, product
+from .product import KeptBlocks, ProductOptions, factored, product
 
 if TYPE_CHECKING:
     from ...sparsify.gates import Gate
@@ -38,8 +38,8 @@ class MaskedLinear(WithOptions):
     for methods whose pruned blocks may return.
 
     The factors are the bool buffer ``mask`` [block rows, block columns], or what ``gate`` makes of the weight
-    in each call; ``mask`` then tells the blocks of the last one. Forward and dX multiply with the blocks
-    where the plan expects that to be faster, else with the dense W * factors. ``pack`` gives the sparse
+    in each call; ``mask`` then holds the blocks of the last call. Forward and dX multiply with the blocks
+    where the plan expects that to be faster, else with the dense W * factors. ``pack`` returns the sparse
     layer, ``pack_elements`` that of single elements.
 
     Args:
@@ -48,16 +48,15 @@ class MaskedLinear(WithOptions):
             of single elements, whose products are dense ones in training.
         mask: which blocks are kept; None for all.
         gate: a ``sparsify.gates.Gate``.
-        share, decay: what the pruned part of the weight gets as its gradient: ``share`` of dY^T X, and
-            ``decay`` times the weight itself.
-        layout: what ``pack_elements`` stores single elements in: a class of ``sparseloom.layouts``.
-        options: what its ``from_dense`` asks for beside the weight, such as n and m.
+        share, decay: the gradient of the pruned part of the weight: ``share`` times dY^T X, plus ``decay``
+            times the weight itself.
+        layout: the class of ``sparseloom.layouts`` in which ``pack_elements`` stores single elements.
+        options: further arguments of its ``from_dense``, such as n and m.
 
-    ``multiply = "blocks"`` or ``"dense"`` decides on all products in the plan's place ("auto"): results then
-    do not depend, by their rounding, on the speeds that a process measured. With "dense", neither share nor
-    decay, and a gate that is on the device (or none), the host reads no mask: torch.compile traces the layer,
-    and CUDA graphs that hold it see the next mask. ``strict`` and ``dense_copy`` are what those of the packed
-    layer become.
+    ``multiply = "blocks"`` or ``"dense"`` chooses all products instead of the plan ("auto"): rounding then
+    does not depend on the speeds that a process measured. With "dense", neither share nor decay, and a gate
+    that is on the device (or none), the host reads no mask: torch.compile traces the layer, and CUDA graphs
+    that hold it see the next mask. ``strict`` and ``dense_copy`` are handed on to the packed layer.
     """
 
     mask: Tensor
@@ -66,7 +65,7 @@ class MaskedLinear(WithOptions):
     layout: type[Layout]
     multiply: str
     weight: nn.Parameter
-    #: Whose mask an average of the weights takes; see nn.places.
+    #: Links averages of the weights to this layer, whose mask they take; see nn.held.places.
     _places: Places | None = None
     _factors: Tensor | None = None
     strict: bool = False
@@ -105,7 +104,7 @@ class MaskedLinear(WithOptions):
         self.register_buffer("mask", self._checked(mask).to(self.weight.device))
         self.gate = gate
         self.multiply = "auto"
-        self._kept: Kept | None = None
+        self._kept: KeptBlocks | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
@@ -116,31 +115,31 @@ class MaskedLinear(WithOptions):
         if self.mask.device != x.device:
             require_one_device("linear", {"x": x, "mask": self.mask})
         leaves_host_out = self.gate is None or self.gate.on_device
-        plain = not self.share and not self.decay
-        # torch.func wants every derivative, and torch.jit.trace records neither plans nor Functions.
+        no_pruned_gradient = not self.share and not self.decay
+        # torch.func needs every derivative, and torch.jit.trace records neither plans nor Functions.
         watched = transformed() or torch._C._get_tracing_state() is not None
-        if watched and not plain and not torch.compiler.is_compiling():
+        if watched and not no_pruned_gradient and not torch.compiler.is_compiling():
             got = "a gradient for the pruned part, which no function has"
             raise Error(_OP, "share=0 and decay=0 under torch.func and torch.jit", got, "call backward()")
         watched = watched or torch.compiler.is_exporting()  # a program reads no mask on the host
-        if plain and (watched or (self.multiply == "dense" and leaves_host_out)):
+        if no_pruned_gradient and (watched or (self.multiply == "dense" and leaves_host_out)):
             x, weight, bias = self._cast(x, self._masked(self._gates()))
             return F.linear(x, weight, bias)
         return self._planned(x)
 
-    # The mask is read on the host, and the plan asked in Python: both are no graph.
+    # It reads the mask on the host and asks for the plan in Python: Dynamo can trace neither.
     @_disable_dynamo
     def _planned(self, x: Tensor) -> Tensor:
         gates = self._gates()
-        kept = self._blocks()
+        blocks = self._blocks()
         x, weight, bias = self._cast(x, self.weight)
-        how = How(kept, self.share, self.decay, self.multiply)
-        y = product(x.reshape(-1, self.in_features), weight, gates, bias, how)
+        options = ProductOptions(blocks, self.share, self.decay, self.multiply)
+        y = product(x.reshape(-1, self.in_features), weight, gates, bias, options)
         return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
 
     def _settle(self) -> None:
-        """Takes the factors of the layer that this one is an average of, if something has averaged its weight
-        since the last call: averaged scores would choose other blocks, and as many as another budget buys."""
+        """If this layer is an average whose weight was written since the last call, takes the factors of the
+        layer that it follows: averaged scores and budgets would choose other blocks."""
         places = self._places
         if places is None or places.source is None or not places.written():
             return
@@ -158,7 +157,7 @@ class MaskedLinear(WithOptions):
 
     @torch.no_grad()
     def factors(self) -> Tensor:
-        """Returns what evaluation multiplies the blocks with: the mask, or what the gate makes of the weight
+        """Returns the factors of the blocks in evaluation: the mask, or what the gate makes of the weight
         [block rows, block columns]."""
         gates, mask = self._final()
         return mask if gates is None else gates
@@ -174,7 +173,7 @@ class MaskedLinear(WithOptions):
         return gates
 
     def _masked(self, gates: Tensor | None) -> Tensor:
-        """Returns W * factors, differentiable. What a mask prunes may hold anything, NaN included."""
+        """Returns W * factors, differentiable. Pruned elements may hold anything, NaN included."""
         shape = (self.out_features, self.in_features)
         if gates is None:
             return self.weight.masked_fill(~expanded(self.mask, self.block, shape), 0)
@@ -193,13 +192,13 @@ class MaskedLinear(WithOptions):
 
     @property
     def pattern(self) -> Pattern:
-        """Which blocks are kept now. Raises Error for single elements, of which ``mask`` tells."""
+        """The blocks that are kept now. Raises Error for single elements: see ``mask``."""
         if self.block == (1, 1):
             raise Error(_OP, "blocks, which have a pattern", "single elements", "read its mask")
         return Pattern(self.out_features, self.in_features, self.block, self._blocks().mask)
 
     def set_mask_(self, mask: Tensor | Pattern) -> None:
-        """Makes ``mask`` the kept blocks, in place. Raises Error for another shape, and beside a gate."""
+        """Sets the mask in place. Raises Error for another shape, and for a layer with a gate."""
         if self.gate is not None:
             raise Error(
                 _OP, "a layer without a gate", type(self.gate).__name__, "its gate chooses the blocks"
@@ -252,19 +251,19 @@ class MaskedLinear(WithOptions):
         return dense.train(self.training)
 
     def stored_as(self) -> dict[str, Any]:
-        """Returns what a file of ``save`` says of the layer beside its tensors; "gate" is the class of its
-        gate, which no file can make."""
-        told = {"layout": "masked", "in_features": self.in_features, "out_features": self.out_features}
+        """Returns the metadata that ``save`` writes for the layer; "gate" is the class of its gate, which a
+        file cannot rebuild."""
+        description = {"layout": "masked", "in_features": self.in_features, "out_features": self.out_features}
         elements = {"elements": self.layout.name, **self.options} if self.block == (1, 1) else {}
         gate = {} if self.gate is None else {"gate": type(self.gate).__name__}
-        return {**told, "block": list(self.block), **elements, **gate}
+        return {**description, "block": list(self.block), **elements, **gate}
 
     def masked(self, like_weight: Tensor) -> Tensor:
         """Returns a tensor of the weight's shape, such as its gradient, zero where evaluation prunes."""
-        return factored(like_weight.detach(), None, Kept(self._final()[1], self.block))
+        return factored(like_weight.detach(), None, KeptBlocks(self._final()[1], self.block))
 
     def _final(self) -> tuple[Tensor | None, Tensor]:
-        """Returns the factors of evaluation, None without a gate, and the mask that they leave."""
+        """Returns the factors of evaluation (None without a gate) and the mask of those that are not zero."""
         self._settle()
         if self.gate is None:
             return None, self._blocks().mask
@@ -277,18 +276,22 @@ class MaskedLinear(WithOptions):
         return gates, gates != 0
 
     def _dense(self, gates: Tensor | None, mask: Tensor) -> Tensor:
-        return factored(self.weight.detach(), gates, Kept(mask, self.block))
+        return factored(self.weight.detach(), gates, KeptBlocks(mask, self.block))
 
-    def _blocks(self) -> Kept:
-        """Returns the index of the mask, made anew only when the mask is another one."""
+    def _blocks(self) -> KeptBlocks:
+        """Returns the index of the mask; it is made anew only after the mask has changed."""
         self._settle()
         mask, shape = self.mask, (self.out_features, self.in_features)
         if self.block == (1, 1):
-            return Kept.of(mask, shape, self.block, mask.device)
-        kept, host = self._kept, mask.to("cpu")
-        if kept is None or kept.where().packed.device != mask.device or not torch.equal(kept.mask, host):
-            kept = self._kept = Kept.of(host, shape, self.block, mask.device)
-        return kept
+            return KeptBlocks.of(mask, shape, self.block, mask.device)
+        blocks, host = self._kept, mask.to("cpu")
+        if (
+            blocks is None
+            or blocks.where().packed.device != mask.device
+            or not torch.equal(blocks.mask, host)
+        ):
+            blocks = self._kept = KeptBlocks.of(host, shape, self.block, mask.device)
+        return blocks
 
     def _checked(self, mask: Tensor | Pattern) -> Tensor:
         rows, cols = self.out_features, self.in_features
@@ -304,7 +307,7 @@ class MaskedLinear(WithOptions):
         return mask.detach().clone()
 
     def __dir__(self) -> list[str]:
-        """Leaves out what raises: torch.jit.trace asks for every attribute."""
+        """Leaves out ``pattern`` where it raises: torch.jit.trace reads every attribute."""
         return [name for name in super().__dir__() if name != "pattern" or self.block != (1, 1)]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MaskedLinear:
@@ -313,8 +316,8 @@ class MaskedLinear(WithOptions):
         return self
 
     def train(self, mode: bool = True) -> MaskedLinear:
-        """Does what nn.Module.train does. An average of the weights has its layer's mask then, also in
-        compiled code."""
+        """Does what nn.Module.train does. An average of the weights takes its layer's mask here, so that
+        compiled code has it, too."""
         self._settle()
         return super().train(mode)
 
@@ -335,17 +338,17 @@ class MaskedLinear(WithOptions):
 
     def extra_repr(self) -> str:
         bm, bn = self.block
-        kept = f"density={float(self.mask.float().mean()):.4g}" if not self.mask.is_meta else "density=?"
+        density = f"density={float(self.mask.float().mean()):.4g}" if not self.mask.is_meta else "density=?"
         sizes = (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         )
-        return f"{sizes}, block={bm}x{bn}, {kept}"
+        return f"{sizes}, block={bm}x{bn}, {density}"
 
 
 def masked_layers(model: nn.Module) -> dict[MaskedLinear, list[str]]:
     """Returns the masked layers of a model, each with all its names."""
-    found: dict[MaskedLinear, list[str]] = {}
+    layers: dict[MaskedLinear, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, MaskedLinear):
-            found.setdefault(module, []).append(name)
-    return found
+            layers.setdefault(module, []).append(name)
+    return layers

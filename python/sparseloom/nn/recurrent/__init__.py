@@ -1,1 +1,1 @@
-"""LSTM, GRU, and the wide and sparse cell."""
+"""LSTM, GRU, and the small-world LSTM."""

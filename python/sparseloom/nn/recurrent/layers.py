@@ -25,13 +25,13 @@ from ..linears import in_blocks
 from .weights import GatePattern, beside_of, made_of, names_of, side_by_side, weight_of
 
 Self = TypeVar("Self", bound="BlockSparseRNN")
-#: Steps of a sequence from which side-by-side gates save more than they cost on a GPU: two copies of the
-#: weight's values and one of their gradient, beside a product in each step that reads x once for four.
+#: The number of steps from which interleaved gates pay on a GPU. They cost two copies of the weight's values
+#: and one of their gradient; each step's product then reads x once for all four gates.
 _STEPS_BESIDE = 8
 
 
 class BlockSparseRNN(WithOptions, NotForOnnx):
-    """What BlockSparseLSTM and BlockSparseGRU share.
+    """The base class of BlockSparseLSTM and BlockSparseGRU.
 
     Each weight of torch's layer is a child, with its bias: ``ih_l0``, ``hh_l0``, ``hr_l0`` (the projection),
     ``ih_l0_reverse`` and so on; BlockSparseLinear where it is sparse, else nn.Linear. A child holds all
@@ -75,23 +75,23 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         if input_density is None and input_pattern is None:
             # a pattern of the recurrent weights has another shape than those of the inputs may have
             input_density = 1.0 if density is None else density
-        how: dict[str, Any] = {"device": device, "dtype": dtype}
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
         for name in self._names():
             if name.startswith("hr"):
-                self.add_module(name, nn.Linear(hidden_size, proj_size, bias=False, **how))
+                self.add_module(name, nn.Linear(hidden_size, proj_size, bias=False, **options))
                 continue
-            chosen = (
+            choice = (
                 (density, block, pattern) if name.startswith("hh") else (input_density, block, input_pattern)
             )
             shape = hidden_size, self._inputs(name)
-            self.add_module(name, made_of(op, shape, self.gates, *chosen, generator, bias=bias, **how))
+            self.add_module(name, made_of(op, shape, self.gates, *choice, generator, bias=bias, **options))
 
     def _options(
         self, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
         dropout: float, bidirectional: bool, proj_size: int,
     ) -> None:  # fmt: skip
-        """Sets what torch's layer has under the same names, after it has checked them."""
-        more = {"proj_size": proj_size} if proj_size else {}
+        """Lets torch's layer check the arguments, then sets attributes of the same names."""
+        projection = {"proj_size": proj_size} if proj_size else {}
         try:
             self.torchs(
                 input_size,
@@ -102,7 +102,7 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
                 dropout,
                 bidirectional,
                 device="meta",
-                **more,
+                **projection,
             )
         except (ValueError, TypeError) as error:
             name = self.torchs.__name__
@@ -114,23 +114,23 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
 
     @classmethod
     def holding(cls: type[Self], dense: nn.LSTM | nn.GRU, layers: dict[str, Any]) -> Self:
-        """Returns the layer that takes torch's place. ``layers`` are those of its weights that are sparse, by
-        names such as weight_hh_l0, with their biases; the others stay the same Parameters."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._options(
+        """Returns a layer that replaces ``dense``. ``layers``: the sparse layers, with their biases, by names
+        of its weights such as weight_hh_l0; the other weights stay the same Parameters."""
+        module = cls.__new__(cls)
+        nn.Module.__init__(module)
+        module._options(
             dense.input_size, dense.hidden_size, dense.num_layers, dense.bias, dense.batch_first,
             dense.dropout, dense.bidirectional, dense.proj_size,
         )  # fmt: skip
-        for name in made._names():
+        for name in module._names():
             layer = layers.get(f"weight_{name}")
             if layer is None:
                 weight = dense.get_parameter(f"weight_{name}")
                 layer = nn.Linear(weight.shape[1], weight.shape[0], False, device="meta")
                 layer.weight = weight
                 layer.register_parameter("bias", dense._parameters.get(f"bias_{name}"))
-            made.add_module(name, layer)
-        return made.train(dense.training)
+            module.add_module(name, layer)
+        return module.train(dense.training)
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
         """Takes the arguments and returns the results of torch's layer, with the same shapes.
@@ -184,8 +184,10 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         for layer in range(self.num_layers):
             outputs = []
             for end in ends:
-                of = tuple(state[len(finals)] for state in states)
-                y, *final = self._sequence(f"l{layer}{end}", x, of, Walk(sizes, batch, bool(end), x.shape[0]))
+                initial = tuple(state[len(finals)] for state in states)
+                y, *final = self._sequence(
+                    f"l{layer}{end}", x, initial, Walk(sizes, batch, bool(end), x.shape[0])
+                )
                 outputs.append(y)
                 finals.append(tuple(final))
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -204,20 +206,20 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         walk: Walk,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         h0, *cells = (state.to(gx.dtype) for state in states)
-        if recurrent._forward_hooks:  # report and others see one step of what is never called
+        if recurrent._forward_hooks:  # the module itself is never called: its hooks see one step here
             recurrent(h0)
         weight, bias = weight_of(recurrent, gx.dtype)
-        beside = self._beside(recurrent, gx, walk)
-        if beside is not None:
-            weight, side = beside, beside.side
+        packed_gates = self._beside(recurrent, gx, walk)
+        if packed_gates is not None:
+            weight, side = packed_gates, packed_gates.side
             gx = side_by_side(gx, self.gates, side)
             bias = None if bias is None else side_by_side(bias, self.gates, side)
-        narrow = None if projection is None else weight_of(projection, gx.dtype)[0]
-        return sequence(gx, h0, cells[0] if cells else None, weight, bias, narrow, walk)
+        projection_weight = None if projection is None else weight_of(projection, gx.dtype)[0]
+        return sequence(gx, h0, cells[0] if cells else None, weight, bias, projection_weight, walk)
 
     def _beside(self, recurrent: nn.Module, gx: Tensor, walk: Walk) -> Weight | None:
-        """Returns the recurrent weight with its gates side by side, where its products read less for it than
-        the copies of a sequence cost: on a GPU, from some steps on. A compiler would trace the search."""
+        """Returns the recurrent weight with its gates interleaved, if its products save more than the copies
+        cost: on a GPU, from _STEPS_BESIDE steps on. Not while compiling, which would trace the search."""
         worth = gx.is_cuda and len(walk.sizes) >= _STEPS_BESIDE and not torch.compiler.is_compiling()
         worth = worth and not transformed()
         return beside_of(recurrent, self.gates, gx.dtype) if worth and self.gates == 4 else None
@@ -229,17 +231,17 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         widths = [self.proj_size or self.hidden_size] + [self.hidden_size] * (self.torchs is nn.LSTM)
         if hx is None:
             return tuple(x.new_zeros((count, batch, width)) for width in widths)
-        given = hx if isinstance(hx, (tuple, list)) else (hx,)
+        states = hx if isinstance(hx, (tuple, list)) else (hx,)
         shapes = [(count, batch, width) if batched else (count, width) for width in widths]
-        fits = len(given) == len(shapes) and all(isinstance(each, Tensor) for each in given)
-        if not fits or [tuple(each.shape) for each in given] != shapes:
+        fits = len(states) == len(shapes) and all(isinstance(state, Tensor) for state in states)
+        if not fits or [tuple(state.shape) for state in states] != shapes:
             got = ", ".join(
-                str(list(each.shape)) if isinstance(each, Tensor) else repr(each) for each in given
+                str(list(state.shape)) if isinstance(state, Tensor) else repr(state) for state in states
             )
             names = "h0 and c0" if len(shapes) > 1 else "h0"
             expected = f"{names} of shape {', '.join(str(list(shape)) for shape in shapes)}"
             raise Error(self._op, expected, got, "pass the state of a call with as many sequences, or none")
-        return tuple(given) if batched else tuple(each.unsqueeze(1) for each in given)
+        return tuple(states) if batched else tuple(state.unsqueeze(1) for state in states)
 
     @property
     def _op(self) -> str:
@@ -262,21 +264,21 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
     def plan(self, batch: int, steps: int = 1, direction: str = "forward") -> dict[str, dict[str, Any]]:
         """Returns what would run for each sparse weight: {name of the child: its ``plan``}. Recurrent weights
         multiply ``batch`` rows in each step, all others, and every dw, those of all steps at once."""
-        found = {}
+        plans = {}
         for name in self._names():
             child = self._child(name)
             if in_blocks(child):
-                each = not name.startswith("ih") and direction != "dw"
+                per_step = not name.startswith("ih") and direction != "dw"
                 added = name.startswith("hh") and direction == "forward" and self.gates == 4
-                found[name] = child.plan(batch if each else batch * steps, direction, residual=added)
-        return found
+                plans[name] = child.plan(batch if per_step else batch * steps, direction, residual=added)
+        return plans
 
     def to_dense(self) -> nn.Module:
         """Returns torch's layer with the same values in their places and zero elsewhere (copied)."""
-        more = {"proj_size": self.proj_size} if self.proj_size else {}
+        options = {"proj_size": self.proj_size} if self.proj_size else {}
         dense = self.torchs(
             self.input_size, self.hidden_size, self.num_layers, self.bias, self.batch_first, self.dropout,
-            self.bidirectional, device="meta", **more,
+            self.bidirectional, device="meta", **options,
         )  # fmt: skip
         for name in self._names():
             child: Any = self._child(name)
@@ -292,7 +294,7 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         return held(self, {name: (f"weight_{name}", name) for name in self._names()})
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the sparse weights again; see SparseModule."""
+        """Returns the data that rebuild the sparse weights; see SparseModule."""
         return held_descriptions(self, self._names())
 
     def flatten_parameters(self) -> None:
@@ -314,16 +316,16 @@ class BlockSparseLSTM(BlockSparseRNN):
 
     Args:
         input_size .. proj_size, device, dtype: as in nn.LSTM.
-        density, pattern: of the recurrent weights, one of both. A pattern is of one gate, [hidden_size,
-            hidden_size or proj_size], which all gates then have, or of all four below each other; or a
+        density, pattern: one of them, for the recurrent weights. A pattern is that of one gate, [hidden_size,
+            hidden_size or proj_size], which all gates then have; that of all four gates stacked; or a
             function of these two sizes that returns one. With a density, every gate has the same balanced
-            pattern where the block divides hidden_size.
-        input_density, input_pattern: of the input weights, in the same way; without both the density of the
-            recurrent weights, or dense weights beside a pattern. 1 leaves them dense.
-        block: int or (out features, in features) of one block, beside a density.
+            pattern if the block divides hidden_size.
+        input_density, input_pattern: the same for the input weights. Without both, they have the density of
+            the recurrent weights, or are dense if those have a pattern. 1 leaves them dense.
+        block: int or (out features, in features) of one block, with a density.
         generator: CPU torch.Generator for patterns and initial values.
 
-    The state c has float32 between steps where the dtype has 16 bits. Raises Error for sizes that do not fit.
+    The state c is float32 between steps if the dtype has 16 bits. Raises Error for sizes that do not fit.
     """
 
     gates = 4
@@ -338,7 +340,7 @@ class BlockSparseGRU(BlockSparseRNN):
     torchs = nn.GRU
 
 
-def _dense_entries(module: BlockSparseRNN, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _dense_entries(module: BlockSparseRNN, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
     """Renames the entries of torch's layer to those of the layers inside."""
     for name in module._names():
         accept_pruned(tensors, prefix, f"weight_{name}")

@@ -1,4 +1,4 @@
-"""SmallWorldLSTM: an LSTM that is wide and sparse, with several steps inside each step of time."""
+"""SmallWorldLSTM: a wide, sparse LSTM with several matrices inside each time step."""
 
 from __future__ import annotations
 
@@ -86,17 +86,21 @@ class SmallWorldLSTM(WithOptions):
         if steps < 2:
             raise Error(_OP, "2 steps or more", str(steps), "one multiplies with the input, and one adds it")
         self.inputs, self.outputs = (self._share(count) for count in (inputs, outputs))
-        how: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.steps = nn.ModuleList(self._matrix(pattern, step, 1, generator, how) for step in range(steps))
-        self.gates = self._matrix(pattern, steps, 4, generator, how)
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden_size, **how) for _ in range(steps))
-        self.gate_scale = nn.Parameter(torch.ones(4, hidden_size, **how))
-        self.gate_bias = nn.Parameter(torch.zeros(4, hidden_size, **how))
-        self.multiply, self.add = (nn.Linear(input_size, self.inputs, bias=False, **how) for _ in range(2))
-        self.multiply_norm, self.add_norm = (nn.LayerNorm(self.inputs, **how) for _ in range(2))
-        self.embedding = None if tokens is None else nn.Embedding(tokens, input_size, **how)
-        self.gain = None if tokens is None else nn.Parameter(torch.ones((), **how))
-        self.head = None if classes is None else weight_norm(nn.Linear(self.outputs, classes, **how))
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.steps = nn.ModuleList(
+            self._matrix(pattern, step, 1, generator, options) for step in range(steps)
+        )
+        self.gates = self._matrix(pattern, steps, 4, generator, options)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_size, **options) for _ in range(steps))
+        self.gate_scale = nn.Parameter(torch.ones(4, hidden_size, **options))
+        self.gate_bias = nn.Parameter(torch.zeros(4, hidden_size, **options))
+        self.multiply, self.add = (
+            nn.Linear(input_size, self.inputs, bias=False, **options) for _ in range(2)
+        )
+        self.multiply_norm, self.add_norm = (nn.LayerNorm(self.inputs, **options) for _ in range(2))
+        self.embedding = None if tokens is None else nn.Embedding(tokens, input_size, **options)
+        self.gain = None if tokens is None else nn.Parameter(torch.ones((), **options))
+        self.head = None if classes is None else weight_norm(nn.Linear(self.outputs, classes, **options))
         self.reset_parameters(init, generator)
 
     def _share(self, count: int | None) -> int:
@@ -113,17 +117,19 @@ class SmallWorldLSTM(WithOptions):
         step: int,
         gates: int,
         generator: Any,
-        how: dict[str, Any],
+        options: dict[str, Any],
     ) -> nn.Module:
         size = self.hidden_size
         if pattern is None:
-            return nn.Linear(size, gates * size, bias=False, **how)
-        found = pattern(step)
-        if not isinstance(found, Pattern) or (found.rows, found.cols) != (size, size):
-            got = f"{found.rows} x {found.cols}" if isinstance(found, Pattern) else type(found).__name__
+            return nn.Linear(size, gates * size, bias=False, **options)
+        blocks = pattern(step)
+        if not isinstance(blocks, Pattern) or (blocks.rows, blocks.cols) != (size, size):
+            got = f"{blocks.rows} x {blocks.cols}" if isinstance(blocks, Pattern) else type(blocks).__name__
             raise Error(_OP, f"a pattern of {size} x {size} for step {step}", got, "make it of hidden_size")
-        found = found if gates == 1 else stacked(found, gates)
-        return BlockSparseGates(size, gates * size, bias=False, pattern=found, generator=generator, **how)
+        blocks = blocks if gates == 1 else stacked(blocks, gates)
+        return BlockSparseGates(
+            size, gates * size, bias=False, pattern=blocks, generator=generator, **options
+        )
 
     @torch.no_grad()
     def reset_parameters(self, init: str = "normal", generator: torch.Generator | int | None = None) -> None:
@@ -161,22 +167,22 @@ class SmallWorldLSTM(WithOptions):
         factor, summand = self.multiply_norm(self.multiply(x)), self.add_norm(self.add(x))
         h, c = self._state(state, x, factor.dtype)
         products = [self._products(matrix) for matrix in [*self.steps, self.gates]]
-        plain, side = self._single_passes(), 0
-        if plain and isinstance(products[-1], _Of):
-            beside = beside_of(self.gates, 4, self._dtype(self.gate_scale))
-            if beside is not None:
-                products[-1], side = _Of(beside), beside.side
-        norms = self._norms(len(x), side) if plain else None
+        fused, side = self._single_passes(), 0
+        if fused and isinstance(products[-1], _Of):
+            packed_gates = beside_of(self.gates, 4, self._dtype(self.gate_scale))
+            if packed_gates is not None:
+                products[-1], side = _Of(packed_gates), packed_gates.side
+        norms = self._norms(len(x), side) if fused else None
         h = h if norms is None else h.to(norms[0].dtype)
         read, outputs = self.hidden_size // self.outputs, []
-        states, kept = Rows(len(x) + 1), self._kept(h, len(x))
+        states, dropout_masks = Rows(len(x) + 1), self._kept(h, len(x))
         if norms is not None and torch.is_grad_enabled() and not h.requires_grad:
             h = states.at(0, h).copy_(h)
         for step, (each_factor, each_summand) in enumerate(zip(factor, summand, strict=True)):
             if norms is None:
                 z = self._gates_by_torch(h, each_factor, each_summand, products)
             else:
-                z = self._gates(h, each_factor, each_summand, products, norms, kept[step])
+                z = self._gates(h, each_factor, each_summand, products, norms, dropout_masks[step])
             h, c = lstm_cell(z, c, states, step + 1, over=norms is not None)
             outputs.append(h[:, ::read])
         y = torch.stack(outputs)
@@ -184,9 +190,9 @@ class SmallWorldLSTM(WithOptions):
 
     def _gates(
         self, h: Tensor, factor: Tensor, summand: Tensor, products: list[Callable[[Tensor], Tensor]],
-        norms: list[Norm], kept: Tensor | None,
+        norms: list[Norm], dropout_mask: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Returns what reaches the gates' activations, [batch, 4 hidden]."""
+        """Returns the pre-activations of the gates, [batch, 4 hidden]."""
         stride = self.hidden_size // self.inputs
         for step, (product, norm) in enumerate(zip(products, norms, strict=True)):
             z = product(h)
@@ -198,26 +204,26 @@ class SmallWorldLSTM(WithOptions):
                 h = norm(z)
             else:
                 scale = 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
-                h = norm(z, kept, Reach(1, 2, True, scale))
+                h = norm(z, dropout_mask, Reach(1, 2, True, scale))
         return h
 
     def _single_passes(self) -> bool:
-        """Returns whether the norms behind the products run as single passes. Torch's operators do it for a
-        compiler, which fuses them itself, under torch.func, and where hooks and replaced modules want to be
+        """Returns whether the norms after the products run as our fused kernels. Torch's operators run for a
+        compiler, which fuses them itself, under torch.func, and where hooks or replaced modules must be
         called."""
         return by_functions() and all(_plain(norm) for norm in self.norms)
 
     def _norms(self, steps: int, side: int) -> list[Norm]:
-        """Returns the norms; ``side``: units of a gate that lie side by side in the last product's result."""
+        """Returns the norms; ``side``: the units of a gate that are adjacent in the last product's result."""
         dtype = self._dtype(self.gate_scale)
-        found = [
+        norms = [
             Norm(norm.weight[None], norm.bias[None], norm.eps, dtype, steps, relu=step > 0)
             for step, norm in enumerate(cast("list[nn.LayerNorm]", list(self.norms)))
         ]
-        return [*found, Norm(self.gate_scale, self.gate_bias, 1e-5, dtype, steps, relu=False, side=side)]
+        return [*norms, Norm(self.gate_scale, self.gate_bias, 1e-5, dtype, steps, relu=False, side=side)]
 
     def _kept(self, h: Tensor, steps: int) -> Sequence[Tensor | None]:
-        """Draws the units u that stay of each step, as ones and zeros."""
+        """Draws the dropout masks of u, ones and zeros, for all steps."""
         if not self.dropout or not self.training:
             return [None] * steps
         return h.new_empty((steps, *h.shape)).bernoulli_(1 - self.dropout).unbind()
@@ -242,16 +248,16 @@ class SmallWorldLSTM(WithOptions):
         return z.flatten(1)
 
     def _reached(self, h: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns h with the units changed that the input reaches."""
+        """Applies ``change`` to the units that the input reaches."""
         stride = self.hidden_size // self.inputs
         if stride == 1:
             return change(h)
         return h.slice_scatter(change(h[:, ::stride]).to(h.dtype), 1, 0, None, stride)
 
     def _products(self, matrix: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Returns what multiplies with a matrix in each step, in the dtype of autocast."""
-        plain = (in_blocks(matrix) or isinstance(matrix, nn.Linear)) and matrix.bias is None
-        if not plain or matrix._forward_hooks or not by_functions():
+        """Returns the function that multiplies with a matrix in each step, in the dtype of autocast."""
+        supported = (in_blocks(matrix) or isinstance(matrix, nn.Linear)) and matrix.bias is None
+        if not supported or matrix._forward_hooks or not by_functions():
             return matrix
         values: Any = matrix.values if in_blocks(matrix) else matrix.weight
         require_one_device(_OP, {"gate_bias": self.gate_bias, "the values of a step": values})
@@ -265,21 +271,25 @@ class SmallWorldLSTM(WithOptions):
         return torch.get_autocast_dtype(kind) if autocast else dtype
 
     def _state(self, state: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        shape, wide = (x.shape[1], self.hidden_size), state_dtype(dtype)
+        shape, state_type = (x.shape[1], self.hidden_size), state_dtype(dtype)
         if state is None:
-            return x.new_zeros(shape, dtype=dtype), x.new_zeros(shape, dtype=wide)
+            return x.new_zeros(shape, dtype=dtype), x.new_zeros(shape, dtype=state_type)
         fits = isinstance(state, (tuple, list)) and len(state) == 2
-        if not fits or any(not isinstance(each, Tensor) or tuple(each.shape) != shape for each in state):
+        if not fits or any(
+            not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape for tensor in state
+        ):
             raise Error(
                 _OP, f"h and c of {list(shape)}", repr(state)[:80], "pass the state of the call before"
             )
-        return state[0], state[1].to(wide)
+        return state[0], state[1].to(state_type)
 
     def to_dense(self) -> SmallWorldLSTM:
         """Returns the same cell with dense matrices: the same values in their places and zero elsewhere
         (copied)."""
         dense = copy.deepcopy(self)
-        dense.steps = nn.ModuleList(each.to_dense() if in_blocks(each) else each for each in dense.steps)
+        dense.steps = nn.ModuleList(
+            matrix.to_dense() if in_blocks(matrix) else matrix for matrix in dense.steps
+        )
         if in_blocks(dense.gates):
             dense.gates = dense.gates.to_dense()
         return dense.train(self.training)
@@ -299,7 +309,7 @@ class _Of:
 
 
 def _plain(norm: nn.Module) -> bool:
-    """Returns whether a norm is nn.LayerNorm's own, with nothing that wants to be called."""
+    """Returns whether a norm is an nn.LayerNorm itself, with weight and bias and without hooks."""
     hooked = norm._forward_hooks or norm._forward_pre_hooks
     return type(norm) is nn.LayerNorm and not hooked and norm.weight is not None and norm.bias is not None
 
@@ -313,8 +323,8 @@ def _normal_(matrix: nn.Module, generator: torch.Generator | None) -> None:
         matrix.values.mul_(math.sqrt(3))
     else:
         weight = cast(Tensor, matrix.weight)
-        drawn = torch.randn(weight.shape, dtype=torch.float32, device="cpu", generator=generator)
-        weight.copy_(drawn / math.sqrt(weight.shape[1]))
+        values = torch.randn(weight.shape, dtype=torch.float32, device="cpu", generator=generator)
+        weight.copy_(values / math.sqrt(weight.shape[1]))
 
 
 def _identity_(matrix: nn.Module, size: int) -> None:

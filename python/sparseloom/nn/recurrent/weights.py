@@ -1,4 +1,4 @@
-"""The weights of a recurrent layer: their names, how they are made, and their way to the loop over steps."""
+"""The weights of a recurrent layer: names them, makes them, and prepares them for the loop over steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...pattern import Block, Pattern, block_shape
 from ..linear import BlockSparseLinear
 from ..linears import in_blocks
 
-#: A pattern, of one gate or of all stacked, or what makes the one of a gate from (out, in features).
+#: A pattern, of one gate or of all gates stacked, or a function of (out, in features) that returns one.
 GatePattern: TypeAlias = Pattern | Callable[[int, int], Pattern] | None
 
 
-#: The index of each weight with its gates side by side, which copies and files of the module leave out.
+#: Weight -> its index with interleaved gates. It is kept here so that copies and files leave it out.
 _BESIDE: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
@@ -29,7 +29,7 @@ class BlockSparseGates(BlockSparseLinear):
     """A weight of a recurrent layer, [gates x hidden, in features]: the matrices of the gates one below the
     other. The recurrent layer multiplies with its values in every step."""
 
-    gives_dense_gradient = False  # its products are made inside a step, where nothing watches
+    gives_dense_gradient = False  # its products run inside a step, where no hook sees them
     _no_eight_bits = "a recurrent layer multiplies with it in every step, and has no 8-bit steps"
 
     def _require_copyable(self, setting: bool | Literal["auto"]) -> None:
@@ -67,53 +67,55 @@ def stacked(pattern: Pattern, gates: int) -> Pattern:
 
 def made_of(
     op: str, shape: tuple[int, int], gates: int, density: float | None, block: Block, pattern: GatePattern,
-    generator: torch.Generator | None, **how: Any,
+    generator: torch.Generator | None, **options: Any,
 ) -> nn.Module:  # fmt: skip
-    """Returns the weight of all gates, each of ``shape``, with a bias where ``how`` says so: a dense one
-    for density 1 without a pattern. Raises Error for a pattern of another size."""
+    """Returns the layer of all gates, each of ``shape``; ``options`` are those of nn.Linear. It is dense for
+    density 1 without a pattern. Raises Error for a pattern of another size."""
     rows, cols = shape
     if pattern is None:
         if density == 1:
-            return nn.Linear(cols, gates * rows, **how)
+            return nn.Linear(cols, gates * rows, **options)
         side = block_shape(op, block)[0]
-        if density is None or rows % side:  # blocks at the seam of two gates belong to both
-            found = patterns.balanced(gates * rows, cols, block, density or 0.0, generator)
+        if density is None or rows % side:  # a block may then span two gates
+            full_pattern = patterns.balanced(gates * rows, cols, block, density or 0.0, generator)
         else:
-            found = stacked(patterns.balanced(rows, cols, block, density, generator), gates)
+            full_pattern = stacked(patterns.balanced(rows, cols, block, density, generator), gates)
     else:
-        found = pattern(rows, cols) if callable(pattern) else pattern
-        if not isinstance(found, Pattern):
+        full_pattern = pattern(rows, cols) if callable(pattern) else pattern
+        if not isinstance(full_pattern, Pattern):
             remedy = "pass pattern.random(rows, cols, block, density), for example"
-            raise Error(op, "a Pattern, or a function of (rows, cols) that returns one", repr(found), remedy)
-        if (found.rows, found.cols) == (rows, cols):
-            found = stacked(found, gates)
-        elif (found.rows, found.cols) != (gates * rows, cols):
+            raise Error(
+                op, "a Pattern, or a function of (rows, cols) that returns one", repr(full_pattern), remedy
+            )
+        if (full_pattern.rows, full_pattern.cols) == (rows, cols):
+            full_pattern = stacked(full_pattern, gates)
+        elif (full_pattern.rows, full_pattern.cols) != (gates * rows, cols):
             expected = f"a pattern of {rows} x {cols}, of one gate, or of {gates * rows} x {cols}"
             remedy = "pass a function of (rows, cols) where layers differ"
-            raise Error(op, expected, f"{found.rows} x {found.cols}", remedy)
-    return BlockSparseGates(cols, gates * rows, pattern=found, generator=generator, **how)
+            raise Error(op, expected, f"{full_pattern.rows} x {full_pattern.cols}", remedy)
+    return BlockSparseGates(cols, gates * rows, pattern=full_pattern, generator=generator, **options)
 
 
 def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> Weight | None:
-    """Returns the weight of gates of one pattern with ``Weight.side`` units of each gate side by side. A
-    block row then has all gates of its units, and reads the inputs once. None for gates without such
-    blocks."""
+    """Returns the weight with interleaved gates, ``Weight.side`` units of each gate at a time. A block row
+    then has all gates of its units, and reads the inputs once. None unless all gates have one pattern and
+    the merged blocks are supported."""
     if not in_blocks(module) or module._digest < 0 or module.capacity is not None:
         return None
     weight, (bm, bn) = weight_of(module, dtype)[0], module.block
     key = module._digest, weight.values.device, gates
-    found = _BESIDE.get(module)
-    if found is None or found[0] != key:
-        found = _BESIDE[module] = key, _index_beside(module, gates)
-    if found[1] is None:
+    cached = _BESIDE.get(module)
+    if cached is None or cached[0] != key:
+        cached = _BESIDE[module] = key, _index_beside(module, gates)
+    if cached[1] is None:
         return None
-    packed, numbers = found[1]
+    packed, numbers = cached[1]
     values = weight.values.unflatten(0, (gates, -1)).transpose(0, 1).reshape(-1, gates * bm, bn)
     return Weight(values, packed, numbers)
 
 
 def side_by_side(x: Tensor, gates: int, side: int) -> Tensor:
-    """Returns [.., gates x units] with ``side`` units of each gate side by side; the matrix of the same."""
+    """Interleaves the gates of x [.., gates x units]: ``side`` units of each gate at a time."""
     return x.unflatten(-1, (gates, -1, side)).transpose(-3, -2).flatten(-3)
 
 
@@ -124,19 +126,19 @@ def _index_beside(module: BlockSparseLinear, gates: int) -> tuple[Tensor, tuple[
     masks = pattern.mask.unflatten(0, (gates, -1))
     if not bool((masks == masks[0]).all()):
         return None
-    one = Pattern(pattern.rows, pattern.cols, (gates * bm, bn), masks[0])
-    index = ops.make_index(*one.index(), one.rows, one.cols, one.block)
+    merged = Pattern(pattern.rows, pattern.cols, (gates * bm, bn), masks[0])
+    index = ops.make_index(*merged.index(), merged.rows, merged.cols, merged.block)
     packed = index.packed.to(module.values.device)
     if packed.is_cuda:
         ops.remember(index, packed)
         ops.trust(index._replace(packed=packed))
-    numbers = index.blocks, index.rows, index.cols, *one.block, index.digest, int(module.strict), bm
+    numbers = index.blocks, index.rows, index.cols, *merged.block, index.digest, int(module.strict), bm
     return packed, numbers
 
 
 def weight_of(module: nn.Module, dtype: torch.dtype) -> tuple[Weight, Tensor | None]:
-    """Returns a child's weight and bias for the loop, in the dtype of the steps. Raises Error for a weight
-    that the loop cannot use as it is."""
+    """Returns a child's weight and bias for the loop over steps, in its dtype. Raises Error for a weight that
+    the loop cannot use."""
     bias: Tensor | None = module.bias  # type: ignore[assignment]
     bias = None if bias is None else bias.to(dtype)
     if not in_blocks(module):

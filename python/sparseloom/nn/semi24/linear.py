@@ -42,7 +42,7 @@ class Semi24Linear(WithCopy, Ordered):
             into the product, except where the call needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         dense_copy: whether calls, and their backward passes, may multiply with a dense copy of the weight:
-            see the attribute. It pays where a call unpacks the weight otherwise: above 16 tokens on the CPU,
+            see the attribute. It pays where a call would unpack the weight: above 16 tokens on the CPU, and
             in fp32 and in dX on a GPU.
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
@@ -65,14 +65,14 @@ class Semi24Linear(WithCopy, Ordered):
         super().__init__()
         in_features = whole(_OP, "in_features", in_features)
         out_features = whole(_OP, "out_features", out_features)
-        where = torch.empty(0, device=device, dtype=dtype)
-        arguments.require_device(where.device, _OP)
-        if where.is_meta:
-            layout = Semi24Layout.anywhere(out_features, in_features, where.device)
-            values = where.new_empty(layout.values_shape)
+        like = torch.empty(0, device=device, dtype=dtype)
+        arguments.require_device(like.device, _OP)
+        if like.is_meta:
+            layout = Semi24Layout.anywhere(out_features, in_features, like.device)
+            values = like.new_empty(layout.values_shape)
         else:
-            layout, values = packed(where.new_empty(out_features, in_features).uniform_(0.5, 1), "magnitude")
-        self._take(layout, values, where.new_empty(out_features) if bias else None, activation)
+            layout, values = packed(like.new_empty(out_features, in_features).uniform_(0.5, 1), "magnitude")
+        self._take(layout, values, like.new_empty(out_features) if bias else None, activation)
         self.reset_parameters()
         self.dense_copy = dense_copy
 
@@ -253,7 +253,7 @@ class Semi24Linear(WithCopy, Ordered):
         return ("semi24",)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule."""
+        """Returns the data that rebuild the layer without its values; see SparseModule."""
         fused: dict[str, Any] = {} if self.activation is None else {"activation": self.activation}
         fused |= {"dense_copy": self.dense_copy} if self.dense_copy else {}
         return {"values": {**self._template.describe(), **fused}}
@@ -272,7 +272,7 @@ class Semi24Linear(WithCopy, Ordered):
         the plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises Error
         when no call has these arguments."""
         forward = direction == "forward"
-        own = "cpu" if self.values.is_meta else self.values.device
+        own_device = "cpu" if self.values.is_meta else self.values.device
         plan = semi24.plan(
             direction,
             dtype or self.values.dtype,
@@ -281,7 +281,7 @@ class Semi24Linear(WithCopy, Ordered):
             forward and self.bias is not None,
             self.activation if forward else None,
             forward and residual,
-            own if device is None else device,
+            own_device if device is None else device,
             strict=self.strict,
         )
         return copies.explained(self, plan, dtype or self.values.dtype, direction)

@@ -82,7 +82,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         assert isinstance(layout, Semi24Layout)
         values = finite(layer.values)
         options: dict[str, Any] = {"device": values.device, "bias_dtype": layer.values.dtype}
-        made = cls(
+        quantized_layer = cls(
             layout,
             dtype,
             bias=layer.bias is not None,
@@ -90,14 +90,14 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
             activation=layer.activation,
             **options,
         )
-        most = values.abs().amax(1) if values.shape[1] else values.new_zeros(values.shape[0])
-        scale = most / MOST[made.dtype]
-        made.values.copy_(ops.quantize_rows(values, dtype, scale[:, None])[0])
-        made.w_scale.copy_(scale)
-        if made.bias is not None and layer.bias is not None:
-            made.bias.copy_(layer.bias.detach())
-        made.strict = layer.strict
-        return made.train(layer.training)
+        row_max = values.abs().amax(1) if values.shape[1] else values.new_zeros(values.shape[0])
+        scale = row_max / MOST[quantized_layer.dtype]
+        quantized_layer.values.copy_(ops.quantize_rows(values, dtype, scale[:, None])[0])
+        quantized_layer.w_scale.copy_(scale)
+        if quantized_layer.bias is not None and layer.bias is not None:
+            quantized_layer.bias.copy_(layer.bias.detach())
+        quantized_layer.strict = layer.strict
+        return quantized_layer.train(layer.training)
 
     def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
         shape, positions = x.shape, self.positions
@@ -128,8 +128,8 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         assert isinstance(layout, Semi24Layout)
         values = (self.values.float() * self.w_scale[:, None]).to(dtype)
         bias = None if self.bias is None else self.bias.to(dtype, copy=True)
-        own = layout.with_tensors({"positions": self.positions.clone()})
-        layer = Semi24Linear.holding(own, values, bias, self.activation)
+        own_layout = layout.with_tensors({"positions": self.positions.clone()})
+        layer = Semi24Linear.holding(own_layout, values, bias, self.activation)
         layer.strict = self.strict
         return layer.train(self.training)
 
@@ -142,14 +142,14 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         return {"values": LayoutWeight(self, scaled=True, layout=self._template.name)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values; see SparseModule. Beside what Semi24Linear
-        has, there are "dtype", and "x_scale": whether one is stored."""
-        told = {**self._template.describe(), "dtype": ops.SCALED_DTYPES[self.dtype]}
-        told |= {} if self.activation is None else {"activation": self.activation}
-        return {"values": {**told, "x_scale": self.x_scale is not None}}
+        """Returns the data that rebuild the layer without its values; see SparseModule. Beyond Semi24Linear's
+        it has "dtype", and "x_scale": whether one is stored."""
+        description = {**self._template.describe(), "dtype": ops.SCALED_DTYPES[self.dtype]}
+        description |= {} if self.activation is None else {"activation": self.activation}
+        return {"values": {**description, "x_scale": self.x_scale is not None}}
 
     def extra_repr(self) -> str:
-        return ", ".join([super().extra_repr(), *self._told()])
+        return ", ".join([super().extra_repr(), *self._settings_text()])
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any

@@ -71,11 +71,11 @@ def to_torch(layout: Semi24Layout, values: Tensor, backend: str) -> Tensor:
     shape, dtype = (layout.rows, layout.cols), values.dtype
     constraint = cls._DTYPE_SHAPE_CONSTRAINTS.get(dtype)
     if constraint is None or (backend == "cutlass" and dtype not in _META and dtype is not torch.float32):
-        known = ", ".join(str(each) for each in cls._DTYPE_SHAPE_CONSTRAINTS)
-        raise Error("to_torch", f"{backend}'s dtypes {known}", str(dtype), "convert the layer with .to()")
-    least = constraint.sparse_min_rows, constraint.sparse_min_cols
-    if any(not size or size % step for size, step in zip(shape, least, strict=True)):
-        expected = f"out and in features that are multiples of {least[0]} and {least[1]}"
+        dtypes = ", ".join(str(supported) for supported in cls._DTYPE_SHAPE_CONSTRAINTS)
+        raise Error("to_torch", f"{backend}'s dtypes {dtypes}", str(dtype), "convert the layer with .to()")
+    minimum = constraint.sparse_min_rows, constraint.sparse_min_cols
+    if any(not size or size % step for size, step in zip(shape, minimum, strict=True)):
+        expected = f"out and in features that are multiples of {minimum[0]} and {minimum[1]}"
         got = f"{shape[0]} x {shape[1]}"
         raise Error("to_torch", expected, got, "torch pads no weight: pad the layer, or keep it here")
     if backend == "cutlass" and dtype in _META:
@@ -96,19 +96,19 @@ def to_torch(layout: Semi24Layout, values: Tensor, backend: str) -> Tensor:
     return cls.from_dense(dense)  # type: ignore[no-any-return]
 
 
-def _require_same(mine: Tensor, theirs: Tensor) -> None:
-    """Raises Error unless W is what torch's product with the identity says. That product rounds, and spreads
-    NaN and Inf over their rows, which are left out."""
-    rows = theirs.isfinite().all(1)
-    mine, theirs = mine[rows].float(), theirs[rows].float()
-    if bool(((mine - theirs).abs() > 0.01 * mine.abs()).any()):
+def _require_same(weight: Tensor, from_identity: Tensor) -> None:
+    """Raises Error unless W agrees with torch's product with the identity. That product rounds, and spreads
+    NaN and Inf over their rows; such rows are not compared."""
+    rows = from_identity.isfinite().all(1)
+    weight, from_identity = weight[rows].float(), from_identity[rows].float()
+    if bool(((weight - from_identity).abs() > 0.01 * weight.abs()).any()):
         remedy = "pass the dense weight to from_dense, and say which torch and GPU packed it"
         raise Error("from_torch", "elements in the order of rows", "another order", remedy)
 
 
 def _one_of_two(elements: Tensor, meta: Tensor) -> Tensor:
-    """Returns W of float32 elements [rows, cols / 2], each of which lies at place 0 or 1 of a pair. torch's
-    own conversion moves halves of 16 bits, and loses the bits of those that are NaN."""
+    """Returns W from float32 elements [rows, cols / 2], each of which lies at place 0 or 1 of a pair. torch's
+    own conversion moves 16-bit halves, and changes the bits of halves that are NaN."""
     pairs = meta.view(torch.uint8)
     bits = torch.stack([pairs & 15, pairs >> 4], -1).flatten(1)
     places = (bits & 2).long()[..., None] // 2  # 0100 names the first two halves of 16 bits, 1110 the others
@@ -117,13 +117,13 @@ def _one_of_two(elements: Tensor, meta: Tensor) -> Tensor:
 
 
 def _with_elements(weight: Any, elements: Tensor) -> Any:
-    """Returns the same places with other elements."""
-    inner, how = weight.__tensor_flatten__()
+    """Returns a weight with the same metadata and other elements."""
+    inner, context = weight.__tensor_flatten__()
     tensors = {name: getattr(weight, name) for name in inner if name in ("packed", "meta")}
     flat = tensors["packed"].clone().flatten()
     flat[: elements.numel()] = elements.flatten()
     tensors["packed"] = flat.view(tensors["packed"].shape)
-    return type(weight).__tensor_unflatten__(tensors, how, weight.shape, weight.stride())
+    return type(weight).__tensor_unflatten__(tensors, context, weight.shape, weight.stride())
 
 
 def _in_cutlass_order(meta: Tensor) -> Tensor:

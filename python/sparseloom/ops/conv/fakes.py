@@ -1,4 +1,4 @@
-"""What compilers know of the operators of convolutions."""
+"""Fake kernels of the convolution operators, for compilers."""
 
 import math
 from typing import Any

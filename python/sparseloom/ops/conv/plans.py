@@ -1,4 +1,4 @@
-"""Whether a row of bsr_conv shall run a convolution, or torch with a dense copy of the weight."""
+"""Decides whether a row of bsr_conv or torch with a dense copy of the weight runs a convolution."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..index import Index
 from ..operators import PLAN_CHOOSES, conv_tf32_allowed
 from ..plans import DTYPES, NO_EPILOGUE, asked
 
-#: A compiled graph serves inputs of several sizes and asks no plan. It takes the rows up to this density: on
-#: most shapes torch's convolution becomes faster somewhat above it.
+#: A compiled graph serves inputs of several sizes and does not ask for a plan. It uses the rows up to this
+#: density: on most shapes torch's convolution becomes faster somewhat above it.
 COMPILED_DENSITY = 0.5
 
-#: What plans call torch's convolution with a dense copy of the weight.
+#: The name in plans of torch's convolution with a dense copy of the weight.
 DENSE = "dense"
 #: The plan of a convolution that no row can run.
 UNKNOWN = {"kernel": DENSE, "predicted_us": None, "dense_us": None, "dense_copy_us": None}
@@ -34,16 +34,15 @@ def plan(
     device: int = -1,
 ) -> dict[str, Any]:
     """Returns the plan of a convolution of x [images, cols, *extents] on the CPU, or on the GPU of number
-    ``device``, as ops.plan has it. ``dense_us`` is the predicted time of torch's convolution, the making of
-    the dense weight included, and ``dense_copy_us`` that with a weight which is there (of dw, that makes the
-    weight's gradient, None); None where nobody predicts them. Raises Error listing every refusal where no row
-    can run."""
+    ``device``, in the form of ops.plan. ``dense_us`` is the predicted time of torch's convolution including
+    making the dense weight, ``dense_copy_us`` the time with an existing dense weight (None for dw); both are
+    None where there is no prediction. If no row can run, raises an Error that lists every refusal."""
     tf32 = device >= 0 and rounds_to_tf32(dtype)
     of_index = index.rows, index.cols, index.bm, index.bn, index.blocks
     sizes = [*of_index, *extents, *(number for numbers in window for number in numbers)]
-    how = NO_EPILOGUE, PLAN_CHOOSES, False, tf32, index.digest
-    made = asked("bsr_conv", sizes, direction, DTYPES[dtype], images, device, *how)
-    return {"dense_us": None, **made}
+    options = NO_EPILOGUE, PLAN_CHOOSES, False, tf32, index.digest
+    answer = asked("bsr_conv", sizes, direction, DTYPES[dtype], images, device, *options)
+    return {"dense_us": None, **answer}
 
 
 def explained(
@@ -56,49 +55,47 @@ def explained(
     device: int,
     strict: bool,
 ) -> dict[str, Any]:
-    """Returns ``plan``, of which ``kernel`` is what a call runs: the row, or "dense", torch's convolution
-    with a dense copy of the weight, and ``predicted_us`` its time; None where nobody predicts it. ``strict``
-    forbids that copy; where no row runs, ``kernel`` is "dense" all the same."""
+    """Returns ``plan`` with ``kernel``, what a call runs: the row, or "dense", torch's convolution with a
+    dense copy of the weight; and ``predicted_us``, its time, None where there is no prediction. ``strict``
+    forbids that copy; if no row can run, ``kernel`` is "dense" all the same."""
     try:
-        found = plan(direction, dtype, images, extents, window, index, device)
+        answer = plan(direction, dtype, images, extents, window, index, device)
     except Error as refused:
         return {**UNKNOWN, "text": str(refused)}
-    dense_us, row = found["dense_us"], found["kernel"]
+    dense_us, row = answer["dense_us"], answer["kernel"]
     if dense_us is None:
-        return found
-    said, text = (
-        f"torch's convolution with a dense copy of the weight, predicted {dense_us:.0f} us",
-        found["text"],
-    )
-    if strict or found["predicted_us"] < dense_us:
-        return {**found, "text": f"{text}  not dense: {said}\n"}
-    text = text.replace(f"\n  runs {row}", f"\n  runs {said}\n  not {row}", 1)
-    return {**found, "kernel": DENSE, "predicted_us": dense_us, "text": text}
+        return answer
+    text = answer["text"]
+    dense_text = f"torch's convolution with a dense copy of the weight, predicted {dense_us:.0f} us"
+    if strict or answer["predicted_us"] < dense_us:
+        return {**answer, "text": f"{text}  not dense: {dense_text}\n"}
+    text = text.replace(f"\n  runs {row}", f"\n  runs {dense_text}\n  not {row}", 1)
+    return {**answer, "kernel": DENSE, "predicted_us": dense_us, "text": text}
 
 
 def rows_are_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:
-    """Returns whether the plan expects less time of a row than of torch's convolution. ``x``: the operand
-    with the images, of which only their number and the dtype are read."""
+    """Returns whether the plan expects a row to be faster than torch's convolution. ``x``: the operand with
+    the images; only their number, the dtype and the device are read."""
     if torch.compiler.is_compiling():
         return index.blocks * index.bm * index.bn <= COMPILED_DENSITY * index.rows * index.cols
-    found = _asked(direction, x, extents, window, index)
-    return found.row is not None and (found.dense is None or found.row < found.dense)
+    times = _predicted_times(direction, x, extents, window, index)
+    return times.row is not None and (times.dense is None or times.row < times.dense)
 
 
 def copy_is_faster(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> bool:
-    """Returns whether the plan expects less time of torch's convolution with a dense weight that is kept than
-    of what a call runs without one; arguments as of rows_are_faster. Where no row runs that is the same
-    convolution, which makes the weight."""
-    found = _asked(direction, x, extents, window, index)
-    if found.row is None:
+    """Returns whether the plan expects torch's convolution with a dense copy that is kept to be faster than
+    what a call runs without one; the arguments are those of rows_are_faster. True if no row can run: the call
+    would then make the dense weight itself."""
+    times = _predicted_times(direction, x, extents, window, index)
+    if times.row is None:
         return True
-    return found.copy is not None and found.copy < min(found.row, found.dense or found.row)
+    return times.copy is not None and times.copy < min(times.row, times.dense or times.row)
 
 
-def _asked(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
+def _predicted_times(direction: str, x: Tensor, extents: Sequence[int], window: Any, index: Index) -> _Times:
     sizes = index.blocks, index.rows, index.cols, index.bm, index.bn, index.digest
     device = (x.device.index or 0) if x.is_cuda else -1
-    # torch's number of threads and its switch are in the key alone: the plan asks torch itself
+    # torch's number of threads and TF32 switch are only part of the key: the plan asks torch for them
     threads = torch.get_num_threads() if device < 0 else 0
     tf32 = x.is_cuda and rounds_to_tf32(x.dtype)
     key = direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device
@@ -111,7 +108,7 @@ def rounds_to_tf32(dtype: torch.dtype) -> bool:
 
 
 class _Sizes(NamedTuple):
-    """What a plan reads of an Index."""
+    """The fields of an Index that a plan reads."""
 
     blocks: int
     rows: int
@@ -122,8 +119,8 @@ class _Sizes(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """Predicted microseconds of a row, of torch's convolution with a weight made in the call, and of that
-    with one that is kept; None where none runs, or nobody predicts it."""
+    """Predicted microseconds of a row, of torch's convolution with a dense weight made in the call, and of
+    one with a kept dense copy; None where it cannot run or there is no prediction."""
 
     row: float | None = None
     dense: float | None = None
@@ -142,7 +139,7 @@ def _times(
     *_: int,
 ) -> _Times:
     try:
-        found = plan(direction, dtype, images, extents, window, _Sizes(*sizes), device)
+        answer = plan(direction, dtype, images, extents, window, _Sizes(*sizes), device)
     except Error:  # no row runs on this machine
         return _Times()
-    return _Times(found["predicted_us"], found["dense_us"], found["dense_copy_us"])
+    return _Times(answer["predicted_us"], answer["dense_us"], answer["dense_copy_us"])

@@ -1,9 +1,9 @@
-"""Block-sparse transposed convolutions as a function: y is what dX is of a convolution, so the rows of
-bsr_conv run them with forward and dX in turned places.
+"""Block-sparse transposed convolutions as a function: y is the dX of a convolution, so the rows of bsr_conv
+run them with forward and dX exchanged.
 
 W [rows, cols, *kernel] has the outputs as rows, as everywhere here; the convolution whose dX this is has them
-as columns. Its values are a turned copy, made in each call: no more elements than the weight has, where the
-activations have many times as many.
+as columns. Each call makes a transposed copy of the values: it has the size of the weight, while the
+activations are many times as large.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TORCHS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
 def extents_of(extents: tuple[int, ...], window: Window, output_padding: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the extents of the result of x with these. Raises Error where nothing would be left."""
-    least = window.least(extents)
-    found = tuple(each + more for each, more in zip(least, output_padding, strict=True))
-    if any(each < 1 for each in found) or any(extent < 1 for extent in extents):
+    """Returns the extents of the result for those of x. Raises Error if the result would be empty."""
+    smallest = window.least(extents)
+    sizes = tuple(size + padding for size, padding in zip(smallest, output_padding, strict=True))
+    if any(size < 1 for size in sizes) or any(extent < 1 for extent in extents):
         remedy = "pass a larger x, or less padding"
-        raise Error("conv_transpose", "a result of at least one element along each axis", str(found), remedy)
-    return found
+        raise Error("conv_transpose", "a result of at least one element along each axis", str(sizes), remedy)
+    return sizes
 
 
 def conv_transpose(
@@ -45,8 +45,8 @@ def conv_transpose(
     """Returns act(conv_transpose(x, W) + bias) + residual [images, rows, *space] of x [images, cols, *space],
     bias [rows] and a residual of the result's shape and dtype.
 
-    ``turned_index`` returns ``turned(index)``, for a caller that keeps it. What runs, and what raises Error,
-    is as for ``product.conv``.
+    ``turned_index`` returns ``turned(index)``, for a caller that caches it. The choice of kernels and the
+    Errors are those of ``product.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
     sizes = turned_sizes(index)
@@ -55,23 +55,23 @@ def conv_transpose(
             raise product.no_row("conv_transpose", x)
         weight = product.dense(values, index, window.kernel)
         return product.finished(by_weight(x, weight, bias, window, output_padding), activation, residual)
-    # Padding of at least a stride asks for outputs that an x after the last would have: zeros are put there.
-    more = [each // stride for each, stride in zip(output_padding, window.stride, strict=True)]
-    if any(more):
-        x = F.pad(x, [side for each in reversed(more) for side in (0, each)])
+    # Output padding of at least a stride needs an x after the last one: we append zeros.
+    extra = [count // stride for count, stride in zip(output_padding, window.stride, strict=True)]
+    if any(extra):
+        x = F.pad(x, [side for count in reversed(extra) for side in (0, count)])
     slots = index.slot.long()
     pixels, weight = x.movedim(1, -1), values[slots].transpose(-1, -2).contiguous()
-    how = turned(index) if turned_index is None else turned_index(), window, extents
+    arguments = turned(index) if turned_index is None else turned_index(), window, extents
     watched = torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (x, values, bias, residual)
+        operand is not None and operand.requires_grad for operand in (x, values, bias, residual)
     )
-    if watched or not x.is_cuda:  # rows of the CPU add no more than a bias where dX is computed
-        y = multiply(pixels, weight, bias, TransposedWeight(*how))
+    if watched or not x.is_cuda:  # in dX, rows on the CPU fuse only a bias
+        y = multiply(pixels, weight, bias, TransposedWeight(*arguments))
         return product.finished(y.movedim(-1, 1), activation, residual)
     if residual is not None:
         require_residual_of(residual, (x.shape[0], index.rows, *extents), x.dtype, "conv")
         residual = residual.movedim(1, -1)
-    return _by_dx(pixels, weight, bias, *how, activation, residual).movedim(-1, 1)
+    return _by_dx(pixels, weight, bias, *arguments, activation, residual).movedim(-1, 1)
 
 
 def by_weight(
@@ -88,34 +88,36 @@ def by_weight(
 
 
 def turned_sizes(index: Index) -> Index:
-    """Returns the index with the sizes of ``turned(index)``, whose lists are not read."""
+    """Returns an index with the sizes of ``turned(index)``, whose lists must not be read."""
     return index._replace(rows=index.cols, cols=index.rows, bm=index.bn, bn=index.bm, digest=UNKNOWN)
 
 
 def turned(index: Index) -> Index:
-    """Returns the index of the transposed pattern, whose blocks lie in the order of ``slot``, on the index's
-    device; nothing waits."""
+    """Returns the index of the transposed pattern, whose blocks are in the order of ``slot``, on the index's
+    device, without waiting for it."""
     crow, col, ccol, row, slot = index.lists()
     order = torch.arange(index.blocks, dtype=torch.int32, device=slot.device)
-    back = torch.empty_like(slot).scatter(0, slot.long(), order)
-    lists = [F.pad(each, (0, -len(each) % SEGMENT)) for each in (ccol, row, crow, col)]
-    return Index(torch.cat([*lists, back]), index.blocks, index.cols, index.rows, index.bn, index.bm, UNKNOWN)
+    inverse = torch.empty_like(slot).scatter(0, slot.long(), order)
+    lists = [F.pad(entries, (0, -len(entries) % SEGMENT)) for entries in (ccol, row, crow, col)]
+    return Index(
+        torch.cat([*lists, inverse]), index.blocks, index.cols, index.rows, index.bn, index.bm, UNKNOWN
+    )
 
 
 def _by_dx(
     x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window, extents: tuple[int, ...],
     activation: str | None = None, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Returns dX of the convolution of ``index`` for a dY of x, and its epilogue."""
-    three = (*(1,) * (3 - len(extents)), *extents)
+    """Returns dX of the convolution of ``index`` with dY = x, and its epilogue."""
+    extents_3d = (*(1,) * (3 - len(extents)), *extents)
     epilogue = bias, ACTIVATIONS[activation], residual
-    numbers = index.cols, *three, *window, *epilogue, *product._any_row(x, index)
+    numbers = index.cols, *extents_3d, *window, *epilogue, *product._any_row(x, index)
     return operators.run(product.CONV_DX, x, values, index.packed, *numbers)
 
 
 class TransposedWeight(Weight):
     """The blocks, [channels of x, channels of y], of the convolution whose dX the result is; x and y are
-    [images, *space, channels]; ``extents``: y's of space."""
+    [images, *space, channels]; ``extents``: the spatial extents of y."""
 
     _op, _once = "conv_transpose", True
 

@@ -1,4 +1,4 @@
-"""What compilers know of the operators of recurrent steps and norms, which write into their arguments."""
+"""Fake kernels of the operators of recurrent steps and norms, which write into their arguments."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""LayerNorms between the steps of a recurrent cell, each in one pass with the input that reaches some units
-and with relu; their parameters' gradients wait for all steps."""
+"""LayerNorms between the steps of a recurrent cell. Each is fused with the input of some units and with relu;
+the gradients of its parameters are computed once, after all steps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _UNIT_NORM = operators.overload("unit_norm")
 
 
 class Reach(NamedTuple):
-    """How extra numbers reach the units: every ``stride``-th of one group, multiplied or added, times
-    ``scale``."""
+    """How extra numbers are applied to units: to every ``stride``-th unit of one group, multiplied or added,
+    times ``scale``."""
 
     stride: int = 1
     group: int = 0
@@ -37,8 +37,8 @@ class Norm:
     Args:
         weight, bias: [groups, units]; each group of a row is normalised by itself.
         dtype: of z. eps: as in nn.LayerNorm. relu: whether it follows.
-        side: 0, or units of a group that lie side by side in z, then as many of the next group.
-        steps: calls to come. Results and gradients of all calls lie one behind the other.
+        side: 0, or the number of units of a group that are adjacent in z before those of the next group.
+        steps: the number of calls to come. Results and gradients of all calls share contiguous memory.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Norm:
         relu: bool,
         side: int = 0,
     ) -> None:
-        own, other = (each.detach().to(dtype).contiguous() for each in (weight, bias))
+        weight_copy, bias_copy = (parameter.detach().to(dtype).contiguous() for parameter in (weight, bias))
         dtypes = weight.dtype, bias.dtype
-        self._kept, self._next = _Kept(own, other, dtypes, eps, steps, relu, side), 0
+        self._kept, self._next = _Kept(weight_copy, bias_copy, dtypes, eps, steps, relu, side), 0
         needed = torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)
         self._token = Token.apply("SmallWorldLSTM", self._kept, weight, bias) if needed else None
 
@@ -68,8 +68,8 @@ class Norm:
         tracked = z.requires_grad or self._token is not None or (extra is not None and extra.requires_grad)
         if torch.is_grad_enabled() and tracked:
             step, self._next = self._next, self._next + 1
-            kept = self._kept
-            y: Tensor = _Norm.apply(z, extra, self._token, kept.weight, kept.bias, kept, reach, step)
+            shared = self._kept
+            y: Tensor = _Norm.apply(z, extra, self._token, shared.weight, shared.bias, shared, reach, step)
             return y
         y = torch.empty_like(z, memory_format=torch.contiguous_format)
         self._kept.run(z.contiguous(), None if extra is None else extra.contiguous(), reach, y, None)
@@ -77,8 +77,8 @@ class Norm:
 
 
 class _Kept:
-    """The operands of all steps, and what their backward passes leave for the last one. It does not know the
-    token, for the reason that steps._Kept gives."""
+    """The operands of all steps, and the sums that their backward passes accumulate for the last one. It does
+    not hold the token: see steps._Kept."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor, dtypes: tuple[torch.dtype, torch.dtype], eps: float, steps: int,
@@ -99,18 +99,18 @@ class _Kept:
     def sums(self) -> Tensor:
         """Returns the partial sums that the steps' backward passes add to."""
         if self._sums is None:
-            wide = state_dtype(self.weight.dtype)
-            self._sums = self.weight.new_zeros((_PARTS, 2, *self.weight.shape), dtype=wide)
+            dtype = state_dtype(self.weight.dtype)
+            self._sums = self.weight.new_zeros((_PARTS, 2, *self.weight.shape), dtype=dtype)
         return self._sums
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
-        """Returns the gradients [groups, units] of weight and bias by the steps that have run backward, and
-        forgets them."""
-        found, self._sums = self._sums, None
+        """Returns the gradients [groups, units] of weight and bias from the steps that have run backward, and
+        resets them."""
+        sums, self._sums = self._sums, None
         self.rows = Rows(self._steps)
-        if found is None:
+        if sums is None:
             return None, None
-        of_weight, of_bias = found.sum(0)
+        of_weight, of_bias = sums.sum(0)
         return of_weight.to(self._dtypes[0]), of_bias.to(self._dtypes[1])
 
 
@@ -122,8 +122,8 @@ class _Norm(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         z = z.contiguous()
         extra = None if extra is None else extra.contiguous()
-        wide = state_dtype(z.dtype)
-        statistics = z.new_empty((len(z), len(weight), 2), dtype=wide)
+        dtype = state_dtype(z.dtype)
+        statistics = z.new_empty((len(z), len(weight), 2), dtype=dtype)
         y = norm.results.at(step, z)
         norm.run(z, extra, reach, y, statistics)
         ctx.save_for_backward(z, extra, weight, bias, statistics)
@@ -137,7 +137,7 @@ class _Norm(torch.autograd.Function):
         _, need_extra, need_token, *_ = ctx.needs_input_grad
         need_token = need_token and runs(ctx, 1 if extra is None else 2)
         norm = ctx.norm
-        # without the token nobody tells where this backward pass ends, and a second one would write there
+        # without the token the end of this backward pass is unknown: a second one would overwrite the rows
         dz = norm.rows.at(ctx.step, z) if need_token else torch.empty_like(z)
         dextra = torch.empty_like(extra) if need_extra else None
         _UNIT_NORM_BACKWARD(

@@ -15,11 +15,11 @@ from . import transformed as _recurrent_transformed
 from . import walk as _recurrent
 from .walk import Walk, Weight, state_dtype
 
-#: What a weight is beside its values: the packed index and the numbers of a Weight.
-Where: TypeAlias = "tuple[Tensor | None, tuple[int, ...]]"
-#: The arguments of a sequence that are no operands: whether it is an LSTM, where the weight's and the
-#: projection's blocks lie, and the walk.
-How: TypeAlias = "tuple[bool, Where, Where, Walk]"
+#: A Weight without its values: the packed index and the numbers.
+Placement: TypeAlias = "tuple[Tensor | None, tuple[int, ...]]"
+#: The arguments of a sequence that are no operands: whether it is an LSTM, the placement of the weight's and
+#: the projection's blocks, and the walk.
+SequenceOptions: TypeAlias = "tuple[bool, Placement, Placement, Walk]"
 
 # The schemas are written out: torch cannot read them from annotations that are strings.
 _FORWARD = (
@@ -44,8 +44,8 @@ def _forward(
     if not lstm:
         return _recurrent.gru_forward(gx, h0, weight, bias, walk, save)
     assert c0 is not None
-    narrow = None if projection is None else Weight(projection, projection_index, projection_numbers)
-    return _recurrent.lstm_forward(gx, h0, c0, weight, bias, narrow, walk, save)
+    projected = None if projection is None else Weight(projection, projection_index, projection_numbers)
+    return _recurrent.lstm_forward(gx, h0, c0, weight, bias, projected, walk, save)
 
 
 def _backward(
@@ -53,14 +53,14 @@ def _backward(
     values: Tensor, index: Tensor | None, numbers: Any, projection: Tensor | None,
     projection_index: Tensor | None, projection_numbers: Any, sizes: Any, reverse: bool, needs: Any,
 ) -> list[Tensor]:  # fmt: skip
-    # a step's rows are read and written as they lie
-    dy, dhn, dcn = (None if each is None else each.contiguous() for each in (dy, dhn, dcn))
+    # the kernels need contiguous rows
+    dy, dhn, dcn = (None if gradient is None else gradient.contiguous() for gradient in (dy, dhn, dcn))
     weight, rows = Weight(values, index, numbers), saved[2 if lstm else 1].shape[0]
     walk = Walk.of(sizes, rows, saved[0].shape[0] - rows, reverse)
     if not lstm:
         return _recurrent.gru_backward(dy, dhn, saved, weight, walk, tuple(needs))
-    narrow = None if projection is None else Weight(projection, projection_index, projection_numbers)
-    return _recurrent.lstm_backward(dy, dhn, dcn, saved, weight, narrow, walk, tuple(needs))
+    projected = None if projection is None else Weight(projection, projection_index, projection_numbers)
+    return _recurrent.lstm_backward(dy, dhn, dcn, saved, weight, projected, walk, tuple(needs))
 
 
 _forward_operator: Any = torch.library.custom_op(
@@ -79,14 +79,14 @@ def _forward_fake(
     projection_numbers: Any, sizes: Any, reverse: bool, save: bool,
 ) -> list[Tensor]:  # fmt: skip
     rows, hidden = gx.shape[0], gx.shape[1] // (4 if lstm else 3)
-    found = [h0.new_empty((rows + h0.shape[0], h0.shape[1])), h0.new_empty(h0.shape)]
+    results = [h0.new_empty((rows + h0.shape[0], h0.shape[1])), h0.new_empty(h0.shape)]
     if c0 is None:
-        return [*found, gx.new_empty((rows, 4 * hidden))] if save else found
-    found.append(c0.new_empty(c0.shape))
+        return [*results, gx.new_empty((rows, 4 * hidden))] if save else results
+    results.append(c0.new_empty(c0.shape))
     if not save:
-        return found
+        return results
     outputs = gx.new_empty((rows, hidden) if projection is not None else (0,))
-    return [*found, c0.new_empty((rows + h0.shape[0], hidden)), gx.new_empty(gx.shape), outputs]
+    return [*results, c0.new_empty((rows + h0.shape[0], hidden)), gx.new_empty(gx.shape), outputs]
 
 
 @_backward_operator.register_fake
@@ -98,34 +98,37 @@ def _backward_fake(
 ) -> list[Tensor]:  # fmt: skip
     h, gates = saved[0], saved[2 if lstm else 1]
     rows, hidden = gates.shape[0], gates.shape[1] // 4
-    batch, wide = h.shape[0] - rows, (4 if lstm else 3) * hidden
-    found = [gates.new_empty((rows, wide)), h.new_empty((batch, h.shape[1]))]
-    found += [saved[1].new_empty((batch, hidden))] if lstm else []
-    found += [values.new_empty(values.shape if needs[0] else (0,)), h.new_empty((wide if needs[1] else 0,))]
+    batch, width = h.shape[0] - rows, (4 if lstm else 3) * hidden
+    gradients = [gates.new_empty((rows, width)), h.new_empty((batch, h.shape[1]))]
+    gradients += [saved[1].new_empty((batch, hidden))] if lstm else []
+    gradients += [
+        values.new_empty(values.shape if needs[0] else (0,)),
+        h.new_empty((width if needs[1] else 0,)),
+    ]
     if lstm:
-        like = values if projection is None else projection
-        found.append(like.new_empty(like.shape if needs[2] and projection is not None else (0,)))
-    return found
+        shape_of = values if projection is None else projection
+        gradients.append(shape_of.new_empty(shape_of.shape if needs[2] and projection is not None else (0,)))
+    return gradients
 
 
 class _Sequence(torch.autograd.Function):
-    """A sequence whose gradient is asked for. Its outputs are h of all steps, h_n and, of an LSTM, c_n."""
+    """A sequence with a gradient. Its outputs are h of all steps, h_n and, for an LSTM, c_n."""
 
     @staticmethod
     def forward(
         ctx: Any, gx: Tensor, h0: Tensor, c0: Tensor | None, values: Tensor, bias: Tensor | None,
-        projection: Tensor | None, how: How,
+        projection: Tensor | None, options: SequenceOptions,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        lstm, where, narrow, walk = ctx.how = how
+        lstm, place, projection_place, walk = ctx.options = options
         run = _forward_operator if torch.compiler.is_compiling() else _forward
-        found = run(
-            lstm, gx, h0, c0, values, where[0], where[1], bias, projection, narrow[0], narrow[1], walk.sizes,
-            walk.reverse, True,
+        outputs = run(
+            lstm, gx, h0, c0, values, *place, bias, projection, *projection_place, walk.sizes, walk.reverse,
+            True,
         )  # fmt: skip
         results = 3 if lstm else 2
-        ctx.save_for_backward(values, projection, found[0], *found[results:])
-        return walk.data(found[0]), *found[1:results]
+        ctx.save_for_backward(values, projection, outputs[0], *outputs[results:])
+        return walk.data(outputs[0]), *outputs[1:results]
 
     @staticmethod
     @differentiable_once("recurrent")
@@ -133,15 +136,17 @@ class _Sequence(torch.autograd.Function):
         ctx: Any, dy: Tensor | None, dhn: Tensor | None, dcn: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         values, projection, *saved = ctx.saved_tensors
-        lstm, where, narrow, walk = ctx.how
+        lstm, (index, numbers), (projection_index, projection_numbers), walk = ctx.options
         need_x, need_h, need_c, *needs, _ = ctx.needs_input_grad
         run = _backward_operator if torch.compiler.is_compiling() else _backward
-        found = run(
-            lstm, dy, dhn, dcn, saved, values, where[0], where[1], projection, narrow[0], narrow[1],
-            walk.sizes, walk.reverse, list(needs),
+        gradients = run(
+            lstm, dy, dhn, dcn, saved, values, index, numbers, projection, projection_index,
+            projection_numbers, walk.sizes, walk.reverse, list(needs),
         )  # fmt: skip
-        dx, dh, dc, *rest = found if lstm else (*found[:2], None, *found[2:], None)
-        grads = [each if need else None for each, need in zip(rest, needs, strict=True)]
+        dx, dh, dc, *parameter_gradients = gradients if lstm else (*gradients[:2], None, *gradients[2:], None)
+        grads = [
+            gradient if need else None for gradient, need in zip(parameter_gradients, needs, strict=True)
+        ]
         return dx if need_x else None, dh if need_h else None, dc if need_c else None, *grads, None
 
 
@@ -160,27 +165,31 @@ def sequence(
         projection: [projected, hidden] of an LSTM, or None.
     """
     names = {"x": gx, "h0": h0, "c0": c0, "weight": weight.values, "index": weight.packed, "bias": bias}
-    narrowed = {} if projection is None else {"projection": projection.values, "its index": projection.packed}
-    require_one_device("recurrent", names | narrowed)
+    if projection is not None:
+        names |= {"projection": projection.values, "its index": projection.packed}
+    require_one_device("recurrent", names)
     lstm, dtype = c0 is not None, gx.dtype
-    # c is a sum over all steps, which 16 bits would round in each.
+    # c is a sum over all steps; 16 bits would round it in each step.
     c0 = None if c0 is None else c0.to(state_dtype(dtype))
-    values, narrow = weight.values, None if projection is None else projection.values
-    none: Where = (None, ())
-    where = weight.packed, weight.numbers
-    narrow_where = none if projection is None else (projection.packed, projection.numbers)
-    operands = gx, h0, c0, values, bias, narrow
-    found: Any
+    values, projection_values = weight.values, None if projection is None else projection.values
+    none: Placement = (None, ())
+    place = weight.packed, weight.numbers
+    projection_place = none if projection is None else (projection.packed, projection.numbers)
+    operands = gx, h0, c0, values, bias, projection_values
+    results: Any
     if transformed() and not torch.compiler.is_compiling():
-        found = _recurrent_transformed.sequence(gx, h0, c0, weight, bias, projection, walk)
-        return (*found[:2], found[2].to(dtype)) if lstm else found
-    needed = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
+        results = _recurrent_transformed.sequence(gx, h0, c0, weight, bias, projection, walk)
+        return (*results[:2], results[2].to(dtype)) if lstm else results
+    needed = torch.is_grad_enabled() and any(
+        operand is not None and operand.requires_grad for operand in operands
+    )
     if needed and torch._C._get_tracing_state() is None:  # jit.trace records operators, but no Functions
-        found = _Sequence.apply(*operands, (lstm, where, narrow_where, walk))
+        results = _Sequence.apply(*operands, (lstm, place, projection_place, walk))
     else:
         run = _forward_operator if torch.compiler.is_compiling() else _forward
-        h, *others = run(
-            lstm, gx, h0, c0, values, *where, bias, narrow, *narrow_where, walk.sizes, walk.reverse, False
-        )
-        found = walk.data(h), *others
-    return (*found[:2], found[2].to(dtype)) if lstm else tuple(found)
+        h, *finals = run(
+            lstm, gx, h0, c0, values, *place, bias, projection_values, *projection_place, walk.sizes,
+            walk.reverse, False,
+        )  # fmt: skip
+        results = walk.data(h), *finals
+    return (*results[:2], results[2].to(dtype)) if lstm else tuple(results)

@@ -1,5 +1,5 @@
-"""Recurrent steps one by one, for cells that are no plain LSTM: products whose weight's gradient waits for
-all steps, and the LSTM's pointwise half."""
+"""Recurrent steps one by one, for cells that are no plain LSTM: products that compute their weight's gradient
+once, after all steps, and the pointwise part of an LSTM."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from .walk import LSTM_CELL, LSTM_CELL_BACKWARD, Weight
 
 
 def by_functions() -> bool:
-    """Returns whether the steps run by the Functions of this room. torch.func, vmap and forward mode want
-    products and cells that have every derivative, torch.jit.trace records no Functions, and Dynamo cannot
-    trace what these share from step to step."""
+    """Returns whether the steps run by the Functions of this package. torch.func, vmap and forward mode need
+    products and cells with every derivative, torch.jit.trace records no Functions, and Dynamo cannot trace
+    the state that these share between steps."""
     if torch.compiler.is_compiling():
         return False
     return not transformed() and torch._C._get_tracing_state() is None
 
 
 class Rows:
-    """Memory for the rows of a sequence's steps, one step behind the other, so that a product over all of
-    them needs no copy."""
+    """Contiguous memory for the rows of all steps of a sequence, so that a product over all of them needs no
+    copy."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._all: Tensor | None = None
-        self.kept: Tensor | None = None  # what a step's backward pass returned and the next may write to
+        self.last_dc: Tensor | None = None  # of the last backward pass; the next one may overwrite it
 
     def at(self, step: int, like: Tensor) -> Tensor:
         """Returns memory for the rows of a step, of the shape and dtype of ``like``; beyond the last step,
-        memory of its own."""
+        newly allocated memory."""
         if step >= self._steps:
             return torch.empty_like(like, memory_format=torch.contiguous_format)
         if self._all is None or self._all.shape[1:] != like.shape or self._all.dtype != like.dtype:
             self._all = like.new_empty((self._steps, *like.shape))
-        # not a view for autograd, which would take each step's writing for a change of all steps
+        # .data, because for a view autograd would count each step's write as a change of all steps
         return self._all[step].data
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    """Returns the rows of all steps, given last step first: without a copy where they lie one behind the
-    other."""
+    """Returns the rows of all steps, given last step first: without a copy if they are contiguous in
+    memory."""
     rows, first = parts[::-1], parts[-1]
     storage, size = first.untyped_storage().data_ptr(), first.numel() * first.element_size()
     if all(
-        each.is_contiguous()
-        and each.shape == first.shape
-        and each.untyped_storage().data_ptr() == storage
-        and each.data_ptr() == first.data_ptr() + i * size
-        for i, each in enumerate(rows)
+        part.is_contiguous()
+        and part.shape == first.shape
+        and part.untyped_storage().data_ptr() == storage
+        and part.data_ptr() == first.data_ptr() + i * size
+        for i, part in enumerate(rows)
     ):
         return first.as_strided((len(rows) * len(first), first.shape[1]), (first.shape[1], 1))
     return torch.cat(rows)
 
 
 class Products:
-    """The products of one weight with the states of a sequence's steps. Its gradient is one product over the
-    rows of all steps: each step's backward pass gives dX alone and keeps its rows, and the last one to run
-    makes dW of them."""
+    """The products of one weight with the states of all steps of a sequence. dW is one product over the rows
+    of all steps: the backward pass of each step computes only dX and keeps its rows, and the last one to run
+    computes dW from them."""
 
     def __init__(self, weight: Weight) -> None:
         self._kept = _Kept(weight)
@@ -81,16 +81,16 @@ class Products:
 
 
 class _Kept(verbs.Weight):
-    """The weight of a sequence's products, with a token in the place of its values, or None. It has what the
-    backward passes of the steps leave for the last one. It does not know the token, whose history leads here:
-    the graph of a sequence then goes when its last user does, without Python's garbage collector, and a CUDA
-    graph captured after it meets no node of another stream."""
+    """The weight of a sequence's products, with a token (or None) as its values. It keeps the rows that the
+    backward passes of the steps save for the last one. It does not hold the token, whose history holds this
+    object: so the autograd graph is freed with its last user, without Python's garbage collector, and a CUDA
+    graph captured afterwards meets no node of another stream."""
 
     _op, _once = "SmallWorldLSTM", True
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
-        self._watched = (weight.values.detach(),)  # looked at for writes since the forward pass alone
+        self._watched = (weight.values.detach(),)  # saved only to detect writes after the forward pass
         self.rows: list[tuple[Tensor, Tensor]] = []  # (dy, x) of the steps that have run backward
 
     def linear(self, x: Tensor, token: Tensor | None, bias: Tensor | None, *fused: Any) -> Tensor:
@@ -107,7 +107,7 @@ class _Kept(verbs.Weight):
         return self.weight.dx(dy) if need_x else None, None, None
 
     def gradients(self) -> tuple[Tensor | None]:
-        """Returns dW of the steps that have run backward, and forgets them."""
+        """Returns dW of the steps that have run backward, and resets them."""
         if not self.rows:
             return (None,)
         dy, x = (_joined(rows) for rows in zip(*self.rows, strict=True))
@@ -116,14 +116,14 @@ class _Kept(verbs.Weight):
 
 
 def runs(ctx: Any, tensor: int) -> bool:
-    """Returns whether this backward pass goes on to the ``tensor``-th tensor that a Function was given:
-    autograd.grad of others leaves a token's gradient out, and what was kept for it would count later."""
+    """Returns whether this backward pass computes the gradient of the Function's input number ``tensor``:
+    autograd.grad of other tensors skips the token, and rows kept for it would wrongly count later."""
     return bool(torch._C._will_engine_execute_node(ctx.next_functions[tensor][0]))
 
 
 class Token(torch.autograd.Function):
-    """Gives the steps a token to depend on: autograd calls backward when all of them have run, and ``kept``
-    then has the gradients of the tensors."""
+    """Makes a token that all steps depend on: autograd calls its backward after those of all steps, and
+    ``kept`` then has the gradients of the tensors."""
 
     @staticmethod
     def forward(ctx: Any, op: str, kept: Any, *tensors: Tensor) -> Tensor:
@@ -141,27 +141,27 @@ class _Cell(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, c: Tensor, rows: Rows, step: int, over: bool, side: int
     ) -> tuple[Tensor, Tensor]:
-        gates, after = z if over else torch.empty_like(z), torch.empty_like(c)
+        gates, new_c = z if over else torch.empty_like(z), torch.empty_like(c)
         h = rows.at(step, z[:, : c.shape[1]])
-        LSTM_CELL(z, c, gates, after, h, side)
-        # gates that overwrite z are kept without their history, which leads here
-        ctx.save_for_backward(gates.detach(), c, after)
+        LSTM_CELL(z, c, gates, new_c, h, side)
+        # gates may overwrite z: we save them detached, because their history includes this node
+        ctx.save_for_backward(gates.detach(), c, new_c)
         ctx.rows, ctx.side = rows, side
         ctx.set_materialize_grads(False)
-        return h, after
+        return h, new_c
 
     @staticmethod
     @differentiable_once("SmallWorldLSTM")
     def backward(ctx: Any, dh: Tensor | None, dc: Tensor | None) -> tuple[Tensor | None, ...]:
-        gates, c, after = ctx.saved_tensors
+        gates, c, new_c = ctx.saved_tensors
         dz = torch.empty_like(gates)
         if dc is None:
             dc = torch.zeros_like(c)
-        elif dc is not ctx.rows.kept:  # of the step behind this one, it is nobody else's
+        elif dc is not ctx.rows.last_dc:  # else it came from the next step, and has no other user
             dc = dc.clone(memory_format=torch.contiguous_format)
         dh = None if dh is None else dh.contiguous()
-        LSTM_CELL_BACKWARD(gates, c, after, dh, None, dc, dz, ctx.side)
-        ctx.rows.kept = dc
+        LSTM_CELL_BACKWARD(gates, c, new_c, dh, None, dc, dz, ctx.side)
+        ctx.rows.last_dc = dc
         return dz, dc, None, None, None, None
 
 
@@ -171,16 +171,16 @@ def lstm_cell(
     """Returns h, of z's dtype, and c of one step of an LSTM, differentiably once.
 
     z is [rows, 4 hidden], the gates i, f, g, o before their activations; c is [rows, hidden] of float32,
-    or of float64 beside float64. ``rows`` and ``step`` say where h lies if a gradient is asked for; ``over``
-    lets the gates overwrite z, which nobody may need later; ``side``: units of a gate that lie side by side
-    in z, 0 for all.
+    or of float64 if z is. ``rows`` and ``step`` are the memory of h if a gradient is needed; ``over`` lets
+    the gates overwrite z, which must not be needed later; ``side``: the units of a gate that are adjacent in
+    z, 0 for all.
     """
     if not by_functions():
         return _recurrent_transformed.lstm_cell(z, c)
     z, c = z.contiguous(), c.contiguous()
     if torch.is_grad_enabled() and (z.requires_grad or c.requires_grad):
-        found: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)
-        return found
-    after, h = torch.empty_like(c), z.new_empty(c.shape)
-    LSTM_CELL(z, c, None, after, h, side)
-    return h, after
+        result: tuple[Tensor, Tensor] = _Cell.apply(z, c, rows or Rows(0), step, over, side)
+        return result
+    new_c, h = torch.empty_like(c), z.new_empty(c.shape)
+    LSTM_CELL(z, c, None, new_c, h, side)
+    return h, new_c

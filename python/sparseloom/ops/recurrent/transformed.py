@@ -1,5 +1,5 @@
-"""Recurrent layers under torch.func, vmap and forward mode: the steps by torch's operators and by products
-that have every derivative."""
+"""Recurrent layers under torch.func, vmap and forward mode: steps made of torch's operators and of products
+with every derivative."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def multiplied(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
 def lstm_cell(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Returns h and c of one step; the arguments are those of ``steps.lstm_cell``."""
     i, f, g, o = z.to(c.dtype).chunk(4, -1)
-    after = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return (o.sigmoid() * after.tanh()).to(z.dtype), after
+    new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return (o.sigmoid() * new_c.tanh()).to(z.dtype), new_c
 
 
 def gru_cell(x: Tensor, g: Tensor, h: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ def sequence(
         if c is None:
             y = gru_cell(x, z, h[:size])
         else:
-            y, after = lstm_cell(x + z, c[:size])
-            c = _begun(after, c)
+            y, new_c = lstm_cell(x + z, c[:size])
+            c = _begun(new_c, c)
             y = y if projection is None else multiplied(y, projection)
         h = _begun(y, h)
         outputs[step] = y
@@ -60,5 +60,5 @@ def sequence(
 
 
 def _begun(new: Tensor, old: Tensor) -> Tensor:
-    """Returns the states of all sequences, of which the first ones have taken a step."""
+    """Returns the states of all sequences after a step of the first ones."""
     return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])

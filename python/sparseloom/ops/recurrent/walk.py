@@ -21,8 +21,8 @@ GRU_CELL = operators.overload("gru_cell_pointwise")
 
 
 class Weight(NamedTuple):
-    """A matrix [out, in] of the layer: blocks with their packed index, or dense. ``numbers``: the others of
-    ops.Index, whether only sparse kernels may run, and the ``side`` of an LSTM's gates."""
+    """A matrix [out, in] of the layer: blocks with their packed index, or dense. ``numbers``: the other
+    fields of ops.Index, whether only sparse kernels may run, and the ``side`` of an LSTM's gates."""
 
     values: Tensor
     packed: Tensor | None = None
@@ -30,7 +30,7 @@ class Weight(NamedTuple):
 
     @property
     def side(self) -> int:
-        """Units of a gate that lie side by side in what the product returns; 0: all of them."""
+        """The units of a gate that are adjacent in the product's result; 0: all of them."""
         return self.numbers[7] if len(self.numbers) > 7 else 0
 
     def product(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
@@ -38,8 +38,8 @@ class Weight(NamedTuple):
             y = F.linear(x, self.values, bias)
             return y if residual is None else y + residual
         _, rows, _, _, _, digest, strict, *_ = self.numbers
-        how = bias, 0, residual, PLAN_CHOOSES, bool(strict), tf32_of(x), digest
-        return operators.linear(x, self.values, self.packed, rows, *how)
+        options = bias, 0, residual, PLAN_CHOOSES, bool(strict), tf32_of(x), digest
+        return operators.linear(x, self.values, self.packed, rows, *options)
 
     def dx(self, dy: Tensor) -> Tensor:
         if self.packed is None:
@@ -59,18 +59,18 @@ class Weight(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a step lies among the rows of the data, and the state before it among those of a buffer."""
+    """The rows of a step in the data, and the rows of the state before it in a buffer."""
 
     begin: int
     end: int
     before: int
-    known: int  # rows of the state before; the others are initial ones
+    known: int  # rows that have a state before the step; the other rows start from their initial states
 
 
 class Walk(NamedTuple):
-    """The steps of a batch of sequences, longest first. Their rows lie step after step, as in a
-    PackedSequence. A buffer of states has the initial ones too: in front of the others, or behind them where
-    the steps are taken backwards."""
+    """The steps of a batch of sequences, longest first. Their rows are ordered by step, as in a
+    PackedSequence. A buffer of states also has the initial states: before the others, or after them if the
+    steps run in reverse."""
 
     sizes: tuple[int, ...]  # sequences of each step; they never grow
     batch: int
@@ -79,7 +79,7 @@ class Walk(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Sequence[int], rows: int, batch: int, reverse: bool) -> Walk:
-        """Returns the walk of so many rows. One size stands for that of every step: compiled code, which
+        """Returns the walk over that many rows. A single size is that of every step: compiled code, which
         serves any number of steps, cannot list them."""
         if len(sizes) == 1 and sizes[0] < rows:
             sizes = [sizes[0]] * (rows // sizes[0])
@@ -95,19 +95,19 @@ class Walk(NamedTuple):
         ends, offset = list[int](), 0 if self.reverse else self.batch
         for size in self.sizes:
             ends.append((ends[-1] if ends else 0) + size)
-        found, before, known = list[Place](), self.rows if self.reverse else 0, self.batch
+        steps, state_row, count = list[Place](), self.rows if self.reverse else 0, self.batch
         order = range(len(ends))
         for step in reversed(order) if self.reverse else order:
             begin = ends[step] - self.sizes[step]
-            found.append(Place(begin, ends[step], before, known))
-            before, known = offset + begin, self.sizes[step]
-        return found
+            steps.append(Place(begin, ends[step], state_row, count))
+            state_row, count = offset + begin, self.sizes[step]
+        return steps
 
     def buffer(self, initial: Tensor) -> Tensor:
         """Returns a buffer whose initial states are set."""
-        made = initial.new_empty((self.rows + self.batch, initial.shape[1]))
-        self.initial(made).copy_(initial)
-        return made
+        states = initial.new_empty((self.rows + self.batch, initial.shape[1]))
+        self.initial(states).copy_(initial)
+        return states
 
     def initial(self, buffer: Tensor) -> Tensor:
         return buffer[self.rows :] if self.reverse else buffer[: self.batch]
@@ -118,11 +118,11 @@ class Walk(NamedTuple):
 
     def before(self, buffer: Tensor, place: Place) -> Tensor:
         """Returns the states before a step."""
-        size, known = place.end - place.begin, place.known
-        if size <= known:
+        size, count = place.end - place.begin, place.known
+        if size <= count:
             return buffer[place.before : place.before + size]
-        begun = self.initial(buffer)[known:size]  # of sequences that begin here, from their ends
-        return torch.cat([buffer[place.before : place.before + known], begun])
+        begun = self.initial(buffer)[count:size]  # in reverse, shorter sequences begin at this step
+        return torch.cat([buffer[place.before : place.before + count], begun])
 
     def all_before(self, buffer: Tensor, places: list[Place]) -> Tensor:
         """Returns the states before all steps, in the order of the data."""
@@ -136,11 +136,11 @@ class Walk(NamedTuple):
         if self.reverse or self.uniform:
             place = places[-1]
             return data[place.begin : place.end].clone()
-        pieces, done = list[Tensor](), 0
+        pieces, taken = list[Tensor](), 0
         for place in reversed(places):
             size = place.end - place.begin
-            pieces.append(data[place.begin + done : place.end])
-            done = size
+            pieces.append(data[place.begin + taken : place.end])
+            taken = size
         return torch.cat(pieces)
 
 
@@ -152,7 +152,7 @@ def lstm_forward(
     the outputs before the projection (empty without one)."""
     places, hidden = walk.places(), c0.shape[1]
     h = walk.buffer(h0)
-    # A state that nobody needs later is overwritten, step by step.
+    # Without ``save`` the state c is overwritten in each step.
     c = walk.buffer(c0) if save else c0.clone()
     gates = torch.empty_like(gx) if save else None
     m = walk.data(h) if projection is None else gx.new_empty((walk.rows, hidden))
@@ -160,13 +160,15 @@ def lstm_forward(
     for place in places:
         begin, end, size = place.begin, place.end, place.end - place.begin
         z = weight.product(walk.before(h, place), bias, gx[begin:end])
-        before, after = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
+        old_c, new_c = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
         step = None if gates is None else gates[begin:end]
-        LSTM_CELL(z, before, step, after, m[begin:end], weight.side)
+        LSTM_CELL(z, old_c, step, new_c, m[begin:end], weight.side)
         if projection is not None:
             walk.data(h)[begin:end] = projection.product(m[begin:end])
-    found = [h, walk.final(h, places), walk.final(c, places) if save else c]
-    return found if gates is None else [*found, c, gates, m if projection is not None else gx.new_empty(0)]
+    results = [h, walk.final(h, places), walk.final(c, places) if save else c]
+    if gates is None:
+        return results
+    return [*results, c, gates, m if projection is not None else gx.new_empty(0)]
 
 
 def lstm_backward(
@@ -215,12 +217,12 @@ def gru_forward(
     places, h = walk.places(), walk.buffer(h0)
     gates = gx.new_empty((walk.rows, 4 * h0.shape[1])) if save else None
     for place in places:
-        begin, end, before = place.begin, place.end, walk.before(h, place)
+        begin, end, old_h = place.begin, place.end, walk.before(h, place)
         step = None if gates is None else gates[begin:end]
-        g = weight.product(before, bias)
-        GRU_CELL(gx[begin:end], g, before, step, walk.data(h)[begin:end])
-    found = [h, walk.final(h, places)]
-    return found if gates is None else [*found, gates]
+        g = weight.product(old_h, bias)
+        GRU_CELL(gx[begin:end], g, old_h, step, walk.data(h)[begin:end])
+    results = [h, walk.final(h, places)]
+    return results if gates is None else [*results, gates]
 
 
 def gru_backward(

@@ -1,7 +1,7 @@
 """The kinds of modules that can become block-sparse, one file each.
 
-A new kind is a file with a subclass of Form, and its line in FORMS; docs/add_a_module.md goes through one. A
-program may append a Form of its own to FORMS.
+A new kind is a file with a subclass of Form, and its line in FORMS; docs/add_a_module.md shows one. A program
+may append a Form of its own to FORMS.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ class AttentionForm(Form):
         return nn.MultiheadAttention
 
     def refusal_of_kind(self, module: nn.Module) -> str:
-        same = module._qkv_same_embed_dim
-        return "" if same else "keys or values of another size than embed_dim keep weights apart"
+        one_size = module._qkv_same_embed_dim
+        return "" if one_size else "keys or values of another size than embed_dim keep weights apart"
 
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, nn.MultiheadAttention)
-        into, out = (layers.get(weight) for weight in self.parts())
-        return BlockSparseMultiheadAttention(module, into, out)
+        in_proj, out_proj = (layers.get(weight) for weight in self.parts())
+        return BlockSparseMultiheadAttention(module, in_proj, out_proj)

@@ -1,5 +1,5 @@
-"""Weights that something computes from outside of a module: hooks, norms, pruning, parametrizations, and the
-function modes of nncf."""
+"""Detects weights that are computed from outside of a module: by hooks, norms, pruning, parametrizations, and
+the function modes of nncf."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NNCF = "__nncf_hooks"
 
 
 def computed(module: nn.Module) -> str:
-    """Returns what computes a weight of a module and how to make its result permanent; "" where nothing does,
-    or torch.ao.pruning masks it, which is taken masked."""
+    """Returns what computes a weight of a module and how to make its result permanent; "" if nothing does, or
+    if torch.ao.pruning masks it: we take that weight masked."""
     for hook in module._forward_pre_hooks.values():
         kind = type(hook)
         name = getattr(hook, "_tensor_name", None) or getattr(hook, "name", "weight")
@@ -37,8 +37,8 @@ def computed(module: nn.Module) -> str:
     for name in module.parametrizations:  # type: ignore[union-attr]
         steps = masked(module, name)
         if steps is None:
-            how = f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})"
-            return f"it is parametrized: call {how} first"
+            call = f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})"
+            return f"it is parametrized: call {call} first"
         size = tuple(steps.original.shape)
         for step in steps:
             if tuple(step.mask.shape) != size:
@@ -50,8 +50,8 @@ def computed(module: nn.Module) -> str:
 
 
 def masked(module: nn.Module, weight: str = "weight") -> Any:
-    """Returns what holds a Parameter that torch.ao.pruning has masked, and that squash_mask has not yet
-    replaced; else None."""
+    """Returns the parametrization of a Parameter that torch.ao.pruning has masked, before squash_mask; else
+    None."""
     utils = sys.modules.get(_MASKS)  # a mask exists only where its module was imported
     if utils is None or not parametrize.is_parametrized(module, weight):
         return None
@@ -63,8 +63,10 @@ def masked(module: nn.Module, weight: str = "weight") -> Any:
 def computed_by_nncf(model: nn.Module) -> bool:
     """Returns whether nncf runs functions on weights and inputs of a model, by the names of modules that a
     sparse layer would not have: its masks would be lost."""
-    storages = [each for module in model.modules() if (each := module._modules.get(_NNCF)) is not None]
-    return any(next(hooks.children(), None) is not None for each in storages for hooks in each.children())
+    storages = [storage for module in model.modules() if (storage := module._modules.get(_NNCF)) is not None]
+    return any(
+        next(hooks.children(), None) is not None for storage in storages for hooks in storage.children()
+    )
 
 
 def _times(shape: Any) -> str:

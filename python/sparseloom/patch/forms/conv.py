@@ -27,7 +27,7 @@ class ConvForm(Form):
         return like_weight.flatten(2)
 
     def ranked(self, matrix: Tensor) -> Tensor:
-        """Sums of magnitudes over the taps, so that a block's magnitude is that of all its taps."""
+        """Returns the sums of |w| over the taps, so that a block's magnitude is that of all its taps."""
         return matrix.abs().sum(2)
 
     def own_forward(self, module: nn.Module) -> type[nn.Module]:

@@ -21,7 +21,7 @@ class Conv1x1Form(Form):
     def matches(self, module: nn.Module) -> bool:
         if not isinstance(module, _CONVOLUTIONS) or set(module.kernel_size) != {1}:
             return False
-        # where it pads, its outputs are the bias, which ConvForm computes
+        # with padding, border outputs are the bias alone: ConvForm takes those
         return isinstance(module.padding, str) or not any(module.padding)
 
     def matrix(self, like_weight: Tensor) -> Tensor:

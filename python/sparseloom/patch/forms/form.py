@@ -21,26 +21,26 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Layers(NamedTuple):
-    """What a weight becomes, by what is stored of it."""
+    """The layer classes that a weight can become."""
 
     blocks: type[BlockSparseLinear] = BlockSparseLinear
     semi24: type[Semi24Linear] | None = Semi24Linear  # None: this kind has no 2:4 layer
-    masked: type[MaskedLinear] | None = None  # None: of this kind only stored blocks can train
+    masked: type[MaskedLinear] | None = None  # None: this kind has no masked layer
 
 
 class Form(ABC):
     """One kind of module. It says why a module cannot be replaced, which weights it has as [out features, in
-    features] matrices, and what takes its place.
+    features] matrices, and by which module it is replaced.
 
-    What takes its place is a SparseModule: its weights' ``dense`` are the names that ``parts`` gives, and its
+    The replacement is a SparseModule: its weights' ``dense`` are the names that ``parts`` gives, and its
     ``to_dense`` returns a module of this kind.
     """
 
-    #: What each weight becomes before ``made`` puts them into one module.
+    #: The layer classes of the weights; ``made`` puts the layers into one module.
     layers = Layers()
-    #: The name of a sparse layer after what a regex matches; "" where both are the same.
+    #: The name of the sparse layer below the name that a regex matches; "" if they are the same.
     inside = ""
-    #: The nn.SparseLinear that can take the module's place; None where none can.
+    #: The nn.SparseLinear class that can replace the module; None if there is none.
     in_any_layout: type[SparseLinear] | None = None
     #: Whether one call of the module multiplies with its weights once for each step of a sequence.
     has_steps = False
@@ -54,12 +54,12 @@ class Form(ABC):
         return type(module).__name__
 
     def parts(self) -> Mapping[str, str]:
-        """Returns {name of a weight's Parameter in the module: what a regex matches after the module's name},
-        "" for an only weight."""
+        """Returns {name of a weight's Parameter in the module: suffix of the module's name that a regex
+        matches}; the suffix of an only weight is ""."""
         return {"weight": ""}
 
     def part(self, weight: str) -> str:
-        """Returns what a regex matches after the module's name for a weight."""
+        """Returns the suffix of the module's name that a regex matches for a weight."""
         return self.parts()[weight]
 
     def matrix(self, like_weight: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class Form(ABC):
         return matrix.reshape(weight.shape)
 
     def ranked(self, matrix: Tensor) -> Tensor:
-        """Returns [out features, in features] to rank blocks by, of what ``matrix`` returned."""
+        """Returns the scores [out features, in features] to rank blocks by, from the result of ``matrix``."""
         return matrix
 
     def packed(self, site: Site, pattern: Pattern) -> Any:
-        """Returns the layer without bias that holds the pattern's blocks of a weight."""
+        """Returns a layer without bias that holds the pattern's blocks of a weight."""
         return packed_layer(self.layers.blocks, site.value, pattern)
 
     def bias(self, weight: str) -> str:
@@ -89,14 +89,16 @@ class Form(ABC):
     def refusal(self, module: nn.Module) -> str:
         """Returns why a module of this kind cannot be replaced; "" when it can."""
         for part in [module, *module.children()]:
-            if why := computed(part):
-                return why
+            if reason := computed(part):
+                return reason
             if any(getattr(part, hooks, None) for hooks in _HOOKS):
                 return (
                     "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
                 )
-        own = self.own_forward(module)
-        if "forward" in vars(module) or (own is not None and type(module).forward is not own.forward):
+        dense_class = self.own_forward(module)
+        if "forward" in vars(module) or (
+            dense_class is not None and type(module).forward is not dense_class.forward
+        ):
             return f"its forward is not nn.{self.kind(module)}'s own"
         own_weight = module._parameters.get("weight")
         if "weight" in self.parts() and not isinstance(own_weight, nn.Parameter) and not masked(module):
@@ -107,8 +109,8 @@ class Form(ABC):
         return self.refusal_of_kind(module)
 
     def cannot_move(self, by_gradient: bool) -> str:
-        """Returns why stored blocks of this kind cannot move; "" when they can. ``by_gradient``: to where the
-        gradient of absent ones is large."""
+        """Returns why stored blocks of this kind cannot move; "" when they can. ``by_gradient``: whether they
+        move to where the gradient of absent blocks is large."""
         return ""
 
     def refusal_of_kind(self, module: nn.Module) -> str:
@@ -116,7 +118,7 @@ class Form(ABC):
         return ""
 
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
-        """Returns what takes the module's place, of the sparse layers by the names of their weights."""
+        """Returns the replacement of the module, made of {name of the weight: sparse layer}."""
         return layers["weight"]
 
     def sites(self, module: nn.Module) -> list[Site]:
@@ -130,8 +132,8 @@ class Form(ABC):
         strict: bool = False,
         dense_copy: bool | Literal["auto"] = False,
     ) -> tuple[nn.Module, dict[str, Any]]:
-        """Returns what takes the module's place, and its sparse layers by the names of the weights. Biases
-        stay the same Parameters. ``strict`` and ``dense_copy`` are those of sparsify_."""
+        """Returns the replacement of the module, and {name of the weight: sparse layer}. Biases stay the same
+        Parameters. ``strict`` and ``dense_copy`` are those of sparsify_."""
         layers = {}
         for site in self.sites(module):
             if site.weight in chosen:
@@ -151,7 +153,7 @@ class Site:
     # every name the layer has in the model; several when a module is shared
     names: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
-    around: list[nn.Module] = field(default_factory=list)  # modules that hold ``module``, the innermost first
+    around: list[nn.Module] = field(default_factory=list)  # modules that contain ``module``, innermost first
 
     @property
     def name(self) -> str:
@@ -164,22 +166,22 @@ class Site:
     @property
     def holder(self) -> tuple[nn.Module, str]:
         """The module and the attribute of the weight's Parameter."""
-        inner, _, own = self.weight.rpartition(".")
+        inner, _, name = self.weight.rpartition(".")
         module = self.module.get_submodule(inner)
-        held = masked(module, own)
-        return (module, own) if held is None else (held, "original")
+        parametrized = masked(module, name)
+        return (module, name) if parametrized is None else (parametrized, "original")
 
     @property
     def parameter(self) -> nn.Parameter:
-        module, own = self.holder
-        return module.get_parameter(own)
+        module, name = self.holder
+        return module.get_parameter(name)
 
     @property
     def value(self) -> Tensor:
-        """The weight as the module multiplies with it [out features, in features]: masked, where
-        torch.ao.pruning has masked the Parameter."""
-        inner, _, own = self.weight.rpartition(".")
-        weight: Tensor = getattr(self.module.get_submodule(inner), own)
+        """The weight that the module multiplies with [out features, in features]: masked, if torch.ao.pruning
+        has masked the Parameter."""
+        inner, _, name = self.weight.rpartition(".")
+        weight: Tensor = getattr(self.module.get_submodule(inner), name)
         return self.matrix(weight.detach())
 
     @property
@@ -193,16 +195,16 @@ class Site:
         setattr(holder, name, bias)
 
     def _bias(self) -> tuple[nn.Module, str]:
-        inner, _, own = self.form.bias(self.weight).rpartition(".")
-        return self.module.get_submodule(inner), own
+        inner, _, name = self.form.bias(self.weight).rpartition(".")
+        return self.module.get_submodule(inner), name
 
     def matrix(self, like_weight: Tensor) -> Tensor:
-        """Returns a tensor of the weight's shape as [out features, in features] (a view, where it is not in a
-        sparse layout of torch)."""
+        """Returns a tensor of the weight's shape as [out features, in features]: a view, unless it is in a
+        sparse layout of torch."""
         return self.form.matrix(strided(like_weight))
 
     def matched(self, module_name: str) -> str:
-        """Returns what a regex is matched with, where the module has that name."""
+        """Returns the name that a regex is matched with, for a module of that name."""
         return joined(module_name, self.form.part(self.weight))
 
     @property

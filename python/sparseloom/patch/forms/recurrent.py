@@ -42,8 +42,8 @@ class RecurrentForm(Form):
         return nn.LSTM if isinstance(module, nn.LSTM) else nn.GRU
 
     def cannot_move(self, by_gradient: bool) -> str:
-        told = "the steps of a recurrent layer tell no gradient of absent blocks: choose methods.set_"
-        return told if by_gradient else ""
+        refusal = "the steps of a recurrent layer tell no gradient of absent blocks: choose methods.set_"
+        return refusal if by_gradient else ""
 
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, (nn.LSTM, nn.GRU))
