@@ -269,10 +269,7 @@ class Semi24Weight(Weight):
         return y
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        # as in every ordinary backward pass
-        if not differentiated(dy):
-            return _dx(dy, values, self, PLAN_CHOOSES)
-        return multiply(dy, values, None, _Again(PLAN_CHOOSES, self))
+        return dx(dy, values, self.positions, self.cols, "", self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         raise not_trainable("linear_dw")
