@@ -243,11 +243,47 @@ def _parametrized(model):
     nn.utils.parametrizations.weight_norm(model.value, "values")
 
 
+def _bias_computed(model):
+    nn.utils.parametrize.register_parametrization(model.query, "bias", nn.Tanh())
+
+
+def _no_bias(model):
+    model.key.bias = None
+
+
+def _other_dtype(model):
+    model.value.double()
+
+
+def _on_meta(model):
+    model.value.bias = nn.Parameter(model.value.bias.to("meta"))
+
+
+@pytest.mark.parametrize("change", [_other_dtype, _on_meta])
+def test_what_a_layer_refuses_it_refuses_among_siblings(change):
+    model = merged()
+    change(model)
+    twin = apart(model)
+    with pytest.raises(sparseloom.Error) as alone:
+        twin(tokens())
+    with pytest.raises(sparseloom.Error) as together:
+        model(tokens())
+    assert str(together.value) == str(alone.value)
+
+
 @pytest.mark.parametrize(
     ("change", "still"),
-    [(_hooked, True), (_main_grad, False), (_copied, False), (_moves, False), (_another_pattern, True),
-     (_parametrized, False)],
-)  # fmt: skip
+    [
+        (_bias_computed, False),
+        (_no_bias, False),
+        (_hooked, True),
+        (_main_grad, False),
+        (_copied, False),
+        (_moves, False),
+        (_another_pattern, True),
+        (_parametrized, False),
+    ],
+)
 def test_what_happens_to_a_layer_later(change, still, products):
     model = merged()
     change(model)

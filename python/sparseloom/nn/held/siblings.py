@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -138,9 +139,12 @@ class Siblings:
             self.settle()
         layers, stacked = self.layers, self.stacked
         values = [each._parameters.get("values") for each in layers]
+        # One that is computed (parametrized) is no entry, and not to be taken for a bias that is not there.
+        biases = [each._parameters.get("bias", each) for each in layers]
         if stacked is None or not 1 <= x.dim() <= 4 or not all(map(_is_simple, layers, values)):
             return None
-        biases = [each._parameters.get("bias") for each in layers]
+        if not _stack(values) or not (all(each is None for each in biases) or _stack(biases)):
+            return None
         count = sum(each.numel() for each in values if each is not None)
         if not (x.is_cuda and count <= _ALWAYS) and count * _READS_SAVED > x.numel():
             return None
@@ -180,6 +184,15 @@ def _is_simple(layer: BlockSparseLinear, values: Tensor | None) -> bool:
     """Returns whether a layer's product is that of plain values, without anything that it alone knows."""
     plain = type(values) in (nn.Parameter, Tensor)  # Dynamo of torch 2.11 knows no __class__ of a Parameter
     return plain and layer._cut is None and not layer.fuse_wgrad_accumulation and not layer._dense_copy
+
+
+def _stack(tensors: Sequence[object]) -> bool:
+    """Returns whether plain tensors can be joined as they are: torch.cat would promote their dtypes."""
+    first = tensors[0]
+    return isinstance(first, Tensor) and all(
+        type(each) in (nn.Parameter, Tensor) and each.dtype == first.dtype and each.device == first.device  # type: ignore[attr-defined]
+        for each in tensors
+    )
 
 
 def _serves(results: _Results, x: Tensor) -> bool:
