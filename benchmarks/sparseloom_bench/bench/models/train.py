@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from sparseloom.patch import Patched, sparsify_
 from sparseloom.report import report
 
 from ..timing import Spread
-from .ways import logits
 from .zoo import Spec
 
 Record = dict[str, Any]
@@ -37,14 +36,19 @@ GRAPHED = "reduce-overhead"
 
 
 class Trainer:
-    """Trains a model under torch.compile, bf16 autocast and fused AdamW on one batch."""
+    """Trains a model, by its ``compiled`` form, under bf16 autocast and fused AdamW on one batch."""
 
     def __init__(
-        self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str, mode: str = "default"
+        self,
+        model: nn.Module,
+        data: tuple[Tensor, Tensor],
+        compiled: Callable[..., Any],
+        capturable: bool = False,
     ) -> None:
-        self.model, (self.x, self.target) = model, data
-        self.compiled = torch.compile(model, backend=backend, mode=mode)
-        self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
+        self.model, (self.x, self.target), self.compiled = model, data, compiled
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), LEARNING_RATE, fused=True, capturable=capturable
+        )
 
     def step(self) -> Tensor:
         """Takes one step; returns the loss before it, still on the device."""
@@ -54,6 +58,13 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+def logits(result: Any) -> Tensor:
+    """Returns the logits from the result of a timm model (a tensor) or a transformers model (an object that
+    has them)."""
+    found: Tensor = getattr(result, "logits", result)
+    return found
 
 
 def evaluated(model: nn.Module, x: Tensor) -> Tensor:
@@ -74,7 +85,7 @@ def measure(
     # This is what a user writes: this call, and the optimizer after it.
     patched = sparsify_(model, spec.patterns)
     say(f"{spec}: {str(patched).splitlines()[0]}")
-    sparse = Trainer(model, data, backend)
+    sparse = Trainer(model, data, torch.compile(model, backend=backend))
     losses, compile_s, graphs = trained(sparse, device)
     sparse_bytes = memory.peak()
     words = " ".join(f"{loss:.3f}" for loss in losses)
@@ -82,14 +93,19 @@ def measure(
     file_bytes, equal, fresh_differs = reloaded(spec, model, data[0])
     say(f"{spec}: saved {file_bytes / 1e6:.0f} MB, reloaded, {'equal' if equal else 'NOT EQUAL'}")
     memory = _Memory(device)
-    dense = Trainer(spec.make(0, device), data, backend)
+    model_of_dense = spec.make(0, device)
+    dense = Trainer(model_of_dense, data, torch.compile(model_of_dense, backend=backend))
     dense_losses, dense_compile_s, dense_graphs = trained(dense, device)
     dense_bytes = memory.peak()
     speeds = steps_per_second([sparse, dense], device)
     say(f"{spec}: {speeds[0].median:.1f} steps/s, dense {speeds[1].median:.1f}")
     skips = _graphs_skipped()
     graphed = steps_per_second(
-        [Trainer(each.model, data, backend, GRAPHED) for each in (sparse, dense)], device
+        [
+            Trainer(each.model, data, torch.compile(each.model, backend=backend, mode=GRAPHED))
+            for each in (sparse, dense)
+        ],
+        device,
     )
     skips = _graphs_skipped() - skips
     say(
@@ -161,19 +177,27 @@ def reloaded(spec: Spec, model: nn.Module, x: Tensor) -> tuple[int, bool, bool]:
 
 def steps_per_second(trainers: list[Trainer], device: torch.device) -> list[Spread]:
     """Returns the steps per second of each trainer, in rounds taken in turn."""
-    for trainer in trainers:
-        for _ in range(WARM_UP):
-            trainer.step()
-    samples: list[list[float]] = [[] for _ in trainers]
-    for _ in range(ROUNDS):
-        for trainer, rates in zip(trainers, samples, strict=True):
+    seconds = rounds_in_turn([trainer.step for trainer in trainers], device, ROUND, ROUNDS, WARM_UP)
+    return [Spread.of([ROUND / each for each in of_trainer]) for of_trainer in seconds]
+
+
+def rounds_in_turn(
+    calls: Sequence[Callable[[], Any]], device: torch.device, count: int, rounds: int, warm_up: int
+) -> list[list[float]]:
+    """Returns for each call the seconds of its rounds of ``count`` calls; the calls take turns."""
+    for call in calls:
+        for _ in range(warm_up):
+            call()
+    samples: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, seconds in zip(calls, samples, strict=True):
             _wait(device)
             start = time.perf_counter()
-            for _ in range(ROUND):
-                trainer.step()
+            for _ in range(count):
+                call()
             _wait(device)
-            rates.append(ROUND / (time.perf_counter() - start))
-    return [Spread.of(rates) for rates in samples]
+            seconds.append(time.perf_counter() - start)
+    return samples
 
 
 def _graphs_skipped() -> int:

@@ -3,18 +3,17 @@ compiled, by torch.compile's own CUDA graphs and by one CUDA graph of all."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparseloom.errors import Error
 from sparseloom.patch import sparsify_
 
 from ..timing import Spread
+from .train import Trainer, rounds_in_turn
 from .zoo import Spec
 
 #: How a column runs: without torch.compile, compiled, compiled in the mode whose parts replay CUDA graphs,
@@ -24,16 +23,8 @@ WAYS = ("eager", "compiled", "reduce-overhead", "graph")
 CALLS, ROUNDS, WARM_UP = 10, 12, 3
 #: torch asks for some calls on another stream before it captures one.
 BEFORE_CAPTURE = 3
-LEARNING_RATE = 1e-4
 
 Call = Callable[[], Any]
-
-
-def logits(result: Any) -> Tensor:
-    """Returns the logits from the result of a timm model (a tensor) or a transformers model (an object that
-    has them)."""
-    found: Tensor = getattr(result, "logits", result)
-    return found
 
 
 def inference(model: nn.Module, x: Tensor, way: str, backend: str) -> Call:
@@ -51,38 +42,15 @@ def inference(model: nn.Module, x: Tensor, way: str, backend: str) -> Call:
 
 def step(model: nn.Module, data: tuple[Tensor, Tensor], way: str, backend: str) -> Call:
     """Returns a training step under bf16 autocast with fused AdamW."""
-    x, target = data
-    run = _compiled(model.train(), way, backend)
     graph = way == "graph"
-    optimizer = torch.optim.AdamW(
-        model.parameters(), LEARNING_RATE, fused=True, capturable=graph and x.is_cuda
-    )
-
-    def call() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(x.device.type, torch.bfloat16):
-            loss = F.cross_entropy(logits(run(x)), target)
-        loss.backward()
-        optimizer.step()
-
-    return _captured(call) if graph else call
+    trainer = Trainer(model.train(), data, _compiled(model, way, backend), capturable=graph)
+    return _captured(trainer.step) if graph else trainer.step
 
 
 def milliseconds(calls: Sequence[Call], device: torch.device) -> list[Spread]:
     """Returns the time of each call, in rounds taken in turn."""
-    for call in calls:
-        for _ in range(WARM_UP):
-            call()
-    samples: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
-        for call, times in zip(calls, samples, strict=True):
-            _wait(device)
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            _wait(device)
-            times.append((time.perf_counter() - start) / CALLS * 1e3)
-    return [Spread.of(times) for times in samples]
+    seconds = rounds_in_turn(calls, device, CALLS, ROUNDS, WARM_UP)
+    return [Spread.of([each / CALLS * 1e3 for each in of_call]) for of_call in seconds]
 
 
 def in_each_way(
@@ -167,8 +135,3 @@ def _captured(call: Call) -> Call:
 
     replay.holds = call  # type: ignore[attr-defined]  # the graph reads the memory of all that it knows
     return replay
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
