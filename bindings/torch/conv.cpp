@@ -66,8 +66,8 @@ Tensor values_for(const char* op, const Tensor& values, const ConvShape& shape, 
 
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed, std::int64_t rows,
                Numbers kernel, Numbers stride, Numbers padding, Numbers dilation, std::optional<Tensor> bias,
-               std::int64_t activation, std::optional<Tensor> residual, std::int64_t row, bool tf32,
-               std::int64_t digest) {
+               std::int64_t activation, std::optional<Tensor> residual, std::int64_t row, bool strict,
+               bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv";
   const int device = device_of(op, "x", x);
   const Numbers space = space_of(op, "x", x);
@@ -80,25 +80,26 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed
       index_of(op, packed, values.size(0), rows, input.view.cols, block, device, "x", {.digest = digest});
   const Numbers sizes = sizes_with(shape, space.size(), false, rows);
   const Epilogue epilogue(op, bias, activation, residual, x, sizes, dtype, device);
-  const Executor executor = torch_executor(device);
+  Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::forward);
-  problem.tf32 = tf32;
+  problem.strict = strict, problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   epilogue.describe(problem);
   problem.aligned =
       is_aligned(input.view) && is_aligned(values.const_data_ptr()) && is_aligned(epilogue.residual.view);
   const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
-  const Tensor y = new_like(op, x, sizes);
+  std::optional<Tensor> y = new_like(op, x, sizes);
+  executor.context = &y;  // for torch_conv
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv(*plan, input.view, index, values.const_data_ptr(), epilogue.addends(),
-       writable(y, dtype, problem.m, rows), workspace.span(), executor);
-  return y;
+       writable(*y, dtype, problem.m, rows), workspace.span(), executor);
+  return *y;
 }
 
 Tensor dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, std::int64_t cols,
           std::int64_t depth, std::int64_t height, std::int64_t width, Numbers kernel, Numbers stride,
           Numbers padding, Numbers dilation, std::optional<Tensor> bias, std::int64_t activation,
-          std::optional<Tensor> residual, std::int64_t row, bool tf32, std::int64_t digest) {
+          std::optional<Tensor> residual, std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dx";
   const int device = device_of(op, "dy", dy);
   const std::size_t axes = space_of(op, "dy", dy).size();
@@ -114,24 +115,25 @@ Tensor dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, st
                                    {.columns = true, .digest = digest});
   const Numbers sizes = sizes_with(shape, axes, true, cols);
   const Epilogue epilogue(op, bias, activation, residual, dy, sizes, dtype, device);
-  const Executor executor = torch_executor(device);
+  Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dx);
   epilogue.describe(problem);
-  problem.tf32 = tf32;
+  problem.strict = strict, problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   problem.aligned =
       is_aligned(grad.view) && is_aligned(values.const_data_ptr()) && is_aligned(epilogue.residual.view);
   const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
-  const Tensor out = new_like(op, dy, sizes);
+  std::optional<Tensor> out = new_like(op, dy, sizes);
+  executor.context = &out;  // for torch_conv
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv_dx(*plan, grad.view, index, column_index(index), values.const_data_ptr(), epilogue.addends(),
-          writable(out, dtype, problem.m, cols), workspace.span(), executor);
-  return out;
+          writable(*out, dtype, problem.m, cols), workspace.span(), executor);
+  return *out;
 }
 
 Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t blocks,
           std::int64_t block_rows, std::int64_t block_cols, Numbers kernel, Numbers stride, Numbers padding,
-          Numbers dilation, std::int64_t row, bool tf32, std::int64_t digest) {
+          Numbers dilation, std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   constexpr const char* op = "conv_dw";
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -144,13 +146,15 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& packed, std::int64_t 
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
   const IndexView index =
       index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x", {.digest = digest});
-  const Executor executor = torch_executor(device);
+  Executor executor = torch_executor(device);
   bsr_conv::Problem problem = describe_conv(index, shape, dtype, Direction::dw);
-  problem.tf32 = tf32;
+  problem.strict = strict, problem.tf32 = tf32;
   problem.facts = Facts::of_digest(digest);
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
   const auto plan = plan_conv(problem, index, executor, ops::row_name(op, row));
   const Tensor out = new_like(op, x, {blocks, shape.taps(), block_rows, block_cols});
+  std::optional<Tensor> dense;
+  executor.context = &dense;  // for torch_conv
   const Scratch workspace(op, plan->workspace_bytes, device);
   conv_dw(*plan, grad.view, input.view, index, out.mutable_data_ptr(), workspace.span(), executor);
   return out;
@@ -214,15 +218,12 @@ std::string plan(const PlanCall& call) {
   bsr_conv::Problem problem = describe_conv(index, shape, call.dtype, call.direction);
   problem.tf32 = call.tf32;
   problem.facts = Facts::of_digest(call.digest);
-  problem.bias = call.bias && call.direction == Direction::forward;
+  call.describe(problem);
   const Executor executor = call.executor();
   const auto chosen = plan_conv(problem, executor, call.row);
-  const bsr_conv::DenseTime dense = dense_conv_time(problem, executor);
-  const auto if_known = [&](double us) {
-    return dense.product_us > 0 ? std::optional<double>(us) : std::nullopt;
-  };
-  return json_of(*chosen, call.direction == Direction::dw ? std::nullopt : if_known(dense.product_us),
-                 chosen->describe(), if_known(dense.product_us + dense.weight_us));
+  const double copy_us =
+      call.strict || call.direction == Direction::dw ? 0 : dense_conv_time(problem, executor).product_us;
+  return json_of(*chosen, copy_us > 0 ? std::optional(copy_us) : std::nullopt, chosen->describe());
 }
 
 const FamilyPlan kPlan("bsr_conv", plan, plan);

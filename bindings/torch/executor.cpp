@@ -1,4 +1,4 @@
-// torch_executor: torch's threads or stream, and torch's dense products as the GEMM callbacks.
+// torch_executor: torch's threads or stream, and torch's dense products as the callbacks.
 #include "executor.h"
 
 #include <dlfcn.h>
@@ -12,6 +12,7 @@
 
 #include "convert.h"
 #include "core/check.h"
+#include "lent_conv.h"
 #include "sparseloom/deterministic.h"
 
 namespace sparseloom::binding {
@@ -281,6 +282,7 @@ Executor torch_executor(int device) {
   set_deterministic(torch_is_deterministic());
   executor.gemm = gemm;
   executor.scaled_gemm = scaled_gemm;
+  executor.conv = torch_conv;
   if (device >= 0) {
     executor.device = device;
     executor.stream = torch_stream(device);

@@ -1,4 +1,4 @@
-// The executor that torch lends: its thread pool or current stream, and its dense product.
+// The executor that torch lends: its thread pool or current stream, and its dense products.
 #pragma once
 
 #include "sparseloom/executor.h"
@@ -6,7 +6,8 @@
 namespace sparseloom::binding {
 
 /// On the CPU (device < 0): torch.get_num_threads() ranges on torch's pool. On CUDA: torch's current stream
-/// of that device. On both, aten::linear and aten::mm are the GEMM and aten::_scaled_mm the scaled one.
+/// of that device. On both, aten::linear and aten::mm are the GEMM, aten::_scaled_mm the scaled one, and
+/// torch_conv (lent_conv.h) the convolution.
 /// Throws Error if this torch has no CUDA.
 Executor torch_executor(int device = -1);
 

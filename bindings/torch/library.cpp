@@ -110,16 +110,18 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bsr_conv(Tensor x, Tensor values, Tensor index, SymInt out_channels, int[] kernel, int[] stride, "
       "int[] padding, int[] dilation, Tensor? bias=None, int activation=0, Tensor? residual=None, int "
       "row=-1, "
-      "bool tf32=False, int digest=-1) -> Tensor");
+      "bool strict=False, bool tf32=False, int digest=-1) -> Tensor");
   // dX, and forward of a transposed convolution, which has an epilogue.
   m.def(
       "bsr_conv_dx(Tensor dy, Tensor values, Tensor index, SymInt in_channels, SymInt depth, SymInt height, "
       "SymInt width, int[] kernel, int[] stride, int[] padding, int[] dilation, Tensor? bias=None, "
-      "int activation=0, Tensor? residual=None, int row=-1, bool tf32=False, int digest=-1) -> Tensor");
+      "int activation=0, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, int "
+      "digest=-1) "
+      "-> Tensor");
   m.def(
       "bsr_conv_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
-      "int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, bool tf32=False, int "
-      "digest=-1) -> Tensor");
+      "int[] kernel, int[] stride, int[] padding, int[] dilation, int row=-1, bool strict=False, bool "
+      "tf32=False, int digest=-1) -> Tensor");
   // Conversion of their weight between blocks and dense memory with channels last: weight [rows, taps, cols].
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");

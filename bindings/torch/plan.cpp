@@ -87,6 +87,7 @@ Executor PlanCall::executor() const {
   Executor on_device = Executor::cuda(static_cast<int>(device));
   on_device.gemm = torchs.gemm;
   on_device.scaled_gemm = torchs.scaled_gemm;
+  on_device.conv = torchs.conv;
   return on_device;
 }
 
@@ -102,13 +103,12 @@ void PlanCall::require_sizes(std::size_t count, const char* names) const {
                "[" + listed + "]", "pass the layer's sizes");
 }
 
-std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
-                    const std::optional<double>& dense_us) {
+std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text) {
   std::string json = "{\"kernel\": " + json_string(plan.kernel_name) +
                      ", \"predicted_us\": " + json_number(plan.predicted_us) +
                      ", \"workspace_bytes\": " + std::to_string(plan.workspace_bytes) +
                      ", \"dense_copy_us\": " + (copy_us ? json_number(*copy_us) : "null") +
-                     (dense_us ? ", \"dense_us\": " + json_number(*dense_us) : "") + ", \"candidates\": [";
+                     ", \"candidates\": [";
   const char* comma = "";
   for (const Candidate& c : plan.candidates) {
     json += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) +

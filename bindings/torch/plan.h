@@ -58,10 +58,8 @@ struct PlanCall {
 };
 
 /// {"kernel", "predicted_us", "workspace_bytes", "dense_copy_us", "candidates", "text"}. `copy_us`: the time
-/// of the product with a dense copy of W, if the verb predicts it, otherwise null. `dense_us`: the time of a
-/// product that makes that copy, for verbs that have no row for it; its key is present only with a value.
-std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text,
-                    const std::optional<double>& dense_us = std::nullopt);
+/// of the product with a dense copy of W, if the verb predicts it, otherwise null.
+std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text);
 
 /// Registers the answer of the operator plan for a family of products: each has one, at the end of its
 /// operators' file.

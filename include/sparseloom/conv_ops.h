@@ -45,17 +45,19 @@ SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem probl
 SPARSELOOM_API std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                                          const std::string& kernel = {});
 
-/// The predicted time of the lender's convolution with a dense W. In 16 bits it is assumed to run at the rate
-/// of the lent GEMM, which is measured as in rates.h. On a CUDA device it is predicted by a fit to cuDNN's
-/// times. 0 and 0: on the CPU without a lent GEMM, and for fp32 on CUDA unless the problem allows TF32.
+/// The predicted time of the lent convolution with a dense W, which plans compare with their rows. In 16 bits
+/// on the CPU it is assumed to run at the rate of the lent GEMM, which is measured as in rates.h; on a CUDA
+/// device the prediction is a fit to cuDNN's times. 0 and 0: without a lent convolution, on the CPU where
+/// plans are deterministic, and for fp32 on CUDA unless the problem allows TF32.
 SPARSELOOM_API bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem,
                                                    const Executor& executor);
 
 /// y [out pixels, rows] of x [in pixels, cols], values [blocks][taps][bm, bn], bias [rows] or null and a
 /// residual [out pixels, rows] or none; all of the plan's dtype. A pass over y does what the kernel's
-/// epilogue does not support. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
-/// Error if a shape, dtype, stride or alignment is not the plan's, an operand is null, or the kernel could
-/// not be queued.
+/// epilogue does not support. workspace: plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). If the plan
+/// is `dense` and the lent convolution keeps its result in memory of its own (DenseConv::out), the result is
+/// there and y is left unwritten. Throws Error if a shape, dtype, stride or alignment is not the plan's, an
+/// operand is null, or the kernel could not be queued.
 SPARSELOOM_API void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index,
                          const void* values, const Addends& addends, const MatrixView& y,
                          std::span<std::byte> workspace, const Executor& executor);

@@ -1,5 +1,5 @@
-// Executor: what the caller lends to a call. That is threads or a CUDA stream and, if the caller has one, a
-// dense GEMM. Workspace: scratch memory for CPU calls.
+// Executor: what the caller lends to a call. That is threads or a CUDA stream and, if the caller has them, a
+// dense GEMM and a dense convolution. Workspace: scratch memory for CPU calls.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <memory>
 #include <span>
 
+#include "sparseloom/conv_shape.h"
+#include "sparseloom/direction.h"
 #include "sparseloom/export.h"
 #include "sparseloom/matrix_view.h"
 
@@ -54,8 +56,26 @@ struct ScaledGemm {
   void* stream = nullptr;   // as in Gemm
 };
 
-/// Threads and GEMM are lent through plain function pointers, so that a host (torch, or an engine of your
-/// own) keeps its one thread pool. The library starts no threads except those of Executor::pool().
+/// One convolution with a dense W, or one of its gradients. A matrix has a row of channels for each pixel, in
+/// the order of ConvShape, images first; W and dW are [rows, taps * cols], which is channels-last memory.
+struct DenseConv {
+  Direction direction = Direction::forward;
+  ConvShape shape;
+  ConstMatrixView a;  // forward: x [in pixels, cols]; dx and dw: dy [out pixels, rows]
+  ConstMatrixView b;  // forward and dx: W; dw: x
+  /// y, dx or dW, of the dtype of a and b: overwritten. A vendor's library that returns memory of its own
+  /// need not copy: the lender may set data and stride to that memory, in this layout, and leaves `out`
+  /// unwritten. The memory has to stay valid, and writable, until the call has returned (on CUDA: until its
+  /// work is done).
+  MatrixView out;
+  const void* bias = nullptr;  // [channels of out] of the same dtype, or null; forward and dx only
+  int device = -1;             // as in Gemm
+  void* stream = nullptr;      // as in Gemm
+};
+
+/// Threads, GEMM and convolution are lent through plain function pointers, so that a host (torch, or an
+/// engine of your own) keeps its one thread pool. The library starts no threads except those of
+/// Executor::pool().
 struct Executor {
   /// Passed unchanged to the function pointers below.
   void* context = nullptr;
@@ -80,16 +100,20 @@ struct Executor {
   /// The same for f8e4m3, on CUDA devices. Null: the plan refuses `dense` for f8e4m3.
   void (*scaled_gemm)(void* context, const ScaledGemm& product) = nullptr;
 
+  /// The vendor's dense convolution, which the `dense` candidate of a convolution's plan calls. Null: the
+  /// plan refuses that candidate and says so.
+  void (*conv)(void* context, DenseConv& product) = nullptr;
+
   /// Ordinal of the CUDA device of the call's matrices, indices, values and workspace; -1: the CPU. A call on
   /// a device queues its work on `stream` (a cudaStream_t; null: the device's default stream) and returns
   /// before that work is done. It never waits, and it does not change the thread's current device.
   int device = -1;
   void* stream = nullptr;
 
-  /// Runs everything on the calling thread; lends no GEMM.
+  /// Runs everything on the calling thread; lends no dense product.
   static Executor serial() noexcept { return {}; }
 
-  /// A CUDA device and one of its streams. Set `gemm` and `scaled_gemm` afterwards to lend a GEMM.
+  /// A CUDA device and one of its streams. Set `gemm`, `scaled_gemm` and `conv` afterwards to lend them.
   static Executor cuda(int device, void* stream = nullptr) noexcept {
     Executor executor;
     executor.device = device;

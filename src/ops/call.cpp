@@ -45,9 +45,6 @@ void check_call(const char* op, const CommonProblem& p, const Choice& plan, cons
         std::to_string(workspace.size()) + " bytes at offset " +
             std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment),
         "lend plan.workspace_bytes from an aligned allocation");
-  if (p.can_gemm && (is_scaled(p.dtype) ? executor.scaled_gemm == nullptr : executor.gemm == nullptr))
-    core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none",
-               "make the plan with this executor");
 }
 
 void check_values(const char* op, const char* name, const CommonProblem& p, const void* values) {

@@ -18,7 +18,7 @@ namespace sparseloom::ops {
 void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows,
                   std::int64_t cols, DType dtype);
 
-/// Checks index, workspace and executor.
+/// Checks index, workspace and the executor's device.
 void check_call(const char* op, const CommonProblem& problem, const Choice& plan, const IndexView& index,
                 std::span<std::byte> workspace, const Executor& executor);
 

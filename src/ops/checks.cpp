@@ -23,6 +23,12 @@ void require_queued(const char* op, int error, const Executor& executor, std::st
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
+void require_lent(const char* op, bool planned, const char* name, bool lent) {
+  if (planned && !lent)
+    core::fail(op, std::string("an executor that lends a ") + name + ", as the plan was made with", "none",
+               "make the plan with this executor");
+}
+
 void require_known(const char* op, Direction direction, DType dtype, Activation activation) {
   core::require_known(op, "direction", direction, Direction::dw);
   core::require_known(op, "dtype", dtype, DType::f8e4m3);

@@ -25,6 +25,9 @@ const runtime::CudaDevice& require_gpu(const char* op, const Executor& executor)
 void require_queued(const char* op, int error, const Executor& executor,
                     std::string_view kernel = "the kernel");
 
+/// Throws Error if a plan was made with a lent dense product, called `name`, that the executor does not lend.
+void require_lent(const char* op, bool planned, const char* name, bool lent);
+
 /// Throws Error on a number that is no enumerator.
 void require_known(const char* op, Direction direction, DType dtype, Activation activation);
 

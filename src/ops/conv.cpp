@@ -4,10 +4,10 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/check.h"
-#include "kernels/bsr_conv/cuda/product.h"
-#include "kernels/machine_rates.h"
+#include "kernels/bsr_conv/rows.h"
 #include "ops/activation.h"
 #include "ops/call.h"
 #include "ops/machine.h"
@@ -15,7 +15,6 @@
 #include "ops/rows.h"
 #include "sparseloom/conv_ops.h"
 #include "sparseloom/deterministic.h"
-#include "sparseloom/generic/dense.h"
 #include "sparseloom/rates.h"
 
 namespace sparseloom {
@@ -28,17 +27,6 @@ using ops::check_matrix, ops::row_distance;
 constexpr std::int64_t kTapsLimit = 1 << 16;
 // Pixels along an axis, padding included, are counted in 32 bits.
 constexpr std::int64_t kExtentLimit = 1 << 30;
-
-// The time of a layer's call of torch's convolution, fitted to 92 fp32 problems of the sweep with every
-// candidate timed (two threads of a Zen 3 that shares its host): the fraction of the FMA peak that torch's
-// product reaches; the seconds of one thread per element of W, which is unpacked and laid out by taps; and
-// those per element of x and y, which torch converts from channels last. Of the 92 it was within 1.3 of the
-// time in 68. A fraction alone, .95 (dW .63) as fitted to 512 channels of 14 x 14, was within 1.3 in 3 and
-// predicted half of the time in the median, and the plan chose torch's in 19, in 18 of them by mistake. On a
-// quiet Zen 4 all times were two thirds (12 problems, forward and dX), like the rows' products: fractions and
-// seconds here are that machine's.
-constexpr double kTorchShare = 1.0, kTorchDxShare = 0.75, kTorchDwShare = 0.67;
-constexpr double kMadeSeconds = 8e-9, kLaidOutSeconds = 1.3e-9;
 
 void check_within(const char* op, const char* name, std::int64_t got, std::int64_t least,
                   std::int64_t limit) {
@@ -70,6 +58,7 @@ void check_planned(const char* op, Direction direction, const ConvPlan& plan, co
     core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
                "make one plan for each direction");
   ops::check_call(op, p, plan, index, workspace, executor);
+  ops::require_lent(op, p.can_gemm, "convolution", executor.conv != nullptr);
 }
 
 // Checks for a shape that conv_shape would make, and the verb's own members.
@@ -146,6 +135,42 @@ void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const voi
     ops::activate(out, activates ? Activation::none : p.activation, addends.residual, out, executor);
 }
 
+// The executor's machine. 16 bits on the CPU: with the rate of its GEMM, at which its convolution is assumed
+// to run. It is measured, which costs milliseconds, unless another row was forced.
+ops::KnownMachine machine_of(const bsr_conv::Problem& p, const Executor& executor,
+                             const std::string& kernel) {
+  ops::KnownMachine known = ops::known_machine(executor);
+  const bool may_win = p.can_gemm && !p.strict && (kernel.empty() || kernel == "dense");
+  if (may_win && p.device < 0 && p.dtype != DType::f32 && !is_deterministic())
+    known.machine.rates.gemm_flops =
+        rates_for(p.direction, p.dtype, p.shape.out_pixels(), p.rows, p.cols * p.shape.taps(), executor)
+            .gemm_flops;
+  return known;
+}
+
+// As in make_plan: completes the problem, which is part of the cache key, and checks it.
+void complete(bsr_conv::Problem& problem, const IndexView& index, const Executor& executor) {
+  ops::enter_own_rows();
+  if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
+  problem.can_gemm = executor.conv != nullptr;
+  ops::complete(problem, index, executor);
+  check_problem(problem);
+}
+
+std::shared_ptr<const ConvPlan> planned(const bsr_conv::Problem& problem, const Executor& executor,
+                                        const std::string& kernel) {
+  const bool settled = is_deterministic() && kernel.empty();
+  const auto make = [&] {
+    const std::string row = settled && executor.device < 0 ? plan::settled<Conv>(problem, executor) : kernel;
+    ops::KnownMachine known = machine_of(problem, executor, kernel);
+    ConvPlan chosen = plan::typed<Conv>(problem, plan::select(plan::any<Conv>(problem), known.machine, row));
+    chosen.machine = std::move(known.line);
+    return chosen;
+  };
+  return plan::cached_as<ConvPlan>(Conv::kName, Conv::key(problem), settled ? plan::kDeterministic : kernel,
+                                   make);
+}
+
 void check_residual(const char* op, const bsr_conv::Problem& p, const ConstMatrixView& residual,
                     std::int64_t channels) {
   if ((residual.data != nullptr) != p.residual)
@@ -188,53 +213,23 @@ bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, 
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const Executor& executor,
                                           const std::string& kernel) {
-  ops::enter_own_rows();
-  if (problem.direction == Direction::dw) problem.out_aligned = true;
   const IndexView shape{problem.rows, problem.cols, problem.block, problem.blocks, nullptr, nullptr};
-  ops::complete(problem, shape, executor);
-  check_problem(problem);
-  return plan_for<Conv>(problem, executor, kernel);
-}
-
-bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& p, const Executor& executor) {
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return {};
-  if (executor.device >= 0) return kernels::dense_conv_on_device(p, ops::known_machine(executor).machine);
-  if (executor.gemm == nullptr || is_deterministic()) return {};
-  // dX of a stride above 1 multiplies no more than the forward product does.
-  const std::int64_t pixels = p.shape.out_pixels(), cols = p.cols * p.shape.taps();
-  const int threads = std::max(1, executor.num_threads);
-  const plan::MachineRates& machine = kernels::machine_rates();
-  const double share = p.direction == Direction::forward ? kTorchShare
-                       : p.direction == Direction::dx    ? kTorchDxShare
-                                                         : kTorchDwShare,
-               peak = std::max(machine.f32_avx2, machine.f32_avx512) * threads;
-  const double flops = p.dtype == DType::f32
-                           ? share * peak
-                           : rates_for(p.direction, p.dtype, pixels, p.rows, cols, executor).gemm_flops;
-  kernels::generic::DenseProblem dense;
-  dense.direction = p.direction, dense.dtype = p.dtype, dense.m = pixels, dense.rows = p.rows;
-  dense.cols = cols, dense.threads = threads, dense.can_gemm = true;
-  dense.copy_bytes = machine.copy_bytes, dense.gemm_flops = flops;
-  if (flops <= 0 || dense.copy_bytes <= 0) return {};
-  const auto elements = [](std::int64_t high, std::int64_t wide) {
-    return static_cast<double>(high) * static_cast<double>(wide);
-  };
-  const double copy_s = kMadeSeconds * elements(p.rows, cols);
-  const double laid_out =
-      kLaidOutSeconds * (elements(p.shape.in_pixels(), p.cols) + elements(pixels, p.rows));
-  const double gemm_us = kernels::generic::predict_gemm_on_cpu_us(dense);
-  return {gemm_us + 1e6 * laid_out / threads,
-          kernels::generic::predict_dense_on_cpu_us(dense) - gemm_us + 1e6 * copy_s / threads};
+  complete(problem, shape, executor);
+  return planned(problem, executor, kernel);
 }
 
 std::shared_ptr<const ConvPlan> plan_conv(bsr_conv::Problem problem, const IndexView& index,
                                           const Executor& executor, const std::string& kernel) {
-  ops::enter_own_rows();
-  if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
-  ops::complete(problem, index, executor);
-  check_problem(problem);
+  complete(problem, index, executor);
   ops::require_valid(problem, index);
-  return plan_for<Conv>(problem, executor, kernel);
+  return planned(problem, executor, kernel);
+}
+
+bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem, const Executor& executor) {
+  if (executor.conv == nullptr || (executor.device < 0 && is_deterministic())) return {};
+  bsr_conv::Problem lent = problem;
+  lent.device = executor.device, lent.threads = std::max(1, executor.num_threads), lent.can_gemm = true;
+  return kernels::dense_conv_time(lent, machine_of(lent, executor, {}).machine);
 }
 
 void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,

@@ -41,9 +41,7 @@ void require_linear_call(const char* verb, const LinearProblem& p, std::size_t w
   if (p.device != executor.device)
     core::fail(verb, "an executor on " + ops::place(p.device) + ", as planned", ops::place(executor.device),
                "make the plan with the executor of the call");
-  if (p.can_gemm && executor.gemm == nullptr)
-    core::fail(verb, "an executor that lends a GEMM, as the plan was made with", "none",
-               "make the plan with this executor");
+  ops::require_lent(verb, p.can_gemm, "GEMM", executor.gemm != nullptr);
   const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's alignment, and a cache line
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
   if (workspace.size() < workspace_bytes || (workspace_bytes > 0 && offset != 0))

@@ -20,6 +20,7 @@ void check_planned(const char* op, Direction direction, const Plan& plan, const 
     core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
                "make one plan for each direction");
   ops::check_call(op, p, plan, index, workspace, executor);
+  ops::require_lent(op, p.can_gemm, "GEMM", executor.gemm != nullptr);
 }
 
 MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,

@@ -39,6 +39,7 @@ runtime::Isa isa_of(const plan::AnyRow& row, std::span<const OwnRow<V>> cpu) {
 
 void enter_own_rows() {
   static const Kernel last[] = {dense_kernel(), reference_kernel()};
+  static const ConvRow dense_conv = dense_conv_row();
   static const ScaledKernel scaled_last[] = {scaled_dense_kernel(), scaled_reference_kernel()};
   [[maybe_unused]] static const bool entered = [] {
     enter<Linear>(cpu_kernels());
@@ -55,8 +56,9 @@ void enter_own_rows() {
       plan::add_row(plan::any_row<Semi24Scaled>(row));
     for (const Semi24ScaledRow& row : semi24_scaled_cpu_rows())
       plan::add_row(plan::any_row<Semi24Scaled>(row));
-    for (const Row<bsr_conv::Conv>& row : conv_cpu_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
+    for (const ConvRow& row : conv_cpu_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
     for (const ConvRow& row : conv_cuda_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
+    plan::add_row(plan::any_row<bsr_conv::Conv>(dense_conv));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();

@@ -58,6 +58,7 @@ void linear(const ScaledPlan& plan, const ConstMatrixView& x, const IndexView& i
             const Executor& executor) {
   const ScaledProblem& p = plan.problem;
   ops::check_call("linear", p, plan, index, workspace, executor);
+  ops::require_lent("linear", p.can_gemm, "GEMM", executor.scaled_gemm != nullptr);
   ops::check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   ops::check_matrix("linear", "y", y, p.m, p.rows, p.out);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from sparseloom import Error
 from sparseloom import nn as sparse
 from sparseloom import pattern as patterns
+from sparseloom.ops import operators
+from sparseloom.ops.conv import plans, product
 
 CONVS = {1: sparse.BlockSparseConv1d, 2: sparse.BlockSparseConv2d, 3: sparse.BlockSparseConv3d}
 TRANSPOSED = {
@@ -135,6 +137,34 @@ def require_every_call(layer: Any, x: Tensor) -> None:
     none.sum().backward()
     assert empty.grad is not None and empty.grad.shape == empty.shape
     assert not bool(layer.values.grad.any())
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, **kernels: str) -> None:
+    """Decides for the plan who computes in a direction of bsr_conv (forward, dx, dw), in calls and in plans:
+    "rows", the sparse ones, or "dense", torch's convolution."""
+    directions = {product.CONV: "forward", product.CONV_DX: "dx", product.CONV_DW: "dw"}
+    options = {"rows": (operators.PLAN_CHOOSES, True), "dense": (operators.row_of("dense"), False)}
+    run, asked = operators.run, plans.asked
+
+    def run_chosen(operator: Any, *arguments: Any) -> Any:
+        if kernel := kernels.get(directions.get(operator, "")):
+            *operands, _, _, tf32, digest = arguments
+            arguments = (*operands, *options[kernel], tf32, digest)
+        return run(operator, *arguments)
+
+    def ask_chosen(
+        family: str, sizes: Any, direction: str, dtype: str, m: int, device: int, epilogue: Any, *rest: Any
+    ) -> Any:
+        if kernel := kernels.get(direction):
+            rest = (*options[kernel], *rest[2:])
+        return asked(family, sizes, direction, dtype, m, device, epilogue, *rest)
+
+    monkeypatch.setattr(operators, "run", run_chosen)
+    monkeypatch.setattr(plans, "asked", ask_chosen)
+
+
+def choose_all(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    choose(monkeypatch, forward=kernel, dx=kernel, dw=kernel)
 
 
 def require_rows_alone(layer: Any, x: Tensor) -> None:

@@ -25,7 +25,7 @@ from sparseloom.errors import Error
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.ops import call
 from sparseloom.ops.conv import plans, product
-from sparseloom.ops.operators import row_of
+from sparseloom.ops.operators import PLAN_CHOOSES, row_of
 from sparseloom.ops.plans import dtype_name
 from sparseloom.timing.rounds import in_turn, rounded
 
@@ -69,38 +69,29 @@ def calls_of(layer: Any, x: Tensor, dy: Tensor) -> dict[str, Calls]:
         a, w = (each.contiguous(memory_format=memory) for each in (x, weight))
         return lambda: torch.conv2d(a, w, None, *window[1:])
 
-    def chosen(
-        direction: str, operand: Tensor, row: Callable[[], Tensor], torchs: Callable[[], Tensor]
-    ) -> Callable[[], Tensor]:
-        """What the layer's backward calls."""
-        return row if product.by_rows(direction, operand, extents, index, window, False) else torchs
-
     def rows(op: str, *how: Any) -> Calls:
-        """Our calls: by the row that the plan chooses, and on a GPU by each row that does not refuse."""
+        """Our calls: by the fastest sparse row, by the plan's choice, which may be torch's convolution, and
+        on a GPU by each row that does not refuse."""
         names = [name for name in GPU_ROWS if _runs(op, *how, row_of(name))] if x.is_cuda else []
         return {
-            "ours": {"row": lambda: call(op, *how)},
+            "ours": {"row": lambda: call(op, *how, PLAN_CHOOSES, True)},
             "each": {name: partial(call, op, *how, row_of(name)) for name in names},
+            "plan": {"layer": lambda: call(op, *how)},
         }
 
-    dx = rows("bsr_conv_dx", grad, values, index.packed, index.cols, 1, *extents, *lists, None, 0, None)
-    torchs_dx = partial(product.torchs_dx, grad, values, extents, index, window)
-    dw = rows("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists)
-    torchs_dw = partial(product.torchs_dvalues, grad, pixels, index, window)
+    no_epilogue = None, 0, None
+    dx = grad, values, index.packed, index.cols, 1, *extents, *lists, *no_epilogue
     return {
         "forward": {
-            **rows("bsr_conv", pixels, values, index.packed, index.rows, *lists, None, 0, None),
-            "plan": {"layer": lambda: layer(x)},
+            **rows("bsr_conv", pixels, values, index.packed, index.rows, *lists, *no_epilogue),
             "torch": {name: forward(memory) for name, memory in formats.items()},
         },
         "dx": {
-            **dx,
-            "plan": {"layer": chosen("dx", grad, dx["ours"]["row"], torchs_dx)},
+            **rows("bsr_conv_dx", *dx),
             "torch": {name: gradient(0, memory) for name, memory in formats.items()},
         },
         "dw": {
-            **dw,
-            "plan": {"layer": chosen("dw", pixels, dw["ours"]["row"], torchs_dw)},
+            **rows("bsr_conv_dw", grad, pixels, index.packed, *sizes, *lists),
             "torch": {name: gradient(1, memory) for name, memory in formats.items()},
         },
     }
@@ -204,7 +195,7 @@ def measured(
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         record["ratio"][direction] = [rounded(each, 2) for each in quartiles]
         how = direction, dtype, images, (extent, extent), window_of(layer), layer.index
-        plan = plans.plan(*how, -1 if gpu is None else gpu.index or 0)
+        plan = plans.plan(*how, -1 if gpu is None else gpu.index or 0, strict=True)
         record["kernels"][direction] = plan["kernel"]
         record["workspace_bytes"][direction] = int(plan["workspace_bytes"])
         if gpu:

@@ -146,7 +146,7 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
     lists, number = [list(operand) for operand in window], row_of(row)
     pixels, grad = (operand.movedim(1, -1).contiguous().to(device) for operand in (x, dy))
     packed, stored = index.to(device).packed, values.to(device)
-    options = 0, None, number, case.tf32
+    options = 0, None, number, False, case.tf32
     if case.direction == "forward":
         device_bias = None if bias is None else bias.to(device)
         got = ops.call("bsr_conv", pixels, stored, packed, case.n, *lists, device_bias, *options)
@@ -155,7 +155,9 @@ def check_conv(case: ConvCase, row: str = "") -> TileCheck:
         got = ops.call("bsr_conv_dx", grad, stored, packed, case.k, *three, *lists, None, *options)
     else:
         sizes_of_blocks = pattern.blocks, *case.block
-        got = ops.call("bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, number, case.tf32)
+        got = ops.call(
+            "bsr_conv_dw", grad, pixels, packed, *sizes_of_blocks, *lists, number, False, case.tf32
+        )
     bm, bn = case.block
     tile = {"forward": (TILE_TOKENS, bm), "dx": (TILE_TOKENS, bn), "dw": (bm, bn)}[case.direction]
     flat = got.reshape(-1, got.shape[-1]).cpu()

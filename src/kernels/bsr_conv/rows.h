@@ -1,5 +1,5 @@
-// The rows of this library for the verb bsr_conv, CUDA's and the CPU's. bsr_linear/cuda/rows.h has the
-// contract of launches of CUDA rows.
+// The rows of this library for the verb bsr_conv: CUDA's, the CPU's, and the lent convolution.
+// bsr_linear/cuda/rows.h has the contract of launches of CUDA rows.
 #pragma once
 
 #include <span>
@@ -27,6 +27,14 @@ ConvRow sm80_mma();
 }  // namespace cuda::conv_rows
 
 /// In order of preference at equal predictions. Empty on other machines than x86-64.
-std::span<const Row<bsr_conv::Conv>> conv_cpu_rows();
+std::span<const ConvRow> conv_cpu_rows();
+
+/// The row `dense`, for the CPU and CUDA devices: Executor::conv with a dense copy of W.
+ConvRow dense_conv_row();
+
+/// The predicted time of a lent convolution. It is assumed to be torch's: cuDNN on a CUDA device; on the CPU
+/// fp32 runs at a fraction of the FMA peak, and 16 bits at the rate of the lent GEMM, if it was measured. 0
+/// and 0 if it is unknown: for fp32 on CUDA unless the problem allows TF32.
+bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels

@@ -234,6 +234,65 @@ class ConvInstance {
 
 constexpr Direction kDirections[] = {Direction::forward, Direction::dx, Direction::dw};
 
+/// A lent convolution by its definition, in fp64. With a context, a std::vector<std::byte>, it keeps the
+/// result there instead of in `out`.
+void lent_conv(void* context, DenseConv& conv) {
+  const ConvAxis(&a)[3] = conv.shape.axis;
+  const bool forward = conv.direction == Direction::forward, dw = conv.direction == Direction::dw;
+  const std::int64_t rows = forward ? conv.out.cols : conv.a.cols;
+  const std::int64_t cols = forward ? conv.a.cols : dw ? conv.b.cols : conv.out.cols;
+  if (context != nullptr) {
+    auto& kept = *static_cast<std::vector<std::byte>*>(context);
+    kept.resize(static_cast<std::size_t>(conv.out.rows * conv.out.cols) * size_of(conv.out.dtype));
+    conv.out.data = kept.data(), conv.out.stride = conv.out.cols;
+  }
+  std::vector<double> sums(static_cast<std::size_t>(conv.out.rows * conv.out.cols));
+  const auto sum = [&](std::int64_t r, std::int64_t k) -> double& {
+    return sums[static_cast<std::size_t>(r * conv.out.cols + k)];
+  };
+  const auto at = [](const ConstMatrixView& m, std::int64_t r, std::int64_t k) {
+    return load(m.dtype, m.data, r * m.stride + k);
+  };
+  std::int64_t y = 0;
+  for (int image = 0; image < conv.shape.images; ++image)
+    for (int z = 0; z < a[0].out; ++z)
+      for (int v = 0; v < a[1].out; ++v)
+        for (int u = 0; u < a[2].out; ++u, ++y)
+          for (std::int64_t tap = 0; tap < conv.shape.taps(); ++tap) {
+            const int t[3] = {static_cast<int>(tap / (a[1].kernel * a[2].kernel)),
+                              static_cast<int>(tap / a[2].kernel % a[1].kernel),
+                              static_cast<int>(tap % a[2].kernel)};
+            const int p[3] = {z, v, u};
+            std::int64_t x = image;
+            bool inside = true;
+            for (int i = 0; i < 3; ++i) {
+              const int under = p[i] * a[i].stride - a[i].padding + t[i] * a[i].dilation;
+              inside = inside && under >= 0 && under < a[i].in;
+              x = x * a[i].in + under;
+            }
+            if (!inside) continue;
+            for (std::int64_t o = 0; o < rows; ++o)
+              for (std::int64_t i = 0; i < cols; ++i)
+                if (forward)
+                  sum(y, o) += at(conv.a, x, i) * at(conv.b, o, tap * cols + i);
+                else if (dw)
+                  sum(o, tap * cols + i) += at(conv.a, y, o) * at(conv.b, x, i);
+                else
+                  sum(x, i) += at(conv.a, y, o) * at(conv.b, o, tap * cols + i);
+          }
+  for (std::int64_t r = 0; r < conv.out.rows; ++r)
+    for (std::int64_t k = 0; k < conv.out.cols; ++k) {
+      const double bias = conv.bias != nullptr ? load(conv.out.dtype, conv.bias, k) : 0;
+      store(conv.out.dtype, conv.out.data, r * conv.out.stride + k, sum(r, k) + bias);
+    }
+}
+
+Executor lending() {
+  Executor executor = backwards(3);
+  executor.context = nullptr, executor.conv = lent_conv;
+  return executor;
+}
+
 void check(const ConvCase& c, DType dtype) {
   for (const Direction direction : kDirections) {
     ConvInstance instance(c, dtype, direction);
@@ -244,6 +303,8 @@ void check(const ConvCase& c, DType dtype) {
       instance.compare(out);
       EXPECT_EQ(out.bytes, instance.run(row.name, backwards(3)).bytes);
     }
+    SCOPED_TRACE(std::string("dense ") + name_of(direction) + " " + name_of(dtype));
+    instance.compare(instance.run("dense", lending()));
   }
 }
 
@@ -312,6 +373,45 @@ TEST(ConvOnCpu, EmptyRowsOneBlockAndNone) {
   c.rows = c.cols = 16, c.empty = false, c.density = 1;  // one channel block
   check(c, DType::f32);
   check(c, DType::bf16);
+}
+
+// The lender may keep y, dx or dW in memory of its own: dW's blocks are read from there, and the epilogue
+// runs there; y and dx are left as they are.
+TEST(ConvOnCpu, ALentResultStaysInItsMemory) {
+  ConvCase c{{{6, 3, 1, 1}, {5, 3, 2, 1}}};
+  c.bias = c.relu = c.residual = true;
+  for (const Direction direction : kDirections) {
+    ConvInstance instance(c, DType::f32, direction);
+    std::vector<std::byte> kept;
+    Executor executor = Executor::serial();
+    executor.context = &kept, executor.conv = lent_conv;
+    const Matrix out = instance.run("dense", executor), expected = instance.run("dense", lending());
+    if (direction == Direction::dw) {
+      EXPECT_EQ(out.bytes, expected.bytes);
+    } else {
+      EXPECT_NE(out.bytes, expected.bytes);
+      EXPECT_EQ(kept, expected.bytes);
+    }
+  }
+}
+
+TEST(ConvOnCpu, DenseIsLentPredictedAndForbidden) {
+  ConvInstance instance({{{14, 3, 1, 1}, {14, 3, 1, 1}}}, DType::f32, Direction::forward);
+  EXPECT_FALSE(instance.takes("dense"));  // the executor lends none
+  const auto plan_of = [&](bool strict) {
+    bsr_conv::Problem problem = instance.problem();
+    problem.strict = strict;
+    return plan_conv(problem, lending());
+  };
+  const auto dense_of = [](const ConvPlan& plan) {
+    return *std::find_if(plan.candidates.begin(), plan.candidates.end(),
+                         [](const Candidate& each) { return each.kernel == "dense"; });
+  };
+  const auto plan = plan_of(false);
+  EXPECT_EQ(dense_of(*plan).refusal, "");
+  EXPECT_GT(dense_of(*plan).predicted_us, dense_conv_time(instance.problem(), lending()).product_us);
+  EXPECT_EQ(dense_of(*plan_of(true)).refusal, "strict forbids going dense");
+  EXPECT_EQ(dense_conv_time(instance.problem(), Executor::serial()).product_us, 0);
 }
 
 // Several chunks of pixels, several K tiles, and more pixels than a register tile has.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conv_twins import CONVS, OPTIONS, made, require_equal_to_dense, require_every_call
+from conv_twins import CONVS, OPTIONS, choose_all, made, require_equal_to_dense, require_every_call
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sparsify_
@@ -18,6 +18,7 @@ from sparseloom import pattern as patterns
 from sparseloom.nn import BlockSparseConv2d
 from sparseloom.nn.conv.layers import BLOCK_SPARSE
 from sparseloom.nn.held.state import build_index
+from sparseloom.ops import operators
 from sparseloom.ops.conv import plans, product
 from sparseloom.ops.conv.product import Window
 
@@ -42,11 +43,10 @@ def runs_of_rows() -> int:
     return sum(ran.get(f"{isa}_conv", 0) for isa in ("avx2", "avx512", "avx512bf16"))
 
 
-@pytest.fixture(params=["rows", "torch", "torch, each"])
+@pytest.fixture(params=["rows", "dense"])
 def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Decides for the plan who computes, in each direction; "torch, each" is what a GPU trains by."""
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: request.param == "rows")
-    monkeypatch.setattr(product, "_chooses_each", lambda _: request.param == "torch, each")
+    """Decides for the plan who computes, in each direction."""
+    choose_all(monkeypatch, request.param)
     return str(request.param)
 
 
@@ -89,14 +89,23 @@ def test_operators_make_and_cut_the_dense_weight(
         Window((3, 1, 2), (2, 3, 1), (1, 0, 1), (1, 1, 2)),
     ],
 )
-def test_both_ways_of_torch_give_one_dx(window: Window) -> None:
+def test_torchs_dx_and_a_transposed_convolution_are_one(window: Window) -> None:
+    """`dense` computes dX by torch's gradient, and with a bias by a transposed convolution."""
+    index = build_index(patterns.random(24, 20, (16, 8), 0.5, seed=1))
+    values = torch.randn(index.blocks, window.taps, 16, 8)
+    weight = product.dense(values, index, window.kernel)
     for extents in itertools.product((5, 6, 7), repeat=len(window.kernel)):
-        dy, weight = torch.randn(2, 3, *window.out(extents)), torch.randn(3, 4, *window.kernel)
-        found, expected = (
-            each(dy, weight, extents, window) for each in (product._dx_of_cuda, product._dx_of_cpu)
+        dy, bias = torch.randn(2, *window.out(extents), 24), torch.randn(20)
+        extents_3d = (*(1,) * (3 - len(extents)), *extents)
+        arguments = dy, values, index.packed, index.cols, *extents_3d, *map(list, window)
+        dx, moved = (
+            ops.call("bsr_conv_dx", *arguments, added, 0, None, operators.row_of("dense"))
+            for added in (None, bias)
         )
-        assert found.shape == (2, 4, *extents)
-        torch.testing.assert_close(found, expected)
+        x = torch.zeros(2, 20, *extents, requires_grad=True)
+        product.by_weight(x, weight, None, window).backward(dy.movedim(-1, 1))
+        torch.testing.assert_close(dx, x.grad.movedim(1, -1))
+        torch.testing.assert_close(moved, dx + bias)
 
 
 def test_strict_runs_the_rows_or_refuses() -> None:
@@ -106,19 +115,29 @@ def test_strict_runs_the_rows_or_refuses() -> None:
     torch.testing.assert_close(layer(x), layer.to_dense()(x))
 
 
-def test_the_plan_chooses_between_the_rows_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_chooses_between_the_rows_and_torch() -> None:
     layer = BlockSparseConv2d(256, 256, 3, padding=1, density=0.1, block=32, bias=False)
-    sizes, x = ((14, 14), layer._window, layer.index), torch.empty(8, 256, 14, 14)
-    for direction in ("forward", "dx"):
+    sizes = (14, 14), layer._window, layer.index
+    for direction in ops.DIRECTIONS:
         plan = plans.plan(direction, torch.float32, 8, *sizes)
-        assert plan["predicted_us"] < plan["dense_us"], plan["text"]
-        assert plan["kernel"].endswith("_conv") and plan["workspace_bytes"] < 64 << 20
-        assert plans.rows_are_faster(direction, x, *sizes)
-    # Where torch's is faster differs from CPU to CPU: with AVX-512 at no density of this layer.
-    monkeypatch.setattr(plans, "plan", lambda *_: plan | {"dense_us": 0.5 * plan["predicted_us"]})
-    plans._times.cache_clear()
-    assert not plans.rows_are_faster("forward", x, *sizes)
-    plans._times.cache_clear()
+        us = {each["kernel"]: each["predicted_us"] for each in plan["candidates"] if not each["refusal"]}
+        assert us.keys() > {"dense"} and plan["kernel"] == min(us, key=us.__getitem__), plan["text"]
+        # Where torch's is faster differs from CPU to CPU: with AVX-512 at no density of this layer.
+        assert us["dense"] > plan["predicted_us"] and plan["workspace_bytes"] < 64 << 20
+        assert plan["dense_copy_us"] is None if direction == "dw" else plan["dense_copy_us"] < us["dense"]
+        strict = plans.plan(direction, torch.float32, 8, *sizes, strict=True)
+        assert "strict forbids going dense" in strict["text"] and strict["dense_copy_us"] is None
+
+
+def test_a_direct_call_under_autocast_keeps_its_dtype() -> None:
+    layer, x = made(2), torch.randn(2, 6, 7, 24)
+    window = [list(each) for each in layer._window]
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ops.call(
+            "bsr_conv", x, layer.values.detach(), layer.index.packed, 20, *window, None, 0, None,
+            operators.row_of("dense"),
+        )  # fmt: skip
+    assert y.dtype == torch.float32 and y.shape[:1] == x.shape[:1]
 
 
 def test_transforms_take_torchs_road() -> None:

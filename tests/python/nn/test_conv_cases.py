@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conv_twins import choose_all
 
 from sparseloom import Error
 from sparseloom.ops import operators
@@ -46,32 +47,31 @@ def test_cases_on_a_gpu(direction: str) -> None:
             require(case)
 
 
-def require_layers(device: str, direction: str, rows: bool) -> None:
+def require_layers(device: str, direction: str, kernel: str) -> None:
     """By the rows in every dtype, and by torch in the first."""
     for case in conv_layer_cases(device):
-        if case.direction == direction and (rows or case.dtype == DTYPES[device][0]):
+        if case.direction == direction and (kernel == "rows" or case.dtype == DTYPES[device][0]):
             found = check_conv_layer(case)
             assert found.ok, f"{case}: {found}"
 
 
-@pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
+@pytest.mark.parametrize("kernel", ["rows", "dense"])
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
-def test_layers_on_the_cpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
-    require_layers("cpu", direction, rows)
+def test_layers_on_the_cpu(direction: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_all(monkeypatch, kernel)
+    require_layers("cpu", direction, kernel)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [True, False], ids=["rows", "torch"])
+@pytest.mark.parametrize("kernel", ["rows", "dense"])
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
-def test_layers_on_a_gpu(direction: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
-    require_layers("cuda", direction, rows)
+def test_layers_on_a_gpu(direction: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_all(monkeypatch, kernel)
+    require_layers("cuda", direction, kernel)
 
 
 def test_a_lost_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one block, which no norm over the whole result would show."""
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: True)
     called = operators.run
 
     def without(operator: Any, *arguments: Any) -> Any:

@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conv_twins import TRANSPOSED_OPTIONS, made_transposed, require_equal_to_dense, require_every_call
+from conv_twins import (
+    TRANSPOSED_OPTIONS,
+    choose,
+    choose_all,
+    made_transposed,
+    require_equal_to_dense,
+    require_every_call,
+)
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, densify_, load, save, sparsify_
 from sparseloom.nn import BlockSparseConv2d, BlockSparseConvTranspose2d
-from sparseloom.ops import operators
+from sparseloom.ops import DIRECTIONS, operators
 from sparseloom.ops.conv import product
 from sparseloom.ops.index import make_index
 
@@ -26,7 +33,7 @@ from sparseloom.ops.index import make_index
 def test_every_option_is_that_of_the_dense_twin(
     dimensions: int, how: dict[str, Any], by_rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(product, "rows_are_faster", lambda direction, *_: direction in by_rows)
+    choose(monkeypatch, **{each: "rows" if each in by_rows else "dense" for each in DIRECTIONS})
     torch.manual_seed(0)
     require_equal_to_dense(made_transposed(dimensions, **how), torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
 
@@ -48,7 +55,7 @@ class Rows:
     def conv(self, x: Tensor, values: Tensor, packed: Tensor, rows: int, *rest: Any) -> Tensor:
         self.called.append("forward")
         kernel, stride, padding, dilation, *others = rest
-        assert others == [None, 0, None, operators.PLAN_CHOOSES, False, -1] and rows == self.shape[0]
+        assert others == [None, 0, None, operators.PLAN_CHOOSES, False, False, -1] and rows == self.shape[0]
         conv = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
         y = conv(x.movedim(-1, 1), self.weight(values, packed, kernel), None, stride, padding, dilation)
         return y.movedim(1, -1)
@@ -86,7 +93,6 @@ def test_the_rows_are_asked_for_the_products_of_the_turned_convolution(
     rows = Rows(24, 20, (16, 8), layer.pattern.blocks)
     for name in ("conv", "conv_dx", "conv_dw"):
         monkeypatch.setattr(product, name.upper(), getattr(rows, name))
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: True)
     require_equal_to_dense(layer, torch.randn(2, 24, *(5, 4, 3)[:dimensions]))
     assert rows.called == ["dx", "forward", "dw"]
     kept = layer._turned
@@ -107,9 +113,9 @@ def test_output_size_takes_the_place_of_output_padding() -> None:
         layer(x, (10,))
 
 
-@pytest.mark.parametrize("rows", [False, True])
-def test_every_call_gives_the_same(rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "rows_are_faster", lambda *_: rows)
+@pytest.mark.parametrize("kernel", ["rows", "dense"])
+def test_every_call_gives_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_all(monkeypatch, kernel)
     torch.manual_seed(0)
     require_every_call(made_transposed(2, stride=2, output_padding=1), torch.randn(2, 24, 4, 5))
 
@@ -234,8 +240,5 @@ def test_five_by_five_taps_within_seven_by_seven_are_the_same(
         y = layer(x)
         dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
         found.append([y, *torch.autograd.grad(y, [x, layer.values, layer.bias], dy)])
-        if kind is BlockSparseConv2d:
-            pixels = dy.movedim(1, -1), x.detach().movedim(1, -1)
-            found[-1].append(product.torchs_dvalues(*pixels, layer.index, layer._window))
     for narrow, wide in zip(*found, strict=True):
         torch.testing.assert_close(wide, narrow)

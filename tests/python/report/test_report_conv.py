@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conv_twins import made, made_transposed
+from conv_twins import choose, made, made_transposed
 from torch import nn
 
 import sparseloom
@@ -77,30 +77,21 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("faster", ["rows", "torch", "rows but for dw"])
+@pytest.mark.parametrize("dense", [(), ("forward", "dx", "dw"), ("dw",)], ids=str)
 @pytest.mark.parametrize(("make", "how"), OPTIONS, ids=[f"{make.__name__} {how}" for make, how in OPTIONS])
 def test_what_the_plan_says_runs(
-    make: Any, how: dict[str, Any], faster: str, monkeypatch: pytest.MonkeyPatch
+    make: Any, how: dict[str, Any], dense: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan's choice is turned by its predictions, and each call then counts what ran."""
-    plan = sparseloom.ops.conv.plans.plan
-
-    def turned(direction: str, *rest: Any) -> dict[str, Any]:
-        rows = faster == "rows" or (faster == "rows but for dw" and direction != "dw")
-        return {**plan(direction, *rest), "predicted_us": 1.0, "dense_us": 2.0 if rows else 0.5}
-
-    monkeypatch.setattr(sparseloom.ops.conv.plans, "plan", turned)
-    sparseloom.ops.conv.plans._times.cache_clear()
+    """Each call counts what ran."""
+    choose(monkeypatch, **{each: "dense" if each in dense else "rows" for each in ops.DIRECTIONS})
     layer, x = make(2, **how), torch.randn(2, 24, 7, 6, requires_grad=True)
     plans = {each: layer.plan(x.shape, each) for each in ops.DIRECTIONS}
     before = ran()
     layer(x).sum().backward()
-    sparseloom.ops.conv.plans._times.cache_clear()
     counted = {name: count - before.get(name, 0) for name, count in ran().items()}
-    rows = sum(count for name, count in counted.items() if name.endswith("_conv"))
-    assert rows == sum(plan["kernel"] != "dense" for plan in plans.values())
-    assert rows == {"rows": 3, "torch": 0, "rows but for dw": 2}[faster]
-    assert all("runs torch's convolution" in plan["text"] for plan in plans.values()) == (faster == "torch")
+    assert counted.get("dense_conv", 0) == len(dense)
+    assert sum(count for name, count in counted.items() if name.endswith("_conv")) == 3
+    assert sum(plan["kernel"] == "dense" for plan in plans.values()) == len(dense)
 
 
 def test_where_no_row_runs_the_plan_says_so() -> None:

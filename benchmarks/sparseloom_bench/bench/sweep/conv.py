@@ -49,23 +49,16 @@ class ConvProblem(Problem):
         )
 
     def plan(self, device: str) -> dict[str, Any]:
-        """Returns the plan of the layer on a device, with torch's convolution, LENT, as a candidate: the
-        layer takes that where the plan expects less time of it, or no row runs."""
+        """Returns the plan of the layer on a device. LENT, torch's convolution, is a row; where no row runs
+        the layer calls torch's, which nobody predicts."""
         number = torch.device(device).index or 0 if torch.device(device).type == "cuda" else -1
         index = build_index(self.case().make_pattern())
         how = self.direction, DTYPES[self.dtype], self.m, self.extents, self.window, index, number
-        lent: dict[str, Any] = {"kernel": LENT, "refusal": "", "predicted_us": None}
         try:
-            plan = plans.plan(*how)
+            return plans.plan(*how)
         except Error as none_runs:
+            lent: dict[str, Any] = {"kernel": LENT, "refusal": "", "predicted_us": None}
             return {"kernel": LENT, "candidates": [lent], "text": str(none_runs), "dense_copy_us": None}
-        lent["predicted_us"] = plan["dense_us"]
-        if lent["predicted_us"] is None:
-            return plan
-        chosen = plan["kernel"] if plan["predicted_us"] < lent["predicted_us"] else LENT
-        text = f"{plan['text'].rstrip()}\n  torch's convolution, W made in the call: predicted "
-        text += f"{lent['predicted_us']:.0f} us"
-        return plan | {"kernel": chosen, "candidates": [*plan["candidates"], lent], "text": text}
 
     def bench(self) -> ConvBench:
         return ConvBench(self)

@@ -103,25 +103,19 @@ class ConvOperands:
         return product.by_weight(x.movedim(-1, 1), weight, None, self.cell.window).movedim(1, -1)
 
     def ours(self, kernel: str, x: Tensor, dy: Tensor, values: Tensor) -> Tensor:
-        """Computes the product by that kernel, or by torch as the layer does."""
+        """Computes the product by that kernel."""
         direction, index, extents = self.cell.direction, self.index, self.cell.extents
         no_epilogue = None, 0, None
-        row = row_of("" if kernel == LENT else kernel), self.tf32, index.digest
+        options = row_of(kernel), False, self.tf32, index.digest
         if direction == "forward":
-            if kernel == LENT:
-                y = product.torchs_forward(x.movedim(-1, 1), values, None, index, self.cell.window)
-                return y.movedim(1, -1)
-            return ops.call("bsr_conv", x, values, index.packed, index.rows, *self._lists, *no_epilogue, *row)
+            how = index.packed, index.rows, *self._lists, *no_epilogue
+            return ops.call("bsr_conv", x, values, *how, *options)
         if direction == "dx":
-            if kernel == LENT:
-                return product.torchs_dx(dy, values, extents, index, self.cell.window)
             space = (*(1,) * (3 - len(extents)), *extents)
-            how = index.packed, index.cols, *space, *self._lists
-            return ops.call("bsr_conv_dx", dy, values, *how, *no_epilogue, *row)
-        if kernel == LENT:
-            return product.torchs_dvalues(dy, x, index, self.cell.window)
+            how = index.packed, index.cols, *space, *self._lists, *no_epilogue
+            return ops.call("bsr_conv_dx", dy, values, *how, *options)
         how = index.packed, index.blocks, index.bm, index.bn, *self._lists
-        return ops.call("bsr_conv_dw", dy, x, *how, *row)
+        return ops.call("bsr_conv_dw", dy, x, *how, *options)
 
     def dense_calls(self, last: bool = True) -> dict[str, list[Call]]:
         """Returns the calls of torch's convolution of a W without zeros, one for each copy. ``last``: in

@@ -222,7 +222,7 @@ class ConvModule(IndexedModule):
         if x.numel() == 0 or not product.have_rows(x.device, x.dtype):
             return True  # torch's convolution runs in any case
         row, extents, sizes = self._row_problem("forward", tuple(x.shape[2:]))
-        return plans.copy_is_faster(row, x, extents, self._window, sizes)
+        return plans.copy_is_faster(x, row, extents, self._window, sizes)
 
     def _unpacked(self, values: Tensor) -> Tensor:
         return product.dense(values, self.index, self.kernel_size)
@@ -235,15 +235,13 @@ class ConvModule(IndexedModule):
         **unknown: Any,
     ) -> dict[str, Any]:
         """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
-        row of bsr_conv or "dense", torch's convolution with a dense weight; ``predicted_us``, ``dense_us`` of
-        that convolution where the call makes the weight, and ``dense_copy_us`` where the layer keeps it, None
-        where nobody predicts it; and ``text``. ``dense_copy``, of forward and dx, is as in
+        row of bsr_conv, of which "dense" is torch's convolution with a dense weight made in the call;
+        ``predicted_us``; ``dense_copy_us``, that convolution's time where the layer keeps the dense weight;
+        both None where nobody predicts it; and ``text``. ``dense_copy``, of forward and dx, is as in
         BlockSparseLinear.plan: dX reads the copy where forward did.
 
-        ``direction`` is forward, dx or dw; on a CPU, where forward runs dense, so do the others. ``dtype`` is
-        the layer's own by default; its device is asked (on meta: the CPU). A compiled graph asks no plan: it
-        runs rows up to a density of .5. Raises Error for another direction, and where x_shape or the taps do
-        not fit.
+        ``direction`` is forward, dx or dw. ``dtype`` is the layer's own by default; its device is asked (on
+        meta: the CPU). Raises Error for another direction, and where x_shape or the taps do not fit.
         """
         if unknown or not isinstance(x_shape, Sequence):
             got = f"{', '.join(unknown)}=" if unknown else repr(x_shape)
@@ -257,19 +255,25 @@ class ConvModule(IndexedModule):
         ordinal = (device.index or 0) if device.type == "cuda" else -1
         if not images or not product.have_rows(device, dtype):
             text = f"no rows for {images} images of {dtype} on {device.type}: torch's convolution runs"
-            return self._with_copy({**plans.UNKNOWN, "text": text}, direction, dtype, True)
-        plan: dict[str, Any] = {}
-        copy_is_faster = True  # where no row runs
-        for row_direction in dict.fromkeys(("forward", direction)):
-            row, of, sizes = self._row_problem(row_direction, tuple(extents))
-            strict = self.strict and row_direction == "forward"
-            problem = row, dtype, images, of, self._window, sizes, ordinal, strict
-            plan = plans.explained(*problem)
-            if row_direction == "forward" and plan["predicted_us"] is not None:
-                copy_is_faster = ops.copy_is_faster(plan)
-            if plan["kernel"] == plans.DENSE and device.type == "cpu":
-                break
-        return self._with_copy(plan, direction, dtype, copy_is_faster)
+            return self._with_copy({**plans.UNPLANNED, "text": text}, direction, dtype, True)
+        # forward's plan decides on the copy, which dX then reads, too
+        forward = self._planned("forward", dtype, images, extents, ordinal)
+        wanted = (
+            forward if direction == "forward" else self._planned(direction, dtype, images, extents, ordinal)
+        )
+        faster = forward["predicted_us"] is None or ops.copy_is_faster(forward)
+        return self._with_copy(wanted, direction, dtype, faster)
+
+    def _planned(
+        self, direction: str, dtype: torch.dtype, images: int, extents: Sequence[int], device: int
+    ) -> dict[str, Any]:
+        """Returns the plan of a direction, and UNPLANNED with its text where no row can run."""
+        row, of, sizes = self._row_problem(direction, tuple(extents))
+        strict = self.strict and direction == "forward"
+        try:
+            return plans.plan(row, dtype, images, of, self._window, sizes, device, strict)
+        except Error as refused:
+            return {**plans.UNPLANNED, "text": str(refused)}
 
     def _with_copy(
         self, plan: dict[str, Any], direction: str, dtype: torch.dtype, faster: bool

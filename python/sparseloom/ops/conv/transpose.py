@@ -49,8 +49,7 @@ def conv_transpose(
     Errors are those of ``product.conv``.
     """
     extents = extents_of(tuple(x.shape[2:]), window, output_padding)
-    sizes = turned_sizes(index)
-    if not product.by_rows("dx", x, extents, sizes, window, strict):
+    if not product.is_planned(x):
         if strict:
             raise product.no_row("conv_transpose", x)
         weight = product.dense(values, index, window.kernel)
@@ -66,12 +65,12 @@ def conv_transpose(
         operand is not None and operand.requires_grad for operand in (x, values, bias, residual)
     )
     if watched or not x.is_cuda:  # in dX, rows on the CPU fuse only a bias
-        y = multiply(pixels, weight, bias, TransposedWeight(*arguments))
+        y = multiply(pixels, weight, bias, TransposedWeight(*arguments, strict))
         return product.finished(y.movedim(-1, 1), activation, residual)
     if residual is not None:
         require_residual_of(residual, (x.shape[0], index.rows, *extents), x.dtype, "conv")
         residual = residual.movedim(1, -1)
-    return _by_dx(pixels, weight, bias, *arguments, activation, residual).movedim(-1, 1)
+    return _by_dx(pixels, weight, bias, *arguments, strict, activation, residual).movedim(-1, 1)
 
 
 def by_weight(
@@ -106,12 +105,12 @@ def turned(index: Index) -> Index:
 
 def _by_dx(
     x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window, extents: tuple[int, ...],
-    activation: str | None = None, residual: Tensor | None = None,
+    strict: bool, activation: str | None = None, residual: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Returns dX of the convolution of ``index`` with dY = x, and its epilogue."""
     extents_3d = (*(1,) * (3 - len(extents)), *extents)
     epilogue = bias, ACTIVATIONS[activation], residual
-    numbers = index.cols, *extents_3d, *window, *epilogue, *product._any_row(x, index)
+    numbers = index.cols, *extents_3d, *window, *epilogue, *product.call_options(x, index, strict)
     return operators.run(product.CONV_DX, x, values, index.packed, *numbers)
 
 
@@ -121,14 +120,14 @@ class TransposedWeight(Weight):
 
     _op, _once = "conv_transpose", True
 
-    def __init__(self, index: Index, window: Window, extents: tuple[int, ...]) -> None:
-        self.index, self.window, self.extents = index, window, extents
+    def __init__(self, index: Index, window: Window, extents: tuple[int, ...], strict: bool) -> None:
+        self.index, self.window, self.extents, self.strict = index, window, extents, strict
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None, *fused: Any) -> Tensor:
-        return _by_dx(x, values, bias, self.index, self.window, self.extents)
+        return _by_dx(x, values, bias, self.index, self.window, self.extents, self.strict)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        return product._forward(dy, values, None, self.index, self.window)
+        return product._forward(dy, values, None, self.index, self.window, strict=False)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         return product._dvalues(x, dy, self.index, self.window)

@@ -87,9 +87,9 @@ Row<Conv> row_of() {
 
 }  // namespace
 
-std::span<const Row<bsr_conv::Conv>> conv_cpu_rows() {
+std::span<const ConvRow> conv_cpu_rows() {
 #if defined(__x86_64__)
-  static const Row<Conv> rows[] = {row_of<0>(), row_of<1>(), row_of<2>()};
+  static const ConvRow rows[] = {row_of<0>(), row_of<1>(), row_of<2>()};
   return rows;
 #else
   return {};
