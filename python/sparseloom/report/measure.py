@@ -23,6 +23,7 @@ from ..timing.rounds import without_cast_cache
 from . import convs, layers, whole
 from .inputs import as_arguments, gpus_of, watched
 from .result import LayerReport, Report
+from .ways import require_ways
 
 
 def report(
@@ -32,6 +33,7 @@ def report(
     seconds: float = 0.3,
     batch_sizes: Sequence[int] = (),
     strict: bool = False,
+    ways: Sequence[str] = ("eager",),
 ) -> Report:
     """Runs the model once on example_input (a tensor, a tuple of arguments, or a mapping or
     dataclass of keywords, such as what a tokenizer returns), then
@@ -41,8 +43,9 @@ def report(
     convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer. Layers that are not
     sparse are listed as they are. The whole model is timed on the example input against a copy whose sparse
     layers are dense, forward without gradients and, where it trains, backward. The model is left as it was
-    (evaluation mode, no gradients kept). What torch.compile wraps is measured without it; under autocast the
-    products are those of autocast, weights cast in each call.
+    (evaluation mode, no gradients kept). What torch.compile wraps is measured without it, unless ``ways``
+    asks for it; under autocast the products are those of autocast, weights cast in each call. On a GPU the
+    report says "host-bound" where the GPU waits for the host's launches in an eager forward call.
 
     Args:
         seconds: of timing for each layer, and for the whole model at each batch size.
@@ -50,14 +53,18 @@ def report(
             it whose first dimension is that of the first tensor.
         strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel,
             and names them.
+        ways: also times the whole model's forward pass "compiled" (by torch.compile, which takes up to
+            minutes) and as one CUDA "graph", which a model that waits for the GPU cannot be.
 
-    Raises what the model itself raises on the input.
+    Raises Error for another way, and for a graph of a model on the CPU; and what the model itself
+    raises on the input.
     """
     require_module("report", model)
     require_bool("report", "strict", strict)
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     example_input = as_arguments("report", example_input)
+    more_ways = require_ways(ways, whole.gpu_of(model))
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         tokens, seen = _inputs_seen(model, example_input)
@@ -94,7 +101,7 @@ def report(
         if strict:
             layers.require_sparse([*sparse, *convolutions, *unplanned])
         watch = Watch()
-        whole_model, batches = whole.measured(model, example_input, batch_sizes, seconds)
+        whole_model, batches = whole.measured(model, example_input, batch_sizes, seconds, more_ways)
         break_evens: dict[tuple[Any, ...], dict[str, float | None]] = {}
         for entry, layer in sparse:
             layers.measure(entry, layer, seconds)

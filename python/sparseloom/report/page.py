@@ -9,9 +9,11 @@ from .groups import Group, grouped
 from .result import LayerReport, ModelReport, Report
 from .words import (
     DIRECTIONS,
+    WAYS,
     byte_words,
     even_words,
     hidden_words,
+    host_words,
     legend,
     parameter_words,
     time_words,
@@ -19,7 +21,7 @@ from .words import (
 
 Rows = list[list[str]]
 
-_MODEL_HEAD = ["", "parameters", "bytes", "forward", "backward", "note"]
+_MODEL_HEAD = ["", "parameters", "bytes", "forward", "backward", "compiled", "graph", "note"]
 _BATCH_HEAD = ["first dimension", "forward", "backward", "note"]
 _HEAD = [
     *("layers", "names", "kind", "shape", "block or layout", "density", "bytes"),
@@ -51,7 +53,9 @@ def _model_rows(report: Report) -> Rows:
     totals, model = report.totals, report.model or ModelReport(None)
     if totals is None:
         return []
-    return [["whole model", parameter_words(totals), byte_words(totals), *_times(model), model.note]]
+    times = [*_times(model), *(time_words(model, way) for way in WAYS)]
+    note = "; ".join(words for words in (host_words(model), model.note) if words)
+    return [["whole model", parameter_words(totals), byte_words(totals), *times, note]]
 
 
 def _group_row(group: Group) -> list[str]:

@@ -9,7 +9,12 @@ from ..pattern import Pattern
 from ..timing.busy import loud
 from ..timing.rounds import Spread
 
-Times = dict[str, float]  # "forward" and "backward": median microseconds of one call
+#: Median microseconds of one call: "forward" and "backward"; of whole models also "compiled" and "graph", the
+#: forward pass in these ways.
+Times = dict[str, float]
+#: A call of some milliseconds of the GPU is launched in a fraction of them; one that the GPU finishes as soon
+#: as it is launched has some .95, the rest being the wait for the last kernel.
+HOST_BOUND = 0.85
 Ratios = dict[str, Spread]  # by direction: the dense twin's time over this one's, round by round
 
 
@@ -84,6 +89,14 @@ class ModelReport:
     dense_times: Times | None = None
     note: str = ""  # what could not be measured, and why
     ratios: Ratios = field(default_factory=dict)
+    #: On a GPU, the share of an eager forward call that passes until the host has launched it.
+    launch_share: float | None = None
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the GPU waits for the host in an eager forward call: launching it takes HOST_BOUND of its
+        time."""
+        return self.launch_share is not None and self.launch_share >= HOST_BOUND
 
     @property
     def speedups(self) -> Times:
@@ -97,7 +110,11 @@ class ModelReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data."""
-        return asdict(self) | {"speedups": self.speedups, "no_difference_shown": self.undecided}
+        return asdict(self) | {
+            "speedups": self.speedups,
+            "no_difference_shown": self.undecided,
+            "host_bound": self.host_bound,
+        }
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from .groups import Group, grouped
 from .result import LayerReport, ModelReport, Report
 from .words import (
     DIRECTIONS,
+    WAYS,
     byte_words,
     even_words,
     hidden_words,
+    host_words,
     legend,
     parameter_words,
     time_words,
@@ -48,7 +50,8 @@ def elided(name: str, width: int) -> str:
 def _totals(report: Report) -> list[str]:
     lines = ["whole model, dense twin -> sparse"]
     if report.model is not None:
-        lines += _times(report.model) + _wrapped(_INDENT, report.model.note)
+        lines += _times(report.model) + _wrapped(_INDENT, host_words(report.model))
+        lines += _wrapped(_INDENT, report.model.note)
     if report.totals is not None:
         lines += _wrapped(f"{_INDENT}parameters  ", parameter_words(report.totals))
         lines += _wrapped(f"{_INDENT}bytes       ", byte_words(report.totals))
@@ -91,7 +94,7 @@ def _group(group: Group) -> list[str]:
 def _times(entry: LayerReport | ModelReport) -> list[str]:
     """Returns a line for each measured direction: its times, and for a layer its kernels and break-even."""
     lines = []
-    for direction in DIRECTIONS:
+    for direction in (*DIRECTIONS, *WAYS):
         words = [time_words(entry, direction)]
         if isinstance(entry, LayerReport):
             words.append(_kernels(entry, direction))

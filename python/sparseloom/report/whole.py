@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from ..timing.rounds import Spread, in_turn, ratios
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .layers import scales_of
 from .result import ModelReport, Totals
+from .ways import EAGER, forward_call, launch_share
 
 #: The least rounds, and the calls between two events: a model's call is long.
 _ROUNDS, _GPU_CALLS = 3, 3
@@ -98,9 +100,13 @@ def dense_twin(model: nn.Module) -> nn.Module:
 
 
 def measured(
-    model: nn.Module, example_input: Any, batch_sizes: Sequence[int], seconds: float
+    model: nn.Module,
+    example_input: Any,
+    batch_sizes: Sequence[int],
+    seconds: float,
+    more_ways: Sequence[str] = (),
 ) -> tuple[ModelReport, list[ModelReport]]:
-    """Measures the model at the example's own size, and at each of batch_sizes.
+    """Measures the model at the example's own size, and at each of batch_sizes; forward also in more_ways.
 
     What cannot be measured is noted: the twin may not fit beside the model, or a copy may be impossible.
     """
@@ -118,12 +124,13 @@ def measured(
         # The error is whatever the model's own parts raise when copied, or called with dense layers inside.
         except Exception as error:
             note = f"no dense twin: {_line(error)}"
-    whole_model = _measured(models, example_input, batch, seconds, note)
+    whole_model = _measured(models, example_input, batch, seconds, note, more_ways)
     reports: dict[int | None, ModelReport] = {batch: whole_model}
     for size in sizes:
         if size not in reports:
             assert batch is not None
-            reports[size] = _measured(models, resized(example_input, batch, size), size, seconds, note)
+            own_input = resized(example_input, batch, size)
+            reports[size] = _measured(models, own_input, size, seconds, note, more_ways)
     return whole_model, [reports[size] for size in sizes]
 
 
@@ -143,20 +150,34 @@ def _checked(sizes: Sequence[int], batch: int | None) -> list[int]:
 
 
 def _measured(
-    models: list[nn.Module], example_input: Any, batch: int | None, seconds: float, note: str
+    models: list[nn.Module],
+    example_input: Any,
+    batch: int | None,
+    seconds: float,
+    note: str,
+    more_ways: Sequence[str],
 ) -> ModelReport:
     entry = ModelReport(batch, note=note)
-    for direction, calls_of in (("forward", _forwards), ("backward", _backwards)):
+    gpu = gpu_of(models[0])
+    kinds: list[tuple[str, Callable[..., Calls]]] = [("forward", _forwards), ("backward", _backwards)]
+    kinds += [(way, partial(_forwards, way=way)) for way in more_ways]
+    for direction, calls_of in kinds:
         try:
             samples = _samples(models, example_input, seconds / 2, calls_of)
-        # There may be no memory for both graphs, or a module may have no backward pass in evaluation.
+            if direction == "forward" and gpu is not None:
+                with evaluated(models[0]), torch.no_grad():
+                    entry.launch_share = launch_share(_forwards(models, example_input)[0], gpu)
+        # There may be no memory for both graphs; a module may have no backward pass in evaluation, or be
+        # nothing that torch can compile or capture.
         except RuntimeError as error:
             entry.note = "; ".join(
                 part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part
             )
-            break
-        if not samples:
-            break
+            if direction == "forward":
+                break
+            continue
+        if not samples:  # nothing trains
+            continue
         ours, *dense = samples
         entry.times = (entry.times or {}) | {direction: Spread.of(ours).median}
         if dense:
@@ -171,16 +192,22 @@ Calls = list[Callable[[], object]]
 def _samples(
     models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]
 ) -> list[list[float]]:
-    gpu = next((parameter.device for parameter in models[0].parameters() if parameter.is_cuda), None)
-    with evaluated(models[0]), evaluated(models[-1]):
+    gpu = gpu_of(models[0])
+    with evaluated(models[0]), evaluated(models[-1]), torch.set_grad_enabled(calls_of is _backwards):
         calls = calls_of(models, example_input)
         if not calls:
             return []
-        with torch.set_grad_enabled(calls_of is _backwards):
-            return in_turn(calls, seconds, gpu, least=_ROUNDS, gpu_calls=_GPU_CALLS)
+        return in_turn(calls, seconds, gpu, least=_ROUNDS, gpu_calls=_GPU_CALLS)
 
 
-def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
+def gpu_of(model: nn.Module) -> torch.device | None:
+    """Returns the GPU of the model's first parameter that lies on one."""
+    return next((parameter.device for parameter in model.parameters() if parameter.is_cuda), None)
+
+
+def _forwards(models: list[nn.Module], example_input: Any, way: str = EAGER) -> Calls:
+    if way != EAGER:
+        return [forward_call(way, model, example_input) for model in models]
     return [lambda model=model: run(model, example_input) for model in models]  # type: ignore[misc]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .result import LayerReport, ModelReport, Report, Totals
 
 DIRECTIONS = ("forward", "backward")
+#: The forward pass of whole models in other ways.
+WAYS = ("compiled", "graph")
 
 
 def time_words(entry: LayerReport | ModelReport, direction: str) -> str:
@@ -17,6 +19,16 @@ def time_words(entry: LayerReport | ModelReport, direction: str) -> str:
     words = f"{dense_times[direction]:,.0f} -> {times[direction]:,.0f} us: {entry.speedups[direction]:.2f}x"
     ratio = entry.ratios.get(direction)
     return words if ratio is None else words + ratio.words
+
+
+def host_words(model: ModelReport) -> str:
+    """Says that the GPU waits for the host, if it does."""
+    if not model.host_bound:
+        return ""
+    return (
+        f"host-bound: launching takes {100 * (model.launch_share or 0):.0f} % of an eager forward call; "
+        'compile the model (mode="reduce-overhead"), or replay a CUDA graph'
+    )
 
 
 def even_words(even: float | None) -> str:

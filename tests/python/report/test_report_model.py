@@ -11,7 +11,7 @@ from torch import nn
 import sparseloom
 from sparseloom import BlockSparse, Error, sparsify_
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.report import break_even, inputs, layers, whole
+from sparseloom.report import ModelReport, Report, break_even, inputs, layers, whole
 from sparseloom.timing.rounds import without_cast_cache
 
 
@@ -205,6 +205,38 @@ def test_batch_sizes_from_1_to_256():
     assert [batch.batch for batch in found.batches] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert all(batch.times["forward"] > 0 and batch.dense_times["forward"] > 0 for batch in found.batches)
     assert all(f" {size} " in str(found) and f"<td>{size}</td>" in found.to_html() for size in (1, 64, 256))
+
+
+def test_other_ways_are_rows_of_the_whole_model():
+    net = nn.Sequential(BlockSparseLinear(64, 64, density=0.25, block=16))
+    found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, ways=["eager", "compiled"])
+    assert set(found.model.times) == set(found.model.speedups) == {"forward", "backward", "compiled"}
+    assert "\n      compiled    " in str(found) and found.model.launch_share is None
+    assert not found.model.host_bound and "host-bound" not in str(found)
+    waiting = ModelReport(1, {"forward": 7.0}, launch_share=0.97)
+    assert waiting.host_bound and not ModelReport(1, launch_share=0.5).host_bound
+    text = str(Report([], 1, "gpu", model=waiting))
+    assert "host-bound: launching takes 97 % of an eager forward call" in text
+
+
+def test_a_model_that_cannot_be_compiled_is_noted(monkeypatch):
+    def refuse(way, *_):
+        raise RuntimeError(f"{way} is not for this model")
+
+    monkeypatch.setattr(whole, "forward_call", refuse)
+    net = nn.Sequential(BlockSparseLinear(64, 64, density=0.25, block=16))
+    found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, ways=["compiled"])
+    assert found.model.note == "compiled not measured: compiled is not for this model"
+    assert set(found.model.times) == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [(["fast"], "ways of eager, compiled, graph"), (["graph"], "a model on a GPU for the way graph")],
+)
+def test_wrong_ways_are_refused(ways, said):
+    with pytest.raises(Error, match=said):
+        sparseloom.report(model(), x(), ways=ways)
 
 
 @pytest.mark.parametrize("sizes", [[0], [2.0], [True], [-1]])
