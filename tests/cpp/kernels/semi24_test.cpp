@@ -236,7 +236,8 @@ TEST(Semi24Products, HaveAnEpilogue) {
 
 TEST(Semi24Products, GiveDx) {
   for (DType dtype : kDTypes)
-    for (std::int64_t m : {1, 5, 20}) check({dtype, m, 45, 203, Direction::dx});
+    for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{45, 203}, {1100, 530}, {3, 1}})
+      for (std::int64_t m : {1, 5, 8, 20}) check({dtype, m, rows, cols, Direction::dx});
 }
 
 TEST(Semi24Products, KeepNanToItsTokenAndOutput) {
@@ -258,19 +259,46 @@ TEST(Semi24Products, KeepNanToItsTokenAndOutput) {
 }
 
 TEST(Semi24Products, RunWhatThePlanSays) {
-  Semi24Instance instance({DType::bf16, 3, 64, 256});
+  for (const Direction direction : {Direction::forward, Direction::dx}) {
+    Semi24Instance instance({DType::bf16, 3, 64, 256, direction});
+    const Executor serial = Executor::serial();
+    for (const std::string& kernel : runnable(instance, serial)) {
+      if (kernel == "reference") continue;  // BSR's row of that name counts, LinearOf's does not
+      const auto count = [&] {
+        std::int64_t runs = 0;
+        for (const auto& [name, times] : kernels::kernel_runs())
+          if (name == kernel) runs = times;
+        return runs;
+      };
+      const std::int64_t before = count();
+      instance.run(kernel, serial);
+      EXPECT_EQ(count(), before + 1) << kernel;
+    }
+  }
+}
+
+// dX adds a column's elements of all rows: no chain of them is longer than 512.
+TEST(Semi24Products, AddLongColumnsInShortChains) {
+  Semi24Instance instance({DType::f32, 9, 131072, 8, Direction::dx});
   const Executor serial = Executor::serial();
   for (const std::string& kernel : runnable(instance, serial)) {
-    if (kernel == "reference") continue;  // BSR's row of that name counts, LinearOf's does not
-    const auto count = [&] {
-      std::int64_t runs = 0;
-      for (const auto& [name, times] : kernels::kernel_runs())
-        if (name == kernel) runs = times;
-      return runs;
-    };
-    const std::int64_t before = count();
-    instance.run(kernel, serial);
-    EXPECT_EQ(count(), before + 1) << kernel;
+    if (kernel == "reference") continue;
+    const Matrix out = instance.run(kernel, serial);
+    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> stored(8);  // of each column
+    for (std::int64_t row = 0; row < instance.w.rows; ++row)
+      Semi24::for_each_in_row(instance.w, row, [&](std::int64_t col, std::int64_t slot) {
+        stored[static_cast<std::size_t>(col)].emplace_back(row, slot - row * instance.w.row_values());
+      });
+    testing::LongSums sums;
+    for (std::int64_t col = 0; col < 8; ++col)
+      for (std::int64_t t = 0; t < 9; ++t) {
+        const auto& of = stored[static_cast<std::size_t>(col)];
+        sums.add(out.at(t, col), std::ssize(of), [&](std::int64_t i) {
+          const auto& [row, slot] = of[static_cast<std::size_t>(i)];
+          return std::pair{instance.a.at(t, row), instance.values.at(row, slot)};
+        });
+      }
+    sums.expect_short_chains(kernel + " " + instance.c.text());
   }
 }
 

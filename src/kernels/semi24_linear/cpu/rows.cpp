@@ -1,8 +1,9 @@
-// The rows of the expand and select kernels: refusals, predicted times and launches.
+// The rows of the expand, select and scatter kernels: refusals, predicted times and launches.
 #include "kernels/semi24_linear/rows.h"
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "plan/machine.h"
@@ -21,25 +22,37 @@ constexpr const char* kExpandCaveat =
     "token";
 // x as select packs it has 4 bytes per token and column, 15 MB at this bound and 14336 columns.
 constexpr std::int64_t kSelectMostTokens = 256;
+// dY as scatter packs it has 4 bytes per token and row.
+constexpr std::int64_t kScatterMostTokens = 256;
 
 /// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread with W in cache, expand on a
-/// Zen 4 and select on a Zen 3; the log has the measurements.
+/// Zen 4, select and scatter on a Zen 3; the log has the measurements.
 struct Costs {
-  double pass;   // per stored element and pass of kPassTokens
-  double token;  // per stored element and token
-  double x;      // per column and token: packing x
+  double pass;     // per stored element and pass of kPassTokens
+  double token;    // per stored element and token
+  double packed;   // per number of x (dX: of dY) that is packed
+  double out = 4;  // per number of the result
 };
 
-/// The kernel of one instruction set: either `expand` or `select` is null.
+/// The kernel of one instruction set: all but one of `expand`, `select` and `scatter` are null.
 struct Method {
   const char* name;
   Isa needs;
   const cpu::ExpandOps* (*expand)(DType);
   const cpu::SelectOps* (*select)(DType);
+  const cpu::ScatterOps* (*scatter)(DType);
   Costs costs;
 
-  constexpr bool has(DType dtype) const {
-    return expand != nullptr ? expand(dtype) != nullptr : select(dtype) != nullptr;
+  bool has(DType dtype) const {
+    return expand != nullptr   ? expand(dtype) != nullptr
+           : select != nullptr ? select(dtype) != nullptr
+                               : scatter(dtype) != nullptr;
+  }
+  Direction direction() const { return scatter != nullptr ? Direction::dx : Direction::forward; }
+  std::int64_t most_tokens() const {
+    return expand != nullptr   ? cpu::kExpandTokens
+           : select != nullptr ? kSelectMostTokens
+                               : kScatterMostTokens;
   }
 };
 
@@ -48,9 +61,11 @@ constexpr Method kMethods[] = {
      Isa::avx512_bf16 | Isa::avx512_vbmi2,
      cpu::expand_avx512_bf16,
      nullptr,
+     nullptr,
      {0.17, 0.07, 0.1}},
-    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, {0.3, 0.13, 0.2}},
-    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, {0.33, 0.134, 0.5}},
+    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, nullptr, {0.3, 0.13, 0.2}},
+    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, nullptr, {0.33, 0.134, 0.5}},
+    {"avx2_scatter", Isa::avx2, nullptr, nullptr, cpu::scatter_avx2, {2.2, 0, 0.5, 1}},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -60,9 +75,9 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
             runtime::name_of(machine.isa)};
   }
   if (!method.has(p.dtype)) return {"does not support {}", name_of(p.dtype)};
-  if (p.direction != Direction::forward) return "supports forward only";
-  const std::int64_t most = method.expand != nullptr ? cpu::kExpandTokens : kSelectMostTokens;
-  if (p.m > most) return {"supports at most {} tokens, the call has {}", most, p.m};
+  if (p.direction != method.direction()) return {"supports {} only", name_of(method.direction())};
+  if (const std::int64_t most = method.most_tokens(); p.m > most)
+    return {"supports at most {} tokens, the call has {}", most, p.m};
   return {};
 }
 
@@ -72,9 +87,10 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   const double cycle_us = 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
   const Costs& c = method.costs;
   const double m = static_cast<double>(p.m), stored = static_cast<double>(p.stored);
-  const double compute =
-      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token) +
-                  m * (c.x * static_cast<double>(p.cols) + 4 * static_cast<double>(p.rows)));
+  double packed = static_cast<double>(p.cols), out = static_cast<double>(p.rows);
+  if (p.direction == Direction::dx) std::swap(packed, out);
+  const double compute = cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token) +
+                                     m * (c.packed * packed + c.out * out));
   // The positions of two elements take four bits.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
   const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
@@ -91,8 +107,9 @@ Semi24Row row() {
     if (const Refusal why = refuse(method, p, machine)) return why;
     out.add({{},
              predict_us(method, p, machine.rates),
-             method.expand != nullptr ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
-                                      : cpu::select_workspace(p.m, p.cols)});
+             method.expand != nullptr   ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
+             : method.select != nullptr ? cpu::select_workspace(p.m, p.cols)
+                                        : cpu::scatter_workspace(p.m, p.rows)});
     return {};
   };
   const auto launch = [](const Semi24Linear::Args& args, const Semi24Linear::Schedule&,
@@ -100,8 +117,10 @@ Semi24Row row() {
     const DType dtype = args.product.dtype;
     if (method.expand != nullptr)
       cpu::run_expand(*method.expand(dtype), args.product, args.view, executor);
-    else
+    else if (method.select != nullptr)
       cpu::run_select(*method.select(dtype), args.product, args.view, executor);
+    else
+      cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
     return 0;
   };
   return {method.name, Placement::cpu, propose, launch, method.expand != nullptr ? kExpandCaveat : nullptr};
@@ -113,7 +132,7 @@ Semi24Row row() {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>()};
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>()};
   return rows;
 #else
   return {};
