@@ -15,6 +15,8 @@ Times = dict[str, float]
 #: A call of some milliseconds of the GPU is launched in a fraction of them; one that the GPU finishes as soon
 #: as it is launched has some .95, the rest being the wait for the last kernel.
 HOST_BOUND = 0.85
+#: The share of an eager call in which the GPU idles, by the time of its graph: where it is known, it decides.
+IDLE = 0.3
 Ratios = dict[str, Spread]  # by direction: the dense twin's time over this one's, round by round
 
 
@@ -93,9 +95,18 @@ class ModelReport:
     launch_share: float | None = None
 
     @property
+    def idle_share(self) -> float | None:
+        """The share of an eager forward call in which the GPU waits, None where no graph was measured."""
+        if self.times is None or not {"graph", "forward"} <= self.times.keys():
+            return None
+        return max(0.0, 1 - self.times["graph"] / self.times["forward"])
+
+    @property
     def host_bound(self) -> bool:
-        """Whether the GPU waits for the host in an eager forward call: launching it takes HOST_BOUND of its
-        time."""
+        """Whether the GPU waits for the host in an eager forward call: it idles for IDLE of it or, where no
+        graph was measured, launching takes HOST_BOUND of it."""
+        if self.idle_share is not None:
+            return self.idle_share >= IDLE
         return self.launch_share is not None and self.launch_share >= HOST_BOUND
 
     @property

@@ -36,7 +36,7 @@ def require_ways(ways: Sequence[str], gpu: torch.device | None) -> tuple[str, ..
 
 def forward_call(way: str, model: nn.Module, example_input: Any) -> Callable[[], object]:
     """Returns a call of the model's forward pass, compiled, or the replay of a CUDA graph of it. Grad mode is
-    the caller's."""
+    the caller's. Raises RuntimeError for a graph of a model that waits for the GPU."""
     if way == COMPILED:
         compiled: Any = torch.compile(model)
         return lambda: run(compiled, example_input)
@@ -45,6 +45,7 @@ def forward_call(way: str, model: nn.Module, example_input: Any) -> Callable[[],
     with torch.cuda.stream(side):
         for _ in range(_BEFORE_CAPTURE):
             run(model, example_input)
+        _require_no_wait(model, example_input)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -55,6 +56,17 @@ def forward_call(way: str, model: nn.Module, example_input: Any) -> Callable[[],
         return held
 
     return replay
+
+
+def _require_no_wait(model: nn.Module, example_input: Any) -> None:
+    """Raises RuntimeError if a call waits for the GPU. A capture that fails for it would leave torch's
+    random generators (2.11) refusing every later call outside of a graph."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(model, example_input)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def launch_share(call: Callable[[], object], gpu: torch.device) -> float:

@@ -25,10 +25,11 @@ def host_words(model: ModelReport) -> str:
     """Says that the GPU waits for the host, if it does."""
     if not model.host_bound:
         return ""
-    return (
-        f"host-bound: launching takes {100 * (model.launch_share or 0):.0f} % of an eager forward call; "
-        'compile the model (mode="reduce-overhead"), or replay a CUDA graph'
-    )
+    if model.idle_share is not None:
+        words = f"the GPU idles for {100 * model.idle_share:.0f} % of an eager forward call"
+    else:
+        words = f"launching takes {100 * (model.launch_share or 0):.0f} % of an eager forward call"
+    return f'host-bound: {words}; compile the model (mode="reduce-overhead"), or replay a CUDA graph'
 
 
 def even_words(even: float | None) -> str:

@@ -226,23 +226,21 @@ def test_report_tells_of_graphs_and_of_a_gpu_that_waits_for_the_host():
     sparsify_(narrow, {".*": BlockSparse(block=32, density=0.5)})
     found = sparseloom.report(narrow, random(8, 64), seconds=0.02, ways=["graph"]).model
     assert set(found.times) == {"forward", "backward", "graph"} == set(found.speedups) and not found.note
-    assert found.times["graph"] < found.times["forward"] and found.host_bound
+    assert found.host_bound and 0 < found.launch_share <= 1
+    assert found.idle_share == 1 - found.times["graph"] / found.times["forward"]
 
     class Waits(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.wide = torch.nn.Linear(8192, 8192)
+            self.layer = torch.nn.Linear(64, 64)
 
         def forward(self, x):
-            for _ in range(8):
-                x = self.wide(x)
+            x = self.layer(x)
             return x + x.sum().item()
 
-    found = sparseloom.report(Waits().cuda(), random(8192, 8192), seconds=0.02, ways=["graph"]).model
+    found = sparseloom.report(Waits().cuda(), random(8, 64), seconds=0.02, ways=["graph"]).model
     assert "graph not measured" in found.note and found.times["forward"] > 0
-    wide = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(8))).cuda()
-    found = sparseloom.report(wide, random(8192, 8192), seconds=0.02, ways=["graph"]).model
-    assert not found.host_bound and found.times["graph"] > 0
+    torch.rand(4, device="cuda")  # raises if a capture failed
 
 
 def test_report_under_autocast_names_the_kernels_of_its_dtype():

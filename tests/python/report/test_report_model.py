@@ -217,6 +217,10 @@ def test_other_ways_are_rows_of_the_whole_model():
     assert waiting.host_bound and not ModelReport(1, launch_share=0.5).host_bound
     text = str(Report([], 1, "gpu", model=waiting))
     assert "host-bound: launching takes 97 % of an eager forward call" in text
+    for graph, words in ((1.75, "host-bound: the GPU idles for 75 % of an eager"), (6.0, None)):
+        known = ModelReport(1, {"forward": 7.0, "graph": graph}, launch_share=0.97)
+        assert known.host_bound == (words is not None)
+        assert words is None or words in str(Report([], 1, "gpu", model=known))
 
 
 def test_a_model_that_cannot_be_compiled_is_noted(monkeypatch):
