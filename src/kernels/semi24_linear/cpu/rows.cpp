@@ -65,7 +65,7 @@ constexpr Method kMethods[] = {
      {0.17, 0.07, 0.1}},
     {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, nullptr, {0.3, 0.13, 0.2}},
     {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, nullptr, {0.33, 0.134, 0.5}},
-    {"avx2_scatter", Isa::avx2, nullptr, nullptr, cpu::scatter_avx2, {2.2, 0, 0.5, 1}},
+    {"avx2_scatter", Isa::avx2, nullptr, nullptr, cpu::scatter_avx2, {3.5, 0, 0.5, 1}},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
