@@ -191,6 +191,14 @@ class Weights:
         """Returns whether a weight of that module itself becomes a SparseTensor."""
         return any(name.rpartition(".")[0] == path for name in self.rest)
 
+    def written(self) -> list[nn.Module]:
+        """Returns the modules whose weights stay dense and are written in place."""
+        return [
+            self.model.get_submodule(name.rpartition(".")[0])
+            for name, (_, tensor) in self.rest.items()
+            if not isinstance(tensor, SparseTensor)
+        ]
+
     def put(self, optimizers: list[Optimizer]) -> None:
         """Makes the weights sparse, and carries the optimizers' state over."""
         if self.recipes:
