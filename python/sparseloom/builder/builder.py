@@ -6,6 +6,7 @@ import copy
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from .._checks import as_optimizers
 from ..errors import Error
 from ..layouts import Csr, Dense, Layout
 from ..ops.registry import Registry
+from ..patch.exchange import Exchange
 from ..patch.survey import require_patchable
 from ..sparsify import DENSE, KeepAll
 from ..tensors.base import require_registry
@@ -128,7 +130,8 @@ class SparsityBuilder:
         Parameters with the state of what is stored.
 
         Raises Error for a name that nothing has, for a weight that the format cannot store or that several
-        modules share, and for a node of the model's own forward, which only a copy can have.
+        modules share, and for a node of the model's own forward, which only a copy can have. Whatever is
+        raised, model and optimizers are as before.
         """
         self._build(self.model, as_optimizers(_OP, optimizer), in_place=True)
 
@@ -144,20 +147,21 @@ class SparsityBuilder:
         for name in grads:
             if not model.get_parameter(name).requires_grad:
                 raise Error(_OP, f"{name} to train", "a frozen weight", "call requires_grad_() on it first")
-        weights.put(optimizers)
-        for name, target_format in grads.items():
-            path, _, attribute = name.rpartition(".")
-            hook_gradient(model.get_submodule(path), attribute, target_format, self.registry)
-        for path, node, out, grad in interms:
-            if node is not None:
-                traced.insert(path, node, Intermediate(out, grad, self.registry))
-        sparse = traced.put()
-        for path, node, out, grad in interms:
-            if node is None:
-                hook = OutputHook(path, Intermediate(out, grad, self.registry))
-                module: Any = sparse.get_submodule(path)
-                module.register_forward_hook(hook)
-                module.__prepare_scriptable__ = refuse_script
+        with Exchange(model).whole(optimizers, weights.written()) if in_place else nullcontext():
+            weights.put(optimizers)
+            for name, target_format in grads.items():
+                path, _, attribute = name.rpartition(".")
+                hook_gradient(model.get_submodule(path), attribute, target_format, self.registry)
+            for path, node, out, grad in interms:
+                if node is not None:
+                    traced.insert(path, node, Intermediate(out, grad, self.registry))
+            sparse = traced.put()
+            for path, node, out, grad in interms:
+                if node is None:
+                    hook = OutputHook(path, Intermediate(out, grad, self.registry))
+                    module: Any = sparse.get_submodule(path)
+                    module.register_forward_hook(hook)
+                    module.__prepare_scriptable__ = refuse_script
         return sparse
 
     def _resolved(self, model: nn.Module, traced: Traced) -> list[tuple[str, Any, Format, Format]]:

@@ -191,6 +191,14 @@ class Weights:
         """Returns whether a weight of that module itself becomes a SparseTensor."""
         return any(name.rpartition(".")[0] == path for name in self.rest)
 
+    def written(self) -> list[nn.Module]:
+        """Returns the modules whose weights stay dense and are written in place."""
+        return [
+            self.model.get_submodule(name.rpartition(".")[0])
+            for name, (_, tensor) in self.rest.items()
+            if not isinstance(tensor, SparseTensor)
+        ]
+
     def put(self, optimizers: list[Optimizer]) -> None:
         """Makes the weights sparse, and carries the optimizers' state over."""
         if self.recipes:
@@ -206,15 +214,47 @@ class Weights:
                 continue
             index, new = tensor.layout_index, nn.Parameter(tensor.stored, old.requires_grad)
             setattr(module, attribute, new)
-            in_format = InFormat(index, old.shape, spec.registry)
-            parametrize.register_parametrization(module, attribute, in_format, unsafe=True)
-            parametrizations: Any = module.parametrizations
-            parametrizations[attribute].register_load_state_dict_pre_hook(_require_loadable)
-            if isinstance(module, nn.RNNBase):
-                own_class: Any = type(module)  # torch has made it for this module alone
-                own_class.__deepcopy__ = _copied_recurrent
+            _compute(module, attribute, InFormat(index, old.shape, spec.registry))
             swap = swapping.Swap(name, old, new, functools.partial(_packed, index))
             swapping.apply([swap], optimizers)
+
+
+def _compute(module: nn.Module, name: str, in_format: InFormat) -> None:
+    """Lets a module compute the SparseTensor ``name`` from the Parameter of that name, its values."""
+    parametrize.register_parametrization(module, name, in_format, unsafe=True)
+    parametrizations: Any = module.parametrizations
+    parametrizations[name].register_load_state_dict_pre_hook(_require_loadable)
+    own_class: Any = type(module)  # torch has made it for this module alone, and refuses to pickle it
+    own_class.__reduce__ = _pickled
+    if isinstance(module, nn.RNNBase):
+        own_class.__deepcopy__ = _copied_recurrent
+
+
+def _pickled(module: nn.Module) -> tuple[Any, ...]:
+    """Implements __reduce__: the module before its parametrizations, and what these hold. Leaves the refusal
+    to torch if somebody else has parametrized the module, too."""
+    lists: Any = module.parametrizations
+    if not all(len(steps) == 1 and isinstance(steps[0], InFormat) for steps in lists.values()):
+        module.__getstate__()
+    modules = {name: child for name, child in module._modules.items() if name != "parametrizations"}
+    state = {**module.__dict__, "_modules": modules}
+    if isinstance(module, nn.RNNBase):  # the computed weights of the last call have a graph
+        state |= {"_flat_weights": [], "_flat_weight_refs": []}
+    weights = [(name, steps[0], steps.original) for name, steps in lists.items()]
+    return _unpickled, (parametrize.type_before_parametrizations(module), state, weights)
+
+
+def _unpickled(
+    cls: type[nn.Module], state: dict[str, Any], weights: list[tuple[str, InFormat, nn.Parameter]]
+) -> nn.Module:
+    module = cls.__new__(cls)
+    module.__dict__.update(state)
+    for name, in_format, values in weights:
+        module.register_parameter(name, values)
+        _compute(module, name, in_format)
+    if isinstance(module, nn.RNNBase):
+        module._init_flat_weights()
+    return module
 
 
 def _copied_recurrent(module: nn.RNNBase, memo: dict[int, Any]) -> nn.RNNBase:

@@ -120,7 +120,7 @@ def _matches(surveyed: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[i
             remedy = "the first pattern that matches counts: put this one before"
             raise Error(_OP, f"layers for {regex!r}", f"only layers that {listed} has taken", remedy)
         if not_linear := [
-            f"{name} ({type(m).__name__})"
+            f"{name} ({type(m).__name__}{', sparse already' if is_sparse(m) else ''})"
             for name, m in (surveyed.others | surveyed.bare).items()
             if name and compiled.fullmatch(name)
         ]:

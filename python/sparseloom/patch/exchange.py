@@ -35,9 +35,9 @@ class Exchange:
             with or_as_before(self.model, optimizers, written):
                 yield
         except BaseException:
-            forget(self.swaps)
+            forget(self.model.parameters())
             # transformers models around this one were not restored with it
-            describe_holders(self.model, [old for old, _ in self.modules])
+            describe_holders(self.model, self.model.modules())
             raise
 
     def put(self) -> None:

@@ -22,7 +22,7 @@ def magnitude_of(site: Site) -> float | None:
     """Returns the sum of |w| of a weight that is still dense; None where it has no values."""
     if site.parameter.is_meta:
         return None
-    return _sum(site.value)
+    return magnitude(site.value)
 
 
 def with_kept(change: Change, whole: float | None, layer: Any) -> Change:
@@ -35,14 +35,15 @@ def with_kept(change: Change, whole: float | None, layer: Any) -> Change:
         values = layer.effective() if masked else next(iter(layer.sparse_weights().values())).values
         if not math.isfinite(whole):
             return change
-        stored = _sum(values)
+        stored = magnitude(values)
         share = stored / whole if whole else 1.0
         in_blocks = change.block is not None and not masked and change.blocks > 0
         zero = int((values[: change.blocks].flatten(1) == 0).all(1).sum()) if in_blocks else 0
     return replace(change, kept=1.0 if share > 1 - _ROUNDING else share, zero_blocks=zero)
 
 
-def _sum(tensor: Tensor) -> float:
+def magnitude(tensor: Tensor) -> float:
+    """Returns the sum of |w| of a weight in any layout."""
     if is_torchs(tensor):
         tensor = tensor.packed.flatten()[: tensor.numel() // 2]
     if tensor.layout != torch.strided:

@@ -120,7 +120,9 @@ def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Ch
     """Returns the report of a layer that trains a dense weight under a mask: its parameters stay, and its
     gate adds more."""
     elements = layer.block == (1, 1)
-    stored, cells = int(layer.mask.sum()), max(1, layer.mask.numel())
+    # a gate writes its mask in the first call
+    mask = layer.mask if layer.gate is None or layer.mask.is_meta else layer.factors() != 0
+    stored, cells = int(mask.sum()), max(1, mask.numel())
     bias_size = 0 if layer.bias is None else layer.bias.numel()
     dense_size = layer.weight.numel() + bias_size
     size = sum(parameter.numel() for parameter in layer.parameters())

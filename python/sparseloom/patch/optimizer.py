@@ -52,10 +52,10 @@ def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
     return [note for optimizer in optimizers for note in _repoint(optimizer, swaps)]
 
 
-def forget(swaps: Sequence[Swap]) -> None:
-    """Lets optimizers hold the old Parameters again, after the exchange was undone."""
-    for swap in swaps:
-        _replaced.pop(id(swap.old), None)
+def forget(parameters: Iterable[nn.Parameter]) -> None:
+    """Lets optimizers hold these Parameters again, after their exchange was undone."""
+    for parameter in parameters:
+        _replaced.pop(id(parameter), None)
 
 
 def leave(removed: Sequence[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:

@@ -16,6 +16,7 @@ from ..nn.held.watch import Watch
 from ..nn.masked.linear import masked_layers
 from .announce import announce
 from .exchange import Exchange
+from .kept import magnitude, with_kept
 from .optimizer import Swap, leave
 from .result import Patched
 from .sparsify import change_of, kinds_of, untrained, unwrapped
@@ -100,7 +101,8 @@ def _exchange(
     vars(new.values).update(vars(weight))
     exchange.modules.append((old, new))
     exchange.swaps.append(Swap(names[0], weight, new.values, _carry(packed, stored)))
-    result.changed.append(change_of(names, type(old).__name__, packed, new.bias, shrinks=True))
+    change = change_of(names, type(old).__name__, packed, new.bias, shrinks=True)
+    result.changed.append(with_kept(change, None if weight.is_meta else magnitude(weight), new))
 
 
 def _driven(model: nn.Module) -> dict[Any, list[str]]:

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.held.dense_copy import require_setting
 from ..nn.held.fusions import Fusions
+from ..nn.held.moments import told_untrained
 from ..nn.held.sparse_weight import SparseWeight
 from .announce import announce
 from .choose import Choice, choose
@@ -127,6 +128,7 @@ def untrained(changes: Sequence[Change], model: nn.Module, optimizers: Sequence[
     count = sum(change.layout == "semi24" for change in changes)
     if not count or not optimizers or not model.training:
         return []
+    told_untrained.update(optimizers)
     layers = "1 layer" if count == 1 else f"{count} layers"
     return [f"the values of {layers} in 2:4 do not train: the optimizer changes their biases alone"]
 

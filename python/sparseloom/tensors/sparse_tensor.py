@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from .. import layouts
 from ..errors import Error
@@ -215,6 +216,27 @@ def bind(
     SparseTensor.__torch_function__ = classmethod(torch_function)  # type: ignore[assignment]
     SparseTensor.__torch_dispatch__ = classmethod(torch_dispatch)  # type: ignore[assignment]
     SparseTensor._assign = assign  # type: ignore[assignment]
+
+
+def refuse_script() -> None:
+    """Raises Error; the ``__prepare_scriptable__`` of modules that hold a SparseTensor."""
+    remedy = "use torch.export.export, or a SparseLinear"
+    raise Error("torch.jit.script", "a module of dense tensors", "a SparseTensor in it", remedy)
+
+
+def _watch_script(module: nn.Module, name: str, parameter: Any) -> None:
+    """Lets torch.jit.script refuse a module while it holds a SparseTensor: torch asks the tensor nothing, and
+    torch.jit.save of what it makes ends the process."""
+    if is_sparse(parameter):
+        module.__prepare_scriptable__ = refuse_script  # type: ignore[assignment]
+    elif vars(module).get(_SCRIPT) is refuse_script and not any(
+        is_sparse(held) for other, held in module._parameters.items() if other != name
+    ):
+        delattr(module, _SCRIPT)
+
+
+_SCRIPT = "__prepare_scriptable__"
+register_module_parameter_registration_hook(_watch_script)
 
 
 def is_sparse(value: Any) -> bool:

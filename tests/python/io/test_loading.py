@@ -373,3 +373,8 @@ def test_the_entries_of_a_weight_norm_are_multiplied_out(axis):
     layer = BlockSparseLinear(64, 48, density=1.0, block=16)
     layer.load_state_dict(source.state_dict())
     torch.testing.assert_close(layer.to_dense().weight, y.t(), atol=1e-6, rtol=1e-5)
+    for kind in ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d"):  # norms over up to four dimensions
+        normed = nn.utils.weight_norm(getattr(nn, kind)(16, 16, 3), dim=axis)
+        conv = getattr(sparseloom.nn, f"BlockSparse{kind}")(16, 16, 3, density=1.0, block=16)
+        conv.load_state_dict(normed.state_dict())
+        torch.testing.assert_close(conv.to_dense().weight, normed.weight, atol=1e-6, rtol=1e-5)

@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import prune
 
 from sparseloom import Error, Pattern
 from sparseloom import sparsify as S
@@ -238,6 +239,16 @@ def test_autocast_casts_as_it_does_for_a_dense_layer():
         y = layer(torch.randn(4, 32))
     y.sum().backward()
     assert y.dtype == torch.bfloat16 and layer.weight.grad.dtype == torch.float32
+
+
+def test_a_dense_state_dict_rewinds_the_weight_and_leaves_the_mask():
+    layer, dense = make(64, 32, 8), torch.nn.Linear(32, 64)
+    mask = layer.mask.clone()
+    layer.load_state_dict(dense.state_dict())
+    assert torch.equal(layer.weight, dense.weight) and torch.equal(layer.mask, mask)
+    pruned = prune.l1_unstructured(dense, "weight", 0.5).state_dict()
+    layer.load_state_dict(pruned)
+    assert torch.equal(layer.weight, dense.weight) and torch.equal(layer.mask, mask)
 
 
 @pytest.mark.parametrize(

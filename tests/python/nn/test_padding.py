@@ -16,6 +16,7 @@ LAYERS = {
     "lstm": lambda: sparse.BlockSparseLSTM(17, 23, density=0.5, block=8),
     "nm": lambda: sparse.SparseLinear(41, 35, layout="nm", n=2, m=4),
     "nmg": lambda: sparse.SparseLinear(41, 35, layout="nmg", n=1, m=4, g=4),
+    "semi24": lambda: sparse.Semi24Linear(41, 35),
 }
 OPTIMIZERS = {
     "SGD": lambda each: torch.optim.SGD(each, 0.1, momentum=0.9, weight_decay=0.1),
@@ -40,7 +41,9 @@ def test_noise_that_reaches_the_padding_stays_out_of_weights_and_files(kind, tmp
     for make in OPTIMIZERS.values():
         optimizer = make(model.parameters())
         for _ in range(2):
-            for parameter in model.parameters():
+            for (
+                parameter
+            ) in model.parameters():  # those of 2:4 need no gradient, and are written all the same
                 parameter.grad = torch.randn_like(parameter)
             optimizer.step()
             assert not any(padding_of(weight).any() for weight in weights(model))

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import sparseloom
 from sparseloom import BlockSparse, InLayout, Semi24, pack_, sparsify_
+from sparseloom.sparsify import ScalarFraction
 from sparseloom.sparsify import methods as M
 
 FAULTS = (MemoryError, KeyboardInterrupt)
@@ -34,7 +35,13 @@ class FailAt(TorchDispatchMode):
 class FailAtLine:
     """Raises at the n-th line that runs of the files that commit a change, once."""
 
-    FILES = ("patch/exchange.py", "patch/optimizer.py", "patch/fast_path.py")
+    FILES = (
+        "patch/exchange.py",
+        "patch/optimizer.py",
+        "patch/fast_path.py",
+        "builder/builder.py",
+        "builder/weights.py",
+    )
 
     def __init__(self, number):
         self.number, self.seen = number, 0
@@ -81,11 +88,10 @@ def fingerprint(model, optimizer):
             for key, value in [*module._parameters.items(), *module._buffers.items()]
         ]
         children = [(key, id(value)) for key, value in module._modules.items()]
-        found.append((name, id(module), attributes, held, children, len(module._forward_hooks)))
+        found.append((name, id(module), type(module), attributes, held, children, len(module._forward_hooks)))
     for parameter in model.parameters():
-        found.append(
-            (parameter.requires_grad, id(parameter.grad), bits(parameter.grad), sorted(vars(parameter)))
-        )
+        marks = sorted(vars(parameter)), len(parameter._backward_hooks or ())
+        found.append((parameter.requires_grad, id(parameter.grad), bits(parameter.grad), *marks))
     if optimizer is not None:
         for group in optimizer.param_groups:
             found.append([id(each) for each in group["params"]])
@@ -194,6 +200,27 @@ def permute():
     return net, None, lambda net, optimizer: sparseloom.permute_channels_(net, torch.ones(2, 16))
 
 
+def builder():
+    """A layer, a parametrized weight, a dense one with zeros, a gradient and a result."""
+    net = nn.Sequential(
+        nn.Unflatten(1, (4, 8)),
+        nn.Conv1d(4, 4, 3, padding=1),
+        nn.Flatten(),
+        nn.LayerNorm(32),
+        nn.Linear(32, 8),
+    )
+
+    def change(net, optimizer):
+        made = sparseloom.SparsityBuilder(net)
+        made.set_weight("[14].weight", ScalarFraction(0.5))
+        made.set_weight("3.weight", ScalarFraction(0.5), out_format="dense")
+        made.set_weight_grad("[34].weight", external_sparsifier=ScalarFraction(0.5))
+        made.set_interm("2", external_sparsifier=ScalarFraction(0.5))
+        made.sparsify_model_inplace(optimizer)
+
+    return *trained(net), change
+
+
 CHANGES = {
     "sparsify_ to blocks": of(BlockSparse(8, density=0.5)),
     "sparsify_ to csr": of(InLayout("csr", density=0.5)),
@@ -209,6 +236,7 @@ CHANGES = {
     "load of a dense model": load(True),
     "fold_batchnorm_": fold,
     "permute_channels_": permute,
+    "SparsityBuilder in place": builder,
 }
 
 

@@ -181,6 +181,9 @@ MESSAGES = {
     "densify_ another name": (
         lambda: sparseloom.densify_(model_of(BLOCKS), "fc"), "only 0 .*name one of these$", r"\[\]",
     ),
+    "sparsify_ twice": (
+        lambda: sparseloom.sparsify_(model_of(BLOCKS), {"0": BLOCKS}), r"0 \(\w+, sparse already\)", "inside",
+    ),
     "a lone ReLU": (
         lambda: sparseloom.sparsify_(nn.ReLU(), {".*": BLOCKS}), "a model without dense ones", "names are",
     ),

@@ -405,7 +405,10 @@ def test_the_fused_path_of_torchs_encoder_does_not_read_a_master():
 def test_pack_says_what_layers_became_and_which_blocks_moved():
     net, optimizer, run = begin(sparseloom.InLayout("csr", density=0.25, method=M.gradual(0, 1, 1)))
     run.step()
-    assert str(pack_(net, optimizer)).startswith("2 layers became CSR; ")
+    share = float(net[0].effective().abs().sum() / net[0].weight.abs().sum())
+    result = pack_(net, optimizer)
+    assert str(result).startswith("2 layers became CSR; ") and 0.25 < share < 0.9
+    assert result.changed[0].kept == pytest.approx(share) and "of sum |w|" in str(result)
     net, optimizer, run = start("rigl")
     assert str(pack_(net, optimizer)).startswith(
         "2 layers keep the blocks that they have moved to: 0 (density"

@@ -144,7 +144,7 @@ def unused(make):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         make()
-    texts, ours = [str(each.message) for each in told], ("never", "method", "changes nothing")
+    texts, ours = [str(each.message) for each in told], ("never", "method", "changes nothing", "semi24")
     return [text for text in texts if any(word in text for word in ours)]
 
 
@@ -194,6 +194,10 @@ def test_an_optimizer_of_2_of_4_is_told_that_values_do_not_train(training):
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     result = sparsify_(net, {"[02]": Semi24("magnitude")}, optimizer=optimizer)
     assert ("the values of 2 layers in 2:4 do not train" in str(result)) == training
+    later = torch.optim.SGD(net.parameters(), 0.1)
+    told = {each: unused(lambda each=each: (each.step(), each.step())) for each in (optimizer, later)}
+    assert not told[optimizer] and len(told[later]) == training
+    assert all("SGD holds the values of 2 layers in layout semi24" in text for text in told[later])
 
 
 def attention():

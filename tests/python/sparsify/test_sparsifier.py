@@ -216,8 +216,10 @@ def test_the_share_that_was_kept_is_in_the_result_of_every_layout_and_in_the_tab
         "nmg": sparseloom.InLayout("nmg", n=2, m=4, g=4),
         "bsr": BlockSparse(16, 0.25),
         "masked": BlockSparse(16, 0.25, method=sparseloom.sparsify.methods.magnitude(0)),
+        "masked by scores": BlockSparse(16, 0.25, method=sparseloom.sparsify.methods.supermask()),
     }
-    for layout, recipe in how.items():
+    for kind, recipe in how.items():
+        layout = kind.split()[0]
         model = nn.Sequential(copy.deepcopy(linear))
         result = sparsify_(model, {"0": recipe})
         (change,) = result.changed
@@ -225,6 +227,8 @@ def test_the_share_that_was_kept_is_in_the_result_of_every_layout_and_in_the_tab
         dense = model[0].effective() if layout == "masked" else model[0].to_dense().weight
         share = float((dense.abs().sum() / linear.weight.abs().sum()).detach())
         assert change.kept == pytest.approx(share)
+        # the blocks of scores, too, which the first call writes into the mask
+        assert change.density == pytest.approx(float((dense != 0).float().mean()), abs=0.01)
         assert (f"keeps {share:.1%}".replace("%", " %") + " of sum |w|") in str(result)
         assert result.to_dict()["changed"][0]["kept"] == change.kept
     with torch.device("meta"):

@@ -240,6 +240,29 @@ def test_formats_of_outputs_pickle():
     assert sl.SparsityBuilder is SparsityBuilder
 
 
+@pytest.mark.parametrize("into", [L.Csr, L.MaskedDense, L.Bsr])
+def test_a_module_with_a_sparse_weight_is_pickled(into: Any):
+    """torch itself refuses to pickle what is parametrized."""
+    torch.manual_seed(0)
+    nets = (nn.Conv1d(4, 4, 3), "weight", (3, 4, 8)), (nn.LSTM(8, 8), "weight_hh_l0", (3, 2, 8))
+    for module, weight, shape in nets:
+        builder = SparsityBuilder(nn.Sequential(module))
+        builder.set_weight(f"0.{weight}", HALF, out_format=into)
+        made, x = builder.get_sparse_model(), torch.randn(shape)
+        made(x)
+        buffer = io.BytesIO()
+        torch.save(made, buffer)
+        buffer.seek(0)
+        for again in (torch.load(buffer, weights_only=False), pickle.loads(pickle.dumps(made))):
+            again = copy.deepcopy(again)
+            got, want = again(x), made(x)
+            assert torch.equal(got[0], want[0]) and getattr(again[0], weight).format is into
+            assert list(again.state_dict()) == list(made.state_dict())
+            again.load_state_dict(made.state_dict())
+    with pytest.raises(RuntimeError, match="only supported through state_dict"):
+        pickle.dumps(nn.utils.parametrizations.weight_norm(made[0], "weight_ih_l0"))
+
+
 def test_blocks_become_block_sparse_layers():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32)), torch.randn(5, 64)

@@ -208,7 +208,7 @@ def test_torch_func_takes_a_module_with_one(layout: Any, transform: str):
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_torch_func_and_jit_cannot_do_is_refused_in_words(layout: Any):
-    """torch.jit.save of a traced one ended the process."""
+    """torch.jit.save of a traced or scripted one ended the process."""
     layer = module(layout)
     tensor = layer.weight.detach()
     for what in (
@@ -220,5 +220,8 @@ def test_what_torch_func_and_jit_cannot_do_is_refused_in_words(layout: Any):
             torch.vmap(what)(X5)
     with pytest.raises(Error, match=r"torch\.jit\.trace"):
         torch.jit.trace(layer, (X5,))
+    for held in (layer, copy.deepcopy(layer), nn.Sequential(layer)):
+        with pytest.raises(Error, match=r"torch\.jit\.script"):
+            torch.jit.script(held)
     with ops.strict(), pytest.raises(Error, match="an implementation"):
         torch.vmap(layer)(X5)

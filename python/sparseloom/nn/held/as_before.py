@@ -19,7 +19,8 @@ def or_as_before(
     model: nn.Module, optimizers: Sequence[Optimizer] = (), written: Iterable[nn.Module] = ()
 ) -> Iterator[None]:
     """Restores the model and the optimizers if the body raises anything, KeyboardInterrupt included: the
-    modules with their attributes, Parameters and buffers, and the optimizers' groups and state.
+    modules with their classes, attributes, Parameters and buffers, the hooks of Parameters, and the
+    optimizers' groups and state.
 
     ``written`` are the modules whose tensors the body writes into. Only the content of these tensors is
     copied, before the body starts; restoring allocates no further memory.
@@ -36,7 +37,7 @@ class _Before:
     def __init__(
         self, modules: list[nn.Module], optimizers: Sequence[Optimizer], written: list[nn.Module]
     ) -> None:
-        self._modules = [(module, _attributes(module)) for module in modules]
+        self._modules = [(module, type(module), _attributes(module)) for module in modules]
         parameters = {id(p): p for module in modules for p in module.parameters(recurse=False)}
         self._parameters = [(p, _parts_of(p)) for p in parameters.values()]
         self._optimizers = [
@@ -58,7 +59,9 @@ class _Before:
         self._extra = [(module, copy.deepcopy(module.get_extra_state())) for module in stateful]
 
     def put_back(self) -> None:
-        for module, attributes in self._modules:
+        for module, cls, attributes in self._modules:
+            if type(module) is not cls:  # torch's parametrization makes a class for each module
+                module.__class__ = cls
             attributes_now = vars(module)
             for name in attributes_now.keys() - attributes.keys():
                 del attributes_now[name]
@@ -66,7 +69,7 @@ class _Before:
                 attributes_now[name] = value
                 if content is not None:
                     _refill(value, content)
-        for parameter, (data, requires_grad, grad, marks) in self._parameters:
+        for parameter, (data, requires_grad, grad, marks, hooks) in self._parameters:
             if data is not None:
                 parameter.grad = None  # torch refuses memory of another size beside it
                 parameter.data = data
@@ -74,6 +77,8 @@ class _Before:
             parameter.grad = grad
             vars(parameter).clear()
             vars(parameter).update(marks)
+            if parameter._backward_hooks is not None:  # type: ignore[has-type]
+                _refill(parameter._backward_hooks, hooks)  # type: ignore[has-type]
         for optimizer, groups, states, held_states in self._optimizers:
             optimizer.param_groups[:] = [group for group, _, _ in groups]
             for group, entries, params in groups:
@@ -110,11 +115,15 @@ def _refill(container: Any, content: Any) -> None:
         container.update(content)
 
 
-def _parts_of(parameter: nn.Parameter) -> tuple[Tensor | None, bool, Tensor | None, dict[str, Any]]:
-    """Returns a Parameter's data (None where it cannot be exchanged), requires_grad, grad and attributes."""
+def _parts_of(
+    parameter: nn.Parameter,
+) -> tuple[Tensor | None, bool, Tensor | None, dict[str, Any], dict[int, Any]]:
+    """Returns a Parameter's data (None where it cannot be exchanged), requires_grad, grad, attributes and
+    hooks of its gradient."""
     plain = type(parameter) is nn.Parameter and not is_lazy(parameter)
     data = parameter.data if plain and type(parameter.data) is Tensor else None
-    return data, parameter.requires_grad, parameter.grad, dict(vars(parameter))
+    hooks = dict(parameter._backward_hooks or {})  # type: ignore[has-type]
+    return data, parameter.requires_grad, parameter.grad, dict(vars(parameter)), hooks
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ...errors import Error
 from ...layouts import Layout
 from ...pattern import Pattern
+from ...pattern.empty_rows import warn
 from . import padding
 from .cut import held
 
@@ -34,6 +35,8 @@ _names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 #: Optimizers that have stepped -> whether their state was loaded since the last step: it may then belong to
 #: the pattern that is loaded next.
 _stepped: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+#: Optimizers of which the user was told that they hold values that do not train.
+told_untrained: WeakSet[Optimizer] = WeakSet()
 #: State tensors that fused kernels of torch and bitsandbytes read elementwise along with the Parameter.
 _IN_STEP = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum", "state1", "state2")
 _REMEDY = (
@@ -195,8 +198,27 @@ def _before_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
                 raise Error("optimizer", expected, f"{key} {list(value.shape)}", _REMEDY)
     if watched and optimizer not in _stepped:
         optimizer.register_load_state_dict_post_hook(_loaded)
+        _tell_untrained(optimizer, [layer for layer, _ in watched])
     if watched:
         _stepped[optimizer] = False
+
+
+def _tell_untrained(optimizer: Optimizer, layers: Sequence[Any]) -> None:
+    """Emits a UserWarning, once for each optimizer, if it holds values that no product gives a gradient."""
+    idle = [layer for layer in layers if layer.training and not trains(layer)]
+    if idle and optimizer not in told_untrained:
+        told_untrained.add(optimizer)
+        counted = "1 layer" if len(idle) == 1 else f"{len(idle)} layers"
+        names = " and ".join(sorted({layer.layout.name for layer in idle}))
+        warn(
+            f"{type(optimizer).__name__} holds the values of {counted} in layout {names}, which never train: "
+            "prune by InLayout(layout, method=...) while dense, or leave them out"
+        )
+
+
+def trains(layer: Any) -> bool:
+    """Returns whether a product of the layer gives its values a gradient."""
+    return "dw" in next(iter(layer.sparse_weights().values())).directions
 
 
 def _loaded(optimizer: Optimizer) -> None:

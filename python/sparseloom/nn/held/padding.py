@@ -62,7 +62,7 @@ def _after_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
 def _is_ragged(layer: Any) -> bool:
     layout = getattr(layer, "_template", None)
     if layout is not None:
-        return bool(layout.padded) and "dw" in layout.directions
+        return bool(layout.padded)
     (bm, bn), rows, cols = layer.block, layer.out_features, layer.in_features
     return bool(rows % bm or cols % bn)
 

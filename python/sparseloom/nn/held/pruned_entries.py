@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...errors import Error
@@ -40,4 +41,4 @@ def _normed(g: Tensor, v: Tensor) -> Tensor:
     """Returns v scaled to the norms g [1, .., n, .., 1]: one norm for each index of that axis, or one."""
     axis = next((i for i, size in enumerate(g.shape) if size != 1), None)
     dims = [i for i in range(v.dim()) if i != axis]
-    return v * (g / v.norm(dim=dims, keepdim=True))
+    return v * (g / torch.linalg.vector_norm(v, 2, dims, True))  # Tensor.norm takes two dimensions at most

@@ -20,6 +20,7 @@ from ...sparsify.grid import expanded
 from .. import arguments
 from ..held.options import WithOptions
 from ..held.places import Places
+from ..held.pruned_entries import accept_pruned
 from ..in_layout.dense_entries import packed_layer
 from ..linear import BlockSparseLinear
 from .elements import layer_of
@@ -325,8 +326,12 @@ class MaskedLinear(WithOptions):
         self._settle()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Also takes the state dict of the dense layer: the mask stays, as stored blocks do."""
+        accept_pruned(state_dict, prefix)
+        if self.gate is None and prefix + "weight" in state_dict:
+            state_dict.setdefault(prefix + "mask", self.mask)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._factors = None
         if self._places is not None:
             self._places.loaded()
