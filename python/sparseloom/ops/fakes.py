@@ -25,7 +25,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 def fake(name: str, formula: Callable[..., int] | None = None) -> Callable[[Kernel], Kernel]:
     """Registers the fake kernel of an operator, with the check of its operands' devices, and the formula of
-    its flops. The kernel raises Error during torch.onnx.export, and has Inductor run our pass (inductor.join)."""
+    its flops. The kernel raises Error during torch.onnx.export, and lets Inductor run our pass."""
     qualified = f"sparseloom::{name}"
     on_one = on_one_device(name.removeprefix("bsr_"), torch._C._get_schema(qualified, ""))
     if formula is not None:

@@ -106,7 +106,7 @@ class Gradient(NamedTuple):
 
 
 def gradient_at(dz: fx.Node, candidates: Mapping[fx.Node, str]) -> Gradient | None:
-    """Returns what an elementwise part that ends with ``dz`` computes, if it is the gradient of an activation;
+    """Returns what an elementwise part that ends with ``dz`` computes, if it is an activation's gradient;
     ``candidates``: nodes that are an activation's input (relu's: its result, too) -> its name."""
     between = dict[fx.Node, bool]()  # whether a node depends on a candidate, elementwise
     found = dict[fx.Node, None]()
@@ -118,7 +118,8 @@ def gradient_at(dz: fx.Node, candidates: Mapping[fx.Node, str]) -> Gradient | No
         if node not in between:
             between[node] = False
             if is_elementwise(node) and len(between) < _MOST:
-                between[node] = any([depends(each) for each in node.all_input_nodes])
+                depending = [depends(each) for each in node.all_input_nodes]  # all of them: there may be two
+                between[node] = any(depending)
         return between[node]
 
     if not depends(dz) or len(found) != 1:

@@ -303,10 +303,12 @@ def _replace(old: fx.Node, new: fx.Node) -> None:
 
 
 def _remove(node: fx.Node) -> None:
-    if node.users or node.op != "call_function":
-        return
-    inputs = node.all_input_nodes
-    node.graph.erase_node(node)
-    for each in inputs:
-        if each.target in _PRODUCTS or is_elementwise(each) or each.target in (_PERMUTE, *_RESHAPES):
-            _remove(each)
+    """Removes a node that nobody reads, and what served it alone."""
+    pending = {node}
+    while pending:
+        last = max(pending)  # its users come behind it, and are gone by now
+        pending.remove(last)
+        ours = last.target in _PRODUCTS or last.target is _PERMUTE or last.target in _RESHAPES
+        if not last.users and (ours or is_elementwise(last)):
+            pending.update(last.all_input_nodes)
+            last.graph.erase_node(last)
