@@ -73,8 +73,9 @@ def sparsify_(
             BlockSparseLinear.dense_copy). Not with ``strict``, and not for layers that keep none: those of
             other layouts, and recurrent ones.
         fuse: lets a new layer apply the activation that follows it (ReLU, GELU, SiLU or squared ReLU, of
-            any package), where the forward around both proves that nothing else sees what lies between. The
-            activation's place then has a module that returns its input. Layers that a method trains keep
+            any package, or a function that the module around holds as an attribute), where the forward
+            around both proves that nothing else sees what lies between. The activation's place then has a
+            module, or function, that returns its input. Layers that a method trains keep
             theirs. Block-sparse layers that the module around them calls with the same x, one after the other
             (q, k and v of an attention), then multiply with it in one product of their stacked weights, while
             that module's forward runs. torch.compile moves what follows any product into it, where nothing is

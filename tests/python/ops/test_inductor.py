@@ -349,6 +349,20 @@ def test_convolutions_take_an_activation_behind_channels_that_were_moved():
         assert found[:2] == ["conv(relu)", "conv"]
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_torchs_encoder_layer_whole(fuse):
+    """sparsify_ leaves the pass no activation, and the pass finds what sparsify_ does not know: residuals."""
+    model = nn.TransformerEncoderLayer(64, 2, 96, 0.0, batch_first=True)
+    sparsify_(model, {".*": BlockSparse(16, 0.5)}, fuse=fuse)
+    attention, feed_forward = "linear linear+residual", "linear(relu) linear+residual"
+    expected = f"{attention} {feed_forward}" if fuse else ". . . ."
+    x = torch.randn(2, 5, 64)
+    assert run(model, [], x, False) == named(expected)
+    torch._dynamo.reset()
+    found = run(model, list(model.parameters()), x, True)
+    assert found[:4] == named(expected) and len(found) == 8
+
+
 def test_sparsify_forbids_it_for_a_model(unchanged):
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     sparsify_(model, {"0": BlockSparse(16, 0.5), "2": InLayout("csr", density=0.1)}, fuse=False)
