@@ -221,7 +221,7 @@ def _only(root: fx.Node, last: fx.Node, aliases: Iterable[fx.Node]) -> bool:
 
     def only(node: fx.Node) -> bool:
         if node not in serves:
-            inside = node in aliases or is_elementwise(node)
+            inside = node < last and (node in aliases or is_elementwise(node))
             serves[node] = inside and bool(node.users) and all(only(user) for user in node.users)
         return serves[node]
 
@@ -230,8 +230,9 @@ def _only(root: fx.Node, last: fx.Node, aliases: Iterable[fx.Node]) -> bool:
 
 def _put(place: fx.Node, old: fx.Node, arguments: dict[str, Any], target: Any = None) -> fx.Node:
     """Inserts a call before ``place``: the operator of ``old``, or ``target``, with other arguments."""
+    called: Any = old.target if target is None else target
     with place.graph.inserting_before(place):
-        new = _like(old, place.graph.call_function(target or old.target, tuple(arguments.values())))
+        new = _like(old, place.graph.call_function(called, tuple(arguments.values())))
     _renew_operands(new)
     return new
 
