@@ -45,7 +45,8 @@ KINDS = {
     "lstm": (lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16), ""),
     "gru": (lambda: snn.BlockSparseGRU(32, 32, density=0.5, block=16), ""),
     "recurrent weight": (
-        lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16).hh_l0, "strict fuse fuse_wgrad_accumulation",
+        lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16).hh_l0,
+        "strict fuse fuse_wgrad_accumulation",
     ),
     "small world": (
         lambda: snn.SmallWorldLSTM(32, 32, pattern=lambda step: pattern.random(32, 32, 16, 0.5)), "",

@@ -368,6 +368,8 @@ def test_sparsify_forbids_it_for_a_model(unchanged):
     sparsify_(model, {"0": BlockSparse(16, 0.5), "2": InLayout("csr", density=0.1)}, fuse=False)
     run(lambda x: x + model(x), list(model.parameters()), torch.randn(5, 64), False)
     assert unchanged
+    quantize_(model)
+    assert not model[0].fuse  # what a layer becomes keeps it
 
 
 class Theirs(CustomGraphPass):
