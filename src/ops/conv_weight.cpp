@@ -1,6 +1,6 @@
 // conv_pack and conv_unpack: the weight of a convolution between dense memory, channels last, and blocks.
 #include "core/check.h"
-#include "kernels/bsr_conv/dense/weight.h"
+#include "kernels/bsr_conv/rows.h"
 #include "ops/checks.h"
 #include "ops/valid_index.h"
 #include "runtime/cuda.h"

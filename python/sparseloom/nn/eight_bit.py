@@ -51,6 +51,7 @@ class EightBit(WithOptions):
     x_scale: Tensor | None
     bias: Tensor | None
     strict: bool
+    fuse: bool = True
     use_fast_accum: bool
     kernel: str | None
     #: Whether CPU calls accept float8 without ``kernel = "reference"``.
@@ -141,6 +142,7 @@ class EightBit(WithOptions):
         quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
         bias = None if self.bias is None else self.bias.to(out_dtype)
         y = self._product(quantized, x_scale, bias, out_dtype)
+        y = y if self.fuse else ops.apart(y)
         return y if dtype is out_dtype else y.to(dtype)
 
     @property

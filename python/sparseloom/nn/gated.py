@@ -88,7 +88,7 @@ class GatedBlockSparseLinear(WithOptions):
         )
         packed.bias = layer.bias
         packed.values.requires_grad_(values.requires_grad)
-        packed.strict, packed.dense_copy = layer.strict, layer.dense_copy
+        packed.strict, packed.fuse, packed.dense_copy = layer.strict, layer.fuse, layer.dense_copy
         return packed.train(self.training)
 
     def to_dense(self) -> nn.Module:

@@ -51,7 +51,8 @@ class BlockSparseLinear(IndexedModule):
         capacity: share of blocks to make room for, at least the density: see ``reserve_``.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
-    raises an Error that names them. (float64 has no other kernels.) All errors are ``sparseloom.Error``.
+    raises an Error that names them. (float64 has no other kernels.) ``fuse = False`` keeps torch.compile from
+    moving what follows the layer into its product. All errors are ``sparseloom.Error``.
     """
 
     #: Why a layer of this class has no 8-bit one; "" where it has.
@@ -63,6 +64,7 @@ class BlockSparseLinear(IndexedModule):
     activation: str | None
     strict: bool
     fuse_wgrad_accumulation: bool
+    fuse: bool = True
     values: nn.Parameter
     bias: nn.Parameter | None
 
@@ -187,6 +189,7 @@ class BlockSparseLinear(IndexedModule):
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
         y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual, weight)
+        y = y if self.fuse else ops.apart(y)
         return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     def _require_copyable(self, setting: bool | Literal["auto"]) -> None:

@@ -95,7 +95,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             activation=layer.activation,
             **options,
         )
-        quantized_layer.strict = layer.strict
+        quantized_layer.strict, quantized_layer.fuse = layer.strict, layer.fuse
         values = finite(layer.values)
         rows = quantized_layer._block_rows()
         row_max = torch.zeros(
@@ -153,7 +153,7 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             layer.values.copy_(self.values.float() * padded[self._block_rows()][:, :, None])
             if layer.bias is not None and self.bias is not None:
                 layer.bias.copy_(self.bias)
-        layer.strict = self.strict
+        layer.strict, layer.fuse = self.strict, self.fuse
         return layer.train(self.training)
 
     def to_dense(self) -> nn.Module:

@@ -159,6 +159,12 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
     return unknown or (translated(error) if isinstance(error, RuntimeError) else error)
 
 
+def apart(y: Tensor) -> Tensor:
+    """Returns y. In compiled code nothing that follows moves into the product that made it: y is a view that
+    Inductor makes at no cost and our pass does not look through."""
+    return y.unsqueeze(0).squeeze(0) if torch.compiler.is_compiling() else y
+
+
 def linear_dx(
     dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None
 ) -> Tensor:

@@ -79,7 +79,7 @@ class Layer(torch.autograd.Function):
         # forward mode) is active.
         differentiable = (torch.is_grad_enabled() or transformed()) and not torch.compiler.is_compiling()
         if activation and (differentiable or dz_of_z is not None):
-            dz = None if dy is None else _activation_gradient(dy, saved, activation)
+            dz = None if dy is None else activation_gradient(dy, saved, activation)
             dy = dz_of_z if dz is None else dz if dz_of_z is None else dz + dz_of_z
             activation = saved = None
         if dy is None:
@@ -102,7 +102,7 @@ class Layer(torch.autograd.Function):
             except RuntimeError as error:
                 if not gradient_batched(dy):
                     raise translated(error) from None
-                dz = _activation_gradient(dy, saved, activation) if activation else dy
+                dz = activation_gradient(dy, saved, activation) if activation else dy
                 return *_by_products(dz, x, values, needs, strict, index), None, dresidual
         else:
             dx, empty, dbias = call("bsr_linear_backward", *operands, *options)
@@ -246,7 +246,7 @@ def between_graphs(*operands: Any) -> Any:
     return Layer.apply(*operands)
 
 
-def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
+def activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
     """Returns dy act'(z), computed by torch's operators, which are differentiable. ``saved`` is the
     pre-activation z; for relu it may be the output instead."""
     return _BY_TORCH[activation].gradient(dy, saved)

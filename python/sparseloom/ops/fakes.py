@@ -15,7 +15,7 @@ from torch import Tensor
 # takes 2 ms: torch itself has imported what it needs
 from torch.utils.flop_counter import register_flop_formula
 
-from . import flops, library, onnx
+from . import flops, inductor, library, onnx
 from .devices import on_one_device
 
 library.load()
@@ -25,7 +25,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 def fake(name: str, formula: Callable[..., int] | None = None) -> Callable[[Kernel], Kernel]:
     """Registers the fake kernel of an operator, with the check of its operands' devices, and the formula of
-    its flops. The kernel raises Error during torch.onnx.export."""
+    its flops. The kernel raises Error during torch.onnx.export, and lets Inductor run our pass."""
     qualified = f"sparseloom::{name}"
     on_one = on_one_device(name.removeprefix("bsr_"), torch._C._get_schema(qualified, ""))
     if formula is not None:
@@ -35,6 +35,7 @@ def fake(name: str, formula: Callable[..., int] | None = None) -> Callable[[Kern
         @functools.wraps(kernel)
         def checked(*operands: Any, **named: Any) -> Any:
             onnx.refuse(qualified)
+            inductor.join()
             return one_device(*operands, **named)
 
         one_device = on_one(kernel)

@@ -14,19 +14,21 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from ..nn import MaskedLinear
-from ..nn.held.fused import Fused
+from ..nn.held.fused import Fused, FusedFunction
 from ..nn.held.sparse_weight import sparse_layers
 from ..nn.linears import holder_of_convolution
 from .activations import activation_of, is_activation, products_have
 from .exchange import Exchange
 from .sources import mentioned
-from .traced import Forwards
+from .traced import Forwards, Held
 
 #: Functions that the products can fuse -> their names in reports.
 _FUNCTIONS: dict[Any, str] = {
     F.relu: "F.relu", F.relu_: "F.relu_", torch.relu: "torch.relu", torch.relu_: "torch.relu_",
     F.gelu: "F.gelu", F.silu: "F.silu",
 }  # fmt: skip
+#: Those that a layer can apply in the place of an attribute that holds them -> the products' names.
+_HELD: dict[Any, str] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
 _METHODS = ("relu", "relu_")
 _CALLED = {"relu", "relu_", "gelu", "silu"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -66,7 +68,11 @@ def fuse_(model: nn.Module, layers: Sequence[New]) -> list[Behind]:
         outcomes.append(outcome)
         if activation is not None:
             new.layer.activation = outcome.fused
+        if isinstance(activation, nn.Module):
             exchange.modules.append((activation, Fused(activation, new.layer, name)))
+        elif activation is not None:
+            owner, attribute = activation.owner, activation.attribute
+            setattr(owner, attribute, FusedFunction(activation.function, new.layer, name, owner, attribute))
     if exchange.modules:
         exchange.put()
     return outcomes
@@ -105,11 +111,11 @@ class _Search:
     _known: dict[nn.Module, tuple[bool, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.forwards = Forwards(self.model)
+        self.forwards = Forwards(self.model, _HELD)
         for name, module in self.model.named_modules(remove_duplicate=False):
             self.names.setdefault(module, []).append(name)
 
-    def behind(self, new: New) -> tuple[Behind, nn.Module | None, str]:
+    def behind(self, new: New) -> tuple[Behind, nn.Module | Held | None, str]:
         """Returns the outcome for the activation after a layer; if it can be fused, also the activation, and
         the layer's name relative to the module whose forward calls both."""
         nothing = Behind(), None, ""
@@ -117,7 +123,7 @@ class _Search:
         if (around := self.forwards.around(name)) is None:
             return nothing
         owner, path = around
-        has_activation = any(map(self.is_activation, _own_parts(owner)))
+        has_activation = any(map(self.is_activation, _own_parts(owner))) or _holds_function(owner)
         if not has_activation and mentioned(owner).isdisjoint(_CALLED):
             return nothing  # which saves tracing it
         graphs = self.forwards.of(owner)
@@ -140,13 +146,13 @@ class _Search:
             or new.reason
             or ("" if getattr(new.layer, "activation", None) is None else "it has another one")
             or self._elsewhere(new.module, "it")
-            or self._elsewhere(activation, "its activation")
+            or (self._elsewhere(activation, "its activation") if isinstance(activation, nn.Module) else "")
             or _not_alone(owner, graphs, calls, activation)
-            or self.forwards.unproven(name[: -len(path) - 1], [path, str(followers[0].target)])
+            or self.forwards.unproven(name[: -len(path) - 1], [path, _place(followers[0])])
         )
         if reason:
             return Behind(reason=reason), None, ""
-        return Behind(self._known[activation][1]), activation, path
+        return Behind(self._named(activation)), activation, path
 
     def is_activation(self, module: nn.Module) -> bool:
         if module not in self._known:
@@ -155,13 +161,22 @@ class _Search:
 
     def _name(self, owner: nn.Module, node: fx.Node) -> str:
         """Returns the name of an activation; "" for any other node."""
-        if (module := _called(owner, node)) is not None:
-            return type(module).__name__ if self.is_activation(module) else ""
+        called = _called(owner, node)
+        if isinstance(called, Held):
+            return _FUNCTIONS[called.function]
+        if called is not None:
+            return type(called).__name__ if self.is_activation(called) else ""
         if node.op == "call_method":
             return f"Tensor.{node.target}" if node.target in _METHODS else ""
         return _FUNCTIONS.get(node.target, "") if node.op == "call_function" else ""
 
-    def _other_semantics(self, activation: nn.Module) -> str:
+    def _named(self, activation: nn.Module | Held) -> str:
+        """Returns the products' name of an activation; "" if they do not have it."""
+        return _HELD[activation.function] if isinstance(activation, Held) else self._known[activation][1]
+
+    def _other_semantics(self, activation: nn.Module | Held) -> str:
+        if isinstance(activation, Held):
+            return ""
         kind = type(activation).__name__
         if next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None:
             return f"{kind} has parameters or buffers"
@@ -180,8 +195,19 @@ class _Search:
         return ""
 
 
-def _called(owner: nn.Module, node: fx.Node) -> nn.Module | None:
-    return owner.get_submodule(str(node.target)) if node.op == "call_module" else None
+def _called(owner: nn.Module, node: fx.Node) -> nn.Module | Held | None:
+    if node.op == "call_module":
+        return owner.get_submodule(str(node.target))
+    return node.target if isinstance(node.target, Held) else None
+
+
+def _place(node: fx.Node) -> str:
+    """Returns the name of what a node calls, relative to the module whose forward calls it."""
+    return node.target.attribute if isinstance(node.target, Held) else str(node.target)
+
+
+def _holds_function(owner: nn.Module) -> bool:
+    return any(value is function for value in vars(owner).values() for function in _HELD)
 
 
 def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
@@ -191,7 +217,7 @@ def _own_parts(owner: nn.Module) -> Iterator[nn.Module]:
 
 
 def _not_alone(
-    owner: nn.Module, graphs: Sequence[fx.Graph], calls: Sequence[_Call], activation: nn.Module
+    owner: nn.Module, graphs: Sequence[fx.Graph], calls: Sequence[_Call], activation: nn.Module | Held
 ) -> str:
     """Returns why a layer and an activation are not an exclusive pair: the activation has another input, or
     the layer's result another user; "" if they are."""

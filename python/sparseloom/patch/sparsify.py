@@ -74,11 +74,13 @@ def sparsify_(
             BlockSparseLinear.dense_copy). Not with ``strict``, and not for layers that keep none: those of
             other layouts, and recurrent ones.
         fuse: lets a new layer apply the activation that follows it (ReLU, GELU, SiLU or squared ReLU, of
-            any package), where the forward around both proves that nothing else sees what lies between. The
-            activation's place then has a module that returns its input. Layers that a method trains keep
+            any package, or a function that the module around holds as an attribute), where the forward
+            around both proves that nothing else sees what lies between. The activation's place then has a
+            module, or function, that returns its input. Layers that a method trains keep
             theirs. Block-sparse layers that the module around them calls with the same x, one after the other
             (q, k and v of an attention), then multiply with it in one product of their stacked weights, while
-            that module's forward runs.
+            that module's forward runs. torch.compile moves what follows any product into it, where nothing is
+            lost; ``fuse=False`` forbids that too, as the attribute ``fuse`` of the new layers does.
 
     ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
     after each step of the optimizer, or ``attach`` it to one.
@@ -105,6 +107,8 @@ def sparsify_(
         exchange.put()
         if fuse:
             changes = fused(exchange, choices, layers, changes)
+        else:
+            _keep_apart(layers)
         result = Patched(changes, skipped, became=kinds_of(changes), notes=exchange.settle(optimizers))
         driven = [
             (choice.site.name, layer, trained[1], trained[0])
@@ -121,6 +125,12 @@ def sparsify_(
         result.parameters = count_before, parameter_count(model)
     announce(result)
     return result
+
+
+def _keep_apart(layers: Sequence[Any]) -> None:
+    for layer in layers:
+        if hasattr(layer, "fuse"):  # recurrent weights are no layers of their own
+            layer.fuse = False
 
 
 def untrained(changes: Sequence[Change], model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:

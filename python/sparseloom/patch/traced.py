@@ -8,7 +8,7 @@ import inspect
 import itertools
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,16 +17,54 @@ from torch import fx, nn
 
 from .sources import handed_on, read
 
+#: Torch's own modules whose forward cannot be traced -> the method in which alone they call linear1,
+#: activation and linear2, in every mode that update_fast_paths leaves them.
+_FEED_FORWARD: dict[type, str] = dict.fromkeys(
+    (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer), "_ff_block"
+)
 #: The largest number of traces of one forward: each argument that may be None, True or False doubles it.
 _MOST = 32
 _MORE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class Forwards:
-    """The forwards of a model's modules, each traced lazily, in every mode."""
+class Held:
+    """Stands for a function that a module holds as an attribute, while the module's forward is traced: its
+    calls are nodes, which no other call of the same function is."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, owner: nn.Module, attribute: str, function: Callable[..., Any]) -> None:
+        self.owner, self.attribute, self.function = owner, attribute, function
+        self.__name__ = attribute
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        proxy = next((each for each in args if isinstance(each, fx.Proxy)), None)
+        if proxy is None:
+            return self.function(*args, **kwargs)
+        return proxy.tracer.create_proxy("call_function", self, args, kwargs)
+
+
+@contextmanager
+def _held(module: nn.Module, functions: Collection[Any]) -> Iterator[None]:
+    """Puts a Held in the place of each of the functions that is an attribute of a module."""
+    attributes = vars(module)
+    originals = {name: each for name, each in attributes.items() if _is_one(each, functions)}
+    for name, function in originals.items():
+        attributes[name] = Held(module, name, function)
+    try:
+        yield
+    finally:
+        attributes.update(originals)
+
+
+def _is_one(value: Any, functions: Collection[Any]) -> bool:
+    return any(value is function for function in functions)
+
+
+class Forwards:
+    """The forwards of a model's modules, each traced lazily, in every mode. Calls of ``functions`` that a
+    module holds as attributes have a Held as their target."""
+
+    def __init__(self, model: nn.Module, functions: Collection[Any] = ()) -> None:
+        self.model, self.functions = model, functions
         self._found: dict[nn.Module, list[fx.Graph] | str] = {}
 
     def around(self, name: str) -> tuple[nn.Module, str] | None:
@@ -42,7 +80,8 @@ class Forwards:
     def of(self, module: nn.Module) -> list[fx.Graph] | str:
         """Returns the calls of a module's forward, one graph for each mode; or why there are none."""
         if module not in self._found:
-            self._found[module] = _traced(module)
+            with _held(module, self.functions):
+                self._found[module] = _traced(module)
         return self._found[module]
 
     def unproven(self, within: str, names: Sequence[str]) -> str:
@@ -186,6 +225,7 @@ def _paths(module: nn.Module, fixed_arguments: dict[str, Any]) -> list[fx.Graph]
     while pending:
         answers = pending.pop()
         tracer = _Tracer(fixed_arguments, answers)
+        tracer.traced_func_name = _method_of(module)
         try:
             graphs.append(tracer.trace(module))
         except AssertionError:  # the call itself would fail, too: the path computes nothing
@@ -201,7 +241,7 @@ def _traced(module: nn.Module) -> list[fx.Graph] | str:
     kind = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
         return f"{kind} is compiled"
-    if "forward" in vars(module):
+    if not vars(module).keys().isdisjoint(("forward", _method_of(module))):
         return f"the forward of {kind} was replaced"
     graphs = list[fx.Graph]()
     try:
@@ -224,7 +264,10 @@ def _ways(module: nn.Module) -> list[dict[str, Any]]:
     """Returns the sets of arguments that decide what a forward does: arguments whose default is None, True or
     False, each fixed or varied; all others are traced as tensors. Raises TypeError if a forward reads its
     *args or **kwargs."""
-    fixed, free = list[list[tuple[str, Any]]](), inspect.signature(module.forward).parameters
+    fixed, free = (
+        list[list[tuple[str, Any]]](),
+        inspect.signature(getattr(module, _method_of(module))).parameters,
+    )
     special = {
         name for name, parameter in free.items() if parameter.kind in _MORE or _decides(parameter.default)
     }
@@ -237,6 +280,10 @@ def _ways(module: nn.Module) -> list[dict[str, Any]]:
         else:
             fixed.append([(name, True), (name, False)])
     return [{name: value for name, value in pairs if name} for pairs in itertools.product(*fixed)]
+
+
+def _method_of(module: nn.Module) -> str:
+    return _FEED_FORWARD.get(type(module), "forward")
 
 
 def _decides(default: Any) -> bool:

@@ -1,11 +1,15 @@
 // The rows of this library for the verb bsr_conv: CUDA's, the CPU's, and the lent convolution.
-// bsr_linear/cuda/rows.h has the contract of launches of CUDA rows.
+// bsr_linear/cuda/rows.h has the contract of launches of CUDA rows. And the weight of a convolution between
+// blocks and dense channels-last memory [rows, taps * cols].
 #pragma once
 
 #include <span>
 
 #include "plan/machine.h"
 #include "sparseloom/bsr_conv.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/layout.h"
+#include "sparseloom/matrix_view.h"
 
 namespace sparseloom::kernels {
 
@@ -36,5 +40,14 @@ ConvRow dense_conv_row();
 /// fp32 runs at a fraction of the FMA peak, and 16 bits at the rate of the lent GEMM, if it was measured. 0
 /// and 0 if it is unknown: for fp32 on CUDA unless the problem allows TF32.
 bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem, const plan::Machine& machine);
+
+/// values [blocks][taps][bm, bn] <- the blocks of `dense`, with zeros as padding, bit by bit; on the
+/// executor's threads, or queued on its stream. Returns 0 or a cudaError_t.
+int pack_conv(const ConstMatrixView& dense, const IndexView& index, std::int64_t taps, void* values,
+              const Executor& executor);
+
+/// The other way: dense <- values at their places, zero elsewhere.
+int unpack_conv(const IndexView& index, std::int64_t taps, const void* values, const MatrixView& dense,
+                const Executor& executor);
 
 }  // namespace sparseloom::kernels

@@ -3,6 +3,7 @@ kernel."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from on_gpu import capture, device_work, make, random
 from torch import nn
 
@@ -71,6 +72,32 @@ def test_a_model_under_autocast_trains_compiled():
 
     for got, wanted in zip(gradients(compiled), gradients(model), strict=True):
         torch.testing.assert_close(got, wanted, atol=0.02 * float(wanted.abs().max()), rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [F.relu, F.gelu, F.silu])
+def test_what_follows_moves_into_the_product_forward_and_backward(function, dtype):
+    from torch._inductor.utils import run_fw_bw_and_get_code
+
+    up, down = make(96, 192, dtype=dtype, seed=1), make(192, 96, dtype=dtype, seed=2)
+    x = random(48, 96, dtype=dtype).requires_grad_()
+    leaves = [x, *up.parameters(), *down.parameters()]
+
+    def form(x):
+        return x + down(function(up(x)))
+
+    expected = form(x)
+    wanted = torch.autograd.grad(expected.sum(), leaves)
+    compiled = torch.compile(form, fullgraph=True)
+    y, (forward, backward) = run_fw_bw_and_get_code(lambda: compiled(x))
+    # up to four roundings in between; a relu's mask may differ where its input rounds to zero
+    bound = 2**-16 if dtype == torch.float32 else 2**-5
+    for got, want in zip([y, *(leaf.grad for leaf in leaves)], [expected, *wanted], strict=True):
+        assert float((got.float() - want.float()).norm()) <= bound * float(want.float().norm())
+    first = "bsr_linear.default(" if function is F.relu else "bsr_linear_train.default("
+    calls = forward.split("def call")[1]
+    assert first in calls and calls.count("sparseloom.bsr_linear") == 2 and "triton_poi" not in calls
+    assert backward.split("def call")[1].count("bsr_linear_backward.default(") == 2
 
 
 def test_the_tf32_switch_reaches_a_compiled_layer():

@@ -26,43 +26,45 @@ def eight_bit(layer):
 
 #: Every kind of layer, and the options that it takes.
 KINDS = {
-    "linear": (linear, "strict dense_copy activation fuse_wgrad_accumulation"),
+    "linear": (linear, "strict fuse dense_copy activation fuse_wgrad_accumulation"),
     "transformers conv1d": (
         lambda: snn.BlockSparseTransformersConv1D(64, 64, density=0.5, block=16),
-        "strict dense_copy activation fuse_wgrad_accumulation",
+        "strict fuse dense_copy activation fuse_wgrad_accumulation",
     ),
     "conv1x1": (lambda: snn.BlockSparseConv1x1(linear(), 2, (1, 1)), ""),
     "gated": (lambda: GatedBlockSparseLinear(linear()), ""),
     "attention": (
         lambda: snn.BlockSparseMultiheadAttention(nn.MultiheadAttention(64, 2), None, linear()), "",
     ),
-    "conv1d": (lambda: snn.BlockSparseConv1d(64, 64, 3, density=0.5), "strict dense_copy activation"),
-    "conv2d": (lambda: snn.BlockSparseConv2d(64, 64, 3, density=0.5), "strict dense_copy activation"),
-    "conv3d": (lambda: snn.BlockSparseConv3d(64, 64, 3, density=0.5), "strict dense_copy activation"),
+    "conv1d": (lambda: snn.BlockSparseConv1d(64, 64, 3, density=0.5), "strict fuse dense_copy activation"),
+    "conv2d": (lambda: snn.BlockSparseConv2d(64, 64, 3, density=0.5), "strict fuse dense_copy activation"),
+    "conv3d": (lambda: snn.BlockSparseConv3d(64, 64, 3, density=0.5), "strict fuse dense_copy activation"),
     "transposed": (
-        lambda: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5), "strict dense_copy activation",
+        lambda: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5), "strict fuse dense_copy activation",
     ),
     "lstm": (lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16), ""),
     "gru": (lambda: snn.BlockSparseGRU(32, 32, density=0.5, block=16), ""),
     "recurrent weight": (
-        lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16).hh_l0, "strict fuse_wgrad_accumulation",
+        lambda: snn.BlockSparseLSTM(32, 32, density=0.5, block=16).hh_l0,
+        "strict fuse fuse_wgrad_accumulation",
     ),
     "small world": (
         lambda: snn.SmallWorldLSTM(32, 32, pattern=lambda step: pattern.random(32, 32, 16, 0.5)), "",
     ),
-    "csr": (lambda: SparseLinear(64, 64, layout="csr", density=0.1), "strict activation"),
-    "coo": (lambda: SparseLinear(64, 64, layout="coo", density=0.1), "strict activation"),
-    "nm": (lambda: SparseLinear(64, 64, layout="nm", n=2, m=8), "strict activation"),
-    "nmg": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "strict activation"),
-    "semi24": (lambda: Semi24Linear(64, 64), "strict dense_copy activation"),
-    "quantized": (lambda: eight_bit(linear()), "strict activation kernel use_fast_accum x_scale"),
+    "csr": (lambda: SparseLinear(64, 64, layout="csr", density=0.1), "strict fuse activation"),
+    "coo": (lambda: SparseLinear(64, 64, layout="coo", density=0.1), "strict fuse activation"),
+    "nm": (lambda: SparseLinear(64, 64, layout="nm", n=2, m=8), "strict fuse activation"),
+    "nmg": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "strict fuse activation"),
+    "semi24": (lambda: Semi24Linear(64, 64), "strict fuse dense_copy activation"),
+    "quantized": (lambda: eight_bit(linear()), "strict fuse activation kernel use_fast_accum x_scale"),
     "quantized 2:4": (
-        lambda: eight_bit(Semi24Linear(64, 64)), "strict activation kernel use_fast_accum x_scale",
+        lambda: eight_bit(Semi24Linear(64, 64)), "strict fuse activation kernel use_fast_accum x_scale",
     ),
-    "masked": (lambda: MaskedLinear(64, 64, block=16), "strict dense_copy multiply layout weight"),
+    "masked": (lambda: MaskedLinear(64, 64, block=16), "strict fuse dense_copy multiply layout weight"),
 }  # fmt: skip
 OPTIONS = {
-    "kernel": "reference", "strict": True, "dense_copy": "auto", "activation": "relu", "density": 0.3,
+    "kernel": "reference", "strict": True, "fuse": False, "dense_copy": "auto", "activation": "relu",
+    "density": 0.3,
     "weight": nn.Parameter(torch.zeros(64, 64)), "capacity": 0.5, "pattern": pattern.full(64, 64, 16),
     "block": (8, 8), "use_fast_accum": True, "x_scale": 0.1, "fuse_wgrad_accumulation": True,
     "layout": layouts.Coo, "multiply": "dense",

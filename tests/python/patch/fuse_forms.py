@@ -68,6 +68,15 @@ class Branches(Mlp):
         return self.fc2(self.act(self.fc1(x)))
 
 
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(32, 2, 48, 0.0, F.gelu, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x, x.flip(0))
+
+
 class SquaredReLU(nn.Module):
     def forward(self, x):
         return F.relu(x) ** 2
@@ -91,6 +100,10 @@ def timm_vit():
 
 def images(*shape):
     return rows(*(shape or (2, 8, 8, 8)))
+
+
+def sentences():
+    return rows(2, 5, 32)
 
 
 def pixels():
@@ -137,6 +150,12 @@ FUSED = {
         lambda: made("T5EncoderModel", "t5", num_layers=1), ".*", HALF, tokens,
         {"encoder.block.0.layer.1.DenseReluDense.wi": "relu"},
     ),
+    "function held": (lambda: Mlp(F.silu), ".*", HALF, rows, {"fc1": "silu"}),
+    "encoder layer": (
+        lambda: nn.TransformerEncoderLayer(32, 2, 48, 0.0, batch_first=True), "linear.", HALF, sentences,
+        {"linear1": "relu"},
+    ),
+    "decoder layer": (Decoder, ".*linear.", HALF, sentences, {"layer.linear1": "gelu"}),
     "timm vit": (timm_vit, ".*blocks.*", HALF, pixels, {"blocks.0.mlp.fc1": "gelu"}),
 }  # fmt: skip
 

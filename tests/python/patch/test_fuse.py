@@ -58,6 +58,25 @@ class Functional(Mlp):
         return self.fc2(F.gelu(self.fc1(x)))
 
 
+class HeldTwice(Mlp):
+    def forward(self, x):
+        return self.act(self.fc2(self.act(self.fc1(x))))
+
+
+class AsksWhichIsHeld(Mlp):
+    def forward(self, x):
+        h = self.fc1(x)
+        return self.fc2(self.act(h) if self.act is F.gelu else h)
+
+
+class HeldElsewhere(Mlp):
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+    def activated(self, x):
+        return self.act(x)
+
+
 class CalledTwice(Mlp):
     def forward(self, x):
         return self.act(self.fc2(self.act(self.fc1(x))))
@@ -209,6 +228,9 @@ ODD = {
     "layer twice": (LayerTwice, "something else|it is called 2 times|fc in 2 places"),
     "hook on the activation": (lambda: with_hook(Mlp(), "act"), "its activation has hooks"),
     "function": (Functional, "F.gelu is a function, not a module"),
+    "function called twice": (lambda: HeldTwice(F.gelu), "its activation is called 2 times"),
+    "function asked for": (lambda: AsksWhichIsHeld(F.gelu), None),
+    "function in another method": (lambda: HeldElsewhere(F.gelu), "HeldElsewhere uses act in 2 places"),
     "leaky": (lambda: Mlp(nn.LeakyReLU()), "LeakyReLU is none of relu, gelu, gelu_tanh, silu, relu2"),
     "leaky not at all": (lambda: Mlp(nn.Hardswish()), "Hardswish is none of"),
     "parameter": (lambda: Mlp(nn.PReLU()), "PReLU has parameters"),
@@ -264,13 +286,15 @@ def test_hooked_and_tied_layers_stay_dense():
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU()])
-def test_torchs_encoder_layer_stays_as_it_is(activation):
+def test_torchs_encoder_layer_gets_its_activation_back(activation):
     layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, activation, batch_first=True).eval()
-    before, x = layer.activation, rows(2, 5, 32)
+    before, number, x = layer.activation, layer.activation_relu_or_gelu, rows(2, 5, 32)
     sparsify_(layer, {"linear.": HALF})
-    assert layer.activation is before and layer.activation_relu_or_gelu == 0
+    assert layer.activation is not before and layer.activation_relu_or_gelu == 0
     twin = copy.deepcopy(layer)
-    densify_(twin)
+    densify_(layer)
+    assert layer.activation is before and layer.activation_relu_or_gelu == number
+    assert names_of_fused(twin) == ["linear1"]
     torch.testing.assert_close(layer(x), twin(x), rtol=1e-4, atol=1e-5)
 
 

@@ -41,7 +41,7 @@ def test_what_stands_there_tells_of_it():
     torch.testing.assert_close(model(x), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["relu", "mlp", "gate", "list", "conv", "gpt2", "coo"])
+@pytest.mark.parametrize("name", ["relu", "mlp", "gate", "list", "conv", "gpt2", "coo", "function held"])
 def test_densify_gives_it_back(name):
     make, regex, recipe, inputs, expected = FUSED[name]
     model = seeded(make)
@@ -94,7 +94,9 @@ def saved(model, path, fresh, **how):
     return fresh
 
 
-@pytest.mark.parametrize("name", ["relu", "mlp", "gate", "conv", "gelu tanh, 2:4", "coo", "bert"])
+@pytest.mark.parametrize(
+    "name", ["relu", "mlp", "gate", "conv", "gelu tanh, 2:4", "coo", "bert", "encoder layer"]
+)
 def test_round_trip_by_file(name, tmp_path):
     make, regex, recipe, inputs, expected = FUSED[name]
     model = seeded(make)

@@ -54,6 +54,7 @@ class ConvModule(IndexedModule):
     options: ClassVar[tuple[str, ...]]
     activation: str | None
     strict = False
+    fuse: bool = True
     bias: nn.Parameter | None
     edges: Edges | None
     kernel_size: tuple[int, ...]
@@ -199,7 +200,8 @@ class ConvModule(IndexedModule):
         else:
             y = self.edges(self._product(x, values, bias, None, None, **options), x.shape[2:])
             y = product.finished(y, self.activation, residual)
-        return y.squeeze(0) if unbatched else y
+        y = y.squeeze(0) if unbatched else y
+        return y if self.fuse else ops.apart(y)
 
     def _product(
         self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None,

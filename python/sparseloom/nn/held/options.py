@@ -21,6 +21,7 @@ _REMEDIES = {
     "capacity": "reserve_() makes room in block-sparse linear layers",
     "density": "it follows from what is stored: choose anew from to_dense(), or call set_topology_",
     "dense_copy": f"block-sparse and 2:4 layers and convolutions keep one: {_INSIDE}",
+    "fuse": _INSIDE,
     "fuse_wgrad_accumulation": "block-sparse linear layers have it",
     "kernel": "8-bit layers have it; elsewhere the plan chooses, and ops.linear(kernel=...) forces one",
     "layout": "choose anew from to_dense() in that layout",
@@ -54,7 +55,7 @@ class WithOptions(nn.Module):
             unknown := ops.unknown_activation(cls.__name__, value, _REMEDIES["activation"])
         ):
             raise unknown
-        if name == "strict":
+        if name in ("strict", "fuse"):
             require_bool(cls.__name__, name, value)
 
 

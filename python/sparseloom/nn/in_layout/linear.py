@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import layouts
+from ... import layouts, ops
 from ..._checks import whole
 from ...errors import Error
 from ...layouts import Layout, products
@@ -104,7 +104,8 @@ class SparseLinear(WithLayout):
             expected = f"x [..., {self.in_features}] of {values.dtype} on {values.device}"
             got = f"{list(x.shape)} of {x.dtype} on {x.device}"
             raise Error("linear", expected, got, "convert x or move it with .to()")
-        return products.linear(x, values, bias, self.layout, self.activation, residual)
+        y = products.linear(x, values, bias, self.layout, self.activation, residual)
+        return y if self.fuse else ops.apart(y)
 
     @property
     def dense_shape(self) -> tuple[int, int]:

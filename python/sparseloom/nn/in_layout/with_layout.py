@@ -40,6 +40,8 @@ class WithLayout(Parametrizable):
     activation: str | None = None
     #: Whether a product that would be dense, or the reference kernel's, raises Error.
     strict: bool = False
+    #: Whether torch.compile may move what follows the layer into its product.
+    fuse: bool = True
     #: The buffers that are made from the index and not saved.
     derived: tuple[str, ...] = ()
     #: The layout that was returned last, with its buffers and their versions.

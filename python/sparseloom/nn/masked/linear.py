@@ -70,6 +70,7 @@ class MaskedLinear(WithOptions):
     _places: Places | None = None
     _factors: Tensor | None = None
     strict: bool = False
+    fuse: bool = True
     dense_copy: bool | Literal["auto"] = False
 
     def __init__(
@@ -223,7 +224,7 @@ class MaskedLinear(WithOptions):
         layer = packed_layer(BlockSparseLinear, self._dense(gates, mask), pattern)
         layer.values.requires_grad_(self.weight.requires_grad)
         layer.bias = self.bias
-        layer.strict, layer.dense_copy = self.strict, self.dense_copy
+        layer.strict, layer.fuse, layer.dense_copy = self.strict, self.fuse, self.dense_copy
         return layer.train(self.training)
 
     @torch.no_grad()
@@ -237,7 +238,7 @@ class MaskedLinear(WithOptions):
         if layer.values.requires_grad:  # those of 2:4 do not train
             layer.values.requires_grad_(self.weight.requires_grad)
         layer.bias = self.bias
-        layer.strict = self.strict
+        layer.strict, layer.fuse = self.strict, self.fuse
         if self.dense_copy:
             layer.dense_copy = self.dense_copy
         return layer.train(self.training)

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ... import ops
 from ..._checks import whole
 from ...errors import Error
 from ...layouts import Layout
@@ -120,6 +121,7 @@ class Semi24Linear(WithCopy, Ordered):
             x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata,
             strict=self.strict,
         )  # fmt: skip
+        y = y if self.fuse else ops.apart(y)
         return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     @classmethod

@@ -96,7 +96,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         quantized_layer.w_scale.copy_(scale)
         if quantized_layer.bias is not None and layer.bias is not None:
             quantized_layer.bias.copy_(layer.bias.detach())
-        quantized_layer.strict = layer.strict
+        quantized_layer.strict, quantized_layer.fuse = layer.strict, layer.fuse
         return quantized_layer.train(layer.training)
 
     def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
@@ -130,7 +130,7 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         bias = None if self.bias is None else self.bias.to(dtype, copy=True)
         own_layout = layout.with_tensors({"positions": self.positions.clone()})
         layer = Semi24Linear.holding(own_layout, values, bias, self.activation)
-        layer.strict = self.strict
+        layer.strict, layer.fuse = self.strict, self.fuse
         return layer.train(self.training)
 
     def to_dense(self) -> nn.Module:

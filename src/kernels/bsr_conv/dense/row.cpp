@@ -1,5 +1,4 @@
 // The row `dense`: the executor's convolution with a dense copy of W, which each call makes in its workspace.
-#include "kernels/bsr_conv/dense/weight.h"
 #include "kernels/bsr_conv/rows.h"
 #include "kernels/runs.h"
 #include "kernels/shared/activation/activation.h"

@@ -1,9 +1,9 @@
-#include "kernels/bsr_conv/dense/weight.h"
-
+// pack_conv and unpack_conv.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 
+#include "kernels/bsr_conv/rows.h"
 #include "kernels/shared/bsr/pack.h"
 #include "sparseloom/generic/parallel.h"
 

@@ -1,8 +1,10 @@
-// The driver of the select kernels: in one parallel region all threads pack x, then take units of outputs.
+// The drivers of the select and scatter kernels: in one parallel region all threads pack x (dY), then take
+// units of outputs (columns).
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"
 
+#include "kernels/semi24_linear/cpu/scatter.h"
 #include "kernels/semi24_linear/cpu/tasks.h"
 
 namespace sparseloom::kernels::cpu {
@@ -23,6 +25,22 @@ void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& 
   for_units(
       w, steps_of(w.cols), core::ceil_div(w.rows, kSelectOutputs), executor,
       [&](std::int64_t begin, std::int64_t end) { ops.pack_x(job, begin, end); },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t scatter_workspace(std::int64_t m, std::int64_t rows) {
+  return static_cast<std::size_t>(core::ceil_div(m, kScatterTokens) * kScatterTokens * rows) * sizeof(float);
+}
+
+void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View& w,
+                 const Executor& executor) {
+  if (args.m == 0 || w.cols == 0) return;
+  ops.runs->add();
+  const ScatterJob job{args, w, reinterpret_cast<float*>(args.workspace)};
+  const std::int64_t batches = core::ceil_div(args.m, kScatterTokens);
+  for_units(
+      w, w.rows, batches * core::ceil_div(w.groups(), kScatterGroups), executor,
+      [&](std::int64_t begin, std::int64_t end) { ops.pack_dy(job, begin, end); },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
