@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "convert.h"
@@ -147,6 +146,14 @@ Tensor channels_last(const Tensor& result) {
   return torch::stable::contiguous(torch::stable::detail::to<Tensor>(stack[0]));
 }
 
+/// A tensor of the same memory that autograd does not take for a view. It would refuse to write in place into
+/// a view that was made inside of a custom Function, which an activation behind the layer may do.
+Tensor no_view(const Tensor& result) {
+  std::array<StableIValue, 1> stack{from(result)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::detach", "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 }  // namespace
 
 void torch_conv(void* context, DenseConv& conv) {
@@ -169,7 +176,7 @@ void torch_conv(void* context, DenseConv& conv) {
     return;
   }
   conv.out.data = result.mutable_data_ptr(), conv.out.stride = conv.out.cols;
-  *kept = sizes ? torch::stable::view(result, *sizes) : std::move(result);
+  *kept = no_view(sizes ? torch::stable::view(result, *sizes) : result);
 }
 
 }  // namespace sparseloom::binding

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from conv_twins import CONVS, OPTIONS, choose_all, made, require_equal_to_dense, require_every_call
+from conv_twins import (
+    CONVS,
+    OPTIONS,
+    choose_all,
+    made,
+    made_transposed,
+    require_equal_to_dense,
+    require_every_call,
+)
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, Semi24, densify_, load, ops, save, sparsify_
@@ -61,6 +69,18 @@ def test_both_roads_are_right(road: str, dtype: torch.dtype, block: int) -> None
     before = runs_of_rows()
     require_equal_to_dense(layer, torch.randn(2, 2 * block + 5, 6, 7, dtype=dtype))
     assert runs_of_rows() - before == (3 if road == "rows" else 0)
+
+
+@pytest.mark.parametrize("make", [made, made_transposed])
+def test_an_activation_in_place_may_follow(road: str, make: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = make(2), torch.randn(2, 24, 6, 7)
+    expected = torch.autograd.grad(layer(x).relu().sum(), layer.values)
+    found = torch.autograd.grad(layer(x).relu_().sum(), layer.values)
+    assert torch.equal(found[0], expected[0])
+    with torch.no_grad():
+        y = layer(x)
+    assert torch.equal(y.clone().relu_(), y.relu_())
 
 
 @pytest.mark.parametrize("kernel", [(1,), (3,), (1, 1), (2, 3), (1, 2, 3)])

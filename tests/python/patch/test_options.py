@@ -20,7 +20,7 @@ LAYOUTS = {
     "coo": (InLayout("coo", density=0.1), ("forward", "dx", "dw")),
     "nm": (InLayout("nm", n=2, m=8), ()),
     "nmg": (InLayout("nmg", n=1, m=8, g=2), ("forward",)),
-    "semi24": (Semi24("magnitude"), ("forward",)),
+    "semi24": (Semi24("magnitude"), ("forward", "dx")),
 }
 BLOCKS = BlockSparse(16, 0.5)
 ROOT = Path(__file__).parents[3]
