@@ -7,9 +7,9 @@ import html
 from ..timing.busy import loud
 from .groups import Group, grouped
 from .result import LayerReport, ModelReport, Report
+from .ways import MORE_WAYS
 from .words import (
     DIRECTIONS,
-    WAYS,
     byte_words,
     even_words,
     hidden_words,
@@ -53,7 +53,7 @@ def _model_rows(report: Report) -> Rows:
     totals, model = report.totals, report.model or ModelReport(None)
     if totals is None:
         return []
-    times = [*_times(model), *(time_words(model, way) for way in WAYS)]
+    times = [*_times(model), *(time_words(model, way) for way in MORE_WAYS)]
     note = "; ".join(words for words in (host_words(model), model.note) if words)
     return [["whole model", parameter_words(totals), byte_words(totals), *times, note]]
 

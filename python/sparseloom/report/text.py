@@ -8,9 +8,9 @@ import textwrap
 from ..timing.busy import loud
 from .groups import Group, grouped
 from .result import LayerReport, ModelReport, Report
+from .ways import MORE_WAYS
 from .words import (
     DIRECTIONS,
-    WAYS,
     byte_words,
     even_words,
     hidden_words,
@@ -94,7 +94,7 @@ def _group(group: Group) -> list[str]:
 def _times(entry: LayerReport | ModelReport) -> list[str]:
     """Returns a line for each measured direction: its times, and for a layer its kernels and break-even."""
     lines = []
-    for direction in (*DIRECTIONS, *WAYS):
+    for direction in (*DIRECTIONS, *MORE_WAYS):
         words = [time_words(entry, direction)]
         if isinstance(entry, LayerReport):
             words.append(_kernels(entry, direction))

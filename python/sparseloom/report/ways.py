@@ -14,9 +14,10 @@ from torch import nn
 from ..errors import Error
 from .inputs import run
 
-#: The ways of report(ways=).
+#: The ways of report(ways=), and those that are rows of their own.
 EAGER, COMPILED, GRAPH = "eager", "compiled", "graph"
-WAYS = (EAGER, COMPILED, GRAPH)
+MORE_WAYS = (COMPILED, GRAPH)
+WAYS = (EAGER, *MORE_WAYS)
 #: Calls on another stream before the captured one, as torch asks for.
 _BEFORE_CAPTURE = 3
 _LAUNCHES = 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 from .result import LayerReport, ModelReport, Report, Totals
 
 DIRECTIONS = ("forward", "backward")
-#: The forward pass of whole models in other ways.
-WAYS = ("compiled", "graph")
 
 
 def time_words(entry: LayerReport | ModelReport, direction: str) -> str:
