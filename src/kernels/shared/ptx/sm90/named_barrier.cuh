@@ -26,4 +26,11 @@ __device__ __forceinline__ void named_barrier_sync(unsigned index, unsigned thre
   asm volatile("barrier.sync %0, %1;" ::"r"(index), "r"(threads) : "memory");
 }
 
+/// Arrives at a barrier for which others of its kThreads wait, and goes on.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_arrive(int index) {
+  static_assert(kThreads % 32 == 0, "barriers count whole warps");
+  asm volatile("barrier.arrive %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
+}
+
 }  // namespace sparseloom::kernels::cuda::ptx

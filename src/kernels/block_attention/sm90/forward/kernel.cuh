@@ -1,0 +1,74 @@
+// The persistent, warp-specialised forward kernel: the producer of a team copies the blocks of keys and values
+// that the list of a block of queries names, and its consumers multiply them, with the softmax's running
+// maximum and sum in registers (FlashAttention-3, Shah et al. 2024).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/block_attention/sm90/forward/consume.cuh"
+#include "kernels/block_attention/sm90/forward/params.cuh"
+#include "kernels/block_attention/sm90/forward/produce.cuh"
+#include "kernels/block_attention/sm90/forward/store.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  auto& storage = *reinterpret_cast<ForwardStorage<T>*>(shared_bytes);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&params.q);
+    ptx::prefetch_tensor_map(&params.k);
+    ptx::prefetch_tensor_map(&params.v);
+    for (TeamStorage<T>& team : storage.teams) {
+      ptx::mbarrier_init(ptx::shared_address(&team.q_full), 1);
+      ptx::mbarrier_init(ptx::shared_address(&team.q_empty), T::kGroups * 4);
+      Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
+  unsigned turn = 0, tile_turn = 0;
+  if (warpgroup == T::kConsumers) {
+    ptx::release_registers_to<T::kProducerRegisters>();
+    const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
+    if (team >= T::kTeams) return;
+    TeamStorage<T>& shared = storage.teams[team];
+#pragma unroll 1
+    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
+      const Work work(params, tile, T::kQueries);
+      if (work.units == 0) continue;
+      if (ptx::elect_lane()) produce<T>(params, shared, work, tile_turn, turn);
+      turn += 2 * ((work.units + T::kUnits - 1) / T::kUnits);
+      ++tile_turn;
+    }
+  } else {
+    ptx::claim_registers_to<T::kConsumerRegisters>();
+    const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
+    TeamStorage<T>& shared = storage.teams[team];
+    if (T::kGroups == 2 && group == 1) ptx::named_barrier_arrive<256>(1);  // the other's first turn
+#pragma unroll 1
+    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
+      const Work work(params, tile, T::kQueries);
+      const Rows rows = rows_of(params, work, group);
+      if (work.units == 0) {
+        store_nothing<T>(rows);
+        continue;
+      }
+      float out[T::kSumsO];
+#pragma unroll
+      for (float& sum : out) sum = 0;
+      Running running{{-INFINITY, -INFINITY}, {0, 0}};
+      consume<T>(params, shared, work, team, group, tile_turn, turn, out, running);
+      store<T>(rows, shared.q + group * 64 * 128, out, running, params.common.scale);
+      ptx::fence_proxy_async();
+      __syncwarp();  // the next queries may overwrite the outputs
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));
+      ++tile_turn;
+    }
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,51 @@
+// Host side of forward_kernel: tensor maps and the launch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/block_attention/sm90/forward/entry.h"
+#include "kernels/block_attention/sm90/forward/kernel.cuh"
+#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/shared/early_launch.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::attention {
+
+template <class T>
+int launch_forward(const Call& call) noexcept {
+  const auto& [problem, args, stream] = call;
+  ForwardParams params{};
+  const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
+                    v = of_keys(problem, args, args.v);
+  if (!token_map_possible(q) || !token_map_possible(k) || !token_map_possible(v)) return cudaErrorInvalidValue;
+  if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v))
+    return cudaErrorInvalidValue;
+  params.common = common_of(problem, args, args.of_queries);
+  params.kv_block = problem.kv_block;
+  params.out = const_cast<void*>(args.out.data);
+  params.out_batch = args.out.batch;
+  params.out_head = args.out.head;
+  params.out_token = args.out.token;
+  params.lse = args.lse;
+  params.long_first = problem.causal;
+  constexpr int kBytes = sizeof(ForwardStorage<T>);
+  static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
+  if (const cudaError_t status = allow_shared_memory<forward_kernel<T>>(kBytes, problem.device);
+      status != cudaSuccess)
+    return status;
+  const std::int64_t q_tiles = (problem.q_tokens + T::kQueries - 1) / T::kQueries;
+  const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
+  if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
+  params.q_tiles = static_cast<std::int32_t>(q_tiles);
+  params.tiles = static_cast<std::int32_t>(tiles);
+  const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
+  const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  return launch_kernel({.grid = static_cast<unsigned>(grid),
+                        .block = T::kThreads,
+                        .shared_bytes = kBytes,
+                        .stream = static_cast<cudaStream_t>(stream)},
+                       forward_kernel<T>, params);
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,72 @@
+// The producer: it copies the queries, and then K and V of each step, in the order in which they are used:
+// K0 K1 V0 K2 V1 ..
+#pragma once
+
+#include "kernels/block_attention/sm90/forward/params.cuh"
+#include "kernels/block_attention/sm90/forward/work.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
+#include "kernels/shared/ptx/sm90/tma.cuh"
+#include "kernels/shared/ptx/sm90/tma_4d.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+/// A first key that lies outside of every sequence: of the units that fill up a step.
+inline constexpr std::int32_t kNoKey = Lists::kPartial - 128;
+
+/// One box of 64 tokens for each 64 elements of the head, into tiles [head_dim / 64][tile_tokens][128 bytes].
+template <int kHeadDim, int kTileTokens>
+__device__ __forceinline__ void copy_tokens(std::uint32_t shared, const CUtensorMap* map, int token, int head,
+                                            int batch, std::uint32_t barrier) {
+#pragma unroll
+  for (int part = 0; part < kHeadDim / 64; ++part)
+    ptx::tma_load_4d(shared + part * kTileTokens * 128, map, part * 64, token, head, batch, barrier);
+}
+
+template <class T>
+__device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared,
+                                        const Work& work, unsigned tile_turn, unsigned turn) {
+  const Pipeline pipeline(shared.full, shared.empty);
+  const std::uint32_t q_full = ptx::shared_address(&shared.q_full);
+  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const int kv_head = head / params.common.heads_per_kv;
+  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty), (tile_turn ^ 1) & 1);
+  ptx::mbarrier_arrive_expect_tx(q_full, T::kQBytes);
+#pragma unroll
+  for (int group = 0; group < T::kGroups; ++group)
+    copy_tokens<T::kHeadDim, T::kQueries>(ptx::shared_address(shared.q) + group * 64 * 128, &params.q,
+                                          sequence.q_first + first_query + group * 64, head, sequence.batch,
+                                          q_full);
+  const std::uint32_t ring = ptx::shared_address(shared.ring);
+  const int halves = params.kv_block / 64;
+  const auto copy = [&](const CUtensorMap* map, const std::int32_t (&keys)[T::kUnits], bool record) {
+    const StageOf<T::kSlots> slot(turn++);
+    pipeline.acquire(slot.index, slot.parity ^ 1);
+    if (record)
+#pragma unroll
+      for (int unit = 0; unit < T::kUnits; ++unit) shared.first_key[slot.index][unit] = keys[unit];
+    const std::uint32_t full = pipeline.full(slot.index);
+    Pipeline::expect(full, T::kTileBytes);
+#pragma unroll
+    for (int unit = 0; unit < T::kUnits; ++unit)
+      copy_tokens<T::kHeadDim, T::kKeys>(ring + slot.index * T::kTileBytes + unit * 64 * 128, map,
+                                         sequence.kv_first + (keys[unit] & ~Lists::kPartial), kv_head,
+                                         sequence.batch, full);
+  };
+  const auto key_of = [&](int unit) {
+    if (unit >= units) return kNoKey;
+    const std::int32_t entry = entries[unit / halves], partial = entry & Lists::kPartial;
+    return ((entry ^ partial) * params.kv_block + unit % halves * 64) | partial;
+  };
+  std::int32_t keys[T::kUnits], before[T::kUnits];
+  for (int unit = 0; unit < units; unit += T::kUnits) {
+#pragma unroll
+    for (int i = 0; i < T::kUnits; ++i) keys[i] = key_of(unit + i);
+    copy(&params.k, keys, true);
+    if (unit > 0) copy(&params.v, before, false);
+#pragma unroll
+    for (int i = 0; i < T::kUnits; ++i) before[i] = keys[i];
+  }
+  copy(&params.v, before, false);
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

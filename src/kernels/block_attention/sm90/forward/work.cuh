@@ -1,0 +1,34 @@
+// The tiles of a team, one after the other.
+#pragma once
+
+#include "kernels/block_attention/sm90/forward/params.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+/// A block of queries of a head, and its list. All lanes of a warp construct it.
+struct Work {
+  Sequence sequence;
+  const std::int32_t* entries;
+  int units, first_query, head, batch;
+
+  __device__ __forceinline__ Work(const ForwardParams& params, int tile, int queries)
+      : sequence(params.common, tile / params.q_tiles / params.common.heads) {
+    const Common& common = params.common;
+    batch = tile / params.q_tiles / common.heads;
+    head = tile / params.q_tiles % common.heads;
+    int block = tile % params.q_tiles;
+    if (params.long_first) block = params.q_tiles - 1 - block;
+    first_query = block * queries;
+    const std::int64_t list = list_of(common.lists, batch, head, block);
+    entries = common.lists.indices + list * common.lists.capacity;
+    int count = min(max(common.lists.counts[list], 0), static_cast<int>(common.lists.capacity));
+    if (common.causal || common.q_starts != nullptr) {
+      const int last = min(first_query + queries, sequence.q_tokens) - 1;
+      const int end = common.causal ? min(sequence.kv_tokens, last + sequence.shift + 1) : sequence.kv_tokens;
+      count = entries_below(entries, count, (max(end, 0) + params.kv_block - 1) / params.kv_block);
+    }
+    units = first_query < sequence.q_tokens ? count * (params.kv_block / 64) : 0;
+  }
+};
+
+}  // namespace sparseloom::kernels::cuda::attention
