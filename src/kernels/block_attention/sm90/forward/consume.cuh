@@ -3,6 +3,8 @@
 
 #include "kernels/block_attention/sm90/forward/softmax.cuh"
 #include "kernels/block_attention/sm90/forward/work.cuh"
+#include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
+#include "kernels/block_attention/sm90/operands/registers.cuh"
 #include "kernels/block_attention/sm90/operands/tile.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
@@ -36,17 +38,14 @@ __device__ __forceinline__ void multiply_pv(float (&out)[T::kSumsO],
   ptx::wgmma_commit();
 }
 
-/// Zeroes the rows of V behind the sequence's end: there lie the tokens of the next one, and their NaN times a
-/// weight of 0 is NaN. All consumers of the tile call it together. `keys`: the first of each unit.
+/// Zeroes V behind the sequence's end. All consumers of the team call it together. `keys`: the first of each
+/// unit.
 template <class T>
 __device__ __forceinline__ void zero_behind_end(std::byte* v, const std::int32_t (&keys)[T::kUnits],
                                                 int kv_tokens, int team, int thread) {
 #pragma unroll
   for (int unit = 0; unit < T::kUnits; ++unit)
-    for (int i = max(kv_tokens - keys[unit], 0) * 8 + thread; i < 64 * 8; i += T::kGroups * 128)
-#pragma unroll
-      for (int part = 0; part < T::kHeadDim / 64; ++part)
-        *reinterpret_cast<uint4*>(v + (part * T::kKeys + unit * 64) * 128 + i * 16) = make_uint4(0, 0, 0, 0);
+    zero_tokens<T::kHeadDim, T::kKeys, T::kGroups * 128>(v + unit * 64 * 128, kv_tokens - keys[unit], thread);
   ptx::fence_proxy_async();
   ptx::named_barrier_sync<T::kGroups * 128>(8 + team);
 }

@@ -4,23 +4,13 @@
 
 #include "kernels/block_attention/sm90/forward/params.cuh"
 #include "kernels/block_attention/sm90/forward/work.cuh"
+#include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
-#include "kernels/shared/ptx/sm90/tma.cuh"
-#include "kernels/shared/ptx/sm90/tma_4d.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
 
 /// A first key that lies outside of every sequence: of the units that fill up a step.
 inline constexpr std::int32_t kNoKey = Lists::kPartial - 128;
-
-/// One box of 64 tokens for each 64 elements of the head, into tiles [head_dim / 64][tile_tokens][128 bytes].
-template <int kHeadDim, int kTileTokens>
-__device__ __forceinline__ void copy_tokens(std::uint32_t shared, const CUtensorMap* map, int token, int head,
-                                            int batch, std::uint32_t barrier) {
-#pragma unroll
-  for (int part = 0; part < kHeadDim / 64; ++part)
-    ptx::tma_load_4d(shared + part * kTileTokens * 128, map, part * 64, token, head, batch, barrier);
-}
 
 template <class T>
 __device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared,

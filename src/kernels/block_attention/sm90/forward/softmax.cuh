@@ -108,13 +108,4 @@ __device__ __forceinline__ void exponentiate(float (&scores)[kSums], Running& ru
     }
 }
 
-/// The registers of wgmma's operand a, of kSums / 8 times 16 columns.
-template <class Element, int kSums>
-__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4], const float (&sums)[kSums]) {
-#pragma unroll
-  for (int k = 0; k < kSums / 8; ++k)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) operand[k][i] = Element::pair(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]);
-}
-
 }  // namespace sparseloom::kernels::cuda::attention

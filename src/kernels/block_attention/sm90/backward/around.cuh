@@ -1,0 +1,101 @@
+// What runs before and behind the backward kernel: stats of the queries, and dq from its sums. Both have a thread
+// block for each unit of 64 queries of a head.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/block_attention/sm90/backward/params.cuh"
+#include "kernels/block_attention/sm90/operands/registers.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+/// A tensor of queries, by strides in elements: batch, head, token.
+struct QueryTensor {
+  std::uint16_t* data;
+  std::int64_t strides[3];
+  __device__ __forceinline__ std::uint16_t* row(const Sequence& sequence, int head, int query) const {
+    return data + sequence.batch * strides[0] + head * strides[1] +
+           std::int64_t{sequence.q_first + query} * strides[2];
+  }
+};
+
+struct AroundParams {
+  Common common;
+  std::int32_t units, places;  // of a sequence: the most; of a head
+  QueryTensor out, dout, dq;
+  const float* lse;
+  float *stats, *dq_sums;  // dq_sums: null if another kernel computes dq
+};
+
+/// The place of the thread block's unit.
+struct UnitPlace {
+  Sequence sequence;
+  int batch, head, first;
+  std::int64_t place;
+  __device__ __forceinline__ UnitPlace(const AroundParams& params)
+      : sequence(params.common, blockIdx.z), batch(blockIdx.z), head(blockIdx.y), first(blockIdx.x * 64) {
+    const bool ragged = params.common.q_starts != nullptr;
+    place = (ragged ? std::int64_t{head} : std::int64_t{batch} * params.common.heads + head) * params.places +
+            first_place(sequence, batch, ragged) + blockIdx.x;
+  }
+};
+
+template <class Element, int kHeadDim>
+__global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ AroundParams params) {
+  const UnitPlace unit(params);
+  if (unit.first >= unit.sequence.q_tokens) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float* const stats = params.stats + unit.place * 128;
+  const Common& common = params.common;
+  const float* lse = params.lse + (common.q_starts != nullptr
+                                       ? std::int64_t{unit.head} * common.all_q_tokens + unit.sequence.q_first
+                                       : (std::int64_t{unit.batch} * common.heads + unit.head) * common.q_tokens);
+  // 8 elements a lane; kHeadDim / 8 lanes a query.
+  constexpr int kLanes = kHeadDim / 8, kRows = 32 / kLanes;
+#pragma unroll
+  for (int i = 0; i < 8 / kRows; ++i) {
+    const int at = warp * 8 + i * kRows + lane / kLanes, query = unit.first + at;
+    float sum = 0;
+    if (query < unit.sequence.q_tokens) {
+      const int column = lane % kLanes * 8;
+      const uint4 a = *reinterpret_cast<const uint4*>(params.out.row(unit.sequence, unit.head, query) + column);
+      const uint4 b = *reinterpret_cast<const uint4*>(params.dout.row(unit.sequence, unit.head, query) + column);
+      const std::uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        sum += Element::to_f32(static_cast<std::uint16_t>(x[j])) * Element::to_f32(static_cast<std::uint16_t>(y[j])) +
+               Element::to_f32(static_cast<std::uint16_t>(x[j] >> 16)) *
+                   Element::to_f32(static_cast<std::uint16_t>(y[j] >> 16));
+    }
+#pragma unroll
+    for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
+    if (lane % kLanes == 0) {
+      const float value = query < unit.sequence.q_tokens ? lse[query] : -INFINITY;
+      stats[at] = value == -INFINITY ? INFINITY : value * 1.4426950408889634f;
+      stats[64 + at] = sum;
+    }
+  }
+  if (params.dq_sums == nullptr) return;
+  float4* const sums = reinterpret_cast<float4*>(params.dq_sums + unit.place * 64 * kHeadDim);
+#pragma unroll
+  for (int i = 0; i < 16 * kHeadDim / 256; ++i) sums[i * 256 + threadIdx.x] = make_float4(0, 0, 0, 0);
+}
+
+template <class Element, int kHeadDim>
+__global__ void __launch_bounds__(128) dq_kernel(const __grid_constant__ AroundParams params) {
+  __shared__ alignas(1024) std::byte staging[64 * kHeadDim * 2];
+  const UnitPlace unit(params);
+  if (unit.first >= unit.sequence.q_tokens) return;
+  const float4* const from = reinterpret_cast<const float4*>(params.dq_sums + unit.place * 64 * kHeadDim);
+  float sums[kHeadDim / 2];
+#pragma unroll
+  for (int j = 0; j < kHeadDim / 8; ++j) {
+    const float4 four = from[j * 128 + threadIdx.x];
+    sums[4 * j] = four.x, sums[4 * j + 1] = four.y, sums[4 * j + 2] = four.z, sums[4 * j + 3] = four.w;
+  }
+  const float scale = params.common.scale;
+  store_tokens<Element, 64>(params.dq.row(unit.sequence, unit.head, unit.first), params.dq.strides[2],
+                            unit.sequence.q_tokens - unit.first, staging, sums, {scale, scale}, 1);
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

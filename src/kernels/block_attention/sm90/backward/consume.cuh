@@ -1,0 +1,199 @@
+// A consumer warpgroup of the backward kernel: dk and dv of 64 keys, and a part of dq.
+//
+//   S^T = K Q^T, dP^T = V dO^T       [64 keys, 64 queries] in registers
+//   P^T = exp2(scale log2(e) S^T - stats), dS^T = P^T (dP^T - delta)
+//   dv += P^T dO, dk += dS^T Q       with P^T and dS^T from registers
+//   dq += dS K                       with dS from shared memory, where keys are its rows
+#pragma once
+
+#include "kernels/block_attention/sm90/backward/work.cuh"
+#include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
+#include "kernels/block_attention/sm90/operands/registers.cuh"
+#include "kernels/block_attention/sm90/operands/tile.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
+#include "kernels/shared/ptx/address.cuh"
+#include "kernels/shared/ptx/opaque.cuh"
+#include "kernels/shared/ptx/sm90/named_barrier.cuh"
+#include "kernels/shared/ptx/sm90/stmatrix.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+/// sums[64 keys][64 queries] = a b^T over head_dim, queued as one group. `a`: rows of a tile of kKeys.
+template <class T>
+__device__ __forceinline__ void multiply_by_queries(float (&sums)[32], std::uint32_t a, std::uint32_t b) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int d = 0; d < T::kHeadDim / 16; ++d) {
+    const std::uint32_t within = d % 4 * 32;
+    T::Element::template mma<false, false>(
+        sums, kKMajorTile + ptx::wgmma_address(a + d / 4 * T::kKeys * 128 + within),
+        kKMajorTile + ptx::wgmma_address(b + d / 4 * 64 * 128 + within), d > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+/// sums[64 keys][head_dim] += a b, a from registers and b a unit of queries, queued as one group.
+template <class T>
+__device__ __forceinline__ void add_queries(float (&sums)[T::kSums], const std::uint32_t (&a)[4][4],
+                                            std::uint32_t b) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    T::Element::mma_rs(sums, a[k], kMnMajorTile<64> + ptx::wgmma_address(b + k * 16 * 128));
+  ptx::wgmma_commit();
+}
+
+/// sums[64 queries][64 columns] = dS K, queued as one group.
+template <class T>
+__device__ __forceinline__ void multiply_by_keys(float (&sums)[32], std::uint32_t ds, std::uint32_t k) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < T::kDqKeys / 16; ++i)
+    T::Element::template mma<true, true>(sums, kMnMajorTile<T::kKeys> + ptx::wgmma_address(ds + i * 2048),
+                                         kMnMajorTile<T::kKeys> + ptx::wgmma_address(k + i * 2048), i > 0);
+  ptx::wgmma_commit();
+}
+
+/// Scores of keys and queries that do not meet become -infinity. Lane t has the keys t / 4 and 8 further of its
+/// warp's 16, and the queries 2 (t % 4) and the next of each 8.
+__device__ __forceinline__ void mask_scores(float (&scores)[32], std::int32_t query, const Common& common,
+                                            const KeyWork& work, int group) {
+  const bool partial = (query & Lists::kPartial) != 0 && common.q_documents != nullptr;
+  query &= ~Lists::kPartial;
+  const Sequence& sequence = work.sequence;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int column = query + lane % 4 * 2;
+  const bool ragged = common.q_starts != nullptr;
+  const std::int32_t* of_queries =
+      common.q_documents + sequence.q_first + (ragged ? 0 : std::int64_t{work.batch} * common.q_tokens);
+  const std::int32_t* of_keys =
+      common.kv_documents + sequence.kv_first + (ragged ? 0 : std::int64_t{work.batch} * common.kv_tokens);
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int key = work.first_key + group * 64 + warp * 16 + lane / 4 + 8 * row;
+    const bool exists = key < sequence.kv_tokens;
+    // Queries before this one do not see the key.
+    const int first = !exists ? 0x7fffffff : common.causal ? key - sequence.shift : 0;
+    const std::int32_t document = partial && exists ? of_keys[key] : 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int at = column + 8 * j + i;
+        bool kept = at >= first;
+        if (partial && at < sequence.q_tokens) kept = kept && of_queries[at] == document;
+        if (!kept) scores[4 * j + 2 * row + i] = -INFINITY;
+      }
+  }
+}
+
+/// All consumers of a team meet.
+template <class T>
+__device__ __forceinline__ void meet(int team) {
+  ptx::named_barrier_sync<T::kGroups * 128>(1 + team);
+}
+
+/// The units of one query head.
+template <class T>
+__device__ __forceinline__ void add_head(const BackwardParams& params, BackwardTeam<T>& shared, int tile,
+                                         int units, int team, int group, unsigned& turn, float (&dk)[T::kSums],
+                                         float (&dv)[T::kSums]) {
+  const Pipeline pipeline(shared.full, shared.empty);
+  const float scale_log2 = params.common.scale * 1.4426950408889634f;
+  const std::uint32_t k = ptx::shared_address(shared.k), v = ptx::shared_address(shared.v);
+  const std::uint32_t ds = ptx::shared_address(shared.ds);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, thread = threadIdx.x % 128;
+  // stmatrix: lanes 8 i .. 8 i + 7 name the rows of matrix i: rows i % 2, columns i / 2 of 16 x 16.
+  const int ds_row = group * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+  // Computed again where it is used: in registers throughout, it would push out sums.
+  const auto work_again = [&] {
+    int again = tile;
+    ptx::opaque(again);
+    return KeyWork(params, again, T::kKeys);
+  };
+#pragma unroll 1
+  for (int unit = 0; unit < units; ++unit, ++turn) {
+    const StageOf<T::kStages> stage(turn);
+    pipeline.wait(stage.index, stage.parity);
+    const std::int32_t place = shared.place[stage.index];
+    const bool masked = shared.masked[stage.index];
+    std::byte* const q_tile = shared.q[stage.index];
+    std::byte* const dout_tile = shared.dout[stage.index];
+    if (masked && params.common.q_starts != nullptr) {
+      const int kept = work_again().sequence.q_tokens - (shared.query[stage.index] & ~Lists::kPartial);
+      zero_tokens<T::kHeadDim, 64, T::kGroups * 128>(q_tile, kept, group * 128 + thread);
+      zero_tokens<T::kHeadDim, 64, T::kGroups * 128>(dout_tile, kept, group * 128 + thread);
+      ptx::fence_proxy_async();
+      meet<T>(team);
+    }
+    if (place < 0) {  // all of it behind the end
+      meet<T>(team);
+      if (lane == 0) pipeline.release(stage.index);
+      continue;
+    }
+    const std::uint32_t q = ptx::shared_address(q_tile), dout = ptx::shared_address(dout_tile);
+    float p[32], dp[32];
+    std::uint32_t operand_p[4][4], operand_ds[4][4];
+    multiply_by_queries<T>(p, k + group * 64 * 128, q);
+    multiply_by_queries<T>(dp, v + group * 64 * 128, dout);
+    ptx::wgmma_wait<1>();
+    ptx::pin(p);
+    if (masked) mask_scores(p, shared.query[stage.index], params.common, work_again(), group);
+    const float2* const lse = reinterpret_cast<const float2*>(shared.stats[stage.index][0]) + lane % 4;
+    const float2* const delta = reinterpret_cast<const float2*>(shared.stats[stage.index][1]) + lane % 4;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 subtracted = lse[4 * j];
+      p[4 * j] = ptx::ex2_approx(p[4 * j] * scale_log2 - subtracted.x);
+      p[4 * j + 1] = ptx::ex2_approx(p[4 * j + 1] * scale_log2 - subtracted.y);
+      p[4 * j + 2] = ptx::ex2_approx(p[4 * j + 2] * scale_log2 - subtracted.x);
+      p[4 * j + 3] = ptx::ex2_approx(p[4 * j + 3] * scale_log2 - subtracted.y);
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin(dp);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 subtracted = delta[4 * j];
+      dp[4 * j] = p[4 * j] * (dp[4 * j] - subtracted.x);
+      dp[4 * j + 1] = p[4 * j + 1] * (dp[4 * j + 1] - subtracted.y);
+      dp[4 * j + 2] = p[4 * j + 2] * (dp[4 * j + 2] - subtracted.x);
+      dp[4 * j + 3] = p[4 * j + 3] * (dp[4 * j + 3] - subtracted.y);
+    }
+    // Both become operands before the first product: dv beside the computation of dS would need 32 registers more
+    // than there are.
+    to_operand<typename T::Element>(operand_p, p);
+    to_operand<typename T::Element>(operand_ds, dp);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int chunk = 2 * i + lane / 16;
+      ptx::stmatrix_x4(ds + ds_row * 128 + (chunk ^ ds_row % 8) * 16, operand_ds[i]);
+    }
+    ptx::fence_proxy_async();
+    add_queries<T>(dv, operand_p, dout);
+    add_queries<T>(dk, operand_ds, q);
+    meet<T>(team);
+    float* const sums = params.dq_sums + std::int64_t{place} * 64 * T::kHeadDim + thread * 4;
+#pragma unroll
+    for (int i = 0; i < T::kDqParts; ++i) {
+      const int part = T::kSplitsDq ? group : i;
+      float dq[32];
+      multiply_by_keys<T>(dq, ds + (T::kSplitsDq ? 0 : group * 64 * 128),
+                          k + part * T::kKeys * 128 + (T::kSplitsDq ? 0 : group * 64 * 128));
+      ptx::wgmma_wait<0>();
+      ptx::pin(dq);
+      if (i == T::kDqParts - 1) {
+        ptx::pin(dk);
+        ptx::pin(dv);
+        ptx::keep(operand_p);
+        ptx::keep(operand_ds);
+        if (lane == 0) pipeline.release(stage.index);
+        meet<T>(team);  // dS is free
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        add_to_global(sums + (part * 8 + j) * 128 * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    }
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,85 @@
+// Host side of the backward kernels: tensor maps, the workspace, three launches.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/block_attention/sm90/backward/around.cuh"
+#include "kernels/block_attention/sm90/backward/entry.h"
+#include "kernels/block_attention/sm90/backward/kernel.cuh"
+#include "kernels/block_attention/sm90/backward/workspace.h"
+#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/shared/early_launch.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::attention {
+
+template <class T>
+int launch_backward(const Call& call) noexcept {
+  const auto& [problem, args, stream_pointer] = call;
+  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  BackwardParams params{};
+  const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
+                    v = of_keys(problem, args, args.v), dout = of_queries(problem, args, args.dout);
+  for (const TokenTensor& tensor : {q, k, v, dout})
+    if (!token_map_possible(tensor)) return cudaErrorInvalidValue;
+  if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
+      !encode_token_map(params.dout, dout))
+    return cudaErrorInvalidValue;
+  const BackwardWorkspace workspace(problem, args.all_q_tokens);
+  auto* const stats = static_cast<float*>(args.workspace);
+  auto* const dq_sums = stats + workspace.stats_bytes() / 4;
+  params.common = common_of(problem, args, args.of_keys);
+  params.q_block = problem.q_block;
+  const std::int64_t kv_tiles = (problem.kv_tokens + T::kKeys - 1) / T::kKeys;
+  const std::int64_t tiles = kv_tiles * problem.kv_heads * problem.batch;
+  if (tiles >= std::int64_t{1} << 31 || workspace.places * workspace.lists >= std::int64_t{1} << 31)
+    return cudaErrorInvalidValue;
+  params.kv_tiles = static_cast<std::int32_t>(kv_tiles);
+  params.tiles = static_cast<std::int32_t>(tiles);
+  params.kv_heads = static_cast<std::int32_t>(problem.kv_heads);
+  params.places = static_cast<std::int32_t>(workspace.places);
+  params.stats = stats;
+  params.dq_sums = dq_sums;
+  params.dk = const_cast<void*>(args.dk.data);
+  params.dv = const_cast<void*>(args.dv.data);
+  const auto strides = [](const block_attention::Tensor& t, std::int64_t(&to)[3]) {
+    to[0] = t.batch, to[1] = t.head, to[2] = t.token;
+  };
+  strides(args.dk, params.dk_strides);
+  strides(args.dv, params.dv_strides);
+
+  AroundParams around{};
+  around.common = params.common;
+  around.units = static_cast<std::int32_t>((problem.q_tokens + 63) / 64);
+  around.places = params.places;
+  const auto tensor = [&](const block_attention::Tensor& t) {
+    QueryTensor made{static_cast<std::uint16_t*>(const_cast<void*>(t.data)), {}};
+    strides(t, made.strides);
+    return made;
+  };
+  around.out = tensor(args.out);
+  around.dout = tensor(args.dout);
+  around.dq = tensor(args.dq);
+  around.lse = args.lse;
+  around.stats = stats;
+  around.dq_sums = dq_sums;
+  const dim3 units(static_cast<unsigned>(around.units), static_cast<unsigned>(problem.heads),
+                   static_cast<unsigned>(problem.batch));
+  constexpr int kBytes = sizeof(BackwardStorage<T>);
+  static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
+  cudaError_t status = allow_shared_memory<backward_kernel<T>>(kBytes, problem.device);
+  if (status != cudaSuccess) return status;
+  status = launch_kernel({.grid = units, .block = 256, .stream = stream},
+                         stats_kernel<typename T::Element, T::kHeadDim>, around);
+  if (status != cudaSuccess) return status;
+  const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
+  const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  status = launch_kernel({.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
+                         backward_kernel<T>, params);
+  if (status != cudaSuccess) return status;
+  return launch_kernel({.grid = units, .block = 128, .stream = stream},
+                       dq_kernel<typename T::Element, T::kHeadDim>, around);
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,61 @@
+// The producer of a team: K and V of the tile, then Q, dO and the stats of each unit.
+#pragma once
+
+#include "kernels/block_attention/sm90/backward/work.cuh"
+#include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
+#include "kernels/shared/ptx/sm90/bulk.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+template <class T>
+__device__ __forceinline__ void copy_keys(const BackwardParams& params, BackwardTeam<T>& shared,
+                                          const KeyWork& work, unsigned tile_turn) {
+  const std::uint32_t full = ptx::shared_address(&shared.kv_full);
+  ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), (tile_turn ^ 1) & 1);
+  ptx::mbarrier_arrive_expect_tx(full, 2 * T::kKvBytes);
+#pragma unroll
+  for (int group = 0; group < T::kGroups; ++group) {
+    const int token = work.sequence.kv_first + work.first_key + group * 64;
+    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.k) + group * 64 * 128, &params.k, token,
+                                       work.kv_head, work.sequence.batch, full);
+    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.v) + group * 64 * 128, &params.v, token,
+                                       work.kv_head, work.sequence.batch, full);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void copy_units(const BackwardParams& params, BackwardTeam<T>& shared,
+                                           const KeyWork& work, const Units& units, int head, unsigned turn) {
+  const Pipeline pipeline(shared.full, shared.empty);
+  const bool ragged = params.common.q_starts != nullptr;
+  const int place0 = first_place(work.sequence, work.batch, ragged) +
+                     (ragged ? head : work.batch * params.common.heads + head) * params.places;
+#pragma unroll 1
+  for (int unit = 0; unit < units.units; ++unit, ++turn) {
+    const StageOf<T::kStages> stage(turn);
+    const std::int32_t query = units.query(params, unit), first = query & ~Lists::kPartial;
+    // The second half of a last block of 128 may lie behind the sequence: its stats are another's.
+    const bool exists = first < work.sequence.q_tokens;
+    const int place = place0 + first / 64;
+    pipeline.acquire(stage.index, stage.parity ^ 1);
+    shared.query[stage.index] = query;
+    shared.masked[stage.index] =
+        first + 64 > work.sequence.q_tokens || work.first_key + T::kKeys > work.sequence.kv_tokens ||
+        (params.common.causal && work.first_key + T::kKeys - 1 > first + work.sequence.shift) ||
+        ((query & Lists::kPartial) != 0 && params.common.q_documents != nullptr);
+    shared.place[stage.index] = exists ? place : -1;
+    const std::uint32_t full = pipeline.full(stage.index);
+    Pipeline::expect(full, 2 * T::kUnitBytes + (exists ? kStatsBytes : 0));
+    const int token = work.sequence.q_first + first;
+    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.q[stage.index]), &params.q, token, head,
+                                 work.sequence.batch, full);
+    if (exists)
+      ptx::bulk_load(ptx::shared_address(shared.stats[stage.index]), params.stats + std::int64_t{place} * 128,
+                     kStatsBytes, full);
+    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.dout[stage.index]), &params.dout, token, head,
+                                 work.sequence.batch, full);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::attention
