@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ Arou
 }
 
 template <class Element, int kHeadDim>
-__global__ void __launch_bounds__(128) dq_kernel(const __grid_constant__ AroundParams params) {
+__global__ void __launch_bounds__(128) write_dq_kernel(const __grid_constant__ AroundParams params) {
   __shared__ alignas(1024) std::byte staging[64 * kHeadDim * 2];
   const UnitPlace unit(params);
   if (unit.first >= unit.sequence.q_tokens) return;

@@ -93,10 +93,10 @@ __device__ __forceinline__ void meet(int team) {
   ptx::named_barrier_sync<T::kGroups * 128>(1 + team);
 }
 
-/// The units of one query head.
+/// The units of a tile.
 template <class T>
-__device__ __forceinline__ void add_head(const BackwardParams& params, BackwardTeam<T>& shared, int tile,
-                                         int units, int team, int group, unsigned& turn, float (&dk)[T::kSums],
+__device__ __forceinline__ void add_units(const BackwardParams& params, BackwardTeam<T>& shared, int units,
+                                          int team, int group, unsigned& turn, float (&dk)[T::kSums],
                                          float (&dv)[T::kSums]) {
   const Pipeline pipeline(shared.full, shared.empty);
   const float scale_log2 = params.common.scale * 1.4426950408889634f;
@@ -107,9 +107,9 @@ __device__ __forceinline__ void add_head(const BackwardParams& params, BackwardT
   const int ds_row = group * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8;
   // Computed again where it is used: in registers throughout, it would push out sums.
   const auto work_again = [&] {
-    int again = tile;
-    ptx::opaque(again);
-    return KeyWork(params, again, T::kKeys);
+    int tile = shared.tile;
+    ptx::opaque(tile);
+    return KeyWork(params, tile, T::kKeys);
   };
 #pragma unroll 1
   for (int unit = 0; unit < units; ++unit, ++turn) {
@@ -163,35 +163,42 @@ __device__ __forceinline__ void add_head(const BackwardParams& params, BackwardT
     // than there are.
     to_operand<typename T::Element>(operand_p, p);
     to_operand<typename T::Element>(operand_ds, dp);
+    if constexpr (T::kAddsDq) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int chunk = 2 * i + lane / 16;
-      ptx::stmatrix_x4(ds + ds_row * 128 + (chunk ^ ds_row % 8) * 16, operand_ds[i]);
+      for (int i = 0; i < 4; ++i) {
+        const int chunk = 2 * i + lane / 16;
+        ptx::stmatrix_x4(ds + ds_row * 128 + (chunk ^ ds_row % 8) * 16, operand_ds[i]);
+      }
+      ptx::fence_proxy_async();
     }
-    ptx::fence_proxy_async();
+    // Without a barrier here ptxas begins the next unit beside these products, and runs out of registers.
+    if constexpr (!T::kAddsDq) ptx::named_barrier_sync<128>(4 + static_cast<int>(threadIdx.x / 128));
     add_queries<T>(dv, operand_p, dout);
     add_queries<T>(dk, operand_ds, q);
-    meet<T>(team);
+    if constexpr (T::kAddsDq) meet<T>(team);  // dS is whole
     float* const sums = params.dq_sums + std::int64_t{place} * 64 * T::kHeadDim + thread * 4;
 #pragma unroll
     for (int i = 0; i < T::kDqParts; ++i) {
       const int part = T::kSplitsDq ? group : i;
       float dq[32];
-      multiply_by_keys<T>(dq, ds + (T::kSplitsDq ? 0 : group * 64 * 128),
-                          k + part * T::kKeys * 128 + (T::kSplitsDq ? 0 : group * 64 * 128));
+      if constexpr (T::kAddsDq)
+        multiply_by_keys<T>(dq, ds + (T::kSplitsDq ? 0 : group * 64 * 128),
+                            k + part * T::kKeys * 128 + (T::kSplitsDq ? 0 : group * 64 * 128));
       ptx::wgmma_wait<0>();
-      ptx::pin(dq);
+      if constexpr (T::kAddsDq) ptx::pin(dq);
       if (i == T::kDqParts - 1) {
         ptx::pin(dk);
         ptx::pin(dv);
         ptx::keep(operand_p);
         ptx::keep(operand_ds);
         if (lane == 0) pipeline.release(stage.index);
-        meet<T>(team);  // dS is free
+        if constexpr (T::kAddsDq) meet<T>(team);  // dS is free
       }
+      if constexpr (T::kAddsDq)
 #pragma unroll
-      for (int j = 0; j < 8; ++j)
-        add_to_global(sums + (part * 8 + j) * 128 * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+        for (int j = 0; j < 8; ++j)
+          add_to_global(sums + (part * 8 + j) * 128 * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2],
+                        dq[4 * j + 3]);
     }
   }
 }

@@ -9,11 +9,24 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
+/// Zeroes the warpgroup's K and V behind the sequence's end.
+template <class T>
+__device__ __forceinline__ void zero_keys(const BackwardParams& params, BackwardTeam<T>& shared, int group) {
+  const KeyWork work(params, shared.tile, T::kKeys);
+  const int kept = work.sequence.kv_tokens - work.first_key - group * 64;
+  if (kept >= 64) return;
+  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.k + group * 64 * 128, kept, threadIdx.x % 128);
+  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.v + group * 64 * 128, kept, threadIdx.x % 128);
+  ptx::fence_proxy_async();
+  ptx::named_barrier_sync<128>(4 + static_cast<int>(threadIdx.x / 128));
+}
+
 /// dk and dv of the warpgroup's keys. K and V have been read for the last time, and serve as staging.
 template <class T>
 __device__ __forceinline__ void store_keys(const BackwardParams& params, BackwardTeam<T>& shared,
-                                           const KeyWork& work, int group, const float (&dk)[T::kSums],
+                                           int group, const float (&dk)[T::kSums],
                                            const float (&dv)[T::kSums]) {
+  const KeyWork work(params, shared.tile, T::kKeys);
   const int first = work.first_key + group * 64, tokens = work.sequence.kv_tokens - first;
   const std::int64_t token = work.sequence.kv_first + first;
   const int barrier = 4 + static_cast<int>(threadIdx.x / 128);
@@ -48,65 +61,32 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
-  const int group_heads = params.common.heads_per_kv;
-  unsigned turn = 0, tile_turn = 0;
+  const int slots = T::kTeams * gridDim.x;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team >= T::kTeams) return;
-    BackwardTeam<T>& shared = storage.teams[team];
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x, slots);
+    return;
+  }
+  ptx::claim_registers_to<T::kConsumerRegisters>();
+  const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
+  BackwardTeam<T>& shared = storage.teams[team];
+  unsigned turn = 0;
 #pragma unroll 1
-    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
-      const KeyWork work(params, tile, T::kKeys);
-      if (work.first_key >= work.sequence.kv_tokens) continue;
-      if (ptx::elect_lane()) copy_keys<T>(params, shared, work, tile_turn);
-      ++tile_turn;
-#pragma unroll 1
-      for (int head = work.kv_head * group_heads; head < (work.kv_head + 1) * group_heads; ++head) {
-        const Units units(params, work, head);
-        if (ptx::elect_lane()) copy_units<T>(params, shared, work, units, head, turn);
-        turn += units.units;
-      }
-    }
-  } else {
-    ptx::claim_registers_to<T::kConsumerRegisters>();
-    const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
-    BackwardTeam<T>& shared = storage.teams[team];
-#pragma unroll 1
-    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
-      float dk[T::kSums], dv[T::kSums];
-      int first_head;
-      {
-        const KeyWork work(params, tile, T::kKeys);
-        if (work.first_key >= work.sequence.kv_tokens) continue;
-        first_head = work.kv_head * group_heads;
-        ptx::mbarrier_wait(ptx::shared_address(&shared.kv_full), tile_turn++ & 1);
-        if (const int kept = work.sequence.kv_tokens - work.first_key - group * 64;
-            params.common.q_starts != nullptr && kept < 64) {
-          zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.k + group * 64 * 128, kept, threadIdx.x % 128);
-          zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.v + group * 64 * 128, kept, threadIdx.x % 128);
-          ptx::fence_proxy_async();
-          ptx::named_barrier_sync<128>(4 + warpgroup);
-        }
-      }
+  for (unsigned tile_turn = 0;; ++tile_turn) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_full), tile_turn & 1);
+    if (shared.tile < 0) return;
+    if (params.common.q_starts != nullptr) zero_keys<T>(params, shared, group);
+    float dk[T::kSums], dv[T::kSums];
 #pragma unroll
-      for (float& sum : dk) sum = 0;
+    for (float& sum : dk) sum = 0;
 #pragma unroll
-      for (float& sum : dv) sum = 0;
-#pragma unroll 1
-      for (int i = 0; i < group_heads; ++i) {
-        int again = tile;
-        ptx::opaque(again);
-        const int units = Units(params, KeyWork(params, again, T::kKeys), first_head + i).units;
-        add_head<T>(params, shared, tile, units, team, group, turn, dk, dv);
-      }
-      int again = tile;
-      ptx::opaque(again);
-      store_keys<T>(params, shared, KeyWork(params, again, T::kKeys), group, dk, dv);
-      ptx::fence_proxy_async();
-      __syncwarp();  // the next K and V may overwrite dk and dv
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty));
-    }
+    for (float& sum : dv) sum = 0;
+    add_units<T>(params, shared, shared.units, team, group, turn, dk, dv);
+    store_keys<T>(params, shared, group, dk, dv);
+    ptx::fence_proxy_async();
+    __syncwarp();  // the next K and V may overwrite dk and dv
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty));
   }
 }
 

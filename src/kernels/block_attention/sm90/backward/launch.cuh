@@ -1,4 +1,4 @@
-// Host side of the backward kernels: tensor maps, the workspace, three launches.
+// Host side of backward_kernel, of the stats before it, and of dq from its sums if it adds them up.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ int launch_backward(const Call& call) noexcept {
     return cudaErrorInvalidValue;
   const BackwardWorkspace workspace(problem, args.all_q_tokens);
   auto* const stats = static_cast<float*>(args.workspace);
-  auto* const dq_sums = stats + workspace.stats_bytes() / 4;
+  auto* const dq_sums = stats + workspace.stats_bytes / 4;
   params.common = common_of(problem, args, args.of_keys);
   params.q_block = problem.q_block;
   const std::int64_t kv_tiles = (problem.kv_tokens + T::kKeys - 1) / T::kKeys;
@@ -36,7 +36,6 @@ int launch_backward(const Call& call) noexcept {
   if (tiles >= std::int64_t{1} << 31 || workspace.places * workspace.lists >= std::int64_t{1} << 31)
     return cudaErrorInvalidValue;
   params.kv_tiles = static_cast<std::int32_t>(kv_tiles);
-  params.tiles = static_cast<std::int32_t>(tiles);
   params.kv_heads = static_cast<std::int32_t>(problem.kv_heads);
   params.places = static_cast<std::int32_t>(workspace.places);
   params.stats = stats;
@@ -63,7 +62,7 @@ int launch_backward(const Call& call) noexcept {
   around.dq = tensor(args.dq);
   around.lse = args.lse;
   around.stats = stats;
-  around.dq_sums = dq_sums;
+  around.dq_sums = T::kAddsDq ? dq_sums : nullptr;
   const dim3 units(static_cast<unsigned>(around.units), static_cast<unsigned>(problem.heads),
                    static_cast<unsigned>(problem.batch));
   constexpr int kBytes = sizeof(BackwardStorage<T>);
@@ -75,11 +74,20 @@ int launch_backward(const Call& call) noexcept {
   if (status != cudaSuccess) return status;
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
+  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
+    auto* const work = reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+    const OrderParams order{params.common, params.order.tiles, params.kv_tiles, params.kv_heads,
+                            order_window(tiles, grid * T::kTeams), params.common.heads_per_kv, T::kKeys, problem.q_block, false, work, work + tiles};
+    status = static_cast<cudaError_t>(order_tiles(order, stream));
+    if (status != cudaSuccess) return status;
+    params.order.order = order.order;
+  }
   status = launch_kernel({.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
                          backward_kernel<T>, params);
-  if (status != cudaSuccess) return status;
+  if (status != cudaSuccess || !T::kAddsDq) return status;
   return launch_kernel({.grid = units, .block = 128, .stream = stream},
-                       dq_kernel<typename T::Element, T::kHeadDim>, around);
+                       write_dq_kernel<typename T::Element, T::kHeadDim>, around);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

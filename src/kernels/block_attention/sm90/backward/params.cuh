@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/block_attention/sm90/operands/element.cuh"
+#include "kernels/block_attention/sm90/operands/order.h"
 #include "kernels/block_attention/sm90/operands/sequence.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
@@ -18,22 +19,23 @@ namespace sparseloom::kernels::cuda::attention {
 
 /// A team computes dk and dv of one block of keys at a time, a consumer warpgroup for each 64 keys, and adds
 /// its part of dq to sums in memory. Two teams with blocks of 64 keys, one with 128.
-template <class Element_, int kHeadDim_, int kKvBlock_>
+template <class Element_, int kHeadDim_, int kKvBlock_, bool kAddsDq_>
 struct BackwardTile {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kKeys = kKvBlock_;
+  static constexpr bool kAddsDq = kAddsDq_;  // otherwise dq/kernel.cuh computes it
   static constexpr int kGroups = kKeys / 64, kTeams = 2 / kGroups, kConsumers = 2;
   static constexpr int kKvBytes = kKeys * kHeadDim * 2;  // of K or V
   static constexpr int kUnitBytes = 64 * kHeadDim * 2;   // of Q or dO
   static constexpr int kStages = kTeams == 2 ? (kHeadDim == 64 ? 3 : 2) : 3;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
   static constexpr int kSums = kHeadDim / 2;  // of dk or dv: registers of a thread
   // dq is computed 64 columns at a time. Two warpgroups split 128 columns, and dS passes between them; otherwise
   // each computes all columns for its own 64 keys.
   static constexpr bool kSplitsDq = kGroups == 2 && kHeadDim == 128;
   static constexpr int kDqKeys = kSplitsDq ? kKeys : 64;
-  static constexpr int kDqParts = kSplitsDq ? 1 : kHeadDim / 64;
+  static constexpr int kDqParts = kSplitsDq || !kAddsDq ? 1 : kHeadDim / 64;
 };
 
 inline constexpr int kStatsBytes = 2 * 64 * 4;
@@ -42,7 +44,8 @@ struct BackwardParams {
   CUtensorMap q, k, v, dout;
   Common common;  // its lists are those of keys
   std::int32_t q_block;
-  std::int32_t kv_tiles, tiles;     // blocks of keys of a head; of all
+  std::int32_t kv_tiles;            // blocks of keys of a head
+  TileOrder order;
   std::int32_t kv_heads, places;    // places of a head, or of a batch and head without starts
   const float* stats;               // [batch and head][places][2][64]
   float* dq_sums;                   // the same [places][kSums / 4][128][4]: in the order of wgmma's registers
@@ -56,23 +59,19 @@ struct BackwardTeam {
   alignas(1024) std::byte v[T::kKvBytes];  // later dv
   alignas(1024) std::byte q[T::kStages][T::kUnitBytes];
   alignas(1024) std::byte dout[T::kStages][T::kUnitBytes];
-  alignas(1024) std::byte ds[T::kKeys * 128];  // [keys][64 queries]
+  alignas(1024) std::byte ds[T::kAddsDq ? T::kKeys * 128 : 1];  // [keys][64 queries]
   alignas(128) float stats[T::kStages][2][64];
   alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], kv_full, kv_empty;
   // Of a stage: its first query, with kPartial; its place, or -1 behind the sequence; whether some of its pairs
   // do not meet.
   std::int32_t query[T::kStages], place[T::kStages];
   bool masked[T::kStages];
+  std::int32_t tile, units;  // of K and V: the tile, or -1 after the last one; its units of all query heads
 };
 
 template <class T>
 struct BackwardStorage {
   BackwardTeam<T> teams[T::kTeams];
 };
-
-/// The place of a sequence's first unit.
-__device__ __forceinline__ int first_place(const Sequence& sequence, int batch, bool ragged) {
-  return ragged ? sequence.q_first / 64 + batch : 0;
-}
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -8,11 +8,14 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
+/// Tells the consumers the tile, and copies its K and V.
 template <class T>
 __device__ __forceinline__ void copy_keys(const BackwardParams& params, BackwardTeam<T>& shared,
-                                          const KeyWork& work, unsigned tile_turn) {
+                                          const KeyWork& work, int tile, int units, unsigned tile_turn) {
   const std::uint32_t full = ptx::shared_address(&shared.kv_full);
   ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), (tile_turn ^ 1) & 1);
+  shared.tile = tile;
+  shared.units = units;
   ptx::mbarrier_arrive_expect_tx(full, 2 * T::kKvBytes);
 #pragma unroll
   for (int group = 0; group < T::kGroups; ++group) {
@@ -55,6 +58,38 @@ __device__ __forceinline__ void copy_units(const BackwardParams& params, Backwar
                      kStatsBytes, full);
     copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.dout[stage.index]), &params.dout, token, head,
                                  work.sequence.batch, full);
+  }
+}
+
+/// All tiles of a team. All lanes of the producer's warp call it.
+template <class T>
+__device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot,
+                                        int slots) {
+  const int group_heads = params.common.heads_per_kv;
+  unsigned turn = 0, tile_turn = 0;
+#pragma unroll 1
+  for (int round = 0; !params.order.ends(round, slots); ++round) {
+    const int tile = params.order.tile(round, slot, slots);
+    if (tile < 0) continue;
+    const KeyWork work(params, tile, T::kKeys);
+    if (work.first_key >= work.sequence.kv_tokens) continue;
+    int units = 0;
+#pragma unroll 1
+    for (int i = 0; i < group_heads; ++i) units += Units(params, work, work.kv_head * group_heads + i).units;
+    if (ptx::elect_lane()) copy_keys<T>(params, shared, work, tile, units, tile_turn);
+    ++tile_turn;
+#pragma unroll 1
+    for (int i = 0; i < group_heads; ++i) {
+      const int head = work.kv_head * group_heads + i;
+      const Units of_head(params, work, head);
+      if (ptx::elect_lane()) copy_units<T>(params, shared, work, of_head, head, turn);
+      turn += of_head.units;
+    }
+  }
+  if (ptx::elect_lane()) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), (tile_turn ^ 1) & 1);
+    shared.tile = -1;
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_full));
   }
 }
 

@@ -1,24 +1,30 @@
-// Where stats and sums of dq lie in the workspace.
+// Where stats, sums of dq and the order of tiles lie in the workspace.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/block_attention/sm90/operands/order_bytes.h"
 #include "sparseloom/block_attention.h"
 
 namespace sparseloom::kernels::cuda::attention {
 
 struct BackwardWorkspace {
-  std::int64_t places;  // of a head, or of a batch and head without starts (params.cuh)
+  std::int64_t places;  // units of 64 queries of a head, or of a batch and head without starts (params.cuh)
   std::int64_t lists;   // that have so many places each
+  std::int64_t stats_bytes, sums_bytes, tiles;
+
   BackwardWorkspace(const block_attention::Problem& problem, std::int64_t all_q_tokens) noexcept {
     places = problem.ragged ? all_q_tokens / 64 + problem.batch + 1 : (problem.q_tokens + 63) / 64;
     lists = problem.ragged ? problem.heads : problem.batch * problem.heads;
+    stats_bytes = places * lists * 512;
+    sums_bytes = problem.deterministic ? 0 : places * lists * problem.head_dim * 256;
+    tiles = problem.batch * std::max(problem.heads * ((problem.q_tokens + 63) / 64),
+                                     problem.kv_heads * ((problem.kv_tokens + 63) / 64));
   }
-  std::size_t stats_bytes() const noexcept { return static_cast<std::size_t>(places * lists) * 512; }
-  std::size_t bytes(std::int64_t head_dim) const noexcept {
-    return stats_bytes() + static_cast<std::size_t>(places * lists * head_dim) * 256;
-  }
+  std::int64_t order_at() const noexcept { return stats_bytes + sums_bytes; }
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>(order_at() + order_bytes(tiles)); }
 };
 
 }  // namespace sparseloom::kernels::cuda::attention

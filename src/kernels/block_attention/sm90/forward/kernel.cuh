@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_co
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
+  const int slots = T::kTeams * gridDim.x;
   unsigned turn = 0, tile_turn = 0;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
@@ -37,7 +38,9 @@ __global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_co
     if (team >= T::kTeams) return;
     TeamStorage<T>& shared = storage.teams[team];
 #pragma unroll 1
-    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
+    for (int round = 0; !params.order.ends(round, slots); ++round) {
+      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
+      if (tile < 0) continue;
       const Work work(params, tile, T::kQueries);
       if (work.units == 0) continue;
       if (ptx::elect_lane()) produce<T>(params, shared, work, tile_turn, turn);
@@ -50,7 +53,9 @@ __global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_co
     TeamStorage<T>& shared = storage.teams[team];
     if (T::kGroups == 2 && group == 1) ptx::named_barrier_arrive<256>(1);  // the other's first turn
 #pragma unroll 1
-    for (int tile = blockIdx.x + team * gridDim.x; tile < params.tiles; tile += T::kTeams * gridDim.x) {
+    for (int round = 0; !params.order.ends(round, slots); ++round) {
+      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
+      if (tile < 0) continue;
       const Work work(params, tile, T::kQueries);
       const Rows rows = rows_of(params, work, group);
       if (work.units == 0) {

@@ -28,7 +28,6 @@ int launch_forward(const Call& call) noexcept {
   params.out_head = args.out.head;
   params.out_token = args.out.token;
   params.lse = args.lse;
-  params.long_first = problem.causal;
   constexpr int kBytes = sizeof(ForwardStorage<T>);
   static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<forward_kernel<T>>(kBytes, problem.device);
@@ -38,9 +37,18 @@ int launch_forward(const Call& call) noexcept {
   const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
   if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
   params.q_tiles = static_cast<std::int32_t>(q_tiles);
-  params.tiles = static_cast<std::int32_t>(tiles);
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
+  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
+    auto* const work = static_cast<std::int32_t*>(args.workspace);
+    const OrderParams order{params.common, params.order.tiles, params.q_tiles, params.common.heads,
+                            order_window(tiles, grid * T::kTeams), 1,
+                            T::kQueries, problem.kv_block, true, work, work + tiles};
+    if (const int status = order_tiles(order, static_cast<cudaStream_t>(stream)); status != cudaSuccess)
+      return status;
+    params.order.order = order.order;
+  }
   return launch_kernel({.grid = static_cast<unsigned>(grid),
                         .block = T::kThreads,
                         .shared_bytes = kBytes,

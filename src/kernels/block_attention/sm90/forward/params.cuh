@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/block_attention/sm90/operands/element.cuh"
+#include "kernels/block_attention/sm90/operands/order.h"
 #include "kernels/block_attention/sm90/operands/sequence.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
@@ -43,8 +44,8 @@ struct ForwardParams {
   void* out;
   std::int64_t out_batch, out_head, out_token;  // in elements
   float* lse;
-  std::int32_t q_tiles, tiles;  // blocks of queries of a head; of all
-  bool long_first;              // causal: the last blocks of queries have the longest lists
+  std::int32_t q_tiles;  // blocks of queries of a head
+  TileOrder order;
 };
 
 /// Of a team.

@@ -1,7 +1,7 @@
 // The tiles of a team, one after the other.
 #pragma once
 
-#include "kernels/block_attention/sm90/forward/params.cuh"
+#include "kernels/block_attention/sm90/operands/sequence.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
 
@@ -11,13 +11,14 @@ struct Work {
   const std::int32_t* entries;
   int units, first_query, head, batch;
 
-  __device__ __forceinline__ Work(const ForwardParams& params, int tile, int queries)
+  /// `params`: those of the kernel, with common, q_tiles and kv_block.
+  template <class Params>
+  __device__ __forceinline__ Work(const Params& params, int tile, int queries)
       : sequence(params.common, tile / params.q_tiles / params.common.heads) {
     const Common& common = params.common;
     batch = tile / params.q_tiles / common.heads;
     head = tile / params.q_tiles % common.heads;
-    int block = tile % params.q_tiles;
-    if (params.long_first) block = params.q_tiles - 1 - block;
+    const int block = tile % params.q_tiles;
     first_query = block * queries;
     const std::int64_t list = list_of(common.lists, batch, head, block);
     entries = common.lists.indices + list * common.lists.capacity;

@@ -44,6 +44,11 @@ struct Sequence {
   }
 };
 
+/// Stats of queries lie by 64, where each sequence begins a unit of its own: the number of its first.
+__device__ __forceinline__ int first_place(const Sequence& sequence, int batch, bool ragged) {
+  return ragged ? sequence.q_first / 64 + batch : 0;
+}
+
 /// The list of block `which`, for a batch and a head.
 __device__ __forceinline__ std::int64_t list_of(const Lists& lists, int batch, int head, int which) {
   return batch * lists.batch_stride + head * lists.head_stride + which;

@@ -1,0 +1,72 @@
+// Host side of dq_alone_kernel.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/block_attention/sm90/backward/workspace.h"
+#include "kernels/block_attention/sm90/dq/entry.h"
+#include "kernels/block_attention/sm90/dq/kernel.cuh"
+#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/shared/early_launch.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::attention {
+
+template <class T>
+int launch_dq(const Call& call) noexcept {
+  const auto& [problem, args, stream_pointer] = call;
+  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  DqParams params{};
+  const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
+                    v = of_keys(problem, args, args.v), dout = of_queries(problem, args, args.dout);
+  for (const TokenTensor& tensor : {q, k, v, dout})
+    if (!token_map_possible(tensor)) return cudaErrorInvalidValue;
+  if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
+      !encode_token_map(params.dout, dout))
+    return cudaErrorInvalidValue;
+  const BackwardWorkspace workspace(problem, args.all_q_tokens);
+  const std::int64_t q_tiles = (problem.q_tokens + T::kQueries - 1) / T::kQueries;
+  const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
+  if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
+  params.common = common_of(problem, args, args.of_queries);
+  params.kv_block = problem.kv_block;
+  params.q_tiles = static_cast<std::int32_t>(q_tiles);
+  params.places = static_cast<std::int32_t>(workspace.places);
+  params.stats = static_cast<const float*>(args.workspace);
+  params.dq = const_cast<void*>(args.dq.data);
+  params.dq_strides[0] = args.dq.batch;
+  params.dq_strides[1] = args.dq.head;
+  params.dq_strides[2] = args.dq.token;
+  const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
+  const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
+  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
+    auto* const work = reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+    const OrderParams order{params.common,
+                            params.order.tiles,
+                            params.q_tiles,
+                            params.common.heads,
+                            order_window(tiles, grid * T::kTeams),
+                            1,
+                            T::kQueries,
+                            problem.kv_block,
+                            true,
+                            work,
+                            work + tiles};
+    if (const int status = order_tiles(order, stream); status != cudaSuccess) return status;
+    params.order.order = order.order;
+  }
+  constexpr int kBytes = sizeof(DqStorage<T>);
+  static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
+  if (const cudaError_t status = allow_shared_memory<dq_alone_kernel<T>>(kBytes, problem.device);
+      status != cudaSuccess)
+    return status;
+  return launch_kernel({.grid = static_cast<unsigned>(grid),
+                        .block = T::kThreads,
+                        .shared_bytes = kBytes,
+                        .stream = stream},
+                       dq_alone_kernel<T>, params);
+}
+
+}  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,50 @@
+// The order in which tiles are computed: those with long lists first, so that multiprocessors end together.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/block_attention/sm90/operands/order_bytes.h"
+#include "kernels/block_attention/sm90/operands/sequence.cuh"
+
+namespace sparseloom::kernels::cuda::attention {
+
+/// The tiles of a launch: blocks of one side, of each head of that side.
+struct OrderParams {
+  Common common;  // its lists are those of the tiles
+  std::int32_t tiles, blocks, heads;  // blocks of a head; heads of the tiles' side
+  std::int32_t window;                // tiles that are sorted together
+  std::int32_t lists_per_tile;        // query heads that a tile walks over
+  std::int32_t tile_tokens, other_tokens;  // of a tile, and of a block that its list names
+  bool of_queries;                         // the tiles are blocks of queries
+  std::int32_t *work, *order;              // [tiles] each
+};
+
+/// Tiles to sort together for `slots` that run at one time. Six rounds or less: all. Else two rounds, which the
+/// order of rounds below evens out: tiles of heads that lie further apart share no K and V in L2 (S 32768, blocks
+/// of 64 at .25: backward 356 TF/s in windows of one head, 274 sorted as a whole).
+inline std::int32_t order_window(std::int64_t tiles, std::int64_t slots) noexcept {
+  return static_cast<std::int32_t>(tiles <= 6 * slots ? tiles : 2 * slots);
+}
+
+/// order <- the tiles of each window by their number of blocks, the most first, and equal ones (in 64 classes)
+/// in their own order. One launch. Returns a cudaError_t.
+int order_tiles(const OrderParams& params, cudaStream_t stream) noexcept;
+
+/// The tile that team `slot` of `slots` computes in round `round`, or -1; ends() after the last round. Every
+/// other round runs backwards, so that who had the longest list of a round has the shortest of the next.
+struct TileOrder {
+  const std::int32_t* order;  // null: as they are numbered
+  std::int32_t tiles;
+  __device__ __forceinline__ bool ends(int round, int slots) const {
+    return std::int64_t{round} * slots >= tiles;
+  }
+  __device__ __forceinline__ int tile(int round, int slot, int slots) const {
+    const int position = round * slots + (round % 2 == 0 ? slot : slots - 1 - slot);
+    if (position >= tiles) return -1;
+    return order != nullptr ? order[position] : position;
+  }
+};
+
+}  // namespace sparseloom::kernels::cuda::attention
