@@ -44,6 +44,8 @@ PUBLIC = dict.fromkeys(
 ) | {
     "executor": "runtime",
     "bsr_linear": "kernels",
+    "block_attention": "kernels",
+    "attention_ops": "ops",
     "bsr_conv": "kernels",
     "extension": "kernels",
     "matmul_args": "layout",
