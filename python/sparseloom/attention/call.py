@@ -157,7 +157,8 @@ def _documents(kept: AttentionPattern, q: Tensor, ragged: bool) -> tuple[Tensor 
     if ragged:
         return kept.q_documents.reshape(-1), kept.kv_documents.reshape(-1)
     batch = q.shape[0]
-    pair = kept.q_documents, kept.kv_documents
+    # Documents of queries may go on to the end of the last block (where_keys).
+    pair = kept.q_documents[:, : q.shape[2]], kept.kv_documents
     q_documents, kv_documents = (
         (each.expand(batch, -1) if each.shape[0] == 1 else each).contiguous() for each in pair
     )

@@ -135,6 +135,22 @@ class AttentionPattern:
             return self
         return self._mapped(lambda tensor: tensor.to(target))
 
+    def where_keys(self, kept: Tensor) -> AttentionPattern:
+        """Returns the pattern that keeps, of its blocks, the keys for which ``kept``, bool [batch or 1, keys],
+        is true: what a padding mask means."""
+        if self.q_documents is not None:
+            remedy = "give the keys to be left out a document of their own"
+            raise Error("attention", "a pattern without documents", "one with them", remedy)
+        if kept.dtype != torch.bool or kept.dim() != 2:
+            got = f"{kept.dtype} {list(kept.shape)}"
+            raise Error("attention", "a bool mask [batch, keys]", got, "use .bool()")
+        tokens = self.counts.shape[-1] * self.block[0]
+        return AttentionPattern(
+            self.counts, self.indices | self.PARTIAL, self.block, kv_blocks=self.kv_blocks,
+            q_documents=kept.new_zeros((1, tokens), dtype=torch.int32), kv_documents=(~kept).int(),
+            causal=self.causal,
+        )  # fmt: skip
+
     def __or__(self, other: AttentionPattern) -> AttentionPattern:
         """Returns the pattern with the blocks of both, which have no documents and the same blocks."""
         if not isinstance(other, AttentionPattern):
