@@ -44,6 +44,8 @@ PUBLIC = dict.fromkeys(
 ) | {
     "executor": "runtime",
     "bsr_linear": "kernels",
+    "block_attention": "kernels",
+    "attention_ops": "ops",
     "bsr_conv": "kernels",
     "extension": "kernels",
     "matmul_args": "layout",
@@ -95,7 +97,7 @@ KERNEL_TOOLS = {"shared": set(), "generic": {"shared"}}
 # of it: no name that begins with an underscore.
 FRONT_ARROWS = (
     {"base"},  # errors, ops, pattern, and the modules whose names begin with an underscore
-    {"sparsify", "timing", "layouts", "optim"},
+    {"sparsify", "timing", "layouts", "optim", "attention"},
     {"nn", "tensors"},
     {"patch", "testing"},
     {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},

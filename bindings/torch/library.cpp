@@ -126,6 +126,29 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("conv_pack(Tensor weight, Tensor index, SymInt blocks, int bm, int bn) -> Tensor");
   m.def("conv_unpack(Tensor values, Tensor index, SymInt rows, SymInt cols) -> Tensor");
 
+  // Attention over kept blocks (include/sparseloom/block_attention.h). q [batch, heads, tokens, head size],
+  // and k and v with as many heads or a divisor of them; or, with starts (int32 [batch + 1]) and the longest
+  // sequences max_q and max_kv, [all tokens, heads, head size]. counts [batch or 1, heads or 1, blocks of q]
+  // and indices [.., capacity] are the lists of queries, key_counts and key_indices those of keys, which
+  // block_attention_transpose makes; forward passes them to its gradient. documents: int32 [batch, tokens] or
+  // [all tokens]. out and lse: [batch, heads, tokens, head size] and float32 [batch, heads, tokens]; with
+  // starts [all tokens, heads, head size] and [heads, all tokens].
+  m.def(
+      "block_attention(Tensor q, Tensor k, Tensor v, Tensor counts, Tensor indices, int q_block, int "
+      "kv_block, "
+      "bool causal, float scale, Tensor? key_counts=None, Tensor? key_indices=None, Tensor? q_starts=None, "
+      "Tensor? kv_starts=None, SymInt max_q=0, SymInt max_kv=0, Tensor? q_documents=None, "
+      "Tensor? kv_documents=None, int row=-1, bool strict=False) -> (Tensor, Tensor)");
+  // dq, dk and dv of the gradients of out and, if it is given, of lse.
+  m.def(
+      "block_attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, "
+      "Tensor lse, Tensor counts, Tensor indices, Tensor key_counts, Tensor key_indices, int q_block, "
+      "int kv_block, bool causal, float scale, Tensor? q_starts=None, Tensor? kv_starts=None, "
+      "SymInt max_q=0, SymInt max_kv=0, Tensor? q_documents=None, Tensor? kv_documents=None, "
+      "bool deterministic=False, int row=-1, bool strict=False) -> (Tensor, Tensor, Tensor)");
+  // counts [.., lists] and indices [.., lists, as many as lists of `counts`] of the other side's blocks.
+  m.def("block_attention_transpose(Tensor counts, Tensor indices, SymInt lists) -> (Tensor, Tensor)");
+
   // n:m weights (include/sparseloom/nm.h): uint8 positions and values [rows, groups, n].
   m.def("nm_positions(Tensor mask, int n, int m) -> Tensor");
   m.def("nm_pack(Tensor dense, Tensor positions, int m) -> Tensor");
@@ -245,10 +268,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   // The kernel that a product would run, and why, as JSON. `family`: bsr_linear (with `index`),
-  // semi24_linear, csr_linear, nmg_linear or bsr_conv; `sizes`: its weight's, in the order that an Error
-  // names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images; `use_fast_accum`: for
-  // 8-bit products; `accumulate`: for a dW that is added; `aligned`: whether operands on CUDA and their rows
-  // start at multiples of 16 bytes.
+  // semi24_linear, csr_linear, nmg_linear, bsr_conv or block_attention; `sizes`: its weight's, in the order
+  // that an Error names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images;
+  // `use_fast_accum`: for 8-bit products; `accumulate`: for a dW that is added; `aligned`: whether operands
+  // on CUDA and their rows start at multiples of 16 bytes.
   m.def(
       "plan(str family, int[] sizes, str direction, str dtype, int m, int device=-1, bool bias=False, "
       "int activation=0, bool residual=False, int row=-1, bool strict=False, bool tf32=False, int digest=-1, "

@@ -1,10 +1,10 @@
-// Attention over kept blocks: out = softmax(scale q k^T) v, where each block of queries reads a list of blocks
-// of keys, and its gradients. The verb "block_attention" has a direction: forward or backward.
+// Attention over kept blocks: out = softmax(scale q k^T) v, where each block of queries reads a list of
+// blocks of keys, and its gradients. The verb "block_attention" has a direction: forward or backward.
 //
 //   q, out, dout, dq   [batch, heads, q_tokens, head_dim]
 //   k, v, dk, dv       [batch, kv_heads, kv_tokens, head_dim]; query head h reads head h / (heads / kv_heads)
-//   lse                [batch, heads, q_tokens], fp32: the natural logarithm of sum(exp(scale q k^T)) over the
-//                      kept keys; -infinity where no key is kept, and then out is zero
+//   lse                [batch, heads, q_tokens], fp32: the natural logarithm of sum(exp(scale q k^T)) over
+//                      the kept keys; -infinity where no key is kept, and then out is zero
 //
 // FlashAttention (Dao et al. 2022) gives the sums block by block, and the backward from out, dout and lse.
 #pragma once
@@ -52,10 +52,11 @@ struct Problem {
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t q_tokens = 0, kv_tokens = 0;  // of several lengths: the largest
   std::int64_t head_dim = 0;
-  std::int32_t q_block = 0, kv_block = 0;  // 64 or 128
-  std::int64_t capacity = 0;               // of the lists of queries
+  std::int32_t q_block = 0, kv_block = 0;                  // 64 or 128
+  std::int64_t capacity = 0;                               // of the lists of queries
   bool causal = false, documents = false, ragged = false;  // ragged: sequences of several lengths
-  bool aligned = true;  // all rows start at multiples of 16 bytes
+  bool aligned = true;                                     // all rows start at multiples of 16 bytes
+  bool lse_gradient = false;  // backward alone: the gradient of lse is given, too
   bool strict = false, deterministic = false;
   int threads = 1;
   int device = -1;
@@ -63,6 +64,7 @@ struct Problem {
 };
 
 struct Args {
+  Problem problem;  // as planned: sizes, blocks, dtype and flags of the launch
   Tensor q, k, v;
   Tensor out;            // written by forward, read by backward
   float* lse = nullptr;  // [batch, heads, q_tokens]; ragged: [heads, all tokens]
@@ -71,13 +73,15 @@ struct Args {
   // sees all, as in FlashAttention.
   Lists of_queries;  // per block of queries: blocks of keys
   Lists of_keys;     // per block of keys: blocks of queries; backward alone
-  // Ragged: sequence b has the tokens [starts[b], starts[b + 1]) of q and of k; int32 [batch + 1] each, or null.
+  // Ragged: sequence b has the tokens [starts[b], starts[b + 1]) of q and of k; int32 [batch + 1] each, or
+  // null.
   const std::int32_t *q_starts = nullptr, *kv_starts = nullptr;
   std::int64_t all_q_tokens = 0, all_kv_tokens = 0;  // with starts
-  // Documents: in blocks with kPartial a key is kept if its document is the query's. int32 [batch, tokens], or
-  // [all tokens] with starts; or null.
+  // Documents: in blocks with kPartial a key is kept if its document is the query's. int32 [batch, tokens],
+  // or [all tokens] with starts; or null.
   const std::int32_t *q_documents = nullptr, *kv_documents = nullptr;
-  Tensor dout, dq, dk, dv;  // backward alone; dq, dk and dv are written
+  Tensor dout, dq, dk, dv;      // backward alone; dq, dk and dv are written
+  const float* dlse = nullptr;  // backward alone: the gradient of lse, laid out as lse; or null
   void* workspace = nullptr;
 };
 

@@ -49,6 +49,9 @@
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"
+// Attention over kept blocks.
+#include "sparseloom/attention_ops.h"
+#include "sparseloom/block_attention.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import layouts, nn, ops, optim, pattern, sparsify
 from .advise import advise
 from .advise.advice import Advice
+from .attention import AttentionPattern, attention
 from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice",
+    "AttentionPattern",
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Error",
@@ -45,6 +47,7 @@ __all__ = [
     "SparseTensor",
     "SparsityBuilder",
     "advise",
+    "attention",
     "densify_",
     "info",
     "layouts",

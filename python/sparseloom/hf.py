@@ -25,6 +25,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
+from .attention.serving import register
 from .errors import Error
 from .nn.held.fusions import Fusions
 from .patch.described import (
@@ -37,6 +38,7 @@ from .patch.described import (
 )
 
 METHOD = "sparseloom"
+register()  # attn_implementation="sparseloom"
 # In version 1 the blocks are called values in the file too, and nothing stops transformers without this
 # module. Version 3 has entries of other layouts than blocks.
 _READABLE = (1, 2, 3)

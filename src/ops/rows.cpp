@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "kernels/block_attention/rows.h"
 #include "kernels/bsr_conv/rows.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/rows.h"
@@ -40,6 +41,7 @@ runtime::Isa isa_of(const plan::AnyRow& row, std::span<const OwnRow<V>> cpu) {
 void enter_own_rows() {
   static const Kernel last[] = {dense_kernel(), reference_kernel()};
   static const ConvRow dense_conv = dense_conv_row();
+  static const AttentionRow attention_last = attention_reference_row();
   static const ScaledKernel scaled_last[] = {scaled_dense_kernel(), scaled_reference_kernel()};
   [[maybe_unused]] static const bool entered = [] {
     enter<Linear>(cpu_kernels());
@@ -59,6 +61,10 @@ void enter_own_rows() {
     for (const ConvRow& row : conv_cpu_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
     for (const ConvRow& row : conv_cuda_rows()) plan::add_row(plan::any_row<bsr_conv::Conv>(row));
     plan::add_row(plan::any_row<bsr_conv::Conv>(dense_conv));
+    using block_attention::Attention;
+    for (const AttentionRow& row : attention_cpu_rows()) plan::add_row(plan::any_row<Attention>(row));
+    for (const AttentionRow& row : attention_cuda_rows()) plan::add_row(plan::any_row<Attention>(row));
+    plan::add_row(plan::any_row<Attention>(attention_last));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();

@@ -15,6 +15,7 @@ from .masked.linear import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
 from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM
+from .self_attention import BlockSparseSelfAttention
 from .semi24.linear import Semi24Linear
 from .semi24.quantized import QuantizedSemi24Linear
 from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D
@@ -32,6 +33,7 @@ __all__ = [
     "BlockSparseLSTM",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
+    "BlockSparseSelfAttention",
     "BlockSparseTransformersConv1D",
     "GatedBlockSparseLinear",
     "MaskedLinear",

@@ -1,0 +1,82 @@
+"""BlockSparseSelfAttention: self-attention over kept blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import require_bool, whole
+from ..attention.call import attention
+from ..attention.pattern import AttentionPattern
+from ..errors import Error
+
+#: A pattern for one number of tokens, or a function of the tokens that returns one.
+Source: TypeAlias = "AttentionPattern | Callable[[int], AttentionPattern]"
+
+
+class BlockSparseSelfAttention(nn.Module):
+    """Projects x to queries, keys and values, attends over the kept blocks, and projects the result.
+
+    Args:
+        embed_dim: the features of x [batch, tokens, embed_dim].
+        num_heads: the heads of queries; embed_dim / num_heads is the head size.
+        pattern: an AttentionPattern for one number of tokens, which moves with the module; or a function of
+            the number of tokens, asked in each call.
+        kv_heads: the heads of keys and values, a divisor of num_heads; None: num_heads.
+        bias, causal: as their names say.
+
+    The pattern is no part of state_dict; the projections are dense nn.Linear modules, ``qkv`` and
+    ``out_proj``, which sparsify_ takes as any other.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, pattern: Source, kv_heads: int | None = None,
+        bias: bool = True, causal: bool = False, device: Any = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        op = "BlockSparseSelfAttention"
+        self.embed_dim, self.num_heads = (
+            whole(op, "embed_dim", embed_dim, 1),
+            whole(op, "num_heads", num_heads, 1),
+        )
+        self.kv_heads = self.num_heads if kv_heads is None else whole(op, "kv_heads", kv_heads, 1)
+        require_bool(op, "causal", causal)
+        if self.embed_dim % self.num_heads or self.num_heads % self.kv_heads:
+            got = f"{embed_dim}, {num_heads} and {self.kv_heads}"
+            expected = "embed_dim a multiple of num_heads, and that one of kv_heads"
+            raise Error(op, expected, got, "choose heads that divide them")
+        if not isinstance(pattern, AttentionPattern) and not callable(pattern):
+            remedy = "see sparseloom.attention.patterns"
+            raise Error(op, "an AttentionPattern, or a function of tokens", type(pattern).__name__, remedy)
+        self.head_dim = self.embed_dim // self.num_heads
+        self.pattern, self.causal = pattern, causal
+        width = (self.num_heads + 2 * self.kv_heads) * self.head_dim
+        self.qkv = nn.Linear(self.embed_dim, width, bias, device, dtype)
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [batch, tokens, embed_dim]."""
+        if x.dim() != 3 or x.shape[-1] != self.embed_dim:
+            expected = f"x [batch, tokens, {self.embed_dim}]"
+            remedy = "add a dimension of batches"
+            raise Error("BlockSparseSelfAttention", expected, str(list(x.shape)), remedy)
+        heads = self.num_heads, self.kv_heads, self.kv_heads
+        q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
+        pattern = self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(x.shape[1])
+        out = attention(q, k, v, pattern, causal=self.causal)
+        assert isinstance(out, Tensor)
+        y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
+        return y
+
+    def extra_repr(self) -> str:
+        return (
+            f"heads={self.num_heads}, kv_heads={self.kv_heads}, causal={self.causal}, pattern={self.pattern}"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        if isinstance(self.pattern, AttentionPattern):
+            self.pattern = self.pattern._mapped(fn)
+        return super()._apply(fn, recurse)

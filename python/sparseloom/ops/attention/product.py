@@ -1,0 +1,48 @@
+"""Calls the operators of attention over kept blocks; sparseloom.attention checks the arguments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .. import operators
+from . import fakes as fakes
+
+ATTENTION = operators.overload("block_attention")
+BACKWARD = operators.overload("block_attention_backward")
+TRANSPOSE = operators.overload("block_attention_transpose")
+
+
+class Call(NamedTuple):
+    """The arguments of the operator block_attention after q, k and v, in its order."""
+
+    counts: Tensor
+    indices: Tensor
+    q_block: int
+    kv_block: int
+    causal: bool
+    scale: float
+    key_counts: Tensor | None = None
+    key_indices: Tensor | None = None
+    q_starts: Tensor | None = None
+    kv_starts: Tensor | None = None
+    max_q: int = 0
+    max_kv: int = 0
+    q_documents: Tensor | None = None
+    kv_documents: Tensor | None = None
+    row: int = operators.PLAN_CHOOSES
+    strict: bool = False
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+    """Returns out and lse, differentiable once in q, k and v (gradients.py)."""
+    out, lse = operators.run(ATTENTION, q, k, v, *call)
+    return out, lse
+
+
+def transpose(counts: Tensor, indices: Tensor, key_blocks: int) -> tuple[Tensor, Tensor]:
+    """Returns the lists of keys that belong to lists of queries: counts [.., key_blocks] and indices [..,
+    key_blocks, lists], of which the first ``counts`` are written."""
+    to_counts, to_indices = operators.run(TRANSPOSE, counts, indices, key_blocks)
+    return to_counts, to_indices
