@@ -70,9 +70,10 @@ if(SPARSELOOM_HAVE_CUDA)
   sparseloom_cuda_room(sm80 "80-real;90-real;80-virtual" src/kernels/shared/activation src/kernels/shared/bsr
                        src/kernels/shared/probes src/kernels/shared/sparsify src/kernels/bsr_linear/sm80
                        src/kernels/semi24_linear/sm80 src/kernels/csr_linear/sm80 src/kernels/bsr_conv/sm80
+                       src/kernels/block_attention/sm80
                        src/kernels/recurrent/sm80)
   sparseloom_cuda_room(sm90 "90a-real" src/kernels/shared/operands src/kernels/bsr_linear/sm90
-                       src/kernels/semi24_linear/sm90 src/kernels/bsr_conv/sm90)
+                       src/kernels/semi24_linear/sm90 src/kernels/bsr_conv/sm90 src/kernels/block_attention/sm90)
   set_property(TARGET sparseloom_cuda_sm90 PROPERTY
     CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
   message(STATUS "sparseloom: CUDA kernels ON (nvcc ${CMAKE_CUDA_COMPILER_VERSION})")

@@ -120,6 +120,8 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
       core::fail(op, p.lse_gradient ? "a gradient of lse, as planned" : "no gradient of lse, as planned",
                  "another", "plan for what the call passes");
   }
+  if (p.device >= 0 && !(args.scale > 0))  // the kernels take the maximum before they scale
+    core::fail(op, "a positive scale on a GPU", std::to_string(args.scale), "scale q, and pass 1");
   if (p.device >= 0 || p.batch == 0) return;  // nothing of a device is read
   if (p.ragged) {
     check_starts(op, "q_starts", args.q_starts, p.batch, p.q_tokens, args.all_q_tokens);

@@ -13,6 +13,10 @@ using AttentionRow = Row<block_attention::Attention>;
 /// In order of preference at equal predictions. Empty in a build without CUDA.
 std::span<const AttentionRow> attention_cuda_rows();
 
+namespace cuda::attention {
+AttentionRow sm90_wgmma();
+}
+
 /// In order of preference at equal predictions. Empty on other machines than x86-64.
 std::span<const AttentionRow> attention_cpu_rows();
 

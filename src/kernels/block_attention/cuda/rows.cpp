@@ -2,6 +2,17 @@
 
 namespace sparseloom::kernels {
 
+#ifdef SPARSELOOM_HAVE_CUDA
+
+std::span<const AttentionRow> attention_cuda_rows() {
+  static const AttentionRow rows[] = {cuda::attention::sm90_wgmma()};
+  return rows;
+}
+
+#else
+
 std::span<const AttentionRow> attention_cuda_rows() { return {}; }
+
+#endif
 
 }  // namespace sparseloom::kernels

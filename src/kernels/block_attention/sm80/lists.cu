@@ -1,6 +1,5 @@
 // Lists of blocks: a warp for each row of a map, and a thread block for 32 columns of a transposed set.
 #include "kernels/block_attention/sm80/lists.h"
-
 #include "kernels/shared/early_launch.cuh"
 #include "sparseloom/block_attention.h"
 
@@ -16,8 +15,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (list >= to.sets * to.lists) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t set = list / to.lists, row = list % to.lists;
-  const bool* const from = map.data + set / map.heads * map.strides[0] + set % map.heads * map.strides[1] +
-                           row * map.strides[2];
+  const bool* const from =
+      map.data + set / map.heads * map.strides[0] + set % map.heads * map.strides[1] + row * map.strides[2];
   std::int32_t* const entries = to.indices + list * to.capacity;
   int count = 0;
   for (std::int64_t first = 0; first < map.columns; first += 32) {
@@ -30,8 +29,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (lane == 0) to.counts[list] = count;
 }
 
-// Rows pass in strips of kStrip: each thread finds the entries of its row that lie among the thread block's 32
-// columns, as bits; then each warp collects the rows of one column.
+// Rows pass in strips of kStrip: each thread finds the entries of its row that lie among the thread block's
+// 32 columns, as bits; then each warp collects the rows of one column.
 constexpr int kStrip = 1024;
 
 __global__ void __launch_bounds__(kStrip)
@@ -97,10 +96,11 @@ int lists_of_map(const BlockMap& map, const ListSets& to, void* stream) noexcept
 int transpose_lists(const ListSets& from, const ListSets& to, void* stream) noexcept {
   if (to.sets * to.lists == 0) return cudaSuccess;
   if (to.sets > 65535 || to.lists >= std::int64_t{1} << 30) return cudaErrorInvalidValue;
-  return launch_kernel({.grid = dim3(static_cast<unsigned>((to.lists + 31) / 32), static_cast<unsigned>(to.sets)),
-                        .block = kStrip,
-                        .stream = static_cast<cudaStream_t>(stream)},
-                       transpose_lists_kernel, from, to);
+  return launch_kernel(
+      {.grid = dim3(static_cast<unsigned>((to.lists + 31) / 32), static_cast<unsigned>(to.sets)),
+       .block = kStrip,
+       .stream = static_cast<cudaStream_t>(stream)},
+      transpose_lists_kernel, from, to);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

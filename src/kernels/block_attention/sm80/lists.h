@@ -1,5 +1,5 @@
-// Lists of blocks on a CUDA device: from a map, and of the other side. One launch each; nothing is read by the
-// host, so that both may be part of a CUDA graph whose map or lists change.
+// Lists of blocks on a CUDA device: from a map, and of the other side. One launch each; nothing is read by
+// the host, so that both may be part of a CUDA graph whose map or lists change.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct BlockMap {
   std::int64_t strides[4];
 };
 
-/// Of each row the columns that are set, in ascending order; to.lists = rows, to.capacity >= columns. Returns a
-/// cudaError_t.
+/// Of each row the columns that are set, in ascending order; to.lists = rows, to.capacity >= columns. Returns
+/// a cudaError_t.
 int lists_of_map(const BlockMap& map, const ListSets& to, void* stream) noexcept;
 
-/// Of each block that lists name, the lists that name it, in ascending order, with kPartial where the entry has
-/// it. Entries of `from` must ascend; those from to.lists on are left out. to.capacity >= from.lists. Returns a
-/// cudaError_t.
+/// Of each block that lists name, the lists that name it, in ascending order, with kPartial where the entry
+/// has it. Entries of `from` must ascend; those from to.lists on are left out. to.capacity >= from.lists.
+/// Returns a cudaError_t.
 int transpose_lists(const ListSets& from, const ListSets& to, void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -1,5 +1,5 @@
-// What runs before and behind the backward kernel: stats of the queries, and dq from its sums. Both have a thread
-// block for each unit of 64 queries of a head.
+// What runs before and behind the backward kernel: stats of the queries, and dq from its sums. Both have a
+// thread block for each unit of 64 queries of a head.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,8 +23,8 @@ struct AroundParams {
   Common common;
   std::int32_t units, places;  // of a sequence: the most; of a head
   QueryTensor out, dout, dq;
-  const float* lse;
-  float *stats, *dq_sums;  // dq_sums: null if another kernel computes dq
+  const float *lse, *dlse;  // dlse may be null
+  float *stats, *dq_sums;   // dq_sums: null if another kernel computes dq
 };
 
 /// The place of the thread block's unit.
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ Arou
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* const stats = params.stats + unit.place * 128;
   const Common& common = params.common;
-  const float* lse = params.lse + (common.q_starts != nullptr
-                                       ? std::int64_t{unit.head} * common.all_q_tokens + unit.sequence.q_first
-                                       : (std::int64_t{unit.batch} * common.heads + unit.head) * common.q_tokens);
+  const std::int64_t of_head = common.q_starts != nullptr
+                                   ? std::int64_t{unit.head} * common.all_q_tokens + unit.sequence.q_first
+                                   : (std::int64_t{unit.batch} * common.heads + unit.head) * common.q_tokens;
   // 8 elements a lane; kHeadDim / 8 lanes a query.
   constexpr int kLanes = kHeadDim / 8, kRows = 32 / kLanes;
 #pragma unroll
@@ -58,19 +58,25 @@ __global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ Arou
     float sum = 0;
     if (query < unit.sequence.q_tokens) {
       const int column = lane % kLanes * 8;
-      const uint4 a = *reinterpret_cast<const uint4*>(params.out.row(unit.sequence, unit.head, query) + column);
-      const uint4 b = *reinterpret_cast<const uint4*>(params.dout.row(unit.sequence, unit.head, query) + column);
+      const uint4 a =
+          *reinterpret_cast<const uint4*>(params.out.row(unit.sequence, unit.head, query) + column);
+      const uint4 b =
+          *reinterpret_cast<const uint4*>(params.dout.row(unit.sequence, unit.head, query) + column);
       const std::uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        sum += Element::to_f32(static_cast<std::uint16_t>(x[j])) * Element::to_f32(static_cast<std::uint16_t>(y[j])) +
+        sum += Element::to_f32(static_cast<std::uint16_t>(x[j])) *
+                   Element::to_f32(static_cast<std::uint16_t>(y[j])) +
                Element::to_f32(static_cast<std::uint16_t>(x[j] >> 16)) *
                    Element::to_f32(static_cast<std::uint16_t>(y[j] >> 16));
     }
 #pragma unroll
     for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
     if (lane % kLanes == 0) {
-      const float value = query < unit.sequence.q_tokens ? lse[query] : -INFINITY;
+      const bool exists = query < unit.sequence.q_tokens;
+      const float value = exists ? params.lse[of_head + query] : -INFINITY;
+      // d lse / d score is P, as d out / d score begins with P: its gradient counts against delta.
+      if (exists && params.dlse != nullptr) sum -= params.dlse[of_head + query];
       stats[at] = value == -INFINITY ? INFINITY : value * 1.4426950408889634f;
       stats[64 + at] = sum;
     }

@@ -54,8 +54,8 @@ __device__ __forceinline__ void multiply_by_keys(float (&sums)[32], std::uint32_
   ptx::wgmma_commit();
 }
 
-/// Scores of keys and queries that do not meet become -infinity. Lane t has the keys t / 4 and 8 further of its
-/// warp's 16, and the queries 2 (t % 4) and the next of each 8.
+/// Scores of keys and queries that do not meet become -infinity. Lane t has the keys t / 4 and 8 further of
+/// its warp's 16, and the queries 2 (t % 4) and the next of each 8.
 __device__ __forceinline__ void mask_scores(float (&scores)[32], std::int32_t query, const Common& common,
                                             const KeyWork& work, int group) {
   const bool partial = (query & Lists::kPartial) != 0 && common.q_documents != nullptr;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void meet(int team) {
 template <class T>
 __device__ __forceinline__ void add_units(const BackwardParams& params, BackwardTeam<T>& shared, int units,
                                           int team, int group, unsigned& turn, float (&dk)[T::kSums],
-                                         float (&dv)[T::kSums]) {
+                                          float (&dv)[T::kSums]) {
   const Pipeline pipeline(shared.full, shared.empty);
   const float scale_log2 = params.common.scale * 1.4426950408889634f;
   const std::uint32_t k = ptx::shared_address(shared.k), v = ptx::shared_address(shared.v);
@@ -159,8 +159,8 @@ __device__ __forceinline__ void add_units(const BackwardParams& params, Backward
       dp[4 * j + 2] = p[4 * j + 2] * (dp[4 * j + 2] - subtracted.x);
       dp[4 * j + 3] = p[4 * j + 3] * (dp[4 * j + 3] - subtracted.y);
     }
-    // Both become operands before the first product: dv beside the computation of dS would need 32 registers more
-    // than there are.
+    // Both become operands before the first product: dv beside the computation of dS would need 32 registers
+    // more than there are.
     to_operand<typename T::Element>(operand_p, p);
     to_operand<typename T::Element>(operand_ds, dp);
     if constexpr (T::kAddsDq) {

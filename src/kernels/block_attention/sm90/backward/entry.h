@@ -5,8 +5,8 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
-/// dq, dk and dv. dq is summed in memory, in no order. For blocks of 128 keys alone: with 64, keys_* and dq_* take
-/// less time, though they multiply more (S 8192 and 32768 at .1 to 1: .84 to .98 of it on an H200).
+/// dq, dk and dv. dq is summed in memory, in no order. For blocks of 128 keys alone: with 64, keys_* and dq_*
+/// take less time, though they multiply more (S 8192 and 32768 at .1 to 1: .84 to .98 of it on an H200).
 int backward_bf16_64_128(const Call& call) noexcept;
 int backward_bf16_128_128(const Call& call) noexcept;
 int backward_f16_64_128(const Call& call) noexcept;

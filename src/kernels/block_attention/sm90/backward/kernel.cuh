@@ -1,5 +1,5 @@
-// The persistent, warp-specialised backward kernel: a team for each block of keys, which walks over the queries
-// that meet it (FlashAttention-2, Dao 2023, algorithm 2, whose outer loop is over keys, too).
+// The persistent, warp-specialised backward kernel: a team for each block of keys, which walks over the
+// queries that meet it (FlashAttention-2, Dao 2023, algorithm 2, whose outer loop is over keys, too).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,15 +23,14 @@ __device__ __forceinline__ void zero_keys(const BackwardParams& params, Backward
 
 /// dk and dv of the warpgroup's keys. K and V have been read for the last time, and serve as staging.
 template <class T>
-__device__ __forceinline__ void store_keys(const BackwardParams& params, BackwardTeam<T>& shared,
-                                           int group, const float (&dk)[T::kSums],
-                                           const float (&dv)[T::kSums]) {
+__device__ __forceinline__ void store_keys(const BackwardParams& params, BackwardTeam<T>& shared, int group,
+                                           const float (&dk)[T::kSums], const float (&dv)[T::kSums]) {
   const KeyWork work(params, shared.tile, T::kKeys);
   const int first = work.first_key + group * 64, tokens = work.sequence.kv_tokens - first;
   const std::int64_t token = work.sequence.kv_first + first;
   const int barrier = 4 + static_cast<int>(threadIdx.x / 128);
   const float scale = params.common.scale;
-  const auto at = [&](void* data, const std::int64_t (&strides)[3]) {
+  const auto at = [&](void* data, const std::int64_t(&strides)[3]) {
     return static_cast<std::uint16_t*>(data) + work.sequence.batch * strides[0] + work.kv_head * strides[1] +
            token * strides[2];
   };

@@ -16,8 +16,9 @@ namespace sparseloom::kernels::cuda::attention {
 
 template <class T>
 int launch_backward(const Call& call) noexcept {
-  const auto& [problem, args, stream_pointer] = call;
-  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  const block_attention::Problem& problem = call.problem;
+  const block_attention::Args& args = call.args;
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   BackwardParams params{};
   const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
                     v = of_keys(problem, args, args.v), dout = of_queries(problem, args, args.dout);
@@ -26,7 +27,7 @@ int launch_backward(const Call& call) noexcept {
   if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
       !encode_token_map(params.dout, dout))
     return cudaErrorInvalidValue;
-  const BackwardWorkspace workspace(problem, args.all_q_tokens);
+  const BackwardWorkspace workspace(problem, args.all_q_tokens, call.sums_dq);
   auto* const stats = static_cast<float*>(args.workspace);
   auto* const dq_sums = stats + workspace.stats_bytes / 4;
   params.common = common_of(problem, args, args.of_keys);
@@ -61,6 +62,7 @@ int launch_backward(const Call& call) noexcept {
   around.dout = tensor(args.dout);
   around.dq = tensor(args.dq);
   around.lse = args.lse;
+  around.dlse = args.dlse;
   around.stats = stats;
   around.dq_sums = T::kAddsDq ? dq_sums : nullptr;
   const dim3 units(static_cast<unsigned>(around.units), static_cast<unsigned>(problem.heads),
@@ -69,23 +71,36 @@ int launch_backward(const Call& call) noexcept {
   static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   cudaError_t status = allow_shared_memory<backward_kernel<T>>(kBytes, problem.device);
   if (status != cudaSuccess) return status;
-  status = launch_kernel({.grid = units, .block = 256, .stream = stream},
-                         stats_kernel<typename T::Element, T::kHeadDim>, around);
+  if (around.units > 0)
+    status = launch_kernel({.grid = units, .block = 256, .stream = stream},
+                           stats_kernel<typename T::Element, T::kHeadDim>, around);
   if (status != cudaSuccess) return status;
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
   params.order = {nullptr, static_cast<std::int32_t>(tiles)};
   if (tiles > grid * T::kTeams) {  // otherwise all begin at once
-    auto* const work = reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
-    const OrderParams order{params.common, params.order.tiles, params.kv_tiles, params.kv_heads,
-                            order_window(tiles, grid * T::kTeams), params.common.heads_per_kv, T::kKeys, problem.q_block, false, work, work + tiles};
+    auto* const work =
+        reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+    const OrderParams order{params.common,
+                            params.order.tiles,
+                            params.kv_tiles,
+                            params.kv_heads,
+                            order_window(tiles, grid * T::kTeams),
+                            params.common.heads_per_kv,
+                            T::kKeys,
+                            problem.q_block,
+                            false,
+                            work,
+                            work + tiles};
     status = static_cast<cudaError_t>(order_tiles(order, stream));
     if (status != cudaSuccess) return status;
     params.order.order = order.order;
   }
-  status = launch_kernel({.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
-                         backward_kernel<T>, params);
-  if (status != cudaSuccess || !T::kAddsDq) return status;
+  if (tiles > 0)
+    status = launch_kernel(
+        {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
+        backward_kernel<T>, params);
+  if (status != cudaSuccess || !T::kAddsDq || around.units == 0) return status;
   return launch_kernel({.grid = units, .block = 128, .stream = stream},
                        write_dq_kernel<typename T::Element, T::kHeadDim>, around);
 }

@@ -31,8 +31,8 @@ struct BackwardTile {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
   static constexpr int kSums = kHeadDim / 2;  // of dk or dv: registers of a thread
-  // dq is computed 64 columns at a time. Two warpgroups split 128 columns, and dS passes between them; otherwise
-  // each computes all columns for its own 64 keys.
+  // dq is computed 64 columns at a time. Two warpgroups split 128 columns, and dS passes between them;
+  // otherwise each computes all columns for its own 64 keys.
   static constexpr bool kSplitsDq = kGroups == 2 && kHeadDim == 128;
   static constexpr int kDqKeys = kSplitsDq ? kKeys : 64;
   static constexpr int kDqParts = kSplitsDq || !kAddsDq ? 1 : kHeadDim / 64;
@@ -44,11 +44,11 @@ struct BackwardParams {
   CUtensorMap q, k, v, dout;
   Common common;  // its lists are those of keys
   std::int32_t q_block;
-  std::int32_t kv_tiles;            // blocks of keys of a head
+  std::int32_t kv_tiles;  // blocks of keys of a head
   TileOrder order;
-  std::int32_t kv_heads, places;    // places of a head, or of a batch and head without starts
-  const float* stats;               // [batch and head][places][2][64]
-  float* dq_sums;                   // the same [places][kSums / 4][128][4]: in the order of wgmma's registers
+  std::int32_t kv_heads, places;  // places of a head, or of a batch and head without starts
+  const float* stats;             // [batch and head][places][2][64]
+  float* dq_sums;                 // the same [places][kSums / 4][128][4]: in the order of wgmma's registers
   void *dk, *dv;
   std::int64_t dk_strides[3], dv_strides[3];  // batch, head, token
 };
@@ -62,8 +62,8 @@ struct BackwardTeam {
   alignas(1024) std::byte ds[T::kAddsDq ? T::kKeys * 128 : 1];  // [keys][64 queries]
   alignas(128) float stats[T::kStages][2][64];
   alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], kv_full, kv_empty;
-  // Of a stage: its first query, with kPartial; its place, or -1 behind the sequence; whether some of its pairs
-  // do not meet.
+  // Of a stage: its first query, with kPartial; its place, or -1 behind the sequence; whether some of its
+  // pairs do not meet.
   std::int32_t query[T::kStages], place[T::kStages];
   bool masked[T::kStages];
   std::int32_t tile, units;  // of K and V: the tile, or -1 after the last one; its units of all query heads

@@ -15,11 +15,12 @@ struct BackwardWorkspace {
   std::int64_t lists;   // that have so many places each
   std::int64_t stats_bytes, sums_bytes, tiles;
 
-  BackwardWorkspace(const block_attention::Problem& problem, std::int64_t all_q_tokens) noexcept {
+  BackwardWorkspace(const block_attention::Problem& problem, std::int64_t all_q_tokens,
+                    bool sums_dq) noexcept {
     places = problem.ragged ? all_q_tokens / 64 + problem.batch + 1 : (problem.q_tokens + 63) / 64;
     lists = problem.ragged ? problem.heads : problem.batch * problem.heads;
     stats_bytes = places * lists * 512;
-    sums_bytes = problem.deterministic ? 0 : places * lists * problem.head_dim * 256;
+    sums_bytes = sums_dq ? places * lists * problem.head_dim * 256 : 0;
     tiles = problem.batch * std::max(problem.heads * ((problem.q_tokens + 63) / 64),
                                      problem.kv_heads * ((problem.kv_tokens + 63) / 64));
   }

@@ -1,6 +1,6 @@
-// The persistent, warp-specialised kernel of dq alone: dq = scale sum over kept keys of dS K, in the order of the
-// lists. Beside it backward_kernel computes dk and dv without sums in memory: seven products for five, and the
-// same bits in every run.
+// The persistent, warp-specialised kernel of dq alone: dq = scale sum over kept keys of dS K, in the order of
+// the lists. Beside it backward_kernel computes dk and dv without sums in memory: seven products for five,
+// and the same bits in every run.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,10 +43,10 @@ __device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& share
     shared.first_key[stage.index] = key | partial;
     const std::uint32_t full = pipeline.full(stage.index);
     Pipeline::expect(full, 2 * T::kUnitBytes);
-    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.k[stage.index]), &params.k, sequence.kv_first + key,
-                                 kv_head, sequence.batch, full);
-    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.v[stage.index]), &params.v, sequence.kv_first + key,
-                                 kv_head, sequence.batch, full);
+    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.k[stage.index]), &params.k,
+                                 sequence.kv_first + key, kv_head, sequence.batch, full);
+    copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.v[stage.index]), &params.v,
+                                 sequence.kv_first + key, kv_head, sequence.batch, full);
   }
 }
 
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(T::kThreads, 1) dq_alone_kernel(const __grid_c
       for (float& sum : dq) sum = 0;
       ptx::mbarrier_wait(ptx::shared_address(&shared.q_full), tile_turn++ & 1);
       consume<T>(params, shared, work, team, group, turn, dq);
-      store_tokens<typename T::Element, T::kQueries>(to, params.dq_strides[2], tokens, shared.q + group * 64 * 128,
-                                                     dq, {scale, scale}, 4 + warpgroup);
+      store_tokens<typename T::Element, T::kQueries>(
+          to, params.dq_strides[2], tokens, shared.q + group * 64 * 128, dq, {scale, scale}, 4 + warpgroup);
       ptx::fence_proxy_async();
       __syncwarp();  // the next queries may overwrite dq
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));

@@ -15,8 +15,9 @@ namespace sparseloom::kernels::cuda::attention {
 
 template <class T>
 int launch_dq(const Call& call) noexcept {
-  const auto& [problem, args, stream_pointer] = call;
-  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  const block_attention::Problem& problem = call.problem;
+  const block_attention::Args& args = call.args;
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   DqParams params{};
   const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
                     v = of_keys(problem, args, args.v), dout = of_queries(problem, args, args.dout);
@@ -25,7 +26,7 @@ int launch_dq(const Call& call) noexcept {
   if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
       !encode_token_map(params.dout, dout))
     return cudaErrorInvalidValue;
-  const BackwardWorkspace workspace(problem, args.all_q_tokens);
+  const BackwardWorkspace workspace(problem, args.all_q_tokens, call.sums_dq);
   const std::int64_t q_tiles = (problem.q_tokens + T::kQueries - 1) / T::kQueries;
   const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
   if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
@@ -42,7 +43,8 @@ int launch_dq(const Call& call) noexcept {
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
   params.order = {nullptr, static_cast<std::int32_t>(tiles)};
   if (tiles > grid * T::kTeams) {  // otherwise all begin at once
-    auto* const work = reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+    auto* const work =
+        reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
     const OrderParams order{params.common,
                             params.order.tiles,
                             params.q_tiles,
@@ -62,11 +64,9 @@ int launch_dq(const Call& call) noexcept {
   if (const cudaError_t status = allow_shared_memory<dq_alone_kernel<T>>(kBytes, problem.device);
       status != cudaSuccess)
     return status;
-  return launch_kernel({.grid = static_cast<unsigned>(grid),
-                        .block = T::kThreads,
-                        .shared_bytes = kBytes,
-                        .stream = stream},
-                       dq_alone_kernel<T>, params);
+  return launch_kernel(
+      {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
+      dq_alone_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -12,8 +12,8 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
-/// A team computes dq of one block of queries at a time, a consumer warpgroup for each 64. Two teams with blocks
-/// of 64 queries, one with 128.
+/// A team computes dq of one block of queries at a time, a consumer warpgroup for each 64. Two teams with
+/// blocks of 64 queries, one with 128.
 template <class Element_, int kHeadDim_, int kQBlock_>
 struct DqTile {
   using Element = Element_;

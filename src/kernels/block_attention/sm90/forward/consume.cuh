@@ -51,9 +51,9 @@ __device__ __forceinline__ void zero_behind_end(std::byte* v, const std::int32_t
 }
 
 template <class T>
-__device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage<T>& shared,
-                                        const Work& work, int team, int group, unsigned tile_turn,
-                                        unsigned& turn, float (&out)[T::kSumsO], Running& running) {
+__device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage<T>& shared, const Work& work,
+                                        int team, int group, unsigned tile_turn, unsigned& turn,
+                                        float (&out)[T::kSumsO], Running& running) {
   const auto& [sequence, entries, units, first_query, head, batch] = work;
   const int steps = (units + T::kUnits - 1) / T::kUnits;
   const Pipeline pipeline(shared.full, shared.empty);

@@ -9,6 +9,7 @@ struct Call {
   const block_attention::Problem& problem;
   const block_attention::Args& args;
   void* stream;
+  bool sums_dq = false;  // backward: dq is summed in the workspace
 };
 
 int forward_bf16_64_64(const Call& call) noexcept;

@@ -1,6 +1,6 @@
-// The persistent, warp-specialised forward kernel: the producer of a team copies the blocks of keys and values
-// that the list of a block of queries names, and its consumers multiply them, with the softmax's running
-// maximum and sum in registers (FlashAttention-3, Shah et al. 2024).
+// The persistent, warp-specialised forward kernel: the producer of a team copies the blocks of keys and
+// values that the list of a block of queries names, and its consumers multiply them, with the softmax's
+// running maximum and sum in registers (FlashAttention-3, Shah et al. 2024).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,8 @@
 namespace sparseloom::kernels::cuda::attention {
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
+__global__ void __launch_bounds__(T::kThreads, 1)
+    forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& storage = *reinterpret_cast<ForwardStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {

@@ -14,11 +14,14 @@ namespace sparseloom::kernels::cuda::attention {
 
 template <class T>
 int launch_forward(const Call& call) noexcept {
-  const auto& [problem, args, stream] = call;
+  const block_attention::Problem& problem = call.problem;
+  const block_attention::Args& args = call.args;
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   ForwardParams params{};
   const TokenTensor q = of_queries(problem, args, args.q), k = of_keys(problem, args, args.k),
                     v = of_keys(problem, args, args.v);
-  if (!token_map_possible(q) || !token_map_possible(k) || !token_map_possible(v)) return cudaErrorInvalidValue;
+  if (!token_map_possible(q) || !token_map_possible(k) || !token_map_possible(v))
+    return cudaErrorInvalidValue;
   if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v))
     return cudaErrorInvalidValue;
   params.common = common_of(problem, args, args.of_queries);
@@ -42,18 +45,23 @@ int launch_forward(const Call& call) noexcept {
   params.order = {nullptr, static_cast<std::int32_t>(tiles)};
   if (tiles > grid * T::kTeams) {  // otherwise all begin at once
     auto* const work = static_cast<std::int32_t*>(args.workspace);
-    const OrderParams order{params.common, params.order.tiles, params.q_tiles, params.common.heads,
-                            order_window(tiles, grid * T::kTeams), 1,
-                            T::kQueries, problem.kv_block, true, work, work + tiles};
-    if (const int status = order_tiles(order, static_cast<cudaStream_t>(stream)); status != cudaSuccess)
-      return status;
+    const OrderParams order{params.common,
+                            params.order.tiles,
+                            params.q_tiles,
+                            params.common.heads,
+                            order_window(tiles, grid * T::kTeams),
+                            1,
+                            T::kQueries,
+                            problem.kv_block,
+                            true,
+                            work,
+                            work + tiles};
+    if (const int status = order_tiles(order, stream); status != cudaSuccess) return status;
     params.order.order = order.order;
   }
-  return launch_kernel({.grid = static_cast<unsigned>(grid),
-                        .block = T::kThreads,
-                        .shared_bytes = kBytes,
-                        .stream = static_cast<cudaStream_t>(stream)},
-                       forward_kernel<T>, params);
+  return launch_kernel(
+      {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
+      forward_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

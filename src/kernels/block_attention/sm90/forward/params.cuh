@@ -15,11 +15,11 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
-/// A team computes one block of queries at a time: a consumer warpgroup for each 64, and a producer warp. With
-/// blocks of 64, three teams of a thread block walk over lists of their own, and the softmax of one runs beside
-/// the products of the others; with blocks of 128 the two warpgroups of the only team take turns. Rejected for
-/// 64: three thread blocks on a multiprocessor. Their 128 registers a thread do not hold the scores of a step
-/// beside the weights of the last.
+/// A team computes one block of queries at a time: a consumer warpgroup for each 64, and a producer warp.
+/// With blocks of 64, three teams of a thread block walk over lists of their own, and the softmax of one runs
+/// beside the products of the others; with blocks of 128 the two warpgroups of the only team take turns.
+/// Rejected for 64: three thread blocks on a multiprocessor. Their 128 registers a thread do not hold the
+/// scores of a step beside the weights of the last.
 template <class Element_, int kHeadDim_, int kQBlock_>
 struct ForwardTile {
   using Element = Element_;

@@ -13,8 +13,8 @@ namespace sparseloom::kernels::cuda::attention {
 inline constexpr std::int32_t kNoKey = Lists::kPartial - 128;
 
 template <class T>
-__device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared,
-                                        const Work& work, unsigned tile_turn, unsigned turn) {
+__device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared, const Work& work,
+                                        unsigned tile_turn, unsigned turn) {
   const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t q_full = ptx::shared_address(&shared.q_full);
   const auto& [sequence, entries, units, first_query, head, batch] = work;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage
                                           q_full);
   const std::uint32_t ring = ptx::shared_address(shared.ring);
   const int halves = params.kv_block / 64;
-  const auto copy = [&](const CUtensorMap* map, const std::int32_t (&keys)[T::kUnits], bool record) {
+  const auto copy = [&](const CUtensorMap* map, const std::int32_t(&keys)[T::kUnits], bool record) {
     const StageOf<T::kSlots> slot(turn++);
     pipeline.acquire(slot.index, slot.parity ^ 1);
     if (record)

@@ -9,7 +9,8 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
-/// One box of 64 tokens for each 64 elements of the head, into a tile [head_dim / 64][kTileTokens][128 bytes].
+/// One box of 64 tokens for each 64 elements of the head, into a tile [head_dim / 64][kTileTokens][128
+/// bytes].
 template <int kHeadDim, int kTileTokens>
 __device__ __forceinline__ void copy_tokens(std::uint32_t shared, const CUtensorMap* map, int token, int head,
                                             int batch, std::uint32_t barrier) {

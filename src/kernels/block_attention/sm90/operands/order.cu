@@ -1,6 +1,5 @@
 // A counting sort of each window of tiles by a thread block: 32 warps, each with a range of them.
 #include "kernels/block_attention/sm90/operands/order.h"
-
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
@@ -50,7 +49,8 @@ __global__ void __launch_bounds__(kWarps * 32) order_kernel(const __grid_constan
   __syncthreads();
   const int window = static_cast<int>(blockIdx.x) * params.window;
   const int window_end = min(window + params.window, params.tiles);
-  const int range = (window_end - window + kWarps - 1) / kWarps, begin = min(window + warp * range, window_end);
+  const int range = (window_end - window + kWarps - 1) / kWarps,
+            begin = min(window + warp * range, window_end);
   const int end = min(begin + range, window_end);
   int low = 0x7fffffff, high = 0;
   for (int tile = begin + lane; tile < end; tile += 32) {

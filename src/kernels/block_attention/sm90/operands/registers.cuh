@@ -13,7 +13,8 @@ namespace sparseloom::kernels::cuda::attention {
 
 /// wgmma's operand a, of 16 columns each, from sums in registers.
 template <class Element, int kSums>
-__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4], const float (&sums)[kSums]) {
+__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4],
+                                           const float (&sums)[kSums]) {
 #pragma unroll
   for (int k = 0; k < kSums / 8; ++k)
 #pragma unroll
@@ -27,9 +28,9 @@ __device__ __forceinline__ void add_to_global(float* to, float a, float b, float
                : "memory");
 }
 
-/// Writes a warpgroup's sums [64 tokens][head_dim] times factors[i] (rows t / 4 and 8 further) to memory, in 16
-/// bits. They go through `staging`, 64 rows of a tile [head_dim / 64][kTileTokens][128 bytes], so that rows
-/// leave as 16 bytes x 8 lanes: whole lines. `to` is the first token, of which `tokens` exist.
+/// Writes a warpgroup's sums [64 tokens][head_dim] times factors[i] (rows t / 4 and 8 further) to memory, in
+/// 16 bits. They go through `staging`, 64 rows of a tile [head_dim / 64][kTileTokens][128 bytes], so that
+/// rows leave as 16 bytes x 8 lanes: whole lines. `to` is the first token, of which `tokens` exist.
 template <class Element, int kTileTokens, int kSums>
 __device__ __forceinline__ void store_tokens(std::uint16_t* to, std::int64_t stride, int tokens,
                                              std::byte* staging, const float (&sums)[kSums],
@@ -43,8 +44,9 @@ __device__ __forceinline__ void store_tokens(std::uint16_t* to, std::int64_t str
     for (int i = 0; i < 2; ++i) {
       const int at = row + 8 * i;
       const std::uint32_t chunk = (j % 8) ^ (at % 8);
-      ptx::st_shared_b32(shared + j / 8 * kTileTokens * 128 + at * 128 + chunk * 16 + lane % 4 * 4,
-                         Element::pair(sums[4 * j + 2 * i] * factors[i], sums[4 * j + 2 * i + 1] * factors[i]));
+      ptx::st_shared_b32(
+          shared + j / 8 * kTileTokens * 128 + at * 128 + chunk * 16 + lane % 4 * 4,
+          Element::pair(sums[4 * j + 2 * i] * factors[i], sums[4 * j + 2 * i + 1] * factors[i]));
     }
   ptx::named_barrier_sync<128>(barrier);
 #pragma unroll

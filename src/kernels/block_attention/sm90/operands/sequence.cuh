@@ -24,7 +24,8 @@ struct Common {
   bool causal;
 };
 
-/// The lengths of sequence b, and its first tokens in tensors whose sequences follow each other (otherwise 0).
+/// The lengths of sequence b, and its first tokens in tensors whose sequences follow each other (otherwise
+/// 0).
 struct Sequence {
   std::int32_t q_first = 0, kv_first = 0, q_tokens, kv_tokens;
   std::int32_t batch;  // the coordinate of tensors: 0 with starts

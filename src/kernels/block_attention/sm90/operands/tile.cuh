@@ -12,7 +12,7 @@ namespace sparseloom::kernels::cuda::attention {
 inline constexpr std::uint64_t kKMajorTile = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024, 0);
 /// Of one whose k is tokens (MN-major). 16 tokens are 2048 bytes.
 template <int kTokens>
-inline constexpr std::uint64_t kMnMajorTile =
-    ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024, kTokens * 128);
+inline constexpr std::uint64_t kMnMajorTile = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024,
+                                                                    kTokens * 128);
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -1,6 +1,5 @@
 // Makes the tensor maps of token_map.h through the driver's cuTensorMapEncodeTiled.
 #include "kernels/block_attention/sm90/operands/token_map.h"
-
 #include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::attention {
@@ -33,14 +32,14 @@ bool encode_token_map(CUtensorMap& map, const TokenTensor& t) noexcept {
   if (encode == nullptr) return false;
   const cuuint64_t size[4] = {static_cast<cuuint64_t>(t.head_dim), static_cast<cuuint64_t>(t.tokens),
                               static_cast<cuuint64_t>(t.heads), static_cast<cuuint64_t>(t.batch)};
-  const cuuint64_t strides[3] = {
-      static_cast<cuuint64_t>(stride_bytes(t.tokens, t.tensor.token, t.head_dim)),
-      static_cast<cuuint64_t>(stride_bytes(t.heads, t.tensor.head, t.head_dim)),
-      static_cast<cuuint64_t>(stride_bytes(t.batch, t.tensor.batch, t.head_dim))};
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(stride_bytes(t.tokens, t.tensor.token, t.head_dim)),
+                                 static_cast<cuuint64_t>(stride_bytes(t.heads, t.tensor.head, t.head_dim)),
+                                 static_cast<cuuint64_t>(stride_bytes(t.batch, t.tensor.batch, t.head_dim))};
   const cuuint32_t box[4] = {64, 64, 1, 1};
   const cuuint32_t every[4] = {1, 1, 1, 1};
-  return encode(&map, t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                const_cast<void*>(t.tensor.data), size, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  return encode(&map,
+                t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                4, const_cast<void*>(t.tensor.data), size, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
