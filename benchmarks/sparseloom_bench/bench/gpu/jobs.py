@@ -11,7 +11,7 @@ from sparseloom.errors import Error
 from sparseloom.ops import semi24
 
 from ..cells import SUITES, Cell
-from . import batches, host, semi24_group, topology, training
+from . import attention_blocks, attention_group, batches, host, semi24_group, topology, training
 from .device import alive
 from .goals import DENSITIES
 from .groups import GROUPS, gpu_cells
@@ -85,6 +85,10 @@ def extras() -> list[Job]:
         for walk in batches.WALKS
     ]
     made += semi24_jobs()
+    for module in (attention_group, attention_blocks):
+        made += [
+            _extra(module.GROUP, module.fields(cell), partial(module.measure, cell)) for cell in module.CELLS
+        ]
     made.append(_extra("host", {"op": "host"}, lambda settings: host.host_cost(settings.device)))
     return made
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..cells import cell_of
 from ..timing import Spread
-from . import cell_targets, goals, targets
+from . import attention_blocks, attention_group, cell_targets, goals, targets
 
 HEAD = (
     "kernel",
@@ -44,6 +44,10 @@ def table(records: list[dict[str, Any]]) -> Table:
             )
         elif record["op"].startswith("semi24"):
             out.add_row(record["name"], *semi24_row(record))
+        elif record["op"] == attention_group.GROUP:
+            out.add_row(record["name"], *attention_group.row(record))
+        elif record["op"] == attention_blocks.GROUP:
+            out.add_row(record["name"], *attention_blocks.row(record))
         elif record["op"] == "host" and "error" not in record:
             out.caption = host_line(record)
     return out

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..cells import cell_of
-from . import batches, cell_targets, goals
+from . import attention_group, batches, cell_targets, goals
 
 Record = dict[str, Any]
 
@@ -34,6 +34,7 @@ def missed_gpu(records: list[Record]) -> list[str]:
         *plans_over(records),
         *steps_of_batches(records),
         *semi24_below(records),
+        *attention_group.below(records),
     ]
 
 
