@@ -36,6 +36,11 @@ void* find_in_driver(const char* name) noexcept {
   return result == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
+bool make_context_current() noexcept {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+}
+
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept {
   constexpr std::int64_t kCoordinates = std::int64_t{1} << 31, kStrideBytes = std::int64_t{1} << 40;
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && matrix.stride_bytes % 16 == 0 &&
@@ -54,10 +59,12 @@ bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const Te
   // data that is not read, which measured slower.
   const CUtensorMapL2promotion fetched =
       box.swizzle_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
-  return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE,
-                box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, fetched,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoded([&] {
+    return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, fetched,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  });
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -6,7 +6,8 @@
 //   dq += dS K                       with dS from shared memory, where keys are its rows
 #pragma once
 
-#include "kernels/block_attention/sm90/backward/work.cuh"
+#include "kernels/block_attention/cuda/key_work.cuh"
+#include "kernels/block_attention/sm90/backward/params.cuh"
 #include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/block_attention/sm90/operands/registers.cuh"
 #include "kernels/block_attention/sm90/operands/tile.cuh"
@@ -52,39 +53,6 @@ __device__ __forceinline__ void multiply_by_keys(float (&sums)[32], std::uint32_
     T::Element::template mma<true, true>(sums, kMnMajorTile<T::kKeys> + ptx::wgmma_address(ds + i * 2048),
                                          kMnMajorTile<T::kKeys> + ptx::wgmma_address(k + i * 2048), i > 0);
   ptx::wgmma_commit();
-}
-
-/// Scores of keys and queries that do not meet become -infinity. Lane t has the keys t / 4 and 8 further of
-/// its warp's 16, and the queries 2 (t % 4) and the next of each 8.
-__device__ __forceinline__ void mask_scores(float (&scores)[32], std::int32_t query, const Common& common,
-                                            const KeyWork& work, int group) {
-  const bool partial = (query & Lists::kPartial) != 0 && common.q_documents != nullptr;
-  query &= ~Lists::kPartial;
-  const Sequence& sequence = work.sequence;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int column = query + lane % 4 * 2;
-  const bool ragged = common.q_starts != nullptr;
-  const std::int32_t* of_queries =
-      common.q_documents + sequence.q_first + (ragged ? 0 : std::int64_t{work.batch} * common.q_tokens);
-  const std::int32_t* of_keys =
-      common.kv_documents + sequence.kv_first + (ragged ? 0 : std::int64_t{work.batch} * common.kv_tokens);
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const int key = work.first_key + group * 64 + warp * 16 + lane / 4 + 8 * row;
-    const bool exists = key < sequence.kv_tokens;
-    // Queries before this one do not see the key.
-    const int first = !exists ? 0x7fffffff : common.causal ? key - sequence.shift : 0;
-    const std::int32_t document = partial && exists ? of_keys[key] : 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = column + 8 * j + i;
-        bool kept = at >= first;
-        if (partial && at < sequence.q_tokens) kept = kept && of_queries[at] == document;
-        if (!kept) scores[4 * j + 2 * row + i] = -INFINITY;
-      }
-  }
 }
 
 /// All consumers of a team meet.

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block_attention/sm90/backward/around.cuh"
+#include "kernels/block_attention/cuda/stats.cuh"
+#include "kernels/block_attention/cuda/workspace.h"
 #include "kernels/block_attention/sm90/backward/entry.h"
 #include "kernels/block_attention/sm90/backward/kernel.cuh"
-#include "kernels/block_attention/sm90/backward/workspace.h"
+#include "kernels/block_attention/sm90/backward/write_dq.cuh"
 #include "kernels/block_attention/sm90/operands/common.h"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
@@ -49,22 +50,8 @@ int launch_backward(const Call& call) noexcept {
   strides(args.dk, params.dk_strides);
   strides(args.dv, params.dv_strides);
 
-  AroundParams around{};
-  around.common = params.common;
-  around.units = static_cast<std::int32_t>((problem.q_tokens + 63) / 64);
-  around.places = params.places;
-  const auto tensor = [&](const block_attention::Tensor& t) {
-    QueryTensor made{static_cast<std::uint16_t*>(const_cast<void*>(t.data)), {}};
-    strides(t, made.strides);
-    return made;
-  };
-  around.out = tensor(args.out);
-  around.dout = tensor(args.dout);
-  around.dq = tensor(args.dq);
-  around.lse = args.lse;
-  around.dlse = args.dlse;
-  around.stats = stats;
-  around.dq_sums = T::kAddsDq ? dq_sums : nullptr;
+  const AroundParams around =
+      around_of(problem, args, workspace, params.common, stats, T::kAddsDq ? dq_sums : nullptr);
   const dim3 units(static_cast<unsigned>(around.units), static_cast<unsigned>(problem.heads),
                    static_cast<unsigned>(problem.batch));
   constexpr int kBytes = sizeof(BackwardStorage<T>);

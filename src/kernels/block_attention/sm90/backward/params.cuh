@@ -1,8 +1,7 @@
 // Tiles, parameters and shared memory of the backward kernel.
 //
 //   unit   64 queries: a block of 64, or half of one of 128; the queries of a step
-//   stats  of a unit: log2(e) lse of its queries, +infinity where a query keeps no key or does not exist, and
-//          delta, the sum over head_dim of out dout
+//   stats  of a unit: see cuda/stats.cuh
 //   place  a unit's number in stats and sums of dq, where each sequence begins a unit of its own
 #pragma once
 
@@ -10,9 +9,9 @@
 
 #include <cstdint>
 
+#include "kernels/block_attention/cuda/sequence.cuh"
 #include "kernels/block_attention/sm90/operands/element.cuh"
 #include "kernels/block_attention/sm90/operands/order.h"
-#include "kernels/block_attention/sm90/operands/sequence.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
 namespace sparseloom::kernels::cuda::attention {

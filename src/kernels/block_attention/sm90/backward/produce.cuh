@@ -1,7 +1,8 @@
 // The producer of a team: K and V of the tile, then Q, dO and the stats of each unit.
 #pragma once
 
-#include "kernels/block_attention/sm90/backward/work.cuh"
+#include "kernels/block_attention/cuda/key_work.cuh"
+#include "kernels/block_attention/sm90/backward/params.cuh"
 #include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
@@ -43,10 +44,7 @@ __device__ __forceinline__ void copy_units(const BackwardParams& params, Backwar
     const int place = place0 + first / 64;
     pipeline.acquire(stage.index, stage.parity ^ 1);
     shared.query[stage.index] = query;
-    shared.masked[stage.index] =
-        first + 64 > work.sequence.q_tokens || work.first_key + T::kKeys > work.sequence.kv_tokens ||
-        (params.common.causal && work.first_key + T::kKeys - 1 > first + work.sequence.shift) ||
-        ((query & Lists::kPartial) != 0 && params.common.q_documents != nullptr);
+    shared.masked[stage.index] = is_masked(params.common, work, T::kKeys, query);
     shared.place[stage.index] = exists ? place : -1;
     const std::uint32_t full = pipeline.full(stage.index);
     Pipeline::expect(full, 2 * T::kUnitBytes + (exists ? kStatsBytes : 0));

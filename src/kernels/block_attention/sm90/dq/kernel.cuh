@@ -5,9 +5,9 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/block_attention/cuda/softmax.cuh"
+#include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm90/dq/params.cuh"
-#include "kernels/block_attention/sm90/forward/softmax.cuh"
-#include "kernels/block_attention/sm90/forward/work.cuh"
 #include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/block_attention/sm90/operands/registers.cuh"
 #include "kernels/block_attention/sm90/operands/tile.cuh"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block_attention/sm90/backward/workspace.h"
+#include "kernels/block_attention/cuda/workspace.h"
 #include "kernels/block_attention/sm90/dq/entry.h"
 #include "kernels/block_attention/sm90/dq/kernel.cuh"
 #include "kernels/block_attention/sm90/operands/common.h"

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
+#include "kernels/block_attention/cuda/sequence.cuh"
 #include "kernels/block_attention/sm90/operands/element.cuh"
 #include "kernels/block_attention/sm90/operands/order.h"
-#include "kernels/block_attention/sm90/operands/sequence.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 
 namespace sparseloom::kernels::cuda::attention {

@@ -1,8 +1,9 @@
 // A consumer warpgroup: the output of 64 queries.
 #pragma once
 
-#include "kernels/block_attention/sm90/forward/softmax.cuh"
-#include "kernels/block_attention/sm90/forward/work.cuh"
+#include "kernels/block_attention/cuda/softmax.cuh"
+#include "kernels/block_attention/cuda/work.cuh"
+#include "kernels/block_attention/sm90/forward/params.cuh"
 #include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/block_attention/sm90/operands/registers.cuh"
 #include "kernels/block_attention/sm90/operands/tile.cuh"

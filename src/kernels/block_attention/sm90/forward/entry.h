@@ -1,16 +1,9 @@
 // The instances of the forward kernel: head_dim and block of queries. Each returns a cudaError_t.
 #pragma once
 
-#include "sparseloom/block_attention.h"
+#include "kernels/block_attention/cuda/call.h"
 
 namespace sparseloom::kernels::cuda::attention {
-
-struct Call {
-  const block_attention::Problem& problem;
-  const block_attention::Args& args;
-  void* stream;
-  bool sums_dq = false;  // backward: dq is summed in the workspace
-};
 
 int forward_bf16_64_64(const Call& call) noexcept;
 int forward_bf16_64_128(const Call& call) noexcept;

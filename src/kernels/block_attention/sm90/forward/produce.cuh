@@ -2,8 +2,8 @@
 // K0 K1 V0 K2 V1 ..
 #pragma once
 
+#include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm90/forward/params.cuh"
-#include "kernels/block_attention/sm90/forward/work.cuh"
 #include "kernels/block_attention/sm90/operands/copy_tokens.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 

@@ -1,9 +1,9 @@
 // The end of a tile: out = sums / their total, in 16 bits, and the logarithm of the total.
 #pragma once
 
+#include "kernels/block_attention/cuda/softmax.cuh"
+#include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm90/forward/params.cuh"
-#include "kernels/block_attention/sm90/forward/softmax.cuh"
-#include "kernels/block_attention/sm90/forward/work.cuh"
 #include "kernels/block_attention/sm90/operands/registers.cuh"
 
 namespace sparseloom::kernels::cuda::attention {

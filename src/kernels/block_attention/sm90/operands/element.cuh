@@ -1,19 +1,17 @@
-// The operand types of the Hopper kernels: one tag each.
+// The operand types of the Hopper kernels: one tag each, with its products by wgmma.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/shared/ptx/convert.cuh"
+#include "kernels/block_attention/cuda/element.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"
-#include "sparseloom/dtype.h"
 
 namespace sparseloom::kernels::cuda::attention {
 
-struct Bf16 {
-  static constexpr DType kDtype = DType::bf16;
+struct Bf16 : Bf16Element {
   /// Both operands in shared memory; MN-major where so said.
   template <bool kMnMajorB, bool kMnMajorA, int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b, bool add) {
@@ -25,14 +23,9 @@ struct Bf16 {
                                                 std::uint64_t b) {
     ptx::wgmma_rs_bf16<true>(d, a, b);
   }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
-    return ptx::cvt_rn_bf16x2(low, high);
-  }
-  static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_bf16(bits); }
 };
 
-struct F16 {
-  static constexpr DType kDtype = DType::f16;
+struct F16 : F16Element {
   template <bool kMnMajorB, bool kMnMajorA, int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b, bool add) {
     ptx::wgmma_f16<kMnMajorB, kMnMajorA>(d, a, b, add);
@@ -42,10 +35,6 @@ struct F16 {
                                                 std::uint64_t b) {
     ptx::wgmma_rs_f16<true>(d, a, b);
   }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
-    return ptx::cvt_rn_f16x2(low, high);
-  }
-  static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_f16(bits); }
 };
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "kernels/block_attention/sm90/operands/order_bytes.h"
-#include "kernels/block_attention/sm90/operands/sequence.cuh"
+#include "kernels/block_attention/cuda/order_bytes.h"
+#include "kernels/block_attention/cuda/sequence.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
 

@@ -37,11 +37,12 @@ bool encode_token_map(CUtensorMap& map, const TokenTensor& t) noexcept {
                                  static_cast<cuuint64_t>(stride_bytes(t.batch, t.tensor.batch, t.head_dim))};
   const cuuint32_t box[4] = {64, 64, 1, 1};
   const cuuint32_t every[4] = {1, 1, 1, 1};
-  return encode(&map,
-                t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                4, const_cast<void*>(t.tensor.data), size, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoded([&] {
+    return encode(
+        &map, t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+        const_cast<void*>(t.tensor.data), size, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  });
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

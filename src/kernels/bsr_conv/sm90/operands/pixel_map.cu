@@ -54,14 +54,15 @@ bool encode_pixel_map(CUtensorMap& map, const PixelTensor& tensor, int pixels, i
   step[rank] = 1;
   stride[rank - 1] = static_cast<cuuint64_t>(bytes);
   const bool wide = channels * static_cast<int>(size_of(tensor.dtype)) == 128;
-  return encode(
-             &map,
-             tensor.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             static_cast<cuuint32_t>(rank + 1), const_cast<void*>(tensor.data), size, stride, lower, upper,
-             static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), step,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             wide ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoded([&] {
+    return encode(
+        &map, tensor.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        static_cast<cuuint32_t>(rank + 1), const_cast<void*>(tensor.data), size, stride, lower, upper,
+        static_cast<cuuint32_t>(channels), static_cast<cuuint32_t>(pixels), step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+        wide ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  });
 }
 
 }  // namespace sparseloom::kernels::cuda

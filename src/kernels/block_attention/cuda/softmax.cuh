@@ -1,10 +1,11 @@
-// The softmax of a consumer's scores, in the registers of wgmma's sums: lane t of warp w has the rows
-// 16 w + t / 4 and 8 further.
+// The softmax of scores in the registers of sums, of wgmma and of mma.sync alike: lane t of the warps w, four
+// of which make a group of 64 rows, has the rows 16 w + t / 4 and 8 further, and of each 8 columns 2 (t % 4)
+// and the next.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/block_attention/sm90/forward/params.cuh"
+#include "kernels/block_attention/cuda/sequence.cuh"
 #include "kernels/shared/ptx/math.cuh"
 
 namespace sparseloom::kernels::cuda::attention {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/block_attention/sm90/operands/order_bytes.h"
+#include "kernels/block_attention/cuda/order_bytes.h"
 #include "sparseloom/block_attention.h"
 
 namespace sparseloom::kernels::cuda::attention {

@@ -1,7 +1,7 @@
 // The tiles of a team, one after the other.
 #pragma once
 
-#include "kernels/block_attention/sm90/operands/sequence.cuh"
+#include "kernels/block_attention/cuda/sequence.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
 

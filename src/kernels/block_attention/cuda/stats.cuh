@@ -1,11 +1,14 @@
-// What runs before and behind the backward kernel: stats of the queries, and dq from its sums. Both have a
-// thread block for each unit of 64 queries of a head.
+// What runs before a backward kernel: stats of the queries, by a thread block for each unit of 64 queries of
+// a head.
+//
+//   stats  of a unit: log2(e) lse of its queries, +infinity where a query keeps no key or does not exist, and
+//          delta, the sum over head_dim of out dout, less the gradient of lse
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/block_attention/sm90/backward/params.cuh"
-#include "kernels/block_attention/sm90/operands/registers.cuh"
+#include "kernels/block_attention/cuda/sequence.cuh"
+#include "kernels/block_attention/cuda/workspace.h"
 
 namespace sparseloom::kernels::cuda::attention {
 
@@ -26,6 +29,24 @@ struct AroundParams {
   const float *lse, *dlse;  // dlse may be null
   float *stats, *dq_sums;   // dq_sums: null if another kernel computes dq
 };
+
+inline AroundParams around_of(const block_attention::Problem& problem, const block_attention::Args& args,
+                              const BackwardWorkspace& workspace, const Common& common, float* stats,
+                              float* dq_sums) {
+  const auto tensor = [](const block_attention::Tensor& t) {
+    return QueryTensor{static_cast<std::uint16_t*>(const_cast<void*>(t.data)), {t.batch, t.head, t.token}};
+  };
+  return {common,
+          static_cast<std::int32_t>((problem.q_tokens + 63) / 64),
+          static_cast<std::int32_t>(workspace.places),
+          tensor(args.out),
+          tensor(args.dout),
+          tensor(args.dq),
+          args.lse,
+          args.dlse,
+          stats,
+          dq_sums};
+}
 
 /// The place of the thread block's unit.
 struct UnitPlace {
@@ -85,23 +106,6 @@ __global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ Arou
   float4* const sums = reinterpret_cast<float4*>(params.dq_sums + unit.place * 64 * kHeadDim);
 #pragma unroll
   for (int i = 0; i < 16 * kHeadDim / 256; ++i) sums[i * 256 + threadIdx.x] = make_float4(0, 0, 0, 0);
-}
-
-template <class Element, int kHeadDim>
-__global__ void __launch_bounds__(128) write_dq_kernel(const __grid_constant__ AroundParams params) {
-  __shared__ alignas(1024) std::byte staging[64 * kHeadDim * 2];
-  const UnitPlace unit(params);
-  if (unit.first >= unit.sequence.q_tokens) return;
-  const float4* const from = reinterpret_cast<const float4*>(params.dq_sums + unit.place * 64 * kHeadDim);
-  float sums[kHeadDim / 2];
-#pragma unroll
-  for (int j = 0; j < kHeadDim / 8; ++j) {
-    const float4 four = from[j * 128 + threadIdx.x];
-    sums[4 * j] = four.x, sums[4 * j + 1] = four.y, sums[4 * j + 2] = four.z, sums[4 * j + 3] = four.w;
-  }
-  const float scale = params.common.scale;
-  store_tokens<Element, 64>(params.dq.row(unit.sequence, unit.head, unit.first), params.dq.strides[2],
-                            unit.sequence.q_tokens - unit.first, staging, sums, {scale, scale}, 1);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -1,0 +1,15 @@
+// What an entry of a CUDA kernel gets.
+#pragma once
+
+#include "sparseloom/block_attention.h"
+
+namespace sparseloom::kernels::cuda::attention {
+
+struct Call {
+  const block_attention::Problem& problem;
+  const block_attention::Args& args;
+  void* stream;
+  bool sums_dq = false;  // backward: dq is summed in the workspace
+};
+
+}  // namespace sparseloom::kernels::cuda::attention
