@@ -13,14 +13,18 @@ constexpr std::int64_t kAlignment = 16;  // bytes, which TMA needs
 
 Operand::Operand(const Tensor& tensor, Layout layout) : owner(tensor) {
   const int last = layout.dims() - 1;
-  if (tensor.size(last) > 1 && tensor.stride(last) != 1) owner = as_contiguous(tensor);
+  bool copied = tensor.size(last) > 1 && tensor.stride(last) != 1;
+  // A tensor map has no stride of 0, which an expanded dimension has.
+  for (int i = 0; i < last; ++i)
+    copied = copied || (tensor.size(i) > 1 && tensor.stride(i) == 0 && tensor.is_cuda());
+  if (copied) owner = as_contiguous(tensor);
   view.data = owner.const_data_ptr();
   view.batch = layout.ragged ? 0 : owner.stride(0);
   view.head = owner.stride(layout.head()), view.token = owner.stride(layout.token());
   const auto bytes = static_cast<std::int64_t>(owner.element_size());
   aligned = reinterpret_cast<std::uintptr_t>(view.data) % kAlignment == 0;
-  for (const std::int64_t stride : {view.batch, view.head, view.token})
-    aligned = aligned && stride * bytes % kAlignment == 0;
+  for (int i = 0; i < last; ++i)  // the stride of a dimension of one element is not used
+    aligned = aligned && (owner.size(i) <= 1 || owner.stride(i) * bytes % kAlignment == 0);
 }
 
 Call::Call(const char* name, const Tensor& q, const Tensor& k, const Tensor& v, const Optional& q_starts,
