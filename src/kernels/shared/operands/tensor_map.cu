@@ -1,6 +1,7 @@
 // Makes tensor maps through the driver's cuTensorMapEncodeTiled.
 #include <cuda_runtime.h>
 
+#include "kernels/shared/operands/encoded.h"
 #include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda {

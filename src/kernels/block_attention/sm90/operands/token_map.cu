@@ -1,5 +1,6 @@
 // Makes the tensor maps of token_map.h through the driver's cuTensorMapEncodeTiled.
 #include "kernels/block_attention/sm90/operands/token_map.h"
+#include "kernels/shared/operands/encoded.h"
 #include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::attention {

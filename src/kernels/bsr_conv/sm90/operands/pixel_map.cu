@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_conv/sm90/operands/pixel_map.h"
+#include "kernels/shared/operands/encoded.h"
 #include "kernels/shared/operands/tensor_map.h"
 
 namespace sparseloom::kernels::cuda {
