@@ -15,7 +15,8 @@ std::span<const AttentionRow> attention_cuda_rows();
 
 namespace cuda::attention {
 AttentionRow sm90_wgmma();
-}
+AttentionRow sm80_mma();
+}  // namespace cuda::attention
 
 /// In order of preference at equal predictions. Empty on other machines than x86-64.
 std::span<const AttentionRow> attention_cpu_rows();

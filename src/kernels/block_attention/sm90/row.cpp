@@ -1,6 +1,7 @@
 // The row sm90_wgmma: attention on Hopper, forward and backward.
 #include <algorithm>
 
+#include "kernels/block_attention/cuda/refusals.h"
 #include "kernels/block_attention/cuda/workspace.h"
 #include "kernels/block_attention/rows.h"
 #include "kernels/block_attention/sm90/backward/entry.h"
@@ -16,7 +17,6 @@ namespace {
 
 using block_attention::Args, block_attention::Direction, block_attention::Problem;
 using Attention = block_attention::Attention;
-using Instance = int (*)(const Call&) noexcept;
 
 // Of the tensor cores' rate over kept blocks, and microseconds of a call (an H200: docs/log/attention.md).
 constexpr double kForwardShare = 0.55, kBackwardShare = 0.45, kStartUs = 10;
@@ -27,30 +27,15 @@ bool sums_dq_in_memory(const Problem& p) { return p.kv_block == 128 && !p.determ
 
 Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Attention>& out) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
-  if (p.dtype != DType::bf16 && p.dtype != DType::f16)
-    return {"supports bf16 and f16, not {}", name_of(p.dtype)};
-  if (p.head_dim != 64 && p.head_dim != 128)
-    return {"supports head sizes of 64 and 128, this one is {}", p.head_dim};
-  if (!p.aligned) return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
-  if (p.batch > 65535 || p.heads > 65535) return "supports 65535 batches and heads at most";
-  const std::int64_t tokens = p.batch * (std::max(p.q_tokens, p.kv_tokens) / 64 + 2);
-  if (tokens * p.heads >= std::int64_t{1} << 31) return "counts blocks of 64 tokens of all heads in 31 bits";
-  const double pairs = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.q_tokens) *
-                       static_cast<double>(std::min(p.capacity * p.kv_block, p.kv_tokens));
+  if (const Refusal why = refuse(p)) return why;
   const bool forward = p.direction == Direction::forward;
-  const double flops = pairs * static_cast<double>(p.head_dim) * (forward ? 4 : 10);
   const double rate = std::max(machine.gpu.tensor_flops, 1e12) * (forward ? kForwardShare : kBackwardShare);
   const std::int64_t all_q_tokens = p.ragged ? p.batch * p.q_tokens : 0;  // at most
   const std::size_t workspace =
       forward ? static_cast<std::size_t>(order_bytes(p.batch * p.heads * ((p.q_tokens + 63) / 64)))
               : BackwardWorkspace(p, all_q_tokens, sums_dq_in_memory(p)).bytes();
-  out.add({{}, kStartUs + 1e6 * flops / rate, workspace});
+  out.add({{}, kStartUs + 1e6 * flops_of(p) / rate, workspace});
   return {};
-}
-
-// By dtype, head size and block: bf16 first, then 64 before 128.
-Instance instance(const Instance (&all)[8], const Problem& p, std::int32_t block) {
-  return all[(p.dtype == DType::f16 ? 4 : 0) + (p.head_dim == 128 ? 2 : 0) + (block == 128 ? 1 : 0)];
 }
 
 constexpr Instance kForward[] = {forward_bf16_64_64,   forward_bf16_64_128, forward_bf16_128_64,
