@@ -9,7 +9,6 @@ struct Call {
   const block_attention::Problem& problem;
   const block_attention::Args& args;
   void* stream;
-  bool sums_dq = false;  // backward: dq is summed in the workspace
 };
 
 }  // namespace sparseloom::kernels::cuda::attention

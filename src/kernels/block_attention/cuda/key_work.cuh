@@ -66,8 +66,9 @@ __device__ __forceinline__ bool is_masked(const Common& common, const KeyWork& w
 
 /// Scores of keys and queries that do not meet become -infinity. Lane t has the keys t / 4 and 8 further of
 /// its warp's 16, and the queries 2 (t % 4) and the next of each 8.
-__device__ __forceinline__ void mask_scores(float (&scores)[32], std::int32_t query, const Common& common,
-                                            const KeyWork& work, int group) {
+template <int kScores>
+__device__ __forceinline__ void mask_scores(float (&scores)[kScores], std::int32_t query,
+                                            const Common& common, const KeyWork& work, int group) {
   const bool partial = (query & Lists::kPartial) != 0 && common.q_documents != nullptr;
   query &= ~Lists::kPartial;
   const Sequence& sequence = work.sequence;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void mask_scores(float (&scores)[32], std::int32_t qu
     const int first = !exists ? 0x7fffffff : common.causal ? key - sequence.shift : 0;
     const std::int32_t document = partial && exists ? of_keys[key] : 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
+    for (int j = 0; j < kScores / 4; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int at = column + 8 * j + i;

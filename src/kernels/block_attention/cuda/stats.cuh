@@ -25,14 +25,13 @@ struct QueryTensor {
 struct AroundParams {
   Common common;
   std::int32_t units, places;  // of a sequence: the most; of a head
-  QueryTensor out, dout, dq;
+  QueryTensor out, dout;
   const float *lse, *dlse;  // dlse may be null
-  float *stats, *dq_sums;   // dq_sums: null if another kernel computes dq
+  float* stats;
 };
 
 inline AroundParams around_of(const block_attention::Problem& problem, const block_attention::Args& args,
-                              const BackwardWorkspace& workspace, const Common& common, float* stats,
-                              float* dq_sums) {
+                              const BackwardWorkspace& workspace, const Common& common, float* stats) {
   const auto tensor = [](const block_attention::Tensor& t) {
     return QueryTensor{static_cast<std::uint16_t*>(const_cast<void*>(t.data)), {t.batch, t.head, t.token}};
   };
@@ -41,11 +40,9 @@ inline AroundParams around_of(const block_attention::Problem& problem, const blo
           static_cast<std::int32_t>(workspace.places),
           tensor(args.out),
           tensor(args.dout),
-          tensor(args.dq),
           args.lse,
           args.dlse,
-          stats,
-          dq_sums};
+          stats};
 }
 
 /// The place of the thread block's unit.
@@ -102,10 +99,6 @@ __global__ void __launch_bounds__(256) stats_kernel(const __grid_constant__ Arou
       stats[64 + at] = sum;
     }
   }
-  if (params.dq_sums == nullptr) return;
-  float4* const sums = reinterpret_cast<float4*>(params.dq_sums + unit.place * 64 * kHeadDim);
-#pragma unroll
-  for (int i = 0; i < 16 * kHeadDim / 256; ++i) sums[i * 256 + threadIdx.x] = make_float4(0, 0, 0, 0);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

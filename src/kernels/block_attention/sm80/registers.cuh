@@ -10,10 +10,11 @@
 namespace sparseloom::kernels::cuda::attention::sm80 {
 
 /// The operand a of mma.sync, of 16 columns each, from sums in registers.
-template <class Element>
-__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[4][4], const float (&sums)[32]) {
+template <class Element, int kSums>
+__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4],
+                                           const float (&sums)[kSums]) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
+  for (int k = 0; k < kSums / 8; ++k)
 #pragma unroll
     for (int i = 0; i < 4; ++i) operand[k][i] = Element::pair(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]);
 }

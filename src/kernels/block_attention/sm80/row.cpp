@@ -25,7 +25,7 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Attent
   const bool forward = p.direction == Direction::forward;
   const double rate = std::max(machine.gpu.tensor_flops, 1e12) * (forward ? kForwardShare : kBackwardShare);
   const std::size_t workspace =
-      forward ? 0 : BackwardWorkspace(p, p.ragged ? p.batch * p.q_tokens : 0, false).bytes();
+      forward ? 0 : BackwardWorkspace(p, p.ragged ? p.batch * p.q_tokens : 0).bytes();
   out.add({{}, kStartUs + 1e6 * flops_of(p) / rate, workspace});
   return {};
 }

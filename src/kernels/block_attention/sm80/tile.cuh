@@ -45,7 +45,7 @@ __device__ __forceinline__ std::uint32_t chunk_at(std::uint32_t tile, int row, i
 template <int kHeadDim, int kTokens, int kThreads>
 __device__ __forceinline__ void copy_rows(std::uint32_t tile, const Rows& rows, int first, int end) {
   constexpr int kChunks = kHeadDim / 8;
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < kTokens * kChunks / kThreads; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x), row = at / kChunks, chunk = at % kChunks;
     const bool exists = first + row < end;
@@ -61,38 +61,39 @@ __device__ __forceinline__ void load_a(std::uint32_t (&a)[4], std::uint32_t tile
   ptx::ldmatrix_x4(a, chunk_at<kHeadDim>(tile, row + lane % 16, 2 * k + lane / 16));
 }
 
-/// sums[16][64] = a b^T over head_dim: rows of one tile times the 64 rows of another.
-template <class Element, int kHeadDim>
-__device__ __forceinline__ void multiply_rows(float (&sums)[32], std::uint32_t a_tile, int a_row,
-                                              std::uint32_t b_tile) {
+/// sums[16][kRows] = a b^T over head_dim: rows of one tile times kRows of another, from b_row on.
+template <class Element, int kHeadDim, int kRows = 64>
+__device__ __forceinline__ void multiply_rows(float (&sums)[kRows / 2], std::uint32_t a_tile, int a_row,
+                                              std::uint32_t b_tile, int b_row = 0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (float& sum : sums) sum = 0;
-#pragma unroll
+#pragma unroll 1  // whole, its loads would be hoisted into more registers than there are
   for (int k = 0; k < kHeadDim / 16; ++k) {
     std::uint32_t a[4], b[4];
     load_a<kHeadDim>(a, a_tile, a_row, k);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {  // 16 rows of b
-      ptx::ldmatrix_x4(b,
-                       chunk_at<kHeadDim>(b_tile, n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+    for (int n = 0; n < kRows / 16; ++n) {
+      ptx::ldmatrix_x4(
+          b, chunk_at<kHeadDim>(b_tile, b_row + n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
       Element::mma(*reinterpret_cast<float(*)[4]>(sums + 8 * n), a, b[0], b[1]);
       Element::mma(*reinterpret_cast<float(*)[4]>(sums + 8 * n + 4), a, b[2], b[3]);
     }
   }
 }
 
-/// sums[16][head_dim] += a b, a of 64 columns in registers and b the 64 rows of a tile.
-template <class Element, int kHeadDim>
-__device__ __forceinline__ void add_rows(float (&sums)[kHeadDim / 2], const std::uint32_t (&a)[4][4],
-                                         std::uint32_t b_tile) {
+/// sums[16][head_dim] += a b, a of 16 kSteps columns in registers and b as many rows of a tile, from b_row
+/// on.
+template <class Element, int kHeadDim, int kSteps>
+__device__ __forceinline__ void add_rows(float (&sums)[kHeadDim / 2], const std::uint32_t (&a)[kSteps][4],
+                                         std::uint32_t b_tile, int b_row = 0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
+  for (int k = 0; k < kSteps; ++k)
 #pragma unroll
     for (int n = 0; n < kHeadDim / 16; ++n) {
       std::uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, chunk_at<kHeadDim>(b_tile, k * 16 + lane % 16, 2 * n + lane / 16));
+      ptx::ldmatrix_x4_trans(b, chunk_at<kHeadDim>(b_tile, b_row + k * 16 + lane % 16, 2 * n + lane / 16));
       Element::mma(*reinterpret_cast<float(*)[4]>(sums + 8 * n), a[k], b[0], b[1]);
       Element::mma(*reinterpret_cast<float(*)[4]>(sums + 8 * n + 4), a[k], b[2], b[3]);
     }

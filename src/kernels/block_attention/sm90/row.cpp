@@ -21,10 +21,6 @@ using Attention = block_attention::Attention;
 // Of the tensor cores' rate over kept blocks, and microseconds of a call (an H200: docs/log/attention.md).
 constexpr double kForwardShare = 0.55, kBackwardShare = 0.45, kStartUs = 10;
 
-/// dq is summed in memory: faster with blocks of 128 keys (backward/entry.h), but in no order. With sequences
-/// of several lengths its room would be that of the longest for each.
-bool sums_dq_in_memory(const Problem& p) { return p.kv_block == 128 && !p.deterministic && !p.ragged; }
-
 Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Attention>& out) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (const Refusal why = refuse(p)) return why;
@@ -33,7 +29,7 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Attent
   const std::int64_t all_q_tokens = p.ragged ? p.batch * p.q_tokens : 0;  // at most
   const std::size_t workspace =
       forward ? static_cast<std::size_t>(order_bytes(p.batch * p.heads * ((p.q_tokens + 63) / 64)))
-              : BackwardWorkspace(p, all_q_tokens, sums_dq_in_memory(p)).bytes();
+              : BackwardWorkspace(p, all_q_tokens).bytes();
   out.add({{}, kStartUs + 1e6 * flops_of(p) / rate, workspace});
   return {};
 }
@@ -41,8 +37,6 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Attent
 constexpr Instance kForward[] = {forward_bf16_64_64,   forward_bf16_64_128, forward_bf16_128_64,
                                  forward_bf16_128_128, forward_f16_64_64,   forward_f16_64_128,
                                  forward_f16_128_64,   forward_f16_128_128};
-constexpr Instance kBackward[] = {nullptr, backward_bf16_64_128, nullptr, backward_bf16_128_128,
-                                  nullptr, backward_f16_64_128,  nullptr, backward_f16_128_128};
 constexpr Instance kKeys[] = {keys_bf16_64_64, keys_bf16_64_128, keys_bf16_128_64, keys_bf16_128_128,
                               keys_f16_64_64,  keys_f16_64_128,  keys_f16_128_64,  keys_f16_128_128};
 constexpr Instance kDq[] = {dq_bf16_64_64, dq_bf16_64_128, dq_bf16_128_64, dq_bf16_128_128,
@@ -51,9 +45,8 @@ constexpr Instance kDq[] = {dq_bf16_64_64, dq_bf16_64_128, dq_bf16_128_64, dq_bf
 int launch(const Args& args, const Attention::Schedule&, const Executor& executor) {
   const Problem& p = args.problem;
   if (p.heads * p.batch == 0 || (p.q_tokens == 0 && p.kv_tokens == 0)) return 0;
-  const Call call{p, args, executor.stream, sums_dq_in_memory(p)};
+  const Call call{p, args, executor.stream};
   if (p.direction == Direction::forward) return p.q_tokens == 0 ? 0 : instance(kForward, p, p.q_block)(call);
-  if (call.sums_dq) return instance(kBackward, p, p.kv_block)(call);
   if (const int status = instance(kKeys, p, p.kv_block)(call); status != 0) return status;
   return p.q_tokens == 0 ? 0 : instance(kDq, p, p.q_block)(call);
 }

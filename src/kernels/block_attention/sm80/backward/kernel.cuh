@@ -9,6 +9,7 @@
 #include "kernels/block_attention/sm80/params.cuh"
 #include "kernels/block_attention/sm80/registers.cuh"
 #include "kernels/shared/ptx/address.cuh"
+#include "kernels/shared/ptx/opaque.cuh"
 
 namespace sparseloom::kernels::cuda::attention::sm80 {
 
@@ -39,16 +40,16 @@ __global__ void __launch_bounds__(T::kThreads) keys_kernel(const __grid_constant
   const KeyWork work(params, tile, T::kSide);
   const Sequence& sequence = work.sequence;
   if (work.first_key >= sequence.kv_tokens) return;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const std::uint32_t k = ptx::shared_address(shared_bytes), v = k + T::kSide * T::kRowBytes;
-  const std::uint32_t q = v + T::kSide * T::kRowBytes, dout = q + T::kUnitBytes;
+  int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  std::uint32_t k = ptx::shared_address(shared_bytes);
   float* const stats = reinterpret_cast<float*>(shared_bytes + T::kSharedBytes - 512);
   const auto rows = [&](const Strided& tensor, int head, int first) {
     return Rows{tensor.rows(sequence.batch, head, first), tensor.token};
   };
   copy_rows<T::kHeadDim, T::kSide, T::kThreads>(k, rows(params.k, work.kv_head, sequence.kv_first),
                                                 work.first_key, sequence.kv_tokens);
-  copy_rows<T::kHeadDim, T::kSide, T::kThreads>(v, rows(params.v, work.kv_head, sequence.kv_first),
+  copy_rows<T::kHeadDim, T::kSide, T::kThreads>(k + T::kSide * T::kRowBytes,
+                                                rows(params.v, work.kv_head, sequence.kv_first),
                                                 work.first_key, sequence.kv_tokens);
   const float scale_log2 = common.scale * kLog2E;
   float dk[T::kHeadDim / 2], dv[T::kHeadDim / 2];
@@ -62,6 +63,9 @@ __global__ void __launch_bounds__(T::kThreads) keys_kernel(const __grid_constant
     for (int unit = 0; unit < list.units; ++unit) {
       const std::int32_t query = list.query(params, unit), first = query & ~Lists::kPartial;
       if (first >= sequence.q_tokens) continue;  // the second half of a last block of 128
+      ptx::opaque(k);  // otherwise the addresses of all fragments are kept in registers between steps
+      const std::uint32_t v = k + T::kSide * T::kRowBytes, q = v + T::kSide * T::kRowBytes;
+      const std::uint32_t dout = q + T::kUnitBytes;
       __syncthreads();
       copy_rows<T::kHeadDim, 64, T::kThreads>(q, rows(params.q, head, sequence.q_first), first,
                                               sequence.q_tokens);
@@ -72,31 +76,37 @@ __global__ void __launch_bounds__(T::kThreads) keys_kernel(const __grid_constant
       if (threadIdx.x < 128) stats[threadIdx.x] = from[threadIdx.x];
       ptx::cp_async_wait<0>();
       __syncthreads();
-      float p[32], dp[32];
-      std::uint32_t operand[4][4];
-      multiply_rows<typename T::Element, T::kHeadDim>(p, k, warp * 16, q);
-      if (is_masked(common, work, T::kSide, query)) mask_scores(p, query, common, work, warp / 4);
-      const float2* const lse = reinterpret_cast<const float2*>(stats) + lane % 4;
-      const float2* const delta = reinterpret_cast<const float2*>(stats + 64) + lane % 4;
+      // By halves of the queries: P^T and dP^T of all 64 do not fit beside dk and dv.
+#pragma unroll 1
+      for (int half = 0; half < 64; half += 32) {
+        const float2* const lse =
+            reinterpret_cast<const float2*>(stats + half) + static_cast<int>(threadIdx.x) % 4;
+        ptx::opaque(warp_row);
+        float p[16], dp[16];
+        std::uint32_t operand[2][4];
+        multiply_rows<typename T::Element, T::kHeadDim, 32>(p, k, warp_row, q, half);
+        if (is_masked(common, work, T::kSide, query))
+          mask_scores(p, query + half, common, work, warp_row / 64);
 #pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        const float2 of_pair = lse[j / 4 * 4];
-        p[j] = ptx::ex2_approx(p[j] * scale_log2 - (j % 2 == 0 ? of_pair.x : of_pair.y));
-      }
-      to_operand<typename T::Element>(operand, p);
-      add_rows<typename T::Element, T::kHeadDim>(dv, operand, dout);
-      multiply_rows<typename T::Element, T::kHeadDim>(dp, v, warp * 16, dout);
+        for (int j = 0; j < 16; ++j) {
+          const float2 of_pair = lse[j / 4 * 4];
+          p[j] = ptx::ex2_approx(p[j] * scale_log2 - (j % 2 == 0 ? of_pair.x : of_pair.y));
+        }
+        to_operand<typename T::Element>(operand, p);
+        add_rows<typename T::Element, T::kHeadDim>(dv, operand, dout, half);
+        multiply_rows<typename T::Element, T::kHeadDim, 32>(dp, v, warp_row, dout, half);
 #pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        const float2 of_pair = delta[j / 4 * 4];
-        dp[j] = p[j] * (dp[j] - (j % 2 == 0 ? of_pair.x : of_pair.y));
+        for (int j = 0; j < 16; ++j) {
+          const float2 of_pair = lse[32 + j / 4 * 4];  // delta
+          dp[j] = p[j] * (dp[j] - (j % 2 == 0 ? of_pair.x : of_pair.y));
+        }
+        to_operand<typename T::Element>(operand, dp);
+        add_rows<typename T::Element, T::kHeadDim>(dk, operand, q, half);
       }
-      to_operand<typename T::Element>(operand, dp);
-      add_rows<typename T::Element, T::kHeadDim>(dk, operand, q);
     }
   }
   ptx::cp_async_wait<0>();  // of a tile that no query meets
-  const int first = work.first_key + warp * 16, tokens = sequence.kv_tokens - first;
+  const int first = work.first_key + warp_row, tokens = sequence.kv_tokens - first;
   const auto store = [&](const Strided& tensor, const float(&sums)[T::kHeadDim / 2], float factor) {
     store_rows<typename T::Element>(tensor.rows(sequence.batch, work.kv_head, sequence.kv_first + first),
                                     tensor.token, tokens, sums, {factor, factor});
@@ -116,15 +126,15 @@ __global__ void __launch_bounds__(T::kThreads) dq_kernel(const __grid_constant__
   if (work.first_query >= sequence.q_tokens) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first = work.first_query + warp * 16, tokens = sequence.q_tokens - first;
-  const std::uint32_t q = ptx::shared_address(shared_bytes), dout = q + T::kSide * T::kRowBytes;
-  const std::uint32_t k = dout + T::kSide * T::kRowBytes, v = k + T::kUnitBytes;
+  std::uint32_t q = ptx::shared_address(shared_bytes);
   const int kv_head = work.head / common.heads_per_kv;
   const auto rows = [&](const Strided& tensor, int head, int from) {
     return Rows{tensor.rows(sequence.batch, head, from), tensor.token};
   };
   copy_rows<T::kHeadDim, T::kSide, T::kThreads>(q, rows(params.q, work.head, sequence.q_first),
                                                 work.first_query, sequence.q_tokens);
-  copy_rows<T::kHeadDim, T::kSide, T::kThreads>(dout, rows(params.dout, work.head, sequence.q_first),
+  copy_rows<T::kHeadDim, T::kSide, T::kThreads>(q + T::kSide * T::kRowBytes,
+                                                rows(params.dout, work.head, sequence.q_first),
                                                 work.first_query, sequence.q_tokens);
   const Mask mask(common, sequence, work.batch, work.first_query + warp / 4 * 64);
   const float scale_log2 = common.scale * kLog2E;
@@ -142,6 +152,9 @@ __global__ void __launch_bounds__(T::kThreads) dq_kernel(const __grid_constant__
 #pragma unroll 1
   for (int unit = 0; unit < work.units; ++unit) {
     const std::int32_t key = unit_token(work.entries, params.kv_block, unit);
+    ptx::opaque(q);  // as in keys_kernel
+    const std::uint32_t dout = q + T::kSide * T::kRowBytes, k = dout + T::kSide * T::kRowBytes;
+    const std::uint32_t v = k + T::kUnitBytes;
     __syncthreads();
     copy_rows<T::kHeadDim, 64, T::kThreads>(k, rows(params.k, kv_head, sequence.kv_first),
                                             key & ~Lists::kPartial, sequence.kv_tokens);

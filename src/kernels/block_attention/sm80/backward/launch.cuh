@@ -19,11 +19,11 @@ template <class T>
 int launch_keys(const Call& call) noexcept {
   const block_attention::Problem& problem = call.problem;
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  const BackwardWorkspace workspace(problem, call.args.all_q_tokens, false);
+  const BackwardWorkspace workspace(problem, call.args.all_q_tokens);
   const Params params = backward_params(call, call.args.of_keys, workspace);
   const auto batch = static_cast<unsigned>(problem.batch);
-  const AroundParams around = around_of(problem, call.args, workspace, params.common,
-                                        static_cast<float*>(call.args.workspace), nullptr);
+  const AroundParams around =
+      around_of(problem, call.args, workspace, params.common, static_cast<float*>(call.args.workspace));
   cudaError_t status = allow_shared_memory<keys_kernel<T>>(T::kSharedBytes, problem.device);
   if (status != cudaSuccess) return status;
   if (around.units > 0)
@@ -44,7 +44,7 @@ int launch_keys(const Call& call) noexcept {
 template <class T>
 int launch_dq(const Call& call) noexcept {
   const block_attention::Problem& problem = call.problem;
-  const BackwardWorkspace workspace(problem, call.args.all_q_tokens, false);
+  const BackwardWorkspace workspace(problem, call.args.all_q_tokens);
   const Params params = backward_params(call, call.args.of_queries, workspace);
   if (const cudaError_t status = allow_shared_memory<dq_kernel<T>>(T::kSharedBytes, problem.device);
       status != cudaSuccess)

@@ -1,9 +1,13 @@
-// A consumer warpgroup of the backward kernel: dk and dv of 64 keys, and a part of dq.
+// A consumer warpgroup of the backward kernel: dk and dv of 64 keys.
 //
 //   S^T = K Q^T, dP^T = V dO^T       [64 keys, 64 queries] in registers
 //   P^T = exp2(scale log2(e) S^T - stats), dS^T = P^T (dP^T - delta)
 //   dv += P^T dO, dk += dS^T Q       with P^T and dS^T from registers
-//   dq += dS K                       with dS from shared memory, where keys are its rows
+//
+// dq is computed by dq/kernel.cuh. Rejected: dS passed through shared memory, and dq = dS K added to sums in
+// memory beside these products (five for seven). With random lists that took .93 to 1.2 of the time, but with
+// a band, as trained models have it, 1.28: all keys of a neighbourhood add to the same queries (an H200,
+// blocks of 128).
 #pragma once
 
 #include "kernels/block_attention/cuda/key_work.cuh"
@@ -15,7 +19,6 @@
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
-#include "kernels/shared/ptx/sm90/stmatrix.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
 
@@ -44,17 +47,6 @@ __device__ __forceinline__ void add_queries(float (&sums)[T::kSums], const std::
   ptx::wgmma_commit();
 }
 
-/// sums[64 queries][64 columns] = dS K, queued as one group.
-template <class T>
-__device__ __forceinline__ void multiply_by_keys(float (&sums)[32], std::uint32_t ds, std::uint32_t k) {
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int i = 0; i < T::kDqKeys / 16; ++i)
-    T::Element::template mma<true, true>(sums, kMnMajorTile<T::kKeys> + ptx::wgmma_address(ds + i * 2048),
-                                         kMnMajorTile<T::kKeys> + ptx::wgmma_address(k + i * 2048), i > 0);
-  ptx::wgmma_commit();
-}
-
 /// All consumers of a team meet.
 template <class T>
 __device__ __forceinline__ void meet(int team) {
@@ -69,10 +61,7 @@ __device__ __forceinline__ void add_units(const BackwardParams& params, Backward
   const Pipeline pipeline(shared.full, shared.empty);
   const float scale_log2 = params.common.scale * 1.4426950408889634f;
   const std::uint32_t k = ptx::shared_address(shared.k), v = ptx::shared_address(shared.v);
-  const std::uint32_t ds = ptx::shared_address(shared.ds);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, thread = threadIdx.x % 128;
-  // stmatrix: lanes 8 i .. 8 i + 7 name the rows of matrix i: rows i % 2, columns i / 2 of 16 x 16.
-  const int ds_row = group * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+  const int lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   // Computed again where it is used: in registers throughout, it would push out sums.
   const auto work_again = [&] {
     int tile = shared.tile;
@@ -131,43 +120,16 @@ __device__ __forceinline__ void add_units(const BackwardParams& params, Backward
     // more than there are.
     to_operand<typename T::Element>(operand_p, p);
     to_operand<typename T::Element>(operand_ds, dp);
-    if constexpr (T::kAddsDq) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int chunk = 2 * i + lane / 16;
-        ptx::stmatrix_x4(ds + ds_row * 128 + (chunk ^ ds_row % 8) * 16, operand_ds[i]);
-      }
-      ptx::fence_proxy_async();
-    }
     // Without a barrier here ptxas begins the next unit beside these products, and runs out of registers.
-    if constexpr (!T::kAddsDq) ptx::named_barrier_sync<128>(4 + static_cast<int>(threadIdx.x / 128));
+    ptx::named_barrier_sync<128>(4 + static_cast<int>(threadIdx.x / 128));
     add_queries<T>(dv, operand_p, dout);
     add_queries<T>(dk, operand_ds, q);
-    if constexpr (T::kAddsDq) meet<T>(team);  // dS is whole
-    float* const sums = params.dq_sums + std::int64_t{place} * 64 * T::kHeadDim + thread * 4;
-#pragma unroll
-    for (int i = 0; i < T::kDqParts; ++i) {
-      const int part = T::kSplitsDq ? group : i;
-      float dq[32];
-      if constexpr (T::kAddsDq)
-        multiply_by_keys<T>(dq, ds + (T::kSplitsDq ? 0 : group * 64 * 128),
-                            k + part * T::kKeys * 128 + (T::kSplitsDq ? 0 : group * 64 * 128));
-      ptx::wgmma_wait<0>();
-      if constexpr (T::kAddsDq) ptx::pin(dq);
-      if (i == T::kDqParts - 1) {
-        ptx::pin(dk);
-        ptx::pin(dv);
-        ptx::keep(operand_p);
-        ptx::keep(operand_ds);
-        if (lane == 0) pipeline.release(stage.index);
-        if constexpr (T::kAddsDq) meet<T>(team);  // dS is free
-      }
-      if constexpr (T::kAddsDq)
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-          add_to_global(sums + (part * 8 + j) * 128 * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2],
-                        dq[4 * j + 3]);
-    }
+    ptx::wgmma_wait<0>();
+    ptx::pin(dk);
+    ptx::pin(dv);
+    ptx::keep(operand_p);
+    ptx::keep(operand_ds);
+    if (lane == 0) pipeline.release(stage.index);
   }
 }
 

@@ -1,4 +1,4 @@
-// Host side of backward_kernel, of the stats before it, and of dq from its sums if it adds them up.
+// Host side of backward_kernel, and of the stats before it.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include "kernels/block_attention/cuda/workspace.h"
 #include "kernels/block_attention/sm90/backward/entry.h"
 #include "kernels/block_attention/sm90/backward/kernel.cuh"
-#include "kernels/block_attention/sm90/backward/write_dq.cuh"
 #include "kernels/block_attention/sm90/operands/common.h"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
@@ -28,9 +27,8 @@ int launch_backward(const Call& call) noexcept {
   if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
       !encode_token_map(params.dout, dout))
     return cudaErrorInvalidValue;
-  const BackwardWorkspace workspace(problem, args.all_q_tokens, call.sums_dq);
+  const BackwardWorkspace workspace(problem, args.all_q_tokens);
   auto* const stats = static_cast<float*>(args.workspace);
-  auto* const dq_sums = stats + workspace.stats_bytes / 4;
   params.common = common_of(problem, args, args.of_keys);
   params.q_block = problem.q_block;
   const std::int64_t kv_tiles = (problem.kv_tokens + T::kKeys - 1) / T::kKeys;
@@ -41,7 +39,6 @@ int launch_backward(const Call& call) noexcept {
   params.kv_heads = static_cast<std::int32_t>(problem.kv_heads);
   params.places = static_cast<std::int32_t>(workspace.places);
   params.stats = stats;
-  params.dq_sums = dq_sums;
   params.dk = const_cast<void*>(args.dk.data);
   params.dv = const_cast<void*>(args.dv.data);
   const auto strides = [](const block_attention::Tensor& t, std::int64_t(&to)[3]) {
@@ -50,8 +47,7 @@ int launch_backward(const Call& call) noexcept {
   strides(args.dk, params.dk_strides);
   strides(args.dv, params.dv_strides);
 
-  const AroundParams around =
-      around_of(problem, args, workspace, params.common, stats, T::kAddsDq ? dq_sums : nullptr);
+  const AroundParams around = around_of(problem, args, workspace, params.common, stats);
   const dim3 units(static_cast<unsigned>(around.units), static_cast<unsigned>(problem.heads),
                    static_cast<unsigned>(problem.batch));
   constexpr int kBytes = sizeof(BackwardStorage<T>);
@@ -72,24 +68,20 @@ int launch_backward(const Call& call) noexcept {
                             params.order.tiles,
                             params.kv_tiles,
                             params.kv_heads,
-                            order_window(tiles, grid * T::kTeams),
                             params.common.heads_per_kv,
                             T::kKeys,
                             problem.q_block,
                             false,
                             work,
                             work + tiles};
-    status = static_cast<cudaError_t>(order_tiles(order, stream));
+    status = static_cast<cudaError_t>(order_tiles(order, grid * T::kTeams, stream));
     if (status != cudaSuccess) return status;
     params.order.order = order.order;
   }
-  if (tiles > 0)
-    status = launch_kernel(
-        {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
-        backward_kernel<T>, params);
-  if (status != cudaSuccess || !T::kAddsDq || around.units == 0) return status;
-  return launch_kernel({.grid = units, .block = 128, .stream = stream},
-                       write_dq_kernel<typename T::Element, T::kHeadDim>, around);
+  if (tiles == 0) return cudaSuccess;
+  return launch_kernel(
+      {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
+      backward_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -16,13 +16,12 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
-/// A team computes dk and dv of one block of keys at a time, a consumer warpgroup for each 64 keys, and adds
-/// its part of dq to sums in memory. Two teams with blocks of 64 keys, one with 128.
-template <class Element_, int kHeadDim_, int kKvBlock_, bool kAddsDq_>
+/// A team computes dk and dv of one block of keys at a time, a consumer warpgroup for each 64 keys. Two teams
+/// with blocks of 64 keys, one with 128.
+template <class Element_, int kHeadDim_, int kKvBlock_>
 struct BackwardTile {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kKeys = kKvBlock_;
-  static constexpr bool kAddsDq = kAddsDq_;  // otherwise dq/kernel.cuh computes it
   static constexpr int kGroups = kKeys / 64, kTeams = 2 / kGroups, kConsumers = 2;
   static constexpr int kKvBytes = kKeys * kHeadDim * 2;  // of K or V
   static constexpr int kUnitBytes = 64 * kHeadDim * 2;   // of Q or dO
@@ -30,11 +29,6 @@ struct BackwardTile {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
   static constexpr int kSums = kHeadDim / 2;  // of dk or dv: registers of a thread
-  // dq is computed 64 columns at a time. Two warpgroups split 128 columns, and dS passes between them;
-  // otherwise each computes all columns for its own 64 keys.
-  static constexpr bool kSplitsDq = kGroups == 2 && kHeadDim == 128;
-  static constexpr int kDqKeys = kSplitsDq ? kKeys : 64;
-  static constexpr int kDqParts = kSplitsDq || !kAddsDq ? 1 : kHeadDim / 64;
 };
 
 inline constexpr int kStatsBytes = 2 * 64 * 4;
@@ -47,7 +41,6 @@ struct BackwardParams {
   TileOrder order;
   std::int32_t kv_heads, places;  // places of a head, or of a batch and head without starts
   const float* stats;             // [batch and head][places][2][64]
-  float* dq_sums;                 // the same [places][kSums / 4][128][4]: in the order of wgmma's registers
   void *dk, *dv;
   std::int64_t dk_strides[3], dv_strides[3];  // batch, head, token
 };
@@ -58,7 +51,6 @@ struct BackwardTeam {
   alignas(1024) std::byte v[T::kKvBytes];  // later dv
   alignas(1024) std::byte q[T::kStages][T::kUnitBytes];
   alignas(1024) std::byte dout[T::kStages][T::kUnitBytes];
-  alignas(1024) std::byte ds[T::kAddsDq ? T::kKeys * 128 : 1];  // [keys][64 queries]
   alignas(128) float stats[T::kStages][2][64];
   alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], kv_full, kv_empty;
   // Of a stage: its first query, with kPartial; its place, or -1 behind the sequence; whether some of its

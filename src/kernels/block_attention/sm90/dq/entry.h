@@ -1,4 +1,4 @@
-// The instances of the kernel of dq alone: head_dim and block of queries. They read the stats that keys_* of
+// The instances of the kernel of dq: head_dim and block of queries. They read the stats that keys_* of
 // backward/entry.h left in the workspace. Each returns a cudaError_t.
 #pragma once
 

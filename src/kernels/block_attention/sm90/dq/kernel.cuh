@@ -1,6 +1,5 @@
-// The persistent, warp-specialised kernel of dq alone: dq = scale sum over kept keys of dS K, in the order of
-// the lists. Beside it backward_kernel computes dk and dv without sums in memory: seven products for five,
-// and the same bits in every run.
+// The persistent, warp-specialised kernel of dq: scale times the sum over kept keys of dS K, in the order of
+// the lists, so that every run gives the same bits. backward_kernel computes dk and dv.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -127,7 +126,7 @@ __device__ __forceinline__ void consume(const DqParams& params, DqTeam<T>& share
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1) dq_alone_kernel(const __grid_constant__ DqParams params) {
+__global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constant__ DqParams params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& storage = *reinterpret_cast<DqStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {

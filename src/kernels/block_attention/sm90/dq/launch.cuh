@@ -1,4 +1,4 @@
-// Host side of dq_alone_kernel.
+// Host side of dq_kernel.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int launch_dq(const Call& call) noexcept {
   if (!encode_token_map(params.q, q) || !encode_token_map(params.k, k) || !encode_token_map(params.v, v) ||
       !encode_token_map(params.dout, dout))
     return cudaErrorInvalidValue;
-  const BackwardWorkspace workspace(problem, args.all_q_tokens, call.sums_dq);
+  const BackwardWorkspace workspace(problem, args.all_q_tokens);
   const std::int64_t q_tiles = (problem.q_tokens + T::kQueries - 1) / T::kQueries;
   const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
   if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
@@ -49,24 +49,23 @@ int launch_dq(const Call& call) noexcept {
                             params.order.tiles,
                             params.q_tiles,
                             params.common.heads,
-                            order_window(tiles, grid * T::kTeams),
                             1,
                             T::kQueries,
                             problem.kv_block,
                             true,
                             work,
                             work + tiles};
-    if (const int status = order_tiles(order, stream); status != cudaSuccess) return status;
+    if (const int status = order_tiles(order, grid * T::kTeams, stream); status != cudaSuccess) return status;
     params.order.order = order.order;
   }
   constexpr int kBytes = sizeof(DqStorage<T>);
   static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
-  if (const cudaError_t status = allow_shared_memory<dq_alone_kernel<T>>(kBytes, problem.device);
+  if (const cudaError_t status = allow_shared_memory<dq_kernel<T>>(kBytes, problem.device);
       status != cudaSuccess)
     return status;
   return launch_kernel(
       {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
-      dq_alone_kernel<T>, params);
+      dq_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -1,4 +1,4 @@
-// Tiles, parameters and shared memory of the kernel that computes dq alone, for deterministic gradients.
+// Tiles, parameters and shared memory of the kernel that computes dq.
 #pragma once
 
 #include <cuda.h>

@@ -49,14 +49,13 @@ int launch_forward(const Call& call) noexcept {
                             params.order.tiles,
                             params.q_tiles,
                             params.common.heads,
-                            order_window(tiles, grid * T::kTeams),
                             1,
                             T::kQueries,
                             problem.kv_block,
                             true,
                             work,
                             work + tiles};
-    if (const int status = order_tiles(order, stream); status != cudaSuccess) return status;
+    if (const int status = order_tiles(order, grid * T::kTeams, stream); status != cudaSuccess) return status;
     params.order.order = order.order;
   }
   return launch_kernel(

@@ -14,23 +14,19 @@ namespace sparseloom::kernels::cuda::attention {
 struct OrderParams {
   Common common;                           // its lists are those of the tiles
   std::int32_t tiles, blocks, heads;       // blocks of a head; heads of the tiles' side
-  std::int32_t window;                     // tiles that are sorted together
   std::int32_t lists_per_tile;             // query heads that a tile walks over
   std::int32_t tile_tokens, other_tokens;  // of a tile, and of a block that its list names
   bool of_queries;                         // the tiles are blocks of queries
   std::int32_t *work, *order;              // [tiles] each
 };
 
-/// Tiles to sort together for `slots` that run at one time. Six rounds or less: all. Else two rounds, which
-/// the order of rounds below evens out: tiles of heads that lie further apart share no K and V in L2 (S
-/// 32768, blocks of 64 at .25: backward 356 TF/s in windows of one head, 274 sorted as a whole).
-inline std::int32_t order_window(std::int64_t tiles, std::int64_t slots) noexcept {
-  return static_cast<std::int32_t>(tiles <= 6 * slots ? tiles : 2 * slots);
-}
-
-/// order <- the tiles of each window by their number of blocks, the most first, and equal ones (in 64
-/// classes) in their own order. One launch. Returns a cudaError_t.
-int order_tiles(const OrderParams& params, cudaStream_t stream) noexcept;
+/// order <- tiles with many blocks before those with few, for `slots` tiles that run at one time; equal ones
+/// (in 64 classes) in their own order. Of up to six rounds all tiles are sorted. Of more, two rounds each,
+/// which the order of rounds below evens out, since tiles of heads that lie further apart share no K and V in
+/// L2 (S 32768, blocks of 64 at .25: backward 356 TF/s so, 274 sorted as a whole); but tiles of more than
+/// twice the mean, as the first keys of trained models have, go before all, up to kLongRounds. One launch.
+/// Returns a cudaError_t.
+int order_tiles(const OrderParams& params, std::int64_t slots, cudaStream_t stream) noexcept;
 
 /// The tile that team `slot` of `slots` computes in round `round`, or -1; ends() after the last round. Every
 /// other round runs backwards, so that who had the longest list of a round has the shortest of the next.

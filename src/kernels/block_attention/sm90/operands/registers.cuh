@@ -21,13 +21,6 @@ __device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4
     for (int i = 0; i < 4; ++i) operand[k][i] = Element::pair(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]);
 }
 
-/// Adds four floats at a multiple of 16 bytes, in no order.
-__device__ __forceinline__ void add_to_global(float* to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
-               "f"(d)
-               : "memory");
-}
-
 /// Writes a warpgroup's sums [64 tokens][head_dim] times factors[i] (rows t / 4 and 8 further) to memory, in
 /// 16 bits. They go through `staging`, 64 rows of a tile [head_dim / 64][kTileTokens][128 bytes], so that
 /// rows leave as 16 bytes x 8 lanes: whole lines. `to` is the first token, of which `tokens` exist.
