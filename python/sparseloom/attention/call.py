@@ -83,7 +83,9 @@ def _call(
         # No sequence is longer than all tokens.
         kv_blocks = -(-k.shape[0] // kv_block) if kept.kv_blocks is None else kept.kv_blocks
         longest = q_blocks * q_block, kv_blocks * kv_block
-    keys = kept.keys(kv_blocks) if watched and not kept.dynamic else (None, None)
+    # Else the backward pass makes them: a graph could not see that the lists were written to.
+    keeps = watched and not kept.dynamic and not torch.compiler.is_compiling()
+    keys = kept.keys(kv_blocks) if keeps else (None, None)
     return Call(
         kept.counts, kept.indices, q_block, kv_block, causal,
         1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), *keys,

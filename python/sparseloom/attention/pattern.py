@@ -118,14 +118,12 @@ class AttentionPattern:
         return int(self.counts.sum()) / max(1, self.counts.numel() * self._blocks(None))
 
     def keys(self, kv_blocks: int) -> tuple[Tensor, Tensor]:
-        """Returns the lists of keys: for each block of keys the blocks of queries that meet it."""
-        stamp = kv_blocks, self.counts._version, self.indices._version
-        if self._keys is not None and self._keys[0] == stamp:
-            return self._keys[1:]
-        made = transpose(self.counts, self.indices, kv_blocks)
-        if not self.dynamic and not torch.compiler.is_compiling():
-            self._keys = stamp, *made
-        return made
+        """Returns the lists of keys: for each block of keys the blocks of queries that meet it. They are made
+        again where the lists were written to since."""
+        stamp = kv_blocks, _writes(self.counts), _writes(self.indices)
+        if self._keys is None or self._keys[0] != stamp or self.dynamic:
+            self._keys = stamp, *transpose(self.counts, self.indices, kv_blocks)
+        return self._keys[1:]
 
     def to(self, device: torch.device | str) -> AttentionPattern:
         """Returns the pattern on a device; itself, if it is there."""
@@ -191,6 +189,11 @@ def _leading(tensor: Tensor, dims: int) -> Tensor:
     if tensor.dim() > dims:
         raise Error("attention", f"at most {dims} dimensions", str(list(tensor.shape)), "see AttentionPattern")
     return tensor.to(torch.int32).contiguous()[(None,) * (dims - tensor.dim())]
+
+
+def _writes(tensor: Tensor) -> int:
+    """Returns torch's count of writes, which tensors made in inference mode lack."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _map4(kept: Tensor) -> Tensor:

@@ -62,11 +62,11 @@ def test_dilated_windows_have_gaps():
 
 
 def test_radial_patterns_thin_out_with_the_distance_of_frames():
-    kept = patterns.radial(16, 512, block=64).map()[0, 0]
+    kept = patterns.radial(32, 512, block=64).map()[0, 0]
     assert torch.equal(kept, kept.T) and kept.diagonal().all()
-    frames = kept.unflatten(0, (16, 8)).unflatten(2, (16, 8)).transpose(1, 2).float().mean((2, 3))
-    shares = [frames.diagonal(n).mean().item() for n in range(16)]
-    assert shares[0] == shares[1] == 1.0 and shares[2] > shares[4] > shares[8] > 0
+    frames = kept.unflatten(0, (32, 8)).unflatten(2, (32, 8)).transpose(1, 2).float().mean((2, 3))
+    shares = [frames.diagonal(n).mean().item() for n in range(32)]
+    assert shares[0] == shares[1] == 1.0 and shares[2] > shares[4] > shares[8] >= shares[16] > shares[17] == 0
     assert kept.float().mean() < 0.5
 
 
@@ -100,7 +100,7 @@ def test_lists_maps_and_patterns_are_one():
     assert torch.equal(pattern.map(), kept)
     again = AttentionPattern(pattern.counts, pattern.indices, 64)
     assert torch.equal(again.map(5), kept)
-    assert pattern.density == kept.float().mean().item()
+    assert pattern.density == pytest.approx(kept.float().mean().item())
     assert torch.equal(AttentionPattern.from_map(kept[0, 0], (128, 256)).map(),
                        kept[0, 0].repeat_interleave(2, 1)[None, None])  # fmt: skip
     weight = sparseloom.pattern.random(256, 320, 64, density=0.5, seed=0)

@@ -157,10 +157,17 @@ def test_transforms_are_refused():
     first = torch.autograd.grad(total(q), q, create_graph=True)[0]
     with pytest.raises(Error, match="a second backward"):
         first.sum().backward()
-    with pytest.raises(Error, match="one gradient at a time"):
-        torch.autograd.grad(
-            sparseloom.attention(q, k, v, pattern), q, torch.ones(2, *q.shape), is_grads_batched=True
-        )
+
+
+def test_batched_gradients():
+    q, k, v = inputs()
+    out = sparseloom.attention(q, k, v, patterns.sliding_window(256, 64, block=64))
+    douts = torch.randn(3, *out.shape)
+    batched = torch.autograd.grad(out, [q, k, v], douts, retain_graph=True, is_grads_batched=True)
+    for i, dout in enumerate(douts):
+        alone = torch.autograd.grad(out, [q, k, v], dout, retain_graph=True)
+        for a, b in zip(batched, alone, strict=True):
+            torch.testing.assert_close(a[i], b)
 
 
 def test_meta_tensors():
