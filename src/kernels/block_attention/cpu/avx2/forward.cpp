@@ -1,0 +1,39 @@
+// avx2_softmax: the forward tile by this instruction set.
+#if defined(__x86_64__)
+
+#include "kernels/block_attention/cpu/forward.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "sparseloom/activation.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/shared/cpu/avx2/begin.h"
+namespace {
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/activation-inl.h"
+#include "kernels/block_attention/cpu/generic/forward-inl.h"
+}  // namespace
+#include "kernels/shared/cpu/end.h"
+// clang-format on
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs softmax_runs{"avx2_softmax"};
+
+const AttentionOps* attention_avx2(DType dtype) noexcept {
+  static const AttentionOps f32{&softmax_runs, avx2::forward_tile<float>},
+      f16{&softmax_runs, avx2::forward_tile<F16>}, bf16{&softmax_runs, avx2::forward_tile<Bf16>};
+  return dtype == DType::f32 ? &f32 : dtype == DType::f16 ? &f16 : dtype == DType::bf16 ? &bf16 : nullptr;
+}
+}  // namespace sparseloom::kernels::cpu
+
+#endif

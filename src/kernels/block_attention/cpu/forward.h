@@ -1,0 +1,33 @@
+// Forward on x86-64: one tile of queries at a time, with a lane for each query.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/block_attention/walk.h"
+#include "kernels/runs.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Queries of a tile: 64 divides every block. Keys of a step: their scores against a tile take 16 KB, which
+/// L1 holds beside what the products stream.
+inline constexpr std::int64_t kTileQueries = 64, kStepKeys = 64;
+/// The largest head size: a tile's queries and sums lie on the stack, 64 KB each.
+inline constexpr std::int64_t kMostHeadDim = 256;
+
+/// A tile: queries [first, first + rows) of a block's sequence and head.
+struct AttentionTile {
+  const attention::Args& args;
+  std::int64_t batch, head, block, first, rows;
+};
+
+/// The kernel of one instruction set and dtype.
+struct AttentionOps {
+  Runs* runs;
+  void (*forward)(const AttentionTile& tile);
+};
+
+/// Null for dtypes that they do not support.
+const AttentionOps* attention_avx2(DType dtype) noexcept;
+const AttentionOps* attention_avx512(DType dtype) noexcept;
+
+}  // namespace sparseloom::kernels::cpu
