@@ -26,7 +26,7 @@ _BLOCKS_AT_ONCE = 64  # of 128 x 128 elements: 8 MB for each of four int64 indic
 
 
 def pattern_of(mask: BlockMask) -> AttentionPattern:
-    """Returns the pattern of a BlockMask, which keeps it. Raises Error for a mask function that is unknown."""
+    """Returns the pattern of a BlockMask, which keeps it. Raises Error for an unknown mask function."""
     known = getattr(mask, _KEPT_AS, None)
     if known is not None:
         return known  # type: ignore[no-any-return]

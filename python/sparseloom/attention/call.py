@@ -85,11 +85,13 @@ def _call(
         longest = q_blocks * q_block, kv_blocks * kv_block
     # Else the backward pass makes them: a graph could not see that the lists were written to.
     keeps = watched and not kept.dynamic and not torch.compiler.is_compiling()
-    keys = kept.keys(kv_blocks) if keeps else (None, None)
+    key_counts, key_indices = kept.keys(kv_blocks) if keeps else (None, None)
+    q_starts, kv_starts = starts or (None, None)
+    q_documents, kv_documents = _documents(kept, q, starts is not None)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return Call(
-        kept.counts, kept.indices, q_block, kv_block, causal,
-        1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), *keys,
-        *(starts or (None, None)), *longest, *_documents(kept, q, starts is not None), row, strict,
+        kept.counts, kept.indices, q_block, kv_block, causal, scale, key_counts, key_indices,
+        q_starts, kv_starts, *longest, q_documents, kv_documents, row, strict,
     )  # fmt: skip
 
 
@@ -115,7 +117,8 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
         blocks_of_keys = None if ragged else -(-k.shape[2] // 128)
         return AttentionPattern.from_lists(*pattern, kv_blocks=blocks_of_keys)
     if type(pattern).__name__ == "BlockMask":
-        return AttentionPattern.from_block_mask(pattern)
+        mask: Any = pattern
+        return AttentionPattern.from_block_mask(mask)
     remedy = "pass an AttentionPattern, a bool map, (counts, indices), a BlockMask or a Pattern"
     raise Error("attention", "a pattern of blocks", type(pattern).__name__, remedy)
 

@@ -134,8 +134,8 @@ class AttentionPattern:
         return self._mapped(lambda tensor: tensor.to(target))
 
     def where_keys(self, kept: Tensor) -> AttentionPattern:
-        """Returns the pattern that keeps, of its blocks, the keys for which ``kept``, bool [batch or 1, keys],
-        is true: what a padding mask means."""
+        """Returns the pattern that keeps, in its blocks, the keys for which ``kept`` is true: a padding mask,
+        bool [batch or 1, keys]."""
         if self.q_documents is not None:
             remedy = "give the keys to be left out a document of their own"
             raise Error("attention", "a pattern without documents", "one with them", remedy)
@@ -187,7 +187,9 @@ def _leading(tensor: Tensor, dims: int) -> Tensor:
         got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise Error("attention", "lists and documents as int32 tensors", got, "use .int()")
     if tensor.dim() > dims:
-        raise Error("attention", f"at most {dims} dimensions", str(list(tensor.shape)), "see AttentionPattern")
+        raise Error(
+            "attention", f"at most {dims} dimensions", str(list(tensor.shape)), "see AttentionPattern"
+        )
     return tensor.to(torch.int32).contiguous()[(None,) * (dims - tensor.dim())]
 
 

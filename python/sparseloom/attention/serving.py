@@ -1,5 +1,5 @@
-"""How other libraries call attention: transformers by ``attn_implementation="sparseloom"``, and serving stacks
-by a function.
+"""How other libraries call attention: transformers by ``attn_implementation="sparseloom"``, serving stacks by
+a function.
 
 >>> import sparseloom.hf
 >>> model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sparseloom")

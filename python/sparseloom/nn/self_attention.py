@@ -38,7 +38,10 @@ class BlockSparseSelfAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         op = "BlockSparseSelfAttention"
-        self.embed_dim, self.num_heads = whole(op, "embed_dim", embed_dim, 1), whole(op, "num_heads", num_heads, 1)
+        self.embed_dim, self.num_heads = (
+            whole(op, "embed_dim", embed_dim, 1),
+            whole(op, "num_heads", num_heads, 1),
+        )
         self.kv_heads = self.num_heads if kv_heads is None else whole(op, "kv_heads", kv_heads, 1)
         require_bool(op, "causal", causal)
         if self.embed_dim % self.num_heads or self.num_heads % self.kv_heads:
@@ -69,7 +72,9 @@ class BlockSparseSelfAttention(nn.Module):
         return y
 
     def extra_repr(self) -> str:
-        return f"heads={self.num_heads}, kv_heads={self.kv_heads}, causal={self.causal}, pattern={self.pattern}"
+        return (
+            f"heads={self.num_heads}, kv_heads={self.kv_heads}, causal={self.causal}, pattern={self.pattern}"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         if isinstance(self.pattern, AttentionPattern):

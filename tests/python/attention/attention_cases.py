@@ -195,9 +195,7 @@ class Answer:
             torch.cat([row[:, :n].transpose(0, 1) for row, n in zip(each, own, strict=True)])
             for each, own in zip(self.inputs, lengths, strict=True)
         ]
-        starts = [
-            F.pad(torch.tensor(own).cumsum(0), (1, 0)).int().to(self.device) for own in case.lengths
-        ]
+        starts = [F.pad(torch.tensor(own).cumsum(0), (1, 0)).int().to(self.device) for own in case.lengths]
         out, lse = sparseloom.attention(
             *packed, self.pattern(), causal=case.causal, cu_seqlens=tuple(starts), return_lse=True, **options
         )

@@ -7,7 +7,7 @@ import torch
 from attention_cases import CASES, Answer, Case, softmax_attention
 
 import sparseloom
-from sparseloom import AttentionPattern
+from sparseloom import AttentionPattern, Error
 from sparseloom.attention import merge
 
 TABLE = [pytest.param(case, dtype, id=f"{case.name}-{dtype}") for case in CASES for dtype in case.dtypes]
@@ -18,7 +18,24 @@ def test_forward_and_gradients(case, dtype):
     Answer(case, dtype).check()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in ("grouped heads", "causal", "lengths")])
+@pytest.mark.parametrize("kernel", ["reference", "avx2_softmax", "avx512_softmax"])
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.name not in ("plain", "head size 128")],
+    ids=lambda case: case.name,
+)
+def test_every_kernel_of_the_cpu(case, kernel):
+    for dtype in (torch.float32, torch.float16):
+        answer = Answer(case, dtype)
+        try:
+            answer.check(kernel=kernel)
+        except Error as error:
+            assert "needs avx" in str(error)  # on another machine
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("grouped heads", "causal", "lengths")]
+)
 def test_every_number_of_threads_gives_the_same_bits(case):
     answer, threads = Answer(case, torch.float32), torch.get_num_threads()
     try:
@@ -60,9 +77,7 @@ def test_merge_of_halves_of_the_keys_is_the_whole(base2):
     q, k, v = answer.inputs
     kept = pattern.map()
     parts = [
-        sparseloom.attention(
-            q, k[:, :, half], v[:, :, half], kept[..., blocks], return_lse=True, base2=base2
-        )
+        sparseloom.attention(q, k[:, :, half], v[:, :, half], kept[..., blocks], return_lse=True, base2=base2)
         for half, blocks in ((slice(0, 128), slice(0, 2)), (slice(128, 256), slice(2, 4)))
     ]
     out, total = merge(parts, base2)
@@ -76,12 +91,13 @@ def test_merge_of_halves_of_the_keys_is_the_whole(base2):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
-def test_a_nan_spreads_to_the_queries_that_meet_it_alone():
+@pytest.mark.parametrize("kernel", ["", "reference"])
+def test_a_nan_spreads_to_the_queries_that_meet_it_alone(kernel):
     q, k, v = (torch.randn(1, 1, 128, 64) for _ in range(3))
     k[0, 0, 100] = math.nan
-    out = sparseloom.attention(q, k, v, torch.tensor([[1, 0], [1, 1]]).bool())
+    out = sparseloom.attention(q, k, v, torch.tensor([[1, 0], [1, 1]]).bool(), kernel=kernel)
     assert not out[:, :, :64].isnan().any() and out[:, :, 64:].isnan().all()
-    causal = sparseloom.attention(q, k, v, torch.ones(2, 2).bool(), causal=True)
+    causal = sparseloom.attention(q, k, v, torch.ones(2, 2).bool(), causal=True, kernel=kernel)
     assert not causal[:, :, :100].isnan().any() and causal[:, :, 100:].isnan().all()
 
 

@@ -58,10 +58,10 @@ def test_life_of_a_module():
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (dict(embed_dim=100, num_heads=3), "a multiple of num_heads"),
-    (dict(embed_dim=128, num_heads=4, kv_heads=3), "and that one of kv_heads"),
-    (dict(embed_dim=128, num_heads=0), "num_heads to be an int >= 1"),
-    (dict(embed_dim=128, num_heads=2, pattern=torch.ones(2, 2)), "an AttentionPattern, or a function"),
+    ({"embed_dim": 100, "num_heads": 3}, "a multiple of num_heads"),
+    ({"embed_dim": 128, "num_heads": 4, "kv_heads": 3}, "and that one of kv_heads"),
+    ({"embed_dim": 128, "num_heads": 0}, "num_heads to be an int >= 1"),
+    ({"embed_dim": 128, "num_heads": 2, "pattern": torch.ones(2, 2)}, "an AttentionPattern, or a function"),
 ])  # fmt: skip
 def test_wrong_arguments(arguments, text):
     with pytest.raises(Error, match=text):

@@ -119,7 +119,9 @@ def test_dynamic_lists_are_transposed_in_each_backward_pass():
     q, k, v = inputs()
     pattern = AttentionPattern.from_map(torch.ones(4, 4).bool(), 64)
     dynamic = AttentionPattern(pattern.counts, pattern.indices, 64, dynamic=True)
-    pairs = [torch.autograd.grad(sparseloom.attention(q, k, v, p).sum(), [q, k, v]) for p in (pattern, dynamic)]
+    pairs = [
+        torch.autograd.grad(sparseloom.attention(q, k, v, p).sum(), [q, k, v]) for p in (pattern, dynamic)
+    ]
     assert all(torch.equal(a, b) for a, b in zip(*pairs, strict=True))
     assert dynamic._keys is None
 
@@ -181,7 +183,8 @@ WRONG = [
     ("three dimensions", lambda q, k, v, p: sparseloom.attention(q[0], k, v, p), r"q \[batch, heads"),
     ("a nested tensor", lambda q, k, v, p: sparseloom.attention(
         torch.nested.nested_tensor([q[0], q[0]]), k, v, p), "q strided"),
-    ("other blocks", lambda q, k, v, p: sparseloom.attention(q[:, :, :100], k, v, p), "a pattern of 2 x 4 blocks"),
+    ("other blocks", lambda q, k, v, p: sparseloom.attention(q[:, :, :100], k, v, p),
+     "a pattern of 2 x 4 blocks"),
     ("a map of no blocks", lambda q, k, v, p: sparseloom.attention(q, k, v, torch.ones(5, 4).bool()),
      "2 or 4 blocks for 256 queries"),
     ("a float map", lambda q, k, v, p: sparseloom.attention(q, k, v, torch.ones(4, 4)), "a bool map"),

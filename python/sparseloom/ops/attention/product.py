@@ -1,4 +1,4 @@
-"""Calls the operators of attention over kept blocks. The arguments are checked above: sparseloom.attention."""
+"""Calls the operators of attention over kept blocks; sparseloom.attention checks the arguments."""
 
 from __future__ import annotations
 
