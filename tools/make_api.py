@@ -22,6 +22,10 @@ PAGE = ROOT / "tests" / "api" / "api.md"
 MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
+    "sparseloom.attention": ["merge", "serve", "use_pattern"],
+    "sparseloom.attention.patterns": [
+        *("full", "sliding_window", "dilated", "global_tokens", "strided", "fixed", "radial", "documents"),
+    ],
     "sparseloom.layouts": None,
     "sparseloom.patch": ["Change", "Patched", "Recipe", "Skip", "drive"],
     "sparseloom.permute": ["Chain", "Permuted"],

@@ -7,7 +7,7 @@ set(guarded_tests
     "GuardPages.*:Cpu/Products.*:Accumulate.*:Threads.SkewedRows*:NotANumber.*:Epilogue.*:Residual.*:KTiles.*:ConvOnCpu.*"
     ":Scaled.*:*/ScaledBlocks.*:CsrProducts.*:Semi24*:*/NmgProducts.*:Nm*:Gradient*:*/Gradient*:RecurrentCells*:UnitNorms.*"
     ":*/RecurrentCellsOf.*:*/Gates.*:*/EveryKernel.*:Dynamic.*:UnpackRows.*:BsrMatrix.*:CsrLayout.*:BlockScores.*"
-    ":*Topology.*:*Blocks.*:*/Sparsify.*/bf16:Attention.*"
+    ":*Topology.*:*Blocks.*:*/Sparsify.*/bf16"
     # Long sums in fp64, and sizes that others have too.
     "-ConvOnCpu.ManyPixels*:ConvOnCpu.EveryBlock*:Semi24Products.AddLong*:Semi24Products.OpenOne*:Scaled.TheLongest*:Scaled.AnyNumber*"
     ":Scaled.Extremes*:Accumulate.AnyNumber*")

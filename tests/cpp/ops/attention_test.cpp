@@ -24,7 +24,7 @@ std::vector<AttentionCase> cases() {
           {130, 200, 128, 128, false}, {1, 70, 64, 64, false, 2, 1}, {65, 64, 5, 64, true, 1, 1}};
 }
 
-TEST(Attention, OfEveryRowIsThatOfSumsElementByElement) {
+TEST(AttentionBlocks, OfEveryRowIsThatOfSumsElementByElement) {
   for (AttentionCase& c : std::vector(cases())) {
     const AttentionAnswer exact(c);
     const auto plan = plan_attention(c.problem, Executor::serial());
@@ -41,7 +41,7 @@ TEST(Attention, OfEveryRowIsThatOfSumsElementByElement) {
   }
 }
 
-TEST(Attention, GradientsAreThoseOfSumsElementByElement) {
+TEST(AttentionBlocks, GradientsAreThoseOfSumsElementByElement) {
   for (AttentionCase& c : std::vector(cases())) {
     const AttentionAnswer exact(c);
     calling([&] { return "block_attention backward " + block_attention::Attention::print(c.problem); });
@@ -57,7 +57,7 @@ TEST(Attention, GradientsAreThoseOfSumsElementByElement) {
   }
 }
 
-TEST(Attention, ListsOfKeysAreThoseOfQueriesTransposed) {
+TEST(AttentionBlocks, ListsOfKeysAreThoseOfQueriesTransposed) {
   AttentionCase c(700, 500, 64, 64, false);
   c.indices[static_cast<std::size_t>(c.kv_blocks)] |= block_attention::Lists::kPartial;
   c.transpose(Executor::serial());
@@ -80,7 +80,7 @@ TEST(Attention, ListsOfKeysAreThoseOfQueriesTransposed) {
   EXPECT_EQ(entries, expected);
 }
 
-TEST(Attention, RefusesWhatNoAttentionHas) {
+TEST(AttentionBlocks, RefusesWhatNoAttentionHas) {
   const AttentionCase good(128, 128, 64, 64, false);
   const auto refuse = [&](std::initializer_list<std::string> words, auto change) {
     expect_error("plan", words, [&] {
@@ -99,7 +99,7 @@ TEST(Attention, RefusesWhatNoAttentionHas) {
   refuse({"supports head sizes up to 256"}, [](P& p) { p.head_dim = 257; });
 }
 
-TEST(Attention, RefusesOperandsThatAreNotThePlans) {
+TEST(AttentionBlocks, RefusesOperandsThatAreNotThePlans) {
   AttentionCase c(128, 128, 64, 64, false);
   const Executor serial = Executor::serial();
   const auto plan = plan_attention(c.problem, serial);
@@ -132,7 +132,7 @@ TEST(Attention, RefusesOperandsThatAreNotThePlans) {
                [&] { transpose_lists(c.of_queries(), 4, 2, nullptr, c.key_indices.data(), serial); });
 }
 
-TEST(Attention, PlansSayWhatTheyRun) {
+TEST(AttentionBlocks, PlansSayWhatTheyRun) {
   AttentionCase c(128, 128, 64, 64, true);
   const std::string text = plan_attention(c.problem, Executor::serial())->describe();
   EXPECT_NE(text.find("forward f32 batch=2 heads=4 kv_heads=2 q=128 kv=128 head_dim=64 block=64x64"),
