@@ -88,9 +88,11 @@ struct AttentionCase {
     problem.direction = block_attention::Direction::forward;
     attention(*plan_attention(problem, executor, kernel), args(), {}, executor);
   }
-  void backward(const Executor& executor) {
+  void backward(const Executor& executor, const std::string& kernel = {}) {
     problem.direction = block_attention::Direction::backward;
-    attention_gradient(*plan_attention(problem, executor), args(), {}, executor);
+    const auto plan = plan_attention(problem, executor, kernel);
+    Workspace workspace;
+    attention_gradient(*plan, args(), workspace.at_least(plan->workspace_bytes), executor);
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/block_attention/cpu/forward.h"
+#include "kernels/block_attention/cpu/tile.h"
 #include "kernels/shared/cpu/claims.h"
 #include "plan/machine.h"
 #include "sparseloom/generic/parallel.h"
@@ -24,7 +24,6 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Isa needed, doub
   if (!machine.isa.has(needed))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(needed),
             runtime::name_of(machine.isa)};
-  if (p.direction != Direction::forward) return "supports forward only";
   if (p.dtype == DType::f64) return {"does not support {}", name_of(p.dtype)};
   if (p.head_dim > cpu::kMostHeadDim)
     return {"supports head sizes up to {}, this one is {}", cpu::kMostHeadDim, p.head_dim};
@@ -34,30 +33,45 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Isa needed, doub
       static_cast<double>(core::ceil_div(p.q_tokens, cpu::kTileQueries) * cpu::kTileQueries);
   const double pairs = static_cast<double>(p.batch * p.heads) * queries *
                        static_cast<double>(std::min(p.capacity * p.kv_block, p.kv_tokens));
-  const double us = 4e6 * pairs * static_cast<double>(p.head_dim) / (flops * kShareOfRate);
-  out.add({{}, 2 + us / p.threads, 0});
+  const bool forward = p.direction == Direction::forward;
+  const double products = forward ? 2 : 7;
+  const double us = products * 2e6 * pairs * static_cast<double>(p.head_dim) / (flops * kShareOfRate);
+  // Backward keeps a number of each query.
+  const std::int64_t bytes = forward ? 0 : p.batch * p.heads * p.q_tokens * std::int64_t{sizeof(float)};
+  out.add({{}, 2 + us / p.threads, static_cast<std::size_t>(bytes)});
   return {};
 }
 
-int launch(const cpu::AttentionOps& ops, const Args& args, const Executor& executor) {
-  ops.runs->add();
-  const Problem& p = args.problem;
-  const std::int64_t tiles_of_block = p.q_block / cpu::kTileQueries;
-  const std::int64_t tiles = args.of_queries.lists * tiles_of_block, all = p.batch * p.heads * tiles;
+/// Calls `tile` for every tile of the tokens that `lists` cut into blocks.
+void for_tiles(const Args& args, const Executor& executor, std::int64_t heads, std::int64_t blocks,
+               std::int32_t side, std::int64_t attention::Sequence::*tokens,
+               void (*tile)(const cpu::AttentionTile&)) {
+  const std::int64_t of_block = side / cpu::kTileQueries, tiles = blocks * of_block;
+  const std::int64_t all = args.problem.batch * heads * tiles;
   cpu::Claims claims;
   const std::int64_t threads = std::min<std::int64_t>(executor.num_threads, all);
   // Lists differ in length, so that equal shares of tiles would not be equal work.
   runtime::parallel_tasks(executor, threads, [&](std::int64_t) {
     for (std::int64_t task; (task = claims.take()) < all;) {
-      // The last tiles first: with causal order their lists are the longest.
-      const std::int64_t tile = tiles - 1 - task % tiles, head = task / tiles % p.heads,
-                         batch = task / tiles / p.heads;
-      const attention::Sequence sequence(args, batch);
-      const std::int64_t first = tile * cpu::kTileQueries,
-                         rows = std::min(cpu::kTileQueries, sequence.queries - first);
-      if (rows > 0) ops.forward({args, batch, head, tile / tiles_of_block, first, rows});
+      // The last tiles first: with causal order their lists of keys are the longest.
+      const std::int64_t number = tiles - 1 - task % tiles, head = task / tiles % heads,
+                         batch = task / tiles / heads;
+      const std::int64_t first = number * cpu::kTileQueries,
+                         rows = std::min(cpu::kTileQueries, attention::Sequence(args, batch).*tokens - first);
+      if (rows > 0) tile({args, batch, head, number / of_block, first, rows});
     }
   });
+}
+
+int launch(const cpu::AttentionOps& ops, const Args& args, const Executor& executor) {
+  ops.runs->add();
+  using attention::Sequence;
+  const Problem& p = args.problem;
+  const bool forward = p.direction == Direction::forward;
+  for_tiles(args, executor, p.heads, args.of_queries.lists, p.q_block, &Sequence::queries,
+            forward ? ops.forward : ops.queries);
+  if (!forward)
+    for_tiles(args, executor, p.kv_heads, args.of_keys.lists, p.kv_block, &Sequence::keys, ops.keys);
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// Forward on x86-64: one tile of queries at a time, with a lane for each query.
+// Kernels of x86-64: one tile of queries, or of keys, at a time, with a lane for each.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Queries of a tile: 64 divides every block. Keys of a step: their scores against a tile take 16 KB, which
-/// L1 holds beside what the products stream.
+/// Queries, or keys, of a tile: 64 divides every block. Keys, or queries, of a step: their scores against a
+/// tile take 16 KB, which L1 holds beside what the products stream.
 inline constexpr std::int64_t kTileQueries = 64, kStepKeys = 64;
 /// The largest head size: a tile's queries and sums lie on the stack, 64 KB each.
 inline constexpr std::int64_t kMostHeadDim = 256;
 
-/// A tile: queries [first, first + rows) of a block's sequence and head.
+/// A tile: tokens [first, first + rows) of a block's sequence and head.
 struct AttentionTile {
   const attention::Args& args;
   std::int64_t batch, head, block, first, rows;
@@ -24,6 +24,8 @@ struct AttentionTile {
 struct AttentionOps {
   Runs* runs;
   void (*forward)(const AttentionTile& tile);
+  void (*queries)(const AttentionTile& tile);  // backward: dq, and what `keys` needs in the workspace
+  void (*keys)(const AttentionTile& tile);     // backward: dk and dv
 };
 
 /// Null for dtypes that they do not support.
