@@ -60,6 +60,7 @@ class AttentionPattern:
         self.kv_documents = None if kv_documents is None else _leading(kv_documents, 2)
         self.kv_blocks, self.causal, self.dynamic = kv_blocks, causal, dynamic
         self._keys: tuple[tuple[int, int, int], Tensor, Tensor] | None = None
+        self._moved: tuple[tuple[int, int], AttentionPattern] | None = None
 
     @classmethod
     def from_map(cls, kept: Tensor, block: Block = 128, **options: Any) -> AttentionPattern:
@@ -126,12 +127,16 @@ class AttentionPattern:
         return self._keys[1:]
 
     def to(self, device: torch.device | str) -> AttentionPattern:
-        """Returns the pattern on a device; itself, if it is there."""
+        """Returns the pattern on a device; itself, if it is there, and otherwise a copy, which it keeps."""
         target = torch.device(device)
-        here = self.device
-        if here.type == target.type and target.index in (None, here.index):
+        if _is_at(self.device, target):
             return self
-        return self._mapped(lambda tensor: tensor.to(target))
+        if torch.compiler.is_compiling():
+            return self._mapped(lambda tensor: tensor.to(target))
+        stamp = _writes(self.counts), _writes(self.indices)
+        if self._moved is None or self._moved[0] != stamp or not _is_at(self._moved[1].device, target):
+            self._moved = stamp, self._mapped(lambda tensor: tensor.to(target))
+        return self._moved[1]
 
     def where_keys(self, kept: Tensor) -> AttentionPattern:
         """Returns the pattern that keeps, in its blocks, the keys for which ``kept`` is true: a padding mask,
@@ -191,6 +196,10 @@ def _leading(tensor: Tensor, dims: int) -> Tensor:
             "attention", f"at most {dims} dimensions", str(list(tensor.shape)), "see AttentionPattern"
         )
     return tensor.to(torch.int32).contiguous()[(None,) * (dims - tensor.dim())]
+
+
+def _is_at(here: torch.device, target: torch.device) -> bool:
+    return here.type == target.type and target.index in (None, here.index)
 
 
 def _writes(tensor: Tensor) -> int:

@@ -130,6 +130,14 @@ def test_the_lists_of_keys_are_made_once_unless_they_change():
     assert pattern.keys(6)[0] is not counts
 
 
+def test_a_copy_on_another_device_is_kept_until_the_lists_change():
+    pattern = AttentionPattern.from_map(torch.rand(4, 6) < 0.5, 64)
+    there = pattern.to("meta")
+    assert pattern.to("meta") is there and pattern.to("cpu") is pattern
+    pattern.indices[:] = 0
+    assert pattern.to("meta") is not there
+
+
 BY_BATCH = torch.tensor([120, 290])
 IDS = torch.tensor([0] * 100 + [1] * 50 + [2] * 150)
 MASKS = {

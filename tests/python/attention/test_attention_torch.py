@@ -1,5 +1,7 @@
 """sparseloom.attention in torch's world: compile, export, autocast, checkpoints, transforms, errors."""
 
+import json
+
 import pytest
 import torch
 from attention_cases import Answer, Case
@@ -8,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sparseloom
 from sparseloom import AttentionPattern, Error
-from sparseloom.attention import patterns
+from sparseloom.attention import patterns, plan
 
 
 def inputs(dtype=torch.float32, tokens=256, heads=2):
@@ -143,6 +145,23 @@ def test_flops_count_the_lists():
         sparseloom.attention(q, k, v, pattern).sum().backward()
     pairs = 2 * 4 * 64 * pattern.indices.shape[-1] * 64 * 64
     assert counter.get_total_flops() == 4 * pairs + 10 * pairs
+
+
+@pytest.mark.parametrize(("dtype", "backward"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_plans_name_the_kernel_that_runs(dtype, backward):
+    q, k, v = inputs(dtype)
+    pattern = patterns.full(256, block=64)
+    chosen = plan(q, k, pattern, backward=backward)
+    before = runs().get(chosen["kernel"], 0)
+    sparseloom.attention(q, k, v, pattern).sum().backward()
+    assert runs()[chosen["kernel"]] > before
+    assert "head_dim=64" in chosen["text"] and chosen["predicted_us"] > 0
+    with pytest.raises(Error, match="strict forbids the reference"):
+        plan(q.double(), k.double(), pattern, strict=True)
+
+
+def runs():
+    return json.loads(torch.ops.sparseloom.kernel_runs())
 
 
 def test_transforms_are_refused():
