@@ -22,7 +22,7 @@ PAGE = ROOT / "tests" / "api" / "api.md"
 MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
-    "sparseloom.attention": ["merge", "plan", "serve", "use_pattern"],
+    "sparseloom.attention": ["AttentionPattern", "merge", "plan", "serve", "use_pattern"],
     "sparseloom.attention.patterns": [
         *("full", "sliding_window", "dilated", "global_tokens", "strided", "fixed", "radial", "documents"),
     ],

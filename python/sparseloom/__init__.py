@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from . import layouts, nn, ops, optim, pattern, sparsify
 from .advise import advise
 from .advise.advice import Advice
-from .attention import AttentionPattern, attention
+from .attention import AttentionPattern as AttentionPattern
+from .attention import attention
 from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice",
-    "AttentionPattern",
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Error",
