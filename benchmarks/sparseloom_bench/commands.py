@@ -52,6 +52,11 @@ COMMANDS = {
         "arms",
         "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
     ),
+    "bench attention": (
+        "sparseloom_bench.bench.attention",
+        "attention",
+        "attention over kept blocks beside dense attention, on the CPU or a GPU",
+    ),
     "bench conv": (
         "sparseloom_bench.bench.conv",
         "conv",

@@ -120,11 +120,12 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
       core::fail(op, p.lse_gradient ? "a gradient of lse, as planned" : "no gradient of lse, as planned",
                  "another", "plan for what the call passes");
   }
-  if (p.device >= 0 || p.batch == 0) return;  // nothing of a device is read
+  if (p.device >= 0) return;  // nothing of a device is read
   if (p.ragged) {
     check_starts(op, "q_starts", args.q_starts, p.batch, p.q_tokens, args.all_q_tokens);
     check_starts(op, "kv_starts", args.kv_starts, p.batch, p.kv_tokens, args.all_kv_tokens);
   }
+  if (p.batch == 0) return;
   ops::require_valid_lists(op, "queries", args.of_queries, p.batch, p.heads,
                            blocks_of(p.kv_tokens, p.kv_block), p.documents);
   if (direction == Direction::backward)

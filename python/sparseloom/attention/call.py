@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -22,6 +22,18 @@ from .pattern import AttentionPattern
 Kept: TypeAlias = "AttentionPattern | Tensor | tuple[Tensor, ...] | Pattern | Any"
 
 
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Kept, *, causal: bool = ..., scale: float | None = ...,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = ..., return_lse: Literal[False] = ...,
+    base2: bool = ..., strict: bool = ..., kernel: str = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Kept, *, causal: bool = ..., scale: float | None = ...,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = ..., return_lse: Literal[True],
+    base2: bool = ..., strict: bool = ..., kernel: str = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: Kept, *, causal: bool = False, scale: float | None = None,
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None, return_lse: bool = False, base2: bool = False,

@@ -67,7 +67,6 @@ class BlockSparseSelfAttention(nn.Module):
         q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
         pattern = self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(x.shape[1])
         out = attention(q, k, v, pattern, causal=self.causal)
-        assert isinstance(out, Tensor)
         y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
         return y
 

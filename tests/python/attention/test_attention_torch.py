@@ -231,6 +231,9 @@ WRONG = [
     ("starts that end early", lambda q, k, v, p: sparseloom.attention(
         q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), p,
         cu_seqlens=torch.tensor([0, 255]).int()), "ascending from 0 to all 256 tokens"),
+    ("starts of no sequence", lambda q, k, v, p: sparseloom.attention(
+        q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), p,
+        cu_seqlens=torch.tensor([0]).int()), "ascending from 0 to all 256 tokens"),
     ("a sequence beyond the pattern", lambda q, k, v, p: sparseloom.attention(
         torch.cat([q[0], q[0]], 1).transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1), p,
         cu_seqlens=(torch.tensor([0, 512]).int(), torch.tensor([0, 256]).int())), "at most 256 tokens"),

@@ -94,8 +94,11 @@ int launch_avx2(const Args& args, const Attention::Schedule&, const Executor& ex
 
 std::span<const AttentionRow> attention_cpu_rows() {
 #if defined(__x86_64__)
-  static const AttentionRow rows[] = {{"avx512_softmax", Placement::cpu, propose_avx512, launch_avx512},
-                                      {"avx2_softmax", Placement::cpu, propose_avx2, launch_avx2}};
+  // As in dense attention: the share of such an element is zero, and zero times NaN is NaN.
+  static constexpr const char* kCaveat = "multiplies v where causal order or documents cut a kept block";
+  static const AttentionRow rows[] = {
+      {"avx512_softmax", Placement::cpu, propose_avx512, launch_avx512, kCaveat},
+      {"avx2_softmax", Placement::cpu, propose_avx2, launch_avx2, kCaveat}};
   return rows;
 #else
   return {};
