@@ -14,9 +14,8 @@ constexpr std::int64_t kAlignment = 16;  // bytes, which TMA needs
 Operand::Operand(const Tensor& tensor, Layout layout) : owner(tensor) {
   const int last = layout.dims() - 1;
   bool copied = tensor.size(last) > 1 && tensor.stride(last) != 1;
-  // A tensor map has no stride of 0, which an expanded dimension has.
-  for (int i = 0; i < last; ++i)
-    copied = copied || (tensor.size(i) > 1 && tensor.stride(i) == 0 && tensor.is_cuda());
+  for (int i = 0; i < last; ++i)  // a tensor map has no stride of 0, which an expanded dimension has
+    copied = copied || (tensor.is_cuda() && tensor.size(i) > 1 && tensor.stride(i) == 0);
   if (copied) owner = as_contiguous(tensor);
   view.data = owner.const_data_ptr();
   view.batch = layout.ragged ? 0 : owner.stride(0);

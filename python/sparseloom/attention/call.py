@@ -47,7 +47,7 @@ def attention(
         k, v: the same with their own number of tokens, and as many heads or a divisor of them.
         pattern: an AttentionPattern; a bool map [batch or 1, heads or 1, q blocks, kv blocks], whose blocks
             of 64, 128 or a multiple follow from the tokens; (counts, indices), or (counts, indices,
-            partial counts, partial indices), with blocks of 128; torch's BlockMask; or a sparseloom.Pattern.
+            partial counts, partial indices), with square blocks; torch's BlockMask; or a sparseloom.Pattern.
             Anything but an AttentionPattern is converted in each call.
         causal: query i of m keeps the keys up to i + n - m of n, so the last query sees all, as in
             FlashAttention. torch's is_causal lets the first query see the first key alone, which differs
@@ -59,7 +59,7 @@ def attention(
         return_lse: returns (out, lse), float32 [batch, heads, tokens] or [heads, tokens]: the natural
             logarithm of the sum of exp(scale q k^T), differentiable, for ``merge``; with ``base2`` in base 2.
         strict: forbids the reference kernel.
-        kernel: the name of a kernel; "": the plan's choice.
+        kernel: the name of a kernel, for both directions; "": the plan's choice.
 
     A query without a key gets zeros and an lse of -inf. With autocast q, k and v are converted to its dtype.
     Under torch.use_deterministic_algorithms gradients do not depend on the order of threads; on the CPU they
@@ -125,14 +125,27 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
             blocks = [-(-n // side) for n, side in zip((q.shape[2], k.shape[2]), made.block, strict=True)]
             return codes(made.map()[..., : blocks[0], : blocks[1]], made.block)
         return codes(kept, (q_block, kv_block))
-    if isinstance(pattern, Sequence) and len(pattern) in (2, 4):
-        blocks_of_keys = None if ragged else -(-k.shape[2] // 128)
-        return AttentionPattern.from_lists(*pattern, kv_blocks=blocks_of_keys)
+    if hasattr(pattern, "mask_block_cnt") or (isinstance(pattern, Sequence) and len(pattern) in (2, 4)):
+        if ragged:
+            raise Error("attention", "an AttentionPattern beside cu_seqlens", "lists", "see from_lists")
+        return _of_lists(pattern, q, k)
     if type(pattern).__name__ == "BlockMask":
         mask: Any = pattern
         return AttentionPattern.from_block_mask(mask)
     remedy = "pass an AttentionPattern, a bool map, (counts, indices), a BlockMask or a Pattern"
     raise Error("attention", "a pattern of blocks", type(pattern).__name__, remedy)
+
+
+def _of_lists(given: Any, q: Tensor, k: Tensor) -> AttentionPattern:
+    if hasattr(given, "mask_block_cnt"):  # FlashAttention-4's tuple has the partial ones first
+        partial = given.mask_block_cnt, given.mask_block_idx
+        whole = given.full_block_cnt, given.full_block_idx
+        given = partial if whole[0] is None else (*whole, *partial)
+    counts, indices, partial_counts, partial_indices = (*given, None, None)[:4]
+    side = lists.side_of("queries", q.shape[2], counts.shape[-1])
+    return AttentionPattern.from_lists(
+        counts, indices, partial_counts, partial_indices, side, kv_blocks=-(-k.shape[2] // side)
+    )
 
 
 def _require(q: Tensor, k: Tensor, v: Tensor, ragged: bool) -> None:

@@ -122,9 +122,13 @@ class AttentionPattern:
         """Returns the lists of keys: for each block of keys the blocks of queries that meet it. They are made
         again where the lists were written to since."""
         stamp = kv_blocks, _writes(self.counts), _writes(self.indices)
-        if self._keys is None or self._keys[0] != stamp or self.dynamic:
-            self._keys = stamp, *transpose(self.counts, self.indices, kv_blocks)
-        return self._keys[1:]
+        if self._keys is not None and self._keys[0] == stamp and not self.dynamic:
+            return self._keys[1:]
+        made = transpose(self.counts, self.indices, kv_blocks)
+        # Memory of a graph that is being captured holds nothing before the graph runs.
+        if not (self.dynamic or (self.counts.is_cuda and torch.cuda.is_current_stream_capturing())):
+            self._keys = stamp, *made
+        return made
 
     def to(self, device: torch.device | str) -> AttentionPattern:
         """Returns the pattern on a device; itself, if it is there, and otherwise a copy, which it keeps."""

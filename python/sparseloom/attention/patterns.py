@@ -7,8 +7,6 @@ out the blocks beyond the diagonal and makes calls causal.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -136,14 +134,19 @@ def _bounds(ids: Tensor, side: int, blocks: int) -> tuple[Tensor, Tensor]:
     return in_blocks.amin(-1), in_blocks.amax(-1)
 
 
+def _count(name: str, value: int) -> int:
+    # Compiled code has sizes that are symbols.
+    return value if torch.compiler.is_compiling() else whole("attention", name, value, 1)
+
+
 class _Grid:
     """The blocks of queries and keys of a pattern, and how far they lie apart."""
 
     def __init__(self, tokens: int, kv_tokens: int | None, block: Block) -> None:
         self.block = block_shape("attention", block)
-        self.tokens = whole("attention", "tokens", tokens, 1)
-        self.kv_tokens = self.tokens if kv_tokens is None else whole("attention", "kv_tokens", kv_tokens, 1)
-        self.blocks = math.ceil(self.tokens / self.block[0]), math.ceil(self.kv_tokens / self.block[1])
+        self.tokens = _count("tokens", tokens)
+        self.kv_tokens = self.tokens if kv_tokens is None else _count("kv_tokens", kv_tokens)
+        self.blocks = -(-self.tokens // self.block[0]), -(-self.kv_tokens // self.block[1])
         self.rows, self.columns = (torch.arange(n) for n in self.blocks)
 
     def sides(self) -> list[tuple[int, int]]:

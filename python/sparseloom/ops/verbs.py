@@ -149,7 +149,8 @@ def column_sums(grad: Tensor) -> Tensor:
 
 
 class Map:
-    """A linear map of one tensor, and its transpose: a copy to another format and the copy back."""
+    """A linear map of one tensor, and its transpose: a copy to another format and the copy back. A subclass
+    that is neither, or takes several tensors, defines ``run`` and ``gradients`` instead."""
 
     def there(self, tensor: Tensor) -> Any:
         raise NotImplementedError
@@ -157,24 +158,33 @@ class Map:
     def back(self, gradient: Tensor) -> Any:
         raise NotImplementedError
 
+    def run(self, ctx: Any, tensor: Tensor, *others: Tensor) -> Any:
+        """Returns the results; ``ctx`` is that of torch's Functions."""
+        return self.there(tensor)
+
+    def gradients(self, ctx: Any, *gradients: Any) -> Sequence[Any]:
+        """Returns the gradient of each tensor."""
+        return (self.back(*gradients),)
+
 
 class Mapped(torch.autograd.Function):
-    """Applies a linear map to a tensor; the gradient is mapped by its transpose."""
+    """Applies a map to tensors; a linear map's gradient is mapped by its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, linear_map: Map) -> Any:
-        ctx.linear_map = linear_map
-        return linear_map.there(tensor)
+    def forward(ctx: Any, tensor: Tensor, applied: Map, *others: Tensor) -> Any:
+        ctx.applied = applied
+        return applied.run(ctx, tensor, *others)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.linear_map.back(gradient), None
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        first, *others = ctx.applied.gradients(ctx, *gradients)
+        return first, None, *others
 
 
 _mapped_eagerly = super(torch.autograd.Function, Mapped).apply
 
 
-def mapped(tensor: Tensor, linear_map: Map) -> Any:
+def mapped(tensor: Tensor, applied: Map, *others: Tensor) -> Any:
     """Returns Mapped.apply of these arguments, by the fastest call."""
     run = Mapped.apply if torch.compiler.is_compiling() or functorch_active() else _mapped_eagerly
-    return run(tensor, linear_map)
+    return run(tensor, applied, *others)

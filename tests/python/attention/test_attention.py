@@ -69,6 +69,28 @@ def test_scale_and_bases_of_the_lse():
     torch.testing.assert_close(base2 * math.log(2), lse)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_tensor_of_starts_serves_q_and_k(compiled):
+    starts = torch.tensor([0, 100, 256]).int()
+    q, k, v = (torch.randn(256, 2, 64, requires_grad=True) for _ in range(3))
+    pattern = AttentionPattern.from_map(torch.ones(3, 3).bool(), 64)
+
+    def call(q, k, v):
+        return sparseloom.attention(q, k, v, pattern, causal=True, cu_seqlens=starts)
+
+    out = (torch.compile(call, fullgraph=True) if compiled else call)(q, k, v)
+    parts = [
+        torch.nn.functional.scaled_dot_product_attention(
+            *(x[part].transpose(0, 1) for x in (q, k, v)), is_causal=True
+        ).transpose(0, 1)
+        for part in (slice(0, 100), slice(100, 256))
+    ]
+    torch.testing.assert_close(out, torch.cat(parts))
+    grads = [torch.autograd.grad(each.sum(), [q, k, v]) for each in (out, torch.cat(parts))]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("base2", [False, True])
 def test_merge_of_halves_of_the_keys_is_the_whole(base2):
     answer = Answer(Case("halves", q=130, empty=(2,)), torch.float64)

@@ -1,6 +1,7 @@
 """AttentionPattern, its generators, and torch's BlockMask."""
 
 import copy
+from collections import namedtuple
 
 import pytest
 import torch
@@ -119,6 +120,14 @@ def test_whole_and_partial_lists():
     expected = sparseloom.attention(q, k, v, whole | partial, causal=True)
     assert torch.equal(sparseloom.attention(q, k, v, tuple(lists), causal=True), expected)
     assert torch.equal(sparseloom.attention(q, k, v, tuple(lists[:2])), sparseloom.attention(q, k, v, whole))
+    names = "mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx"
+    flash4 = namedtuple("BlockSparseTensors", names)
+    assert torch.equal(sparseloom.attention(q, k, v, flash4(*lists[2:], *lists[:2]), causal=True), expected)
+    only = flash4(*lists[:2], None, None)
+    assert torch.equal(sparseloom.attention(q, k, v, only), sparseloom.attention(q, k, v, whole))
+    halves = AttentionPattern.from_map(whole.repeat_interleave(2, 0).repeat_interleave(2, 1), 64)
+    of_64 = sparseloom.attention(q, k, v, (halves.counts, halves.indices))
+    assert torch.equal(of_64, sparseloom.attention(q, k, v, whole))
 
 
 def test_the_lists_of_keys_are_made_once_unless_they_change():

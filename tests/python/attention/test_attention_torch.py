@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import sparseloom
 from sparseloom import AttentionPattern, Error
 from sparseloom.attention import patterns, plan
+from sparseloom.nn import BlockSparseSelfAttention
 
 
 def inputs(dtype=torch.float32, tokens=256, heads=2):
@@ -45,6 +46,17 @@ def test_a_map_is_converted_inside_a_compiled_function():
     call = torch.compile(lambda kept: sparseloom.attention(q, k, v, kept), fullgraph=True)
     torch.testing.assert_close(call(kept), sparseloom.attention(q, k, v, kept))
     torch.testing.assert_close(call(~kept), sparseloom.attention(q, k, v, ~kept))
+
+
+def test_a_pattern_is_generated_inside_a_compiled_function_for_any_length():
+    def call(q):
+        pattern = patterns.sliding_window(q.shape[2], 64, block=64, causal=True)
+        return sparseloom.attention(q, q, q, pattern)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    for tokens in (256, 320, 500):
+        q = torch.randn(1, 2, tokens, 64)
+        torch.testing.assert_close(compiled(q), call(q))
 
 
 def test_exported():
@@ -189,6 +201,15 @@ def test_batched_gradients():
         alone = torch.autograd.grad(out, [q, k, v], dout, retain_graph=True)
         for a, b in zip(batched, alone, strict=True):
             torch.testing.assert_close(a[i], b)
+
+
+def test_a_module_with_its_pattern_is_exported_and_saved(tmp_path):
+    module = BlockSparseSelfAttention(128, 2, pattern=patterns.full(256, block=64), causal=True)
+    x = torch.randn(2, 256, 128)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "module.pt2")
+    torch.testing.assert_close(torch.export.load(tmp_path / "module.pt2").module()(x), module(x))
+    torch.save(module, tmp_path / "module.pt")
+    assert torch.equal(torch.load(tmp_path / "module.pt", weights_only=False)(x), module(x))
 
 
 def test_meta_tensors():

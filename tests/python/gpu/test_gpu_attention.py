@@ -23,22 +23,18 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def deterministic(request):
-    torch.use_deterministic_algorithms(request.param)
-    yield request.param
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("deterministic", [False, True], indirect=True, ids=["free", "deterministic"])
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_mma"])
 @pytest.mark.parametrize(("case", "dtype"), TABLE)
-def test_forward_and_gradients(case, dtype, deterministic):
+def test_forward_and_gradients_have_the_same_bits_in_every_run(case, dtype, kernel):
     answer = Answer(case, dtype, "cuda")
-    out, lse, ours = answer.check()
-    again = answer.run()
-    assert torch.equal(out, again[0]) and torch.equal(lse, again[1])
-    if deterministic:
-        for a, b in zip(ours, again[2], strict=True):
+    try:
+        out, lse, ours = answer.check(kernel=kernel)
+    except Error as error:
+        assert "Hopper" in str(error)  # on another GPU
+        return
+    for _ in range(3):
+        again = answer.run(kernel=kernel)
+        for a, b in zip((out, lse, *ours), (again[0], again[1], *again[2]), strict=True):
             assert torch.equal(a, b)
 
 

@@ -35,12 +35,6 @@ class Call(NamedTuple):
     strict: bool = False
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-    """Returns out and lse, differentiable once in q, k and v (gradients.py)."""
-    out, lse = operators.run(ATTENTION, q, k, v, *call)
-    return out, lse
-
-
 def transpose(counts: Tensor, indices: Tensor, key_blocks: int) -> tuple[Tensor, Tensor]:
     """Returns the lists of keys that belong to lists of queries: counts [.., key_blocks] and indices [..,
     key_blocks, lists], of which the first ``counts`` are written."""
