@@ -77,12 +77,14 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
   return {out, lse};
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward(
-    const Tensor& dout, Optional dlse, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-    const Tensor& lse, const Tensor& counts, const Tensor& indices, const Tensor& key_counts,
-    const Tensor& key_indices, std::int64_t q_block, std::int64_t kv_block, bool causal, double scale,
-    Optional q_starts, Optional kv_starts, std::int64_t max_q, std::int64_t max_kv, Optional q_documents,
-    Optional kv_documents, bool deterministic, std::int64_t row, bool strict) {
+std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dout, Optional dlse, const Tensor& q,
+                                            const Tensor& k, const Tensor& v, const Tensor& out,
+                                            const Tensor& lse, const Tensor& counts, const Tensor& indices,
+                                            const Tensor& key_counts, const Tensor& key_indices,
+                                            std::int64_t q_block, std::int64_t kv_block, bool causal,
+                                            double scale, Optional q_starts, Optional kv_starts,
+                                            std::int64_t max_q, std::int64_t max_kv, Optional q_documents,
+                                            Optional kv_documents, std::int64_t row, bool strict) {
   constexpr const char* op = "attention_gradient";
   Call call(op, q, k, v, q_starts, kv_starts, max_q, max_kv);
   for (const auto& [tensor, name] : {std::pair{&dout, "dout"}, {&out, "out"}}) {
@@ -98,7 +100,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   Problem& p = call.problem;
   p.direction = block_attention::Direction::backward;
   p.q_block = static_cast<std::int32_t>(q_block), p.kv_block = static_cast<std::int32_t>(kv_block);
-  p.causal = causal, p.strict = strict, p.deterministic = deterministic, p.lse_gradient = dlse.has_value();
+  p.causal = causal, p.strict = strict, p.lse_gradient = dlse.has_value();
   p.aligned = queries.aligned && keys.aligned && values.aligned && outs.aligned && douts.aligned;
   Args& args = call.args;
   args.of_queries = call.lists("queries", counts, indices);
@@ -144,6 +146,26 @@ std::tuple<Tensor, Tensor> transpose(const Tensor& counts, const Tensor& indices
   return {to_counts, to_indices};
 }
 
+std::tuple<Tensor, Tensor> lists(const Tensor& map) {
+  constexpr const char* op = "attention_lists";
+  const int device = device_of(op, "map", map);
+  if (map.dim() != 4 || (map.scalar_type() != ScalarType::Bool && map.scalar_type() != ScalarType::Byte))
+    core::fail(op, "a map [batch, heads, q blocks, kv blocks] of bool or uint8", shape_of(map),
+               "see sparseloom.AttentionPattern.from_map");
+  block_attention::BlockMap blocks{static_cast<const std::uint8_t*>(map.const_data_ptr()),
+                                   map.size(0),
+                                   map.size(1),
+                                   map.size(2),
+                                   map.size(3),
+                                   {}};
+  for (int i = 0; i < 4; ++i) blocks.strides[i] = map.stride(i);
+  const Tensor counts = new_tensor(op, {map.size(0), map.size(1), map.size(2)}, ScalarType::Int, device),
+               indices = new_tensor(op, sizes_of(map), ScalarType::Int, device);
+  lists_of_map(blocks, static_cast<std::int32_t*>(counts.mutable_data_ptr()),
+               static_cast<std::int32_t*>(indices.mutable_data_ptr()), torch_executor(device));
+  return {counts, indices};
+}
+
 /// Directions of a plan: forward, and dx for backward.
 std::string plan(const PlanCall& call) {
   call.require_sizes(11,
@@ -170,6 +192,7 @@ const FamilyPlan kPlan("block_attention", plan, plan);
 #define SPARSELOOM_ATTENTION(m)                                                  \
   m.impl("block_attention", TORCH_BOX(&sparseloom::binding::forward));           \
   m.impl("block_attention_backward", TORCH_BOX(&sparseloom::binding::backward)); \
+  m.impl("block_attention_lists", TORCH_BOX(&sparseloom::binding::lists));       \
   m.impl("block_attention_transpose", TORCH_BOX(&sparseloom::binding::transpose));
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m){SPARSELOOM_ATTENTION(m)}

@@ -145,7 +145,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "Tensor lse, Tensor counts, Tensor indices, Tensor key_counts, Tensor key_indices, int q_block, "
       "int kv_block, bool causal, float scale, Tensor? q_starts=None, Tensor? kv_starts=None, "
       "SymInt max_q=0, SymInt max_kv=0, Tensor? q_documents=None, Tensor? kv_documents=None, "
-      "bool deterministic=False, int row=-1, bool strict=False) -> (Tensor, Tensor, Tensor)");
+      "int row=-1, bool strict=False) -> (Tensor, Tensor, Tensor)");
+  // counts [batch, heads, rows] and indices [batch, heads, rows, columns] of a map [batch, heads, rows,
+  // columns], bool or uint8: 0 absent, 1 whole, 2 partial.
+  m.def("block_attention_lists(Tensor map) -> (Tensor, Tensor)");
   // counts [.., lists] and indices [.., lists, as many as lists of `counts`] of the other side's blocks.
   m.def("block_attention_transpose(Tensor counts, Tensor indices, SymInt lists) -> (Tensor, Tensor)");
 

@@ -35,6 +35,12 @@ SPARSELOOM_API void attention(const AttentionPlan& plan, block_attention::Args a
 SPARSELOOM_API void attention_gradient(const AttentionPlan& plan, block_attention::Args args,
                                        std::span<std::byte> workspace, const Executor& executor);
 
+/// Writes the lists of a map, counts [batches, heads, rows] and indices [batches, heads, rows, columns]: of
+/// each row the columns that are not absent, ascending, partial ones with kPartial. Those beyond a count are
+/// not written. On CUDA the work is queued, and the map may change between the replays of a graph.
+SPARSELOOM_API void lists_of_map(const block_attention::BlockMap& map, std::int32_t* counts,
+                                 std::int32_t* indices, const Executor& executor);
+
 /// Writes the lists of keys, counts [sets, key_blocks] and indices [sets, key_blocks, of_queries.lists],
 /// that belong to contiguous lists of queries; `sets`: the batches times the heads that have lists of their
 /// own. Entries keep their kPartial, and those beyond a list's count are not written. On CUDA the work is

@@ -42,6 +42,13 @@ struct Lists {
   std::int64_t batch_stride = 0, head_stride = 0;  // in lists
 };
 
+/// A map of blocks, [batches][heads][rows][columns] by its strides in elements: 0 absent, 1 whole, 2 partial.
+struct BlockMap {
+  const std::uint8_t* codes = nullptr;
+  std::int64_t batches = 0, heads = 0, rows = 0, columns = 0;
+  std::int64_t strides[4] = {};
+};
+
 enum class Direction : std::uint8_t { forward, backward };
 
 /// Everything that the choice of a kernel depends on. The content of lists is no part of it: they lie on the
@@ -57,7 +64,7 @@ struct Problem {
   bool causal = false, documents = false, ragged = false;  // ragged: sequences of several lengths
   bool aligned = true;                                     // all rows start at multiples of 16 bytes
   bool lse_gradient = false;  // backward alone: the gradient of lse is given, too
-  bool strict = false, deterministic = false;
+  bool strict = false;
   int threads = 1;
   int device = -1;
   friend bool operator==(const Problem&, const Problem&) = default;

@@ -12,7 +12,7 @@
 #include "runtime/cuda.h"
 #include "sparseloom/attention_ops.h"
 #ifdef SPARSELOOM_HAVE_CUDA
-#include "kernels/block_attention/cuda/transpose.h"
+#include "kernels/block_attention/sm80/lists.h"
 #endif
 
 namespace sparseloom {
@@ -42,9 +42,8 @@ void check_problem(const Problem& p) {
     if (side != 64 && side != 128)
       core::fail(kPlan, "blocks of 64 or 128 queries and keys", text(p.q_block) + " x " + text(p.kv_block),
                  "merge or cut the blocks of the pattern");
-  if (p.direction == Direction::forward && (p.lse_gradient || p.deterministic))
-    core::fail(kPlan, "lse_gradient and deterministic in backward alone", "one of them in forward",
-               "leave them out");
+  if (p.direction == Direction::forward && p.lse_gradient)
+    core::fail(kPlan, "lse_gradient in backward alone", "one in forward", "leave it out");
 }
 
 void check_tensor(const char* op, const char* name, const Tensor& tensor, bool needed) {
@@ -152,7 +151,7 @@ std::shared_ptr<const AttentionPlan> plan_attention(block_attention::Problem pro
   ops::enter_own_rows();
   problem.device = executor.device;
   problem.threads = executor.device < 0 ? std::max(1, executor.num_threads) : 1;
-  if (executor.device < 0) problem.aligned = true, problem.deterministic = false;  // always so on the CPU
+  if (executor.device < 0) problem.aligned = true;  // always so on the CPU
   check_problem(problem);
   return plan_for<block_attention::Attention>(problem, executor, kernel);
 }
@@ -165,6 +164,22 @@ void attention(const AttentionPlan& plan, block_attention::Args args, std::span<
 void attention_gradient(const AttentionPlan& plan, block_attention::Args args, std::span<std::byte> workspace,
                         const Executor& executor) {
   run("attention_gradient", plan, block_attention::Direction::backward, args, workspace, executor);
+}
+
+void lists_of_map(const block_attention::BlockMap& map, std::int32_t* counts, std::int32_t* indices,
+                  const Executor& executor) {
+  constexpr const char* op = "lists_of_map";
+  const std::int64_t lists = map.batches * map.heads * map.rows;
+  core::require_memory(op, {{"codes", map.codes, lists > 0 && map.columns > 0},
+                            {"counts", counts, lists > 0},
+                            {"indices", indices, lists > 0 && map.columns > 0}});
+  if (executor.device < 0) return ops::lists_on_host(map, counts, indices, executor);
+  ops::require_gpu(op, executor);
+#ifdef SPARSELOOM_HAVE_CUDA
+  const runtime::CudaDeviceScope scope(executor.device);
+  ops::require_queued(op, kernels::cuda::attention::lists_of_map(map, counts, indices, executor.stream),
+                      executor);
+#endif
 }
 
 void transpose_lists(const block_attention::Lists& of_queries, std::int64_t sets, std::int64_t key_blocks,
@@ -186,18 +201,12 @@ void transpose_lists(const block_attention::Lists& of_queries, std::int64_t sets
 #ifdef SPARSELOOM_HAVE_CUDA
   if (sets == 0 || key_blocks == 0) return;
   const runtime::CudaDeviceScope scope(executor.device);
-  ops::require_queued(op,
-                      kernels::cuda::transpose_lists({.from_counts = of_queries.counts,
-                                                      .from_indices = of_queries.indices,
-                                                      .from_lists = of_queries.lists,
-                                                      .from_capacity = of_queries.capacity,
-                                                      .to_counts = counts,
-                                                      .to_indices = indices,
-                                                      .to_lists = key_blocks,
-                                                      .to_capacity = of_queries.lists,
-                                                      .sets = sets},
-                                                     executor.stream),
-                      executor);
+  ops::require_queued(
+      op,
+      kernels::cuda::attention::transpose_lists(
+          {of_queries.counts, of_queries.indices, sets, of_queries.lists, of_queries.capacity},
+          {counts, indices, sets, key_blocks, of_queries.lists}, executor.stream),
+      executor);
 #endif
 }
 

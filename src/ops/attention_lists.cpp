@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::ops {
 namespace {
@@ -44,6 +45,24 @@ void require_valid_lists(const char* op, const char* name, const Lists& lists, s
           before = block;
         }
       }
+}
+
+void lists_on_host(const block_attention::BlockMap& map, std::int32_t* counts, std::int32_t* indices,
+                   const Executor& executor) {
+  const std::int64_t lists = map.batches * map.heads * map.rows;
+  runtime::parallel_for(executor, lists, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t list = begin; list < end; ++list) {
+      const std::int64_t row = list % map.rows, head = list / map.rows % map.heads,
+                         batch = list / map.rows / map.heads;
+      const std::uint8_t* const codes =
+          map.codes + batch * map.strides[0] + head * map.strides[1] + row * map.strides[2];
+      std::int32_t* to = indices + list * map.columns;
+      for (std::int64_t column = 0; column < map.columns; ++column)
+        if (const std::uint8_t code = codes[column * map.strides[3]]; code != 0)
+          *to++ = static_cast<std::int32_t>(column) | (code == 2 ? Lists::kPartial : 0);
+      counts[list] = static_cast<std::int32_t>(to - (indices + list * map.columns));
+    }
+  });
 }
 
 void transpose_on_host(const Lists& lists, std::int64_t sets, std::int64_t key_blocks, std::int32_t* counts,

@@ -62,8 +62,8 @@ def attention(
         kernel: the name of a kernel, for both directions; "": the plan's choice.
 
     A query without a key gets zeros and an lse of -inf. With autocast q, k and v are converted to its dtype.
-    Under torch.use_deterministic_algorithms gradients do not depend on the order of threads; on the CPU they
-    never do. Raises Error where shapes, dtypes or blocks do not fit, and within torch.func.
+    Results and gradients have the same bits in every run. Raises Error where shapes, dtypes or blocks do not
+    fit, and within torch.func.
     """
     for flag, value in (("causal", causal), ("return_lse", return_lse), ("base2", base2), ("strict", strict)):
         require_bool("attention", flag, value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
+from ..ops.attention import lists_of_map
 
 #: An entry of a partial block: Lists::kPartial in block_attention.h.
 PARTIAL = 1 << 30
@@ -17,20 +18,17 @@ SIDES = (64, 128)
 
 
 def of_map(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns counts [.., q blocks] and indices [.., q blocks, capacity] of a map [.., q blocks, kv blocks],
+    """Returns counts [batch, heads, q blocks] and indices [.., capacity] of a map [.., q blocks, kv blocks],
     without reading it on the host if it is on a GPU; the capacity is then all blocks of keys, and otherwise
     the longest list."""
-    blocks = codes.shape[-1]
-    kept = codes != 0
-    counts = kept.sum(-1, dtype=torch.int32)
-    number = torch.arange(blocks, device=codes.device)
-    order = torch.where(kept, number, blocks).sort(-1).values
-    if codes.dtype != torch.bool:
-        marked = (codes == 2).gather(-1, order.clamp(max=max(0, blocks - 1))) if blocks else order.bool()
-        order = order + marked * PARTIAL
+    codes = codes[(None,) * (4 - codes.dim())]
+    counts, indices = lists_of_map(
+        codes if codes.dtype in (torch.bool, torch.uint8) else codes.to(torch.uint8)
+    )
     if codes.device.type == "cpu" and not torch.compiler.is_compiling():
-        order = order[..., : max(1, int(counts.max()) if counts.numel() else 0)]
-    return counts, order.to(torch.int32).contiguous()
+        longest = max(1, int(counts.max()) if counts.numel() else 0)
+        indices = indices[..., :longest].contiguous()
+    return counts, indices
 
 
 def to_map(counts: Tensor, indices: Tensor, blocks: int) -> Tensor:

@@ -13,8 +13,7 @@ std::uint64_t pair(std::int64_t high, std::int64_t low) {
 
 ProblemKey Attention::key(const Problem& p) {
   const std::uint64_t flags = word(p.causal) | word(p.documents) << 1 | word(p.ragged) << 2 |
-                              word(p.aligned) << 3 | word(p.lse_gradient) << 4 | word(p.strict) << 5 |
-                              word(p.deterministic) << 6;
+                              word(p.aligned) << 3 | word(p.lse_gradient) << 4 | word(p.strict) << 5;
   return {word(static_cast<int>(p.direction)) | word(static_cast<int>(p.dtype)) << 8 | flags << 16,
           word(p.batch),
           word(p.heads),
@@ -39,7 +38,6 @@ std::string Attention::print(const Problem& p) {
   if (p.ragged) text += " ragged";
   if (p.lse_gradient) text += " lse_gradient";
   if (!p.aligned) text += " unaligned";
-  if (p.deterministic) text += " deterministic";
   if (p.device >= 0) return text + " cuda:" + number(p.device);
   return text + " threads=" + number(p.threads);
 }

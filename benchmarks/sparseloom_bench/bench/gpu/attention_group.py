@@ -155,7 +155,6 @@ def measure(cell: Cell, settings: Settings) -> Record:
     for name, call in calls.items():
         contenders[name] = Replay([_quiet(call)])
         contenders[f"{name} step"] = Replay([_step(call, operands)])
-    contenders["ours deterministic"] = Replay([_deterministic(_step(operands.forward, operands))])
     pattern, blocks = operands.pattern, operands.kept.shape[-1]
     contenders["lists of a map"] = Replay(
         [lambda: AttentionPattern.from_map(operands.kept, cell.block).counts]
@@ -166,7 +165,6 @@ def measure(cell: Cell, settings: Settings) -> Record:
     # A backward pass runs on the stream of its forward pass, so no graph captures it alone: it is the step
     # less the forward pass.
     took = {name: {"forward": us[name], "backward": us[f"{name} step"] - us[name]} for name in calls}
-    took["ours"]["deterministic"] = us["ours deterministic"] - us["ours"]
     rates = {
         name: {
             way: round((4 if way == "forward" else 10) * (whole if name == "dense" else operands.pairs)
@@ -179,7 +177,6 @@ def measure(cell: Cell, settings: Settings) -> Record:
         "us": {name: round(time, 2) for name, time in us.items()},
         "tflops": rates,
         "kept": round(float(operands.kept.float().mean()), 4),
-        "deterministic_over_free": round(took["ours"]["deterministic"] / took["ours"]["backward"], 3),
         "error": round(error, 5),
         "must": {"forward": FORWARD[cell.block], "backward": BACKWARD[cell.block]},
         "peers_absent": absent,
@@ -241,17 +238,6 @@ def _step(call: Callable[[], Tensor], operands: Operands) -> Callable[[], Tensor
     def run() -> Tensor:
         gradient: Tensor = torch.autograd.grad(call(), operands.inputs, dout)[0]
         return gradient
-
-    return run
-
-
-def _deterministic(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        torch.use_deterministic_algorithms(True)
-        try:
-            return call()
-        finally:
-            torch.use_deterministic_algorithms(False)
 
     return run
 

@@ -58,3 +58,8 @@ def _attention_backward_fake(
 def _transpose_fake(counts: Tensor, indices: Tensor, lists: int) -> tuple[Tensor, Tensor]:
     sizes = (*counts.shape[:-1], lists)
     return counts.new_empty(sizes), indices.new_empty((*sizes, counts.shape[-1]))
+
+
+@fake("block_attention_lists")
+def _lists_fake(map: Tensor) -> tuple[Tensor, Tensor]:
+    return map.new_empty(map.shape[:-1], dtype=torch.int32), map.new_empty(map.shape, dtype=torch.int32)

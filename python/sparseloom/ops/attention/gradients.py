@@ -74,8 +74,7 @@ def _gradients(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tens
     dlse = None if dlse is None else dlse.contiguous()
     gradients = operators.run(
         BACKWARD, dout, dlse, q, k, v, out, lse, counts, indices, key_counts, key_indices, *ctx.options,
-        q_starts, kv_starts, max_q, max_kv, *documents, torch.are_deterministic_algorithms_enabled(),
-        *ctx.choice,
+        q_starts, kv_starts, max_q, max_kv, *documents, *ctx.choice,
     )  # fmt: skip
     needed = zip(gradients, ctx.places, strict=True)
     return tuple(gradient if ctx.needs_input_grad[place] else None for gradient, place in needed)

@@ -12,6 +12,7 @@ from . import fakes as fakes
 ATTENTION = operators.overload("block_attention")
 BACKWARD = operators.overload("block_attention_backward")
 TRANSPOSE = operators.overload("block_attention_transpose")
+LISTS = operators.overload("block_attention_lists")
 
 
 class Call(NamedTuple):
@@ -40,3 +41,10 @@ def transpose(counts: Tensor, indices: Tensor, key_blocks: int) -> tuple[Tensor,
     key_blocks, lists], of which the first ``counts`` are written."""
     to_counts, to_indices = operators.run(TRANSPOSE, counts, indices, key_blocks)
     return to_counts, to_indices
+
+
+def lists_of_map(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns counts [batch, heads, q blocks] and indices [.., kv blocks] of a map [batch, heads, q blocks,
+    kv blocks], bool or uint8: 0 absent, 1 whole, 2 partial."""
+    counts, indices = operators.run(LISTS, codes)
+    return counts, indices

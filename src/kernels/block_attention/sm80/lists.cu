@@ -6,24 +6,29 @@
 namespace sparseloom::kernels::cuda::attention {
 namespace {
 
+using block_attention::BlockMap;
+
 constexpr std::int32_t kPartial = block_attention::Lists::kPartial;
 constexpr int kWarps = 8;
 
 __global__ void __launch_bounds__(kWarps * 32)
-    lists_of_map_kernel(const __grid_constant__ BlockMap map, const __grid_constant__ ListSets to) {
+    lists_of_map_kernel(const __grid_constant__ BlockMap map, const __grid_constant__ WrittenSets to) {
   const std::int64_t list = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (list >= to.sets * to.lists) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t set = list / to.lists, row = list % to.lists;
-  const bool* const from =
-      map.data + set / map.heads * map.strides[0] + set % map.heads * map.strides[1] + row * map.strides[2];
+  const std::uint8_t* const from =
+      map.codes + set / map.heads * map.strides[0] + set % map.heads * map.strides[1] + row * map.strides[2];
   std::int32_t* const entries = to.indices + list * to.capacity;
   int count = 0;
   for (std::int64_t first = 0; first < map.columns; first += 32) {
     const std::int64_t column = first + lane;
-    const bool kept = column < map.columns && from[column * map.strides[3]];
+    const std::uint8_t code = column < map.columns ? from[column * map.strides[3]] : 0;
+    const bool kept = code != 0;
     const unsigned all = __ballot_sync(0xffffffff, kept);
-    if (kept) entries[count + __popc(all & ((1u << lane) - 1))] = static_cast<std::int32_t>(column);
+    if (kept)
+      entries[count + __popc(all & ((1u << lane) - 1))] =
+          static_cast<std::int32_t>(column) | (code == 2 ? kPartial : 0);
     count += __popc(all);
   }
   if (lane == 0) to.counts[list] = count;
@@ -34,7 +39,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 constexpr int kStrip = 1024;
 
 __global__ void __launch_bounds__(kStrip)
-    transpose_lists_kernel(const __grid_constant__ ListSets from, const __grid_constant__ ListSets to) {
+    transpose_lists_kernel(const __grid_constant__ ListSets from, const __grid_constant__ WrittenSets to) {
   __shared__ unsigned kept[kStrip], partial[kStrip];
   const std::int64_t set = blockIdx.y;
   const auto first_column = static_cast<std::int32_t>(blockIdx.x * 32);
@@ -83,7 +88,8 @@ __global__ void __launch_bounds__(kStrip)
 
 }  // namespace
 
-int lists_of_map(const BlockMap& map, const ListSets& to, void* stream) noexcept {
+int lists_of_map(const BlockMap& map, std::int32_t* counts, std::int32_t* indices, void* stream) noexcept {
+  const WrittenSets to{counts, indices, map.batches * map.heads, map.rows, map.columns};
   const std::int64_t lists = to.sets * to.lists;
   if (lists == 0) return cudaSuccess;
   if (lists >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
@@ -93,7 +99,7 @@ int lists_of_map(const BlockMap& map, const ListSets& to, void* stream) noexcept
                        lists_of_map_kernel, map, to);
 }
 
-int transpose_lists(const ListSets& from, const ListSets& to, void* stream) noexcept {
+int transpose_lists(const ListSets& from, const WrittenSets& to, void* stream) noexcept {
   if (to.sets * to.lists == 0) return cudaSuccess;
   if (to.sets > 65535 || to.lists >= std::int64_t{1} << 30) return cudaErrorInvalidValue;
   return launch_kernel(
