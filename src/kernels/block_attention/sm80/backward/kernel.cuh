@@ -33,7 +33,7 @@ __device__ __forceinline__ std::int64_t stats_place(const Params& params, const 
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) keys_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, 1) keys_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   const Common& common = params.common;
   const int tile = static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(T::kThreads) keys_kernel(const __grid_constant
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) dq_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   const Common& common = params.common;
   const int tile =

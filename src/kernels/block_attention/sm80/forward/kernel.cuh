@@ -20,7 +20,7 @@ struct ForwardTile {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) forward_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, 1) forward_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   const Common& common = params.common;
   // The last blocks of queries first: causal ones have the longest lists.
