@@ -121,7 +121,7 @@ sanitizers:
 aarch64-tests:
 	@echo "== C++ tests for AArch64, under qemu-user"
 	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
-	  cmake --preset aarch64 -DSPARSELOOM_WERROR=$(WERROR) && cmake --build --preset aarch64 && ctest --preset aarch64; \
+	  cmake --preset aarch64 -DSPARSELOOM_WERROR=$(WERROR) && cmake --build --preset aarch64 && ctest --preset aarch64 -j $(JOBS); \
 	else \
 	  echo "SKIPPED: needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt-get install g++-aarch64-linux-gnu qemu-user)"; \
 	fi
@@ -142,10 +142,10 @@ lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
 	$(BIN)/python tools/check_subjects.py
-	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	@echo "clang-format, ruff and, beside them, mypy"
+	@$(BIN)/mypy & mypy=$$!; \
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES) && $(BIN)/ruff format --check . && $(BIN)/ruff check .; others=$$?; \
+	wait $$mypy && exit $$others
 
 format: setup-test
 	$(BIN)/clang-format -i $(CPP_FILES)
