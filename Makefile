@@ -17,17 +17,23 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # container images do, every process that imports torch would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
+# CHECK=1, as .ci/run sets it: where no GPU is found, the CUDA kernels are compiled for less (cmake/cuda.cmake), since nobody can run them.
+CHECK ?=
+
 # The CUDA kernels are most of a build's time. The demo and the benchmark need them where a GPU could run them; the tests and
 # the wheel have them wherever nvcc is. The stamp says what the installed build is: one with CUDA kernels serves every goal,
-# and is never rebuilt without them.
+# and is never rebuilt without them; one that only checks them serves where no GPU is.
 NVCC := $(shell command -v nvcc)
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 RUNS := demo bench
 RUNS_NEED := $(if $(filter 0,$(CUDA)),cpu,$(if $(filter 1,$(CUDA)),cuda,$(if $(NVCC),$(if $(GPU),cuda,cpu),cpu)))
 NEEDED := $(if $(filter-out $(RUNS),$(MAKECMDGOALS)),$(if $(NVCC),cuda,cpu),$(RUNS_NEED))
 FOUND := $(shell cat $(INSTALLED) 2>/dev/null)
-FLAVOUR := $(if $(filter cuda,$(FOUND) $(NEEDED)),cuda,cpu)
+CUDA_FLAVOUR := $(if $(GPU),cuda,$(if $(filter 1,$(CHECK)),check,cuda))
+CPU_FLAVOUR := $(if $(GPU),cpu,$(or $(filter check,$(FOUND)),cpu))
+FLAVOUR := $(or $(filter cuda,$(FOUND)),$(if $(filter cuda,$(NEEDED)),$(CUDA_FLAVOUR),$(CPU_FLAVOUR)))
 cuda_says = with CUDA kernels (about ten minutes of two cores)
+check_says = with CUDA kernels for a check (about seven minutes of two cores)
 cpu_says = for CPUs alone$(if $(NVCC), (no GPU was found; CUDA=1 builds its kernels all the same))
 
 # Everything the wheel is made of: a change in any of these builds it again.
@@ -86,7 +92,9 @@ $(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup $(if $(filter-out $(FLAVOUR),
 	@rm -rf dist && mkdir -p dist
 	$(BIN)/python -m pip wheel -v --no-build-isolation --no-deps --wheel-dir dist \
 	  --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.SPARSELOOM_WERROR=$(WERROR) \
-	  --config-settings=cmake.define.SPARSELOOM_CUDA=$(if $(filter cuda,$(FLAVOUR)),ON,OFF) .
+	  --config-settings=cmake.define.SPARSELOOM_CPU_SECONDS=ON \
+	  --config-settings=cmake.define.SPARSELOOM_CUDA_CHECK=$(if $(filter check,$(FLAVOUR)),ON,OFF) \
+	  --config-settings=cmake.define.SPARSELOOM_CUDA=$(if $(filter cuda check,$(FLAVOUR)),ON,OFF) .
 	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 	@echo $(FLAVOUR) >$@
 FORCE:
@@ -113,7 +121,7 @@ sanitizers:
 aarch64-tests:
 	@echo "== C++ tests for AArch64, under qemu-user"
 	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
-	  cmake --preset aarch64 -DSPARSELOOM_WERROR=$(WERROR) && cmake --build --preset aarch64 && ctest --preset aarch64; \
+	  cmake --preset aarch64 -DSPARSELOOM_WERROR=$(WERROR) && cmake --build --preset aarch64 && ctest --preset aarch64 -j $(JOBS); \
 	else \
 	  echo "SKIPPED: needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt-get install g++-aarch64-linux-gnu qemu-user)"; \
 	fi
@@ -134,10 +142,10 @@ lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
 	$(BIN)/python tools/check_subjects.py
-	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	@echo "clang-format, ruff and, beside them, mypy"
+	@$(BIN)/mypy & mypy=$$!; \
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES) && $(BIN)/ruff format --check . && $(BIN)/ruff check .; others=$$?; \
+	wait $$mypy && exit $$others
 
 format: setup-test
 	$(BIN)/clang-format -i $(CPP_FILES)

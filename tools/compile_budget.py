@@ -3,21 +3,24 @@
     tools/compile_budget.py build/release             compare, as `make budget` does
     tools/compile_budget.py build/release --update    write the build's figures into the file
 
-Seconds are those of the library's objects as ninja logged them, one core each. A machine is faster or slower
-than the one of the file, and busier, so its speed is divided out: it is the median over the objects, weighted
-by their seconds, of measured over committed. The growth is then the sum of the measured seconds over speed
-times the sum of the committed ones: new objects count, removed ones do not, and one that grew by less than a
-quarter counts as it was. If most objects grew by the same factor, this does not see it; the bytes do. Objects
-that came out of ccache took no time, so a build that has a hit is compared by bytes alone. Before it fails,
-the tool compiles the objects that grew most once more, since a neighbour may have held the core at that time.
+Seconds are CPU seconds of the library's objects (cmake/cpu_seconds.sh), so that what else the machine does
+counts little. A machine is faster or slower than the one of the file, so its speed is divided out: it is the
+median over the objects, weighted by their seconds, of measured over committed. The growth is then the sum of
+the measured seconds over speed times the sum of the committed ones: new objects count, removed ones do not,
+and one that grew by less than a quarter counts as it was. If most objects grew by the same factor, this does
+not see it; the bytes do. Objects that came out of ccache took no time, so a build that has a hit is compared
+by bytes alone. Before it fails, the tool compiles the objects that grew most once more, since a neighbour may
+have had the caches at that time. A build for a check (SPARSELOOM_CUDA_CHECK) has other figures of its sm80
+kernels, in the file's part `check`.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 BUDGET = Path(__file__).with_suffix(".json")
 LIMIT = 1.1
@@ -26,21 +29,66 @@ HIT = 0.2
 # Two clean builds of one tree, on a busy and on a quiet machine, differed by 6 % after the speed was divided
 # out, since nvcc and g++ do not slow down alike.
 NOISE = 1.25
+SM80 = "/sparseloom_cuda_sm80.dir/"
+
+Budget = dict[str, Any]
 
 
-def compile_seconds(log: Path) -> dict[str, float]:
-    """Returns object -> seconds of its last build, of the library's objects. A line of .ninja_log has: start
-    ms, end ms, mtime, output, hash."""
-    steps = {}
-    for line in log.read_text().splitlines()[1:]:
-        start, end, _, output, _ = line.split("\t")
-        if output.startswith("CMakeFiles/") and output.endswith(".o"):
-            steps[output] = (int(end) - int(start)) / 1000
-    return steps
+def seconds_of(written: Path) -> float:
+    """Returns the children's user and system seconds of what sh's `times` wrote."""
+    children = written.read_text().replace(",", ".").splitlines()[1]
+    return sum(60 * int(m) + float(s) for m, s in re.findall(r"(\d+)m([\d.]+)s", children))
+
+
+def compile_seconds(build: Path) -> dict[str, float]:
+    """Returns object -> CPU seconds of its last build, of the library's objects that build.ninja names."""
+    named = re.findall(r"^build (CMakeFiles/\S+\.o): ", (build / "build.ninja").read_text(), re.MULTILINE)
+    written = {output: build / f"{output}.cpu" for output in named}
+    found = {output: seconds_of(path) for output, path in written.items() if path.is_file()}
+    if not found:
+        raise SystemExit(
+            f"compile_budget: {build} has no compile seconds, expected <object>.o.cpu beside the objects;"
+            " build it with -DSPARSELOOM_CPU_SECONDS=ON, as make does"
+        )
+    return found
+
+
+def is_check(build: Path) -> bool:
+    """Returns whether the build compiled its sm80 kernels for a check (cmake/cuda.cmake)."""
+    return bool(
+        re.search(r"^SPARSELOOM_CUDA_CHECK:\w+=ON$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
+    )
 
 
 def library_bytes(build: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(build.glob("libsparseloom*.so"))}
+
+
+def figures_of(budget: Budget, measured: dict[str, float], check: bool) -> tuple[Budget, dict[str, float]]:
+    """Returns the file's figures of a build of this kind, and the measured seconds that have some."""
+    if not check:
+        return {"bytes": budget["bytes"], "seconds": budget["seconds"]}, measured
+    own = budget.get("check", {"bytes": {}, "seconds": {}})
+    if not own["seconds"]:
+        print(
+            "the sm80 kernels of a check: not compared, the file has no figures of them; --update writes them"
+        )
+        measured = {name: took for name, took in measured.items() if SM80 not in name}
+    others = {name: took for name, took in budget["seconds"].items() if SM80 not in name}
+    return {"bytes": own["bytes"], "seconds": others | own["seconds"]}, measured
+
+
+def with_figures(budget: Budget, sizes: dict[str, int], seconds: dict[str, float], check: bool) -> Budget:
+    """Returns the file's content after a build of this kind; one for a check has its own for sm80 alone."""
+    rounded = {name: round(seconds[name], 2) for name in sorted(seconds)}
+    other = {name: took for name, took in budget.get("seconds", {}).items() if check and SM80 in name}
+    own = {name: took for name, took in rounded.items() if check and SM80 in name}
+    kept = budget.get("check", {"bytes": {}, "seconds": {}})
+    return {
+        "bytes": budget["bytes"] if check else sizes,
+        "seconds": dict(sorted(({n: t for n, t in rounded.items() if n not in own} | other).items())),
+        "check": {"bytes": sizes, "seconds": own} if check else kept,
+    }
 
 
 def comparable(committed: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
@@ -90,11 +138,10 @@ def grown_most(committed: dict[str, float], measured: dict[str, float], speed: f
 
 
 def compile_again(build: Path, output: str) -> float:
-    """Returns the seconds of one more compilation of an object."""
+    """Returns the CPU seconds of one more compilation of an object."""
     (build / output).unlink()
-    began = time.monotonic()
     subprocess.run(["ninja", "-C", str(build), output], check=True, capture_output=True)
-    return time.monotonic() - began
+    return seconds_of(build / f"{output}.cpu")
 
 
 def compare_seconds(build: Path, budget: dict[str, float], measured: dict[str, float]) -> bool:
@@ -134,15 +181,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--update", action="store_true", help=f"write the figures into {BUDGET.name}")
     parser.add_argument("--budget", type=Path, default=BUDGET, help="another file than the committed one")
     given = parser.parse_args(argv)
-    seconds, sizes = compile_seconds(given.build / ".ninja_log"), library_bytes(given.build)
-    print(f"compile: {sum(seconds.values()):.1f} s of one core in {len(seconds)} library objects; slowest:")
+    seconds, sizes = compile_seconds(given.build), library_bytes(given.build)
+    check = is_check(given.build)
+    print(f"compile: {sum(seconds.values()):.1f} s of CPU time in {len(seconds)} library objects; slowest:")
     for name in sorted(seconds, key=lambda name: -seconds[name])[:5]:
         print(f"  {seconds[name]:6.1f} s  {name.removeprefix('CMakeFiles/').replace('.dir/', ': ', 1)}")
     if given.update:
-        figures = {"bytes": sizes, "seconds": {name: round(seconds[name], 2) for name in sorted(seconds)}}
+        figures = with_figures(json.loads(given.budget.read_text()), sizes, seconds, check)
         given.budget.write_text(json.dumps(figures, indent=1) + "\n")
         return 0
-    budget = json.loads(given.budget.read_text())
+    budget, seconds = figures_of(json.loads(given.budget.read_text()), seconds, check)
     fits = [
         compare_seconds(given.build, budget["seconds"], seconds),
         compare_bytes(budget["bytes"], sizes, any(name.endswith(".cu.o") for name in seconds)),

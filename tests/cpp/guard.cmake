@@ -14,6 +14,6 @@ set(guarded_tests
 list(JOIN guarded_tests "" guarded_tests)
 foreach(side behind before)
   add_test(NAME guard_${side} COMMAND sparseloom_tests --gtest_brief=1 --gtest_filter=${guarded_tests})
-  set_tests_properties(guard_${side} PROPERTIES
+  set_tests_properties(guard_${side} PROPERTIES COST 100
     ENVIRONMENT "SPARSELOOM_TEST_GUARD=${side};SPARSELOOM_TEST_CASES=100;SPARSELOOM_CACHE=${CMAKE_CURRENT_BINARY_DIR}/cache")
 endforeach()

@@ -28,7 +28,7 @@ foreach(machine Nehalem-generic Haswell-avx2)
   if(SPARSELOOM_QEMU)
     add_test(NAME emulated_${cpu}
              COMMAND ${SPARSELOOM_QEMU} -cpu ${cpu} $<TARGET_FILE:sparseloom_tests> --gtest_brief=1 --gtest_filter=${small_tests})
-    set_tests_properties(emulated_${cpu} PROPERTIES ENVIRONMENT "SPARSELOOM_TEST_ISA=${isa};SPARSELOOM_CACHE=${CMAKE_CURRENT_BINARY_DIR}/cache" TIMEOUT 1500)
+    set_tests_properties(emulated_${cpu} PROPERTIES COST 100 ENVIRONMENT "SPARSELOOM_TEST_ISA=${isa};SPARSELOOM_CACHE=${CMAKE_CURRENT_BINARY_DIR}/cache" TIMEOUT 1500)
   else()
     add_test(NAME emulated_${cpu} COMMAND ${CMAKE_COMMAND} -E echo
              "SKIPPED: qemu-x86_64 was not found when this build was configured; Debian and Ubuntu: apt-get install qemu-user")

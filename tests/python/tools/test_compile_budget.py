@@ -9,6 +9,8 @@ import pytest
 TOOL = Path(__file__).parents[3] / "tools" / "compile_budget.py"
 SECONDS = {f"CMakeFiles/a.dir/{name}.cpp.o": 2.0 + i for i, name in enumerate("abcdefgh")}
 SECONDS |= {f"CMakeFiles/a.dir/{name}.cu.o": 20.0 for name in "xyz"}
+SM80 = "CMakeFiles/sparseloom_cuda_sm80.dir/s.cu.o"
+SECONDS[SM80] = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +25,21 @@ def tool():
 def run(tool, tmp_path, monkeypatch, capsys):
     """Returns a function that runs the tool on a build of these seconds; it returns status and text."""
 
-    def run(seconds, size=1000, again=None):
-        (tmp_path / "budget.json").write_text(
-            json.dumps({"seconds": SECONDS, "bytes": {"libsparseloom.so": 1000}})
-        )
-        lines = ["# ninja log v5"]
-        lines += [f"0\t{round(1000 * took)}\t0\t{name}\tabc" for name, took in seconds.items()]
-        lines.append("0\t900000\t0\ttests/cpp/CMakeFiles/tests.dir/huge.cpp.o\tabc")  # not the library's
-        (tmp_path / ".ninja_log").write_text("\n".join(lines))
+    def run(seconds, size=1000, again=None, check=False, arguments=(), has_figures=True):
+        budget = {"seconds": SECONDS, "bytes": {"libsparseloom.so": 1000}}
+        if has_figures:
+            budget["check"] = {"seconds": {SM80: 10.0}, "bytes": {"libsparseloom.so": 500}}
+        (tmp_path / "budget.json").write_text(json.dumps(budget))
+        objects = [*seconds, "tests/cpp/CMakeFiles/tests.dir/huge.cpp.o"]  # the last is not the library's
+        for name, took in {**seconds, objects[-1]: 900.0, "CMakeFiles/a.dir/removed.cpp.o": 900.0}.items():
+            path = tmp_path / f"{name}.cpu"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"0m0.01s 0m0.02s\n{int(took // 60)}m{took % 60}s 0m0.00s\n")
+        (tmp_path / "build.ninja").write_text("".join(f"build {name}: CXX a.cpp\n" for name in objects))
+        (tmp_path / "CMakeCache.txt").write_text(f"SPARSELOOM_CUDA_CHECK:BOOL={'ON' if check else 'OFF'}\n")
         (tmp_path / "libsparseloom.so").write_bytes(b"x" * size)
         monkeypatch.setattr(tool, "compile_again", lambda build, name: (again or seconds)[name])
-        status = tool.main([str(tmp_path), "--budget", str(tmp_path / "budget.json")])
+        status = tool.main([str(tmp_path), "--budget", str(tmp_path / "budget.json"), *arguments])
         return status, capsys.readouterr().out
 
     return run
@@ -92,3 +98,29 @@ def test_the_committed_figures_are_of_this_library(tool):
     sources = {str(path.relative_to(root)) for path in (root / "src").rglob("*.cpp")}
     assert len(sources & named) > 0.9 * len(sources)
     assert set(budget["bytes"]) == {"libsparseloom.so", "libsparseloom_torch.so"}
+
+
+def test_a_build_for_a_check_has_figures_of_its_own(run, tmp_path):
+    fewer = SECONDS | {SM80: 10.0}
+    status, text = run(fewer, size=500, check=True)
+    assert status == 0 and "1.000x of the budget" in text
+    assert run(fewer | {SM80: 40.0}, size=500, check=True)[0] == 1
+    assert run(fewer, size=600, check=True)[0] == 1
+    # and it writes those alone
+    run(fewer | {SM80: 11.0, "CMakeFiles/a.dir/x.cu.o": 21.0}, size=501, check=True, arguments=["--update"])
+    written = json.loads((tmp_path / "budget.json").read_text())
+    assert written["seconds"] == SECONDS | {"CMakeFiles/a.dir/x.cu.o": 21.0}
+    assert written["check"] == {"seconds": {SM80: 11.0}, "bytes": {"libsparseloom.so": 501}}
+    assert written["bytes"] == {"libsparseloom.so": 1000}
+
+
+def test_without_figures_of_a_check_the_other_objects_are_compared(run):
+    status, text = run(SECONDS | {SM80: 10.0}, size=500, check=True, has_figures=False)
+    assert status == 0 and "1.000x of the budget" in text and "not compared" in text
+    grown = SECONDS | {SM80: 10.0, "CMakeFiles/a.dir/z.cu.o": 60.0}
+    assert run(grown, size=500, check=True, has_figures=False)[0] == 1
+
+
+def test_a_build_that_wrote_no_seconds_is_told_how(run):
+    with pytest.raises(SystemExit, match="SPARSELOOM_CPU_SECONDS=ON"):
+        run({})

@@ -13,7 +13,7 @@ import pytest
 ALONE = {
     name: value
     for name, value in os.environ.items()
-    if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CUDA")
+    if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CUDA", "CHECK")
 }
 MAKEFILE = Path(__file__).resolve().parents[3] / "Makefile"
 
@@ -96,6 +96,32 @@ def test_a_build_for_cpus_serves_until_cuda_kernels_are_needed(tree):
     assert built(tree, "demo", nvcc="nvcc", gpu="GPU 0") == "ON"
     assert built(tree, "python-tests") is None
     assert built(tree, "python-tests", nvcc="nvcc") == "ON"
+
+
+def flavour_of(tree, goal, **variables):
+    """What the stamp would say of the build that a goal would make, None when it makes none."""
+    command = [
+        "make",
+        "-n",
+        goal,
+        *(f"{name}={variables.get(name, '')}" for name in ("NVCC", "GPU", "CHECK")),
+    ]
+    ran = subprocess.run(command, cwd=tree, env=ALONE, capture_output=True, text=True, check=True)
+    marked = [line for line in ran.stdout.splitlines() if line.endswith(">.venv/.sparseloom-installed")]
+    return marked[0].split()[1] if marked else None
+
+
+def test_a_check_compiles_fewer_kernels_where_no_gpu_is_and_nobody_else_takes_them(tree):
+    assert flavour_of(tree, "python-tests", NVCC="nvcc", CHECK="1") == "check"
+    assert flavour_of(tree, "python-tests", NVCC="nvcc", CHECK="1", GPU="GPU 0") == "cuda"
+    assert flavour_of(tree, "python-tests", CHECK="1") == "cpu"
+    stamp(tree, "check")
+    assert flavour_of(tree, "python-tests", NVCC="nvcc", CHECK="1") is None
+    assert flavour_of(tree, "demo", NVCC="nvcc") is None
+    assert flavour_of(tree, "demo", NVCC="nvcc", GPU="GPU 0") == "cuda"
+    assert flavour_of(tree, "python-tests", NVCC="nvcc") == "cuda"
+    stamp(tree, "cuda")
+    assert flavour_of(tree, "python-tests", NVCC="nvcc", CHECK="1") is None
 
 
 def test_the_stamp_says_which_build_it_is(tree):
