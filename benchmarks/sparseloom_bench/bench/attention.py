@@ -1,7 +1,7 @@
-"""`sparseloom bench attention`: attention over kept blocks beside torch's dense call, and on a GPU beside
-flex_attention with the same blocks; forward, backward, and the transposition of the lists.
+"""`sparseloom bench attention`: attention over kept blocks beside torch's dense call on the CPU: forward, backward,
+and the transposition of the lists. On a GPU: `sparseloom bench gpu --group attention`.
 
-All are called in turn; on a GPU each call is a CUDA graph. Rates count the products of kept blocks alone.
+All are called in turn. Rates count the products of kept blocks alone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ from sparseloom.attention import plan
 from sparseloom.errors import Error
 from sparseloom.timing.rounds import in_turn
 
-from .gpu.device import Monitor, describe, require_gpu, slug
-from .gpu.replay import capture, capture_stream
 from .results import default_folder, header, write_results
 
 #: Tokens and head size; 8 heads, one sequence.
-SHAPES, GPU_SHAPES, SMOKE = ((4096, 64),), ((8192, 128), (32768, 128), (8192, 64)), ((256, 64),)
+SHAPES, SMOKE = ((4096, 64),), ((256, 64),)
 HEADS, BLOCKS, DENSITIES, KINDS = 8, (128, 64), (0.25, 0.1), ("random", "trained")
-#: flex_attention compiles for each of these; its blocks are of 128.
-FLEX_BLOCK = 128
 #: Largest relative error, in norm, beside softmax in fp32.
 ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -63,39 +59,13 @@ def with_gradient(forward: Callable[..., Tensor], inputs: list[Tensor], dout: Te
     }
 
 
-def flex(pattern: AttentionPattern, block: int) -> Callable[..., Tensor]:
-    """Returns a compiled flex_attention with the same blocks, all whole."""
-    from torch.nn.attention.flex_attention import BlockMask, flex_attention
-
-    none = torch.zeros_like(pattern.counts)
-    mask = BlockMask.from_kv_blocks(
-        none, torch.zeros_like(pattern.indices), pattern.counts, pattern.indices, BLOCK_SIZE=block
-    )
-    compiled: Any = torch.compile(flex_attention)
-    return lambda q, k, v: compiled(q, k, v, block_mask=mask)
-
-
 def contenders(inputs: list[Tensor], dout: Tensor, kept: Tensor, block: int) -> Iterator[tuple[str, Calls]]:
     """Yields names and calls."""
     pattern = AttentionPattern.from_map(kept, block)
     yield "dense", with_gradient(scaled_dot_product_attention, inputs, dout)
     ours = with_gradient(lambda q, k, v: sparseloom.attention(q, k, v, pattern), inputs, dout)
-    if inputs[0].is_cuda and block == FLEX_BLOCK:
-        yield "flex", with_gradient(flex(pattern, block), inputs, dout)
     fresh = AttentionPattern(pattern.counts, pattern.indices, block, dynamic=True)
     yield "ours", ours | {"transpose": lambda: fresh.keys(kept.shape[-1])}
-
-
-def replayed(call: Callable[[], Any]) -> Callable[[], object]:
-    """Returns the replay of a CUDA graph with the call."""
-    with torch.cuda.stream(capture_stream(torch.cuda.current_device())):
-        call()  # what libraries look for and keep at a first call
-    torch.cuda.synchronize()
-
-    def body() -> None:
-        call()
-
-    return capture(body).replay
 
 
 def error_of(inputs: list[Tensor], kept: Tensor, block: int) -> float:
@@ -109,22 +79,21 @@ def error_of(inputs: list[Tensor], kept: Tensor, block: int) -> float:
 
 
 def measured(
-    tokens: int, dim: int, block: int, density: float, kind: str, dtype: torch.dtype, seconds: float,
-    gpu: torch.device | None,
+    tokens: int, dim: int, block: int, density: float, kind: str, dtype: torch.dtype, seconds: float
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the record of a cell: microseconds of each call in its fastest round, and useful TFLOP/s."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v, dout = (torch.randn(1, HEADS, tokens, dim, generator=generator).to(gpu, dtype) for _ in range(4))
+    q, k, v, dout = (torch.randn(1, HEADS, tokens, dim, generator=generator).to(dtype) for _ in range(4))
     inputs = [each.requires_grad_() for each in (q, k, v)]
-    kept = drawn(kind, tokens, block, density, generator).to(gpu)
+    kept = drawn(kind, tokens, block, density, generator)
     flat = [
         (name, part, call)
         for name, calls in contenders(inputs, dout, kept, block)
         for part, call in calls.items()
     ]
-    runs = [replayed(call) if gpu else call for *_, call in flat]
+    runs = [call for *_, call in flat]
     us: dict[str, dict[str, float]] = {}
-    for (name, part, _), taken in zip(flat, in_turn(runs, seconds, gpu, gpu_calls=3), strict=True):
+    for (name, part, _), taken in zip(flat, in_turn(runs, seconds, None), strict=True):
         us.setdefault(name, {})[part] = round(min(taken), 1)
     share = kept.float().mean().item()
     products = {"forward": 4, "backward": 10}
@@ -148,7 +117,7 @@ def measured(
 
 def table(records: list[dict[str, Any]]) -> str:
     """Returns the records in Markdown: microseconds, and in brackets useful TFLOP/s."""
-    names = [name for name in ("dense", "flex", "ours") if any(name in each["us"] for each in records)]
+    names = "dense", "ours"
     parts = [(name, part) for part in ("forward", "backward") for name in names]
     head = ["tokens, head size", "block", "density", "map", *(f"{part}, {name}" for name, part in parts)]
     lines = [f"| {' | '.join([*head, 'transpose'])} |", "|---" * (len(head) + 1) + "|"]
@@ -166,10 +135,7 @@ def attention(
     seconds: Annotated[
         float, typer.Option(min=0.0, help="of each cell's calls, all together; five rounds at least")
     ] = 2.0,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 (the default on a CPU), bfloat16 (on a GPU) or float16")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
     smoke: Annotated[bool, typer.Option(help="one tiny sequence: does it run?")] = False,
     results: Annotated[
         Path | None, typer.Option(help="default: bench/results of the checkout, else here")
@@ -178,23 +144,19 @@ def attention(
     """Times attention over kept blocks beside dense attention, prints a table in Markdown and writes
     <results>/<device>/block_attention.json."""
     kinds = {str(each).removeprefix("torch."): each for each in ERROR}
-    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
-    for what, allowed, got in (("device", ["cpu", "cuda"], device), ("dtype", list(kinds), dtype)):
-        if got not in allowed:
-            error = Error("bench", f"a {what} of {', '.join(allowed)}", got, "see --help")
-            typer.echo(f"sparseloom bench attention: {error}", err=True)
-            raise typer.Exit(1)
-    gpu = require_gpu("attention") if device == "cuda" else None
-    about = {"gpu": describe(gpu, Monitor(gpu))} if gpu else {}
+    if dtype not in kinds:
+        error = Error("bench", f"a dtype of {', '.join(kinds)}", dtype, "see --help")
+        typer.echo(f"sparseloom bench attention: {error}", err=True)
+        raise typer.Exit(1)
     records = [
-        measured(*shape, block, density, kind, kinds[dtype], seconds, gpu)
-        for shape in (SMOKE if smoke else GPU_SHAPES if gpu else SHAPES)
+        measured(*shape, block, density, kind, kinds[dtype], seconds)
+        for shape in (SMOKE if smoke else SHAPES)
         for block in BLOCKS
         for density in DENSITIES
         for kind in KINDS
     ]
     typer.echo(table(records))
-    head = header("burst", slug(about["gpu"]["name"]) if gpu else None) | {"suite": "block_attention"} | about
+    head = header("burst", None) | {"suite": "block_attention"}
     path = write_results(results or default_folder(Path(".")), "block_attention", head, records)
     typer.echo(f"results: {path.resolve()}")
     wrong = [each for each in records if each["error"] > ERROR[kinds[dtype]]]
