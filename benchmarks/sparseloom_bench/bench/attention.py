@@ -1,5 +1,5 @@
-"""`sparseloom bench attention`: attention over kept blocks beside torch's dense call on the CPU: forward, backward,
-and the transposition of the lists. On a GPU: `sparseloom bench gpu --group attention`.
+"""`sparseloom bench attention`: attention over kept blocks beside torch's dense call on the CPU: forward,
+backward, and the transposition of the lists. On a GPU: `sparseloom bench gpu --group attention`.
 
 All are called in turn. Rates count the products of kept blocks alone.
 """
