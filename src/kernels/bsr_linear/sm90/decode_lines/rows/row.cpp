@@ -24,6 +24,10 @@ using plan::Machine;
 // DRAM rate of one strip if there are few.
 constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, kWideLongestNs = 0.33,
                  kBytesPerClock = 24.5, kStripBytes = 137e9;
+// Times that a weight passes from L2, by tokens: 3 at 64, as that fit had it, and up to 30 tokens what 32 x
+// 12288 x 12288 at .1 to .8 took on an H200 (2026-11-30). A line from 1 made the plan take sm90_expanded
+// there, in 58 us for 40.
+constexpr double kWideFewTokens = 1.4, kWideTokens = 21;
 // Blocks of 16: the same times, the rate of the stored blocks as a stream relative to DRAM's nominal rate,
 // then the rate at which L2 answers requests of all multiprocessors together; a token is one request and a
 // block's values are four.
@@ -74,8 +78,9 @@ double predict_us(const Problem& p, const Machine& machine) {
   }
   return kWideStartUs + kWideTokensUs * tokens / 64 + kWideXUs * static_cast<double>(p.m * p.cols) * 2 +
          chain_us(kWideLongestNs * longest, device) +
-         us(std::max({memory_seconds(stored, device), stored / (block_rows * kStripBytes),
-                      stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks())}));
+         us(std::max(
+             {memory_seconds(stored, device), stored / (block_rows * kStripBytes),
+              stored * std::max(kWideFewTokens, tokens / kWideTokens) / (kBytesPerClock * device.clocks())}));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
