@@ -7,8 +7,8 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/block_attention/cuda/call.h"
 #include "kernels/block_attention/cuda/sequence.cuh"
-#include "kernels/block_attention/cuda/workspace.h"
 
 namespace sparseloom::kernels::cuda::attention {
 

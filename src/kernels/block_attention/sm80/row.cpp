@@ -1,8 +1,7 @@
 // The row sm80_mma: attention on GPUs from compute capability 8.0 on, forward and backward.
 #include <algorithm>
 
-#include "kernels/block_attention/cuda/refusals.h"
-#include "kernels/block_attention/cuda/workspace.h"
+#include "kernels/block_attention/cuda/call.h"
 #include "kernels/block_attention/rows.h"
 #include "kernels/block_attention/sm80/entry.h"
 #include "plan/machine.h"

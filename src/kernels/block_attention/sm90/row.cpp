@@ -1,12 +1,9 @@
 // The row sm90_wgmma: attention on Hopper, forward and backward.
 #include <algorithm>
 
-#include "kernels/block_attention/cuda/refusals.h"
-#include "kernels/block_attention/cuda/workspace.h"
+#include "kernels/block_attention/cuda/call.h"
 #include "kernels/block_attention/rows.h"
-#include "kernels/block_attention/sm90/backward/entry.h"
-#include "kernels/block_attention/sm90/dq/entry.h"
-#include "kernels/block_attention/sm90/forward/entry.h"
+#include "kernels/block_attention/sm90/entry.h"
 #include "kernels/shared/cost/refusals.h"
 #include "plan/machine.h"
 

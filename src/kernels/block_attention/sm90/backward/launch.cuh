@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/block_attention/cuda/call.h"
+#include "kernels/block_attention/cuda/common.h"
 #include "kernels/block_attention/cuda/stats.cuh"
-#include "kernels/block_attention/cuda/workspace.h"
-#include "kernels/block_attention/sm90/backward/entry.h"
 #include "kernels/block_attention/sm90/backward/kernel.cuh"
-#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/block_attention/sm90/entry.h"
+#include "kernels/block_attention/sm90/operands/tensors.h"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
 

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block_attention/cuda/workspace.h"
-#include "kernels/block_attention/sm90/dq/entry.h"
+#include "kernels/block_attention/cuda/call.h"
+#include "kernels/block_attention/cuda/common.h"
 #include "kernels/block_attention/sm90/dq/kernel.cuh"
-#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/block_attention/sm90/entry.h"
+#include "kernels/block_attention/sm90/operands/tensors.h"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
 

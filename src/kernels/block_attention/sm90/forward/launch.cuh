@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block_attention/sm90/forward/entry.h"
+#include "kernels/block_attention/cuda/common.h"
+#include "kernels/block_attention/sm90/entry.h"
 #include "kernels/block_attention/sm90/forward/kernel.cuh"
-#include "kernels/block_attention/sm90/operands/common.h"
+#include "kernels/block_attention/sm90/operands/tensors.h"
 #include "kernels/shared/early_launch.cuh"
 #include "runtime/cuda.h"
 

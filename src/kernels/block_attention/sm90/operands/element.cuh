@@ -1,4 +1,5 @@
-// The operand types of the Hopper kernels: one tag each, with its products by wgmma.
+// Operands of the Hopper kernels: a tag for each type, with its products by wgmma, and tiles of tokens in
+// shared memory, [head_dim / 64][tokens][128 bytes], swizzled as token maps write them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,5 +37,13 @@ struct F16 : F16Element {
     ptx::wgmma_rs_f16<true>(d, a, b);
   }
 };
+
+/// The constant part of wgmma's descriptor of a tile whose k is head_dim (K-major). 16 elements of it are 32
+/// bytes of a row; 64 are the next [tokens][128 bytes].
+inline constexpr std::uint64_t kKMajorTile = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024, 0);
+/// Of one whose k is tokens (MN-major). 16 tokens are 2048 bytes.
+template <int kTokens>
+inline constexpr std::uint64_t kMnMajorTile = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024,
+                                                                    kTokens * 128);
 
 }  // namespace sparseloom::kernels::cuda::attention

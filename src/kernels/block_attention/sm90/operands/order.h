@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "kernels/block_attention/cuda/order_bytes.h"
 #include "kernels/block_attention/cuda/sequence.cuh"
 
 namespace sparseloom::kernels::cuda::attention {

@@ -1,5 +1,5 @@
-// Makes the tensor maps of token_map.h through the driver's cuTensorMapEncodeTiled.
-#include "kernels/block_attention/sm90/operands/token_map.h"
+// Makes the tensor maps of tensors.h through the driver's cuTensorMapEncodeTiled.
+#include "kernels/block_attention/sm90/operands/tensors.h"
 #include "kernels/shared/operands/encoded.h"
 #include "kernels/shared/operands/tensor_map.h"
 

@@ -1,11 +1,29 @@
-// The tensors of a call as tensor maps describe them.
+// Host side of TMA for q, k, v and their like: a tensor [batch, heads, tokens, head_dim] is described by a
+// tensor map, whatever the strides of its first three dimensions are.
 #pragma once
 
-#include "kernels/block_attention/cuda/common.h"
-#include "kernels/block_attention/sm90/operands/token_map.h"
+#include <cuda.h>
+
+#include <cstdint>
+
 #include "sparseloom/block_attention.h"
+#include "sparseloom/dtype.h"
 
 namespace sparseloom::kernels::cuda::attention {
+
+struct TokenTensor {
+  block_attention::Tensor tensor;
+  DType dtype;  // bf16 or f16
+  std::int64_t batch, heads, tokens, head_dim;
+};
+
+/// Whether TMA can address the tensor: base and strides are multiples of 16 bytes and strides are below 2^40
+/// bytes.
+bool token_map_possible(const TokenTensor& tensor) noexcept;
+
+/// Copies of 64 tokens x 64 elements of head_dim, in rows of 128 bytes that are swizzled as wgmma reads them.
+/// Tokens outside the tensor arrive as zeros. Returns false if the driver refuses.
+bool encode_token_map(CUtensorMap& map, const TokenTensor& tensor) noexcept;
 
 /// A tensor as maps describe it. Without tokens there is nothing to copy, but a map has at least one: it is
 /// taken from `other`, which has some.
