@@ -37,7 +37,7 @@ def test_include_arrows_hold() -> None:
         ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/registry.h"'),
         ("src/kernels/shared/cost/bad.h", '#include "kernels/bsr_linear/verb.h"'),
         ("src/kernels/shared/cost/bad.h", '#include "kernels/generic/predict_dense.h"'),
-        ("src/kernels/generic/bad.h", '#include "kernels/csr_linear/cpu/ops.h"'),
+        ("src/kernels/generic/bad.h", '#include "kernels/csr_linear/cpu/lanes.h"'),
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
         ("include/sparseloom/layout_concept.h", '#include "sparseloom/plan.h"'),
         ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.bsr_linear(x)"),

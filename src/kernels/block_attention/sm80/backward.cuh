@@ -7,7 +7,6 @@
 #include "kernels/block_attention/cuda/softmax.cuh"
 #include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm80/params.cuh"
-#include "kernels/block_attention/sm80/registers.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/opaque.cuh"
 

@@ -51,4 +51,12 @@ inline Params params_of(const Call& call, const Lists& lists) {
   return params;
 }
 
+/// The first key of a list's unit of 64, and kPartial.
+__device__ __forceinline__ std::int32_t unit_token(const std::int32_t* entries, int block, int unit) {
+  constexpr std::int32_t kPartial = block_attention::Lists::kPartial;
+  const int halves = block / 64;
+  const std::int32_t entry = entries[unit / halves], partial = entry & kPartial;
+  return ((entry ^ partial) * block + unit % halves * 64) | partial;
+}
+
 }  // namespace sparseloom::kernels::cuda::attention::sm80

@@ -1,4 +1,4 @@
-// The row sm90_wgmma: attention on Hopper, forward and backward.
+// The row sm90_wgmma: attention on Hopper, forward and backward; and the list of CUDA's rows.
 #include <algorithm>
 
 #include "kernels/block_attention/cuda/call.h"
@@ -53,5 +53,14 @@ int launch(const Args& args, const Attention::Schedule&, const Executor& executo
 AttentionRow sm90_wgmma() { return {"sm90_wgmma", Placement::cuda, propose, launch}; }
 
 }  // namespace sparseloom::kernels::cuda::attention
+
+std::span<const sparseloom::kernels::AttentionRow> sparseloom::kernels::attention_cuda_rows() {
+  static const AttentionRow rows[] = {cuda::attention::sm90_wgmma(), cuda::attention::sm80_mma()};
+  return rows;
+}
+
+#else
+
+std::span<const sparseloom::kernels::AttentionRow> sparseloom::kernels::attention_cuda_rows() { return {}; }
 
 #endif

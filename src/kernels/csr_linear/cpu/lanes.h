@@ -62,4 +62,6 @@ std::size_t lanes_workspace(const LanesOps& ops, const CsrView& w, Direction dir
 void run_lanes(const LanesOps& ops, const MatmulArgs& args, const CsrView& w, int vectors,
                const Executor& executor);
 
+extern const LanesOps kCsrLanesAvx2, kCsrLanesAvx512;
+
 }  // namespace sparseloom::kernels::cpu

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/csr_linear/cpu/ops.h"
+#include "kernels/csr_linear/cpu/lanes.h"
+#include "kernels/csr_linear/cpu/single.h"
 #include "plan/machine.h"
 
 namespace sparseloom::kernels {

@@ -34,4 +34,6 @@ struct SingleOps {
 std::size_t single_workspace(const CsrView& w, Direction direction, DType dtype);
 void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, const Executor& executor);
 
+extern const SingleOps kCsrSingleAvx2;
+
 }  // namespace sparseloom::kernels::cpu

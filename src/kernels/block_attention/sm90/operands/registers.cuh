@@ -1,4 +1,4 @@
-// Operands in registers, and sums that leave them.
+// Sums in registers that leave them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,16 +10,6 @@
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
 namespace sparseloom::kernels::cuda::attention {
-
-/// wgmma's operand a, of 16 columns each, from sums in registers.
-template <class Element, int kSums>
-__device__ __forceinline__ void to_operand(std::uint32_t (&operand)[kSums / 8][4],
-                                           const float (&sums)[kSums]) {
-#pragma unroll
-  for (int k = 0; k < kSums / 8; ++k)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) operand[k][i] = Element::pair(sums[8 * k + 2 * i], sums[8 * k + 2 * i + 1]);
-}
 
 /// Writes a warpgroup's sums [64 tokens][head_dim] times factors[i] (rows t / 4 and 8 further) to memory, in
 /// 16 bits. They go through `staging`, 64 rows of a tile [head_dim / 64][kTileTokens][128 bytes], so that

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "core/check.h"
-#include "kernels/csr_linear/cpu/ops.h"
+#include "kernels/csr_linear/cpu/lanes.h"
+#include "kernels/csr_linear/cpu/single.h"
 #include "kernels/csr_linear/cpu/tasks.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
