@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -121,6 +122,15 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
   }
   if (p.device >= 0 && !(args.scale > 0))  // the kernels take the maximum before they scale
     core::fail(op, "a positive scale on a GPU", std::to_string(args.scale), "scale q, and pass 1");
+  // The starts lie on the device, but the rows' workspace counts on this.
+  if (p.device >= 0 && p.ragged)
+    for (const auto& [name, all, longest] :
+         {std::tuple{"q", args.all_q_tokens, p.q_tokens}, std::tuple{"k", args.all_kv_tokens, p.kv_tokens}})
+      if (all > p.batch * longest)
+        core::fail(op,
+                   "at most " + std::to_string(p.batch * longest) + " tokens of " + name + ": " +
+                       std::to_string(p.batch) + " sequences of " + std::to_string(longest),
+                   std::to_string(all), "pass a pattern for the longest sequence");
   if (p.device >= 0) return;  // nothing of a device is read
   if (p.ragged) {
     check_starts(op, "q_starts", args.q_starts, p.batch, p.q_tokens, args.all_q_tokens);

@@ -133,6 +133,14 @@ def test_refusals_name_what_they_need():
             call(**options)
 
 
+def test_more_tokens_than_the_pattern_has_room_for_are_refused():
+    q = torch.randn(300, 2, 64, device="cuda", dtype=torch.bfloat16)
+    starts = torch.tensor([0, 150, 300], dtype=torch.int32, device="cuda")
+    pattern = AttentionPattern.from_map(torch.ones(2, 2, device="cuda").bool(), 64)
+    with pytest.raises(Error, match="at most 256 tokens of q: 2 sequences of 128"):
+        sparseloom.attention(q, q, q, pattern, cu_seqlens=starts)
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 64, 64), (2, 2, 0, 64)])
 def test_nothing_to_compute(shape):
     q = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)

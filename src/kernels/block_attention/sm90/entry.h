@@ -15,7 +15,7 @@ int forward_f16_64_128(const Call& call) noexcept;
 int forward_f16_128_64(const Call& call) noexcept;
 int forward_f16_128_128(const Call& call) noexcept;
 
-/// dk, dv and, in the workspace, the stats that dq/entry.h reads.
+/// dk, dv and, in the workspace, the stats that dq_* read.
 int keys_bf16_64_64(const Call& call) noexcept;
 int keys_bf16_64_128(const Call& call) noexcept;
 int keys_bf16_128_64(const Call& call) noexcept;
@@ -25,7 +25,6 @@ int keys_f16_64_128(const Call& call) noexcept;
 int keys_f16_128_64(const Call& call) noexcept;
 int keys_f16_128_128(const Call& call) noexcept;
 
-/// They read the stats that keys_* left in the workspace.
 int dq_bf16_64_64(const Call& call) noexcept;
 int dq_bf16_64_128(const Call& call) noexcept;
 int dq_bf16_128_64(const Call& call) noexcept;
