@@ -92,11 +92,8 @@ struct Args {
   void* workspace = nullptr;
 };
 
-/// What a row decides before a launch.
-struct Schedule {
-  std::int32_t splits = 1;  // of a list of keys, for few blocks of queries
-  std::int32_t workers = 0;
-};
+/// What a row decides before a launch: so far nothing.
+struct Schedule {};
 
 struct Attention {
   static constexpr const char* kName = "block_attention";

@@ -42,12 +42,6 @@ std::string Attention::print(const Problem& p) {
   return text + " threads=" + number(p.threads);
 }
 
-std::string Attention::print(const Schedule& schedule) {
-  std::string text;
-  if (schedule.splits > 1) text = "splits=" + std::to_string(schedule.splits);
-  if (schedule.workers > 0)
-    text += (text.empty() ? "workers=" : " workers=") + std::to_string(schedule.workers);
-  return text;
-}
+std::string Attention::print(const Schedule&) { return {}; }
 
 }  // namespace sparseloom::block_attention
