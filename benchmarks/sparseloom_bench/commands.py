@@ -47,6 +47,11 @@ COMMANDS = {
         "pixelcnn_command",
         "train a PixelCNN on CIFAR-10, dense or block-diagonal and deeper; minutes on a GPU",
     ),
+    "experiment lm-prune": (
+        "sparseloom_bench.experiment.lm_prune_cli",
+        "lm_prune_command",
+        "train a byte-level GPT, prune it by every method and let it recover; minutes on a GPU",
+    ),
     "bench arms": (
         "sparseloom_bench.bench.arms",
         "arms",

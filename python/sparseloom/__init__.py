@@ -25,10 +25,12 @@ from .patch import (
     densify_,
     pack_,
     sparsify_,
+    unpack_,
 )
 from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
+from .recover import Distillation, Recovery, recover
 from .report import Report, report
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ __all__ = [
     "Advice",
     "BlockSparse",
     "BlockSparseModelPatcher",
+    "Distillation",
     "Error",
     "InLayout",
     "Pattern",
+    "Recovery",
     "Report",
     "Semi24",
     "SparseTensor",
@@ -60,11 +64,13 @@ __all__ = [
     "permute_channels_",
     "prepare_ddp",
     "quantize_",
+    "recover",
     "report",
     "save",
     "sparsified_op",
     "sparsify",
     "sparsify_",
+    "unpack_",
 ]
 
 

@@ -1,11 +1,16 @@
 """Callbacks that take the steps of a ``sparsify.Run`` in the training loops of transformers' Trainer and of
-Lightning. Neither package is needed to import this module."""
+Lightning, and one that lets a model recover in a Trainer. Neither package is needed to import this module."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
+from .recover import Distillation
 from .sparsify.run import Run
 
 
@@ -70,3 +75,39 @@ def lightning_callback(run: Run | Callable[[], Run]) -> Any:
             self.state = state_dict
 
     return Steps()
+
+
+def recovery_callback(model: nn.Module, loss: Distillation, minutes: float | None = None) -> Any:
+    """Returns a transformers.TrainerCallback that lets a sparse model learn from its teacher in a Trainer.
+
+    While it trains, the loss that the model returns, or its missing one, becomes the ``Distillation``; give
+    that ``labels=`` for a share of the model's own. Stored blocks stay the only ones, as in any training;
+    call ``unpack_`` before and ``pack_`` after it for layers whose values do not train, such as 2:4.
+    ``minutes`` ends the training early.
+
+    >>> teacher = copy.deepcopy(model)
+    >>> sparseloom.prune_(model, {r".*fc[12]": BlockSparse(64, density=0.5)}, data=batches)
+    >>> learn = recovery_callback(model, Distillation(teacher, logits=1.0, labels=0.1), minutes=10)
+    >>> Trainer(model, ..., callbacks=[learn])
+    """
+    from transformers import TrainerCallback
+
+    class Learn(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.hooks: list[Any] = []
+            self.end = math.inf
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+            device = next(model.parameters()).device
+            loss.teacher.to(device)
+            self.hooks = loss.attach(model)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = control.should_training_stop or time.monotonic() >= self.end
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            for hook in self.hooks:
+                hook.remove()
+
+    return Learn()

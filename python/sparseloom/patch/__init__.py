@@ -11,6 +11,7 @@ from .recipe import Recipe
 from .result import Change, Patched, Skip
 from .semi24 import Semi24
 from .sparsify import sparsify_
+from .unpack import unpack_
 
 __all__ = [
     "BlockSparse",
@@ -27,4 +28,5 @@ __all__ = [
     "fold_batchnorm_",
     "pack_",
     "sparsify_",
+    "unpack_",
 ]

@@ -27,7 +27,8 @@ def merge_(model: nn.Module, names: Collection[str] | None = None) -> list[Sibli
         if type(layer) is not BlockSparseLinear or layer._siblings is not None or places[layer] > 1:
             return False
         wanted = names is None or known.get(layer) in names
-        return wanted and not layer.dynamic and not layer._dense_copy and layer._cut is None
+        stays = layer.dynamic or layer._dense_copy or layer._cut is not None
+        return wanted and layer.fuse and not stays
 
     made = list[Siblings]()
     for owner in list(model.modules()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -16,9 +17,11 @@ from ..nn.held.watch import Watch
 from ..nn.masked.linear import masked_layers
 from .announce import announce
 from .exchange import Exchange
+from .fuse import Behind, New, fuse_, takes_activation
 from .kept import magnitude, with_kept
+from .merge import merge_
 from .optimizer import Swap, leave
-from .result import Patched
+from .result import Change, Patched
 from .sparsify import change_of, kinds_of, untrained, unwrapped
 from .survey import parameter_count, require_patchable
 
@@ -35,8 +38,10 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     patterns again.
 
     Kept weights stay bitwise what they were; only gates between 0 and 1 (Spartan before its end, L0) are
-    multiplied in. ``optimizer`` is as in ``sparsify_``; trained scores leave it. Call no ``method.step()``
-    afterwards. Returns what changed. Raises Error where the model has nothing to pack.
+    multiplied in. Activations behind the new layers are fused, and products of one x merged, as sparsify_
+    does, except where a layer's ``fuse`` is False. ``optimizer`` is as in ``sparsify_``; trained scores leave
+    it. Call no ``method.step()`` afterwards. Returns what changed. Raises Error where the model has nothing
+    to pack.
     """
     model = unwrapped(model)
     require_patchable(_OP, model)
@@ -65,6 +70,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         leave(scores, optimizers)
         for owner in moving:
             _release(owner, optimizers)
+        result.changed = _fused(exchange, list(moving), result.changed)
         if moving:
             moved = ", ".join(
                 f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
@@ -103,6 +109,21 @@ def _exchange(
     exchange.swaps.append(Swap(names[0], weight, new.values, _carry(packed, stored)))
     change = change_of(names, type(old).__name__, packed, new.bias, shrinks=True)
     result.changed.append(with_kept(change, None if weight.is_meta else magnitude(weight), new))
+
+
+def _fused(exchange: Exchange, moving: Sequence[Any], changes: Sequence[Change]) -> list[Change]:
+    """Fuses and merges the packed layers and those whose blocks moved; returns the changes with the
+    outcome."""
+    packed = [new for _, new in exchange.modules if takes_activation(new, new)]
+    stayed = [layer for layer in moving if takes_activation(layer, layer) and layer.activation is None]
+    layers = [New(layer, layer) for layer in [*packed, *stayed] if layer.fuse]
+    behind = {id(new.layer): each for new, each in zip(layers, fuse_(exchange.model, layers), strict=True)}
+    merge_(exchange.model)
+    outcomes = [behind.get(id(new), Behind()) for _, new in exchange.modules[: len(changes)]]
+    return [
+        replace(change, activation=outcome.fused, unfused=outcome.reason)
+        for change, outcome in zip(changes, outcomes, strict=True)
+    ]
 
 
 def _driven(model: nn.Module) -> dict[Any, list[str]]:

@@ -12,7 +12,8 @@ from accelerate import Accelerator, load_checkpoint_in_model
 from torch import nn
 from torch.utils.data import Dataset
 
-from sparseloom import BlockSparse, sparsify_
+from sparseloom import BlockSparse, Distillation, sparsify_
+from sparseloom.callbacks import recovery_callback
 from sparseloom.nn import BlockSparseLinear
 
 
@@ -182,3 +183,28 @@ def test_accelerate_and_the_hub_save_the_pattern_with_the_model(way, tmp_path):
     model = OnTheHub()
     loaded = way(model, tmp_path).state_dict()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_learns_from_its_teacher_in_a_trainer_until_its_minutes_end(tmp_path):
+    teacher = tiny_models.made("BertForMaskedLM", "bert")
+    for module in teacher.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.2)  # so that blocks matter
+    model = copy.deepcopy(teacher)
+    sparsify_(model, MODELS["bert"][1])
+    words = tiny_models.tokens(24, 9)
+
+    def distance():
+        with torch.no_grad():
+            return float((model.eval()(words).logits - teacher.eval()(words).logits).square().mean())
+
+    before = distance()
+    loss = Distillation(teacher, logits=1.0, hidden=1.0, at=r".*layer\.\d+")
+    run = trainer(model, tmp_path, 30, save_strategy="no")
+    run.add_callback(recovery_callback(model, loss))
+    run.train()
+    assert distance() < 0.5 * before
+    assert not model._forward_hooks  # the loss of later calls is the model's own
+    run = trainer(model, tmp_path, 30, save_strategy="no")
+    run.add_callback(recovery_callback(model, loss, minutes=1e-6))
+    assert run.train().global_step == 1

@@ -1,0 +1,7 @@
+"""Recovery: a sparse model learns from the dense one what pruning took from it."""
+
+from .distillation import Distillation, Embed
+from .result import Recovery
+from .training import recover
+
+__all__ = ["Distillation", "Embed", "Recovery", "recover"]

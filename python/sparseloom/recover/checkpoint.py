@@ -1,0 +1,71 @@
+"""Checkpoint: the state of a recovery in a file, so that a killed one goes on with the same bits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from .training import _Loop
+
+_OP = "recover"
+#: Seconds between two writes.
+_EVERY = 60.0
+
+
+class Checkpoint:
+    """The file of a loop's state: values, optimizer, random numbers, steps, and the batches taken."""
+
+    def __init__(self, path: Path, loop: _Loop) -> None:
+        self.path, self.loop, self._saved = path, loop, 0.0
+        if not path.parent.is_dir():
+            raise Error(_OP, f"a folder {path.parent}", "none", "make it first")
+
+    def resume(self) -> None:
+        """Takes up the state of the file, if there is one. Raises Error for a file of another recovery."""
+        if not self.path.is_file():
+            return
+        loop = self.loop
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        try:
+            loop.model.load_state_dict(state["model"])
+            loop.optimizer.load_state_dict(state["optimizer"])
+            if loop.method is not None:
+                loop.method.load_state_dict(state["method"])
+            loop.steps, loop.seconds = int(state["steps"]), float(state["seconds"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            remedy = "pass the model and arguments as before, or another file"
+            raise Error(_OP, f"the state of this recovery in {self.path}", str(error), remedy) from error
+        loop.batches.skip(int(state["taken"]))
+        torch.set_rng_state(state["random"])
+        if state["random_gpu"]:
+            torch.cuda.set_rng_state_all(state["random_gpu"])
+        self._saved = loop.seconds
+
+    def save_if_due(self, seconds: float) -> None:
+        """Writes the file once a minute; a file that is not whole never takes its place."""
+        if seconds - self._saved < _EVERY:
+            return
+        self._saved, loop = seconds, self.loop
+        state = {
+            "model": loop.model.state_dict(),
+            "optimizer": loop.optimizer.state_dict(),
+            "method": None if loop.method is None else loop.method.state_dict(),
+            "steps": loop.steps,
+            "seconds": seconds,
+            "taken": loop.batches.taken,
+            "random": torch.get_rng_state(),
+            "random_gpu": torch.cuda.get_rng_state_all() if loop.batches.device.type == "cuda" else [],
+        }
+        part = self.path.with_name(self.path.name + ".part")
+        torch.save(state, part)
+        os.replace(part, self.path)
+
+    def remove(self) -> None:
+        """Removes the file of a recovery that came to its end."""
+        self.path.unlink(missing_ok=True)
