@@ -101,8 +101,8 @@ FRONT_ARROWS = (
     {"sparsify", "timing", "layouts", "optim", "attention"},
     {"nn", "tensors"},
     {"patch", "testing"},
-    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder", "prune"},
-    {"permute"},
+    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
+    {"permute", "prune"},
     {"advise"},
     {"cli"},
 )
