@@ -99,8 +99,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "column_sweep(Tensor(a!) weights, Tensor factor, Tensor(b!) mask, Tensor(c!) errors, int n=0, int m=0) "
       "-> ()");
-  // Improves the mask, on the CPU; gram is float32 [cols, cols]. Returns the number of swaps.
-  m.def("swap_pairs(Tensor weights, Tensor gram, Tensor(a!) mask, int m, int most) -> int");
+  // Improves values and mask, on the CPU; gram is float32 [cols, cols]. Returns the number of swaps.
+  m.def(
+      "swap_pairs(Tensor weights, Tensor(a!) values, Tensor gram, Tensor(b!) mask, int m, int most) -> int");
 
   // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `by_column`:
   // ccol [cols + 1], row and slot [stored], one after the other, which dX on a CUDA device needs.

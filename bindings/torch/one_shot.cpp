@@ -44,18 +44,20 @@ void sweep(const Tensor& weights, const Tensor& factor, const Tensor& mask, cons
   column_sweep(call, torch_executor(device));
 }
 
-std::int64_t swaps(const Tensor& weights, const Tensor& gram, const Tensor& mask, std::int64_t m,
-                   std::int64_t most) {
+std::int64_t swaps(const Tensor& weights, const Tensor& values, const Tensor& gram, const Tensor& mask,
+                   std::int64_t m, std::int64_t most) {
   constexpr const char* op = "swap_pairs";
   require_cpu(op, "weights", weights);
   const std::int64_t rows = weights.dim() == 2 ? weights.size(0) : -1,
                      cols = weights.dim() == 2 ? weights.size(1) : -1;
   require(op, "weights", weights, ScalarType::Float, rows, cols, true, -1);
+  require(op, "values", values, ScalarType::Float, rows, cols, true, -1);
   require(op, "gram", gram, ScalarType::Float, cols, cols, true, -1);
   require(op, "mask", mask, ScalarType::Bool, rows, cols, true, -1);
   PairSwaps call;
   call.rows = rows, call.cols = cols, call.m = m, call.most = most;
   call.weights = static_cast<const float*>(weights.const_data_ptr());
+  call.values = static_cast<float*>(values.mutable_data_ptr());
   call.gram = static_cast<const float*>(gram.const_data_ptr());
   call.mask = static_cast<bool*>(mask.mutable_data_ptr());
   return swap_pairs(call, torch_executor());

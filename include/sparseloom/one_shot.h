@@ -36,21 +36,23 @@ struct ColumnSweep {
 /// on sizes that do not fit and on null memory.
 SPARSELOOM_API void column_sweep(const ColumnSweep& sweep, const Executor& executor);
 
-/// A mask to improve by swaps of a kept and a removed element of one row (SparseSwaps, arXiv 2512.10922).
-/// All matrices are dense in memory.
+/// A pruned weight to improve by swaps of a kept and a removed element of one row (after SparseSwaps, arXiv
+/// 2512.10922). All matrices are dense in memory.
 struct PairSwaps {
   std::int64_t rows = 0, cols = 0;
   const float* weights = nullptr;  // [rows, cols], before anything was removed
-  const float* gram = nullptr;     // H [cols, cols], symmetric
+  float* values = nullptr;         // [rows, cols], what is left, 0 where the mask is false; improved in place
+  const float* gram = nullptr;     // H [cols, cols], symmetric, with a positive diagonal
   bool* mask = nullptr;            // [rows, cols]: true stays; improved in place
   std::int64_t m = 0;              // elements are swapped within groups of m; 0: within the row
   std::int64_t most = 0;           // swaps of one row; a row stops earlier where no swap helps
 };
 
-/// Makes for each row the swaps that lower e H e^T, where e are the removed elements: the change is computed
-/// exactly from H, so that the error never rises. With `most` large enough, no single swap would lower it at
-/// the end. Sums are in fp64, rows are independent. Returns the number of swaps. On the CPU only; throws
-/// Error for another device, sizes that do not fit and null memory.
+/// Makes for each row the swaps that lower e H e^T, where e = weights - values. A swap removes one element
+/// and gives another one the value of the least error; its change is computed exactly from H, so that the
+/// error never rises. With `most` large enough, no single swap would lower it at the end. Sums are in fp64,
+/// rows are independent. Returns the number of swaps. On the CPU only; throws Error for another device, sizes
+/// that do not fit and null memory.
 SPARSELOOM_API std::int64_t swap_pairs(const PairSwaps& swaps, const Executor& executor);
 
 }  // namespace sparseloom

@@ -66,7 +66,10 @@ std::int64_t swap_pairs(const PairSwaps& swaps, const Executor& executor) {
                    ", most=" + std::to_string(swaps.most),
                "pass the sizes of one weight");
   if (swaps.rows == 0 || swaps.cols == 0) return 0;
-  core::require_memory(op, {{"weights", swaps.weights}, {"gram", swaps.gram}, {"mask", swaps.mask}});
+  core::require_memory(op, {{"weights", swaps.weights},
+                            {"values", swaps.values},
+                            {"gram", swaps.gram},
+                            {"mask", swaps.mask}});
   std::atomic<std::int64_t> all{0};
   runtime::parallel_for(executor, swaps.rows, [&](std::int64_t begin, std::int64_t end) {
     sparsifiers::SwappedRow row(swaps);

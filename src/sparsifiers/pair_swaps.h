@@ -10,23 +10,22 @@
 
 namespace sparseloom::sparsifiers {
 
-/// One row with the costs of its elements. With r the removed part of w and c = H r, removing the kept w_i
-/// adds 2 w_i c_i + w_i^2 H_ii to r H r^T, keeping the removed w_j adds -2 w_j c_j + w_j^2 H_jj, and doing
-/// both adds -2 w_i w_j H_ij more.
+/// One row with the costs of its elements. With the error e = w - v and g = H e, removing the kept v_i adds
+/// 2 v_i g_i + v_i^2 H_ii to e H e^T; keeping a removed element j at its best value, g_j / H_jj, then adds
+/// -(g_j + v_i H_ij)^2 / H_jj.
 class SwappedRow {
  public:
-  explicit SwappedRow(const PairSwaps& swaps) : swaps_(swaps), c_(static_cast<std::size_t>(swaps.cols)) {}
+  explicit SwappedRow(const PairSwaps& swaps) : swaps_(swaps), g_(static_cast<std::size_t>(swaps.cols)) {}
 
   /// Improves a row. Returns the number of swaps.
   std::int64_t improve(std::int64_t row) {
-    w_ = swaps_.weights + row * swaps_.cols, keep_ = swaps_.mask + row * swaps_.cols;
-    std::fill(c_.begin(), c_.end(), 0.0);
+    const float* const w = swaps_.weights + row * swaps_.cols;
+    v_ = swaps_.values + row * swaps_.cols, keep_ = swaps_.mask + row * swaps_.cols;
+    std::fill(g_.begin(), g_.end(), 0.0);
+    for (std::int64_t j = 0; j < swaps_.cols; ++j) add(j, static_cast<double>(w[j]) - v_[j]);
     double error = 0;
-    for (std::int64_t j = 0; j < swaps_.cols; ++j)
-      if (!keep_[j]) add(j, w_[j]);
-    for (std::int64_t j = 0; j < swaps_.cols; ++j)
-      if (!keep_[j]) error += w_[j] * at(j);
-    least_ = -1e-9 * error;  // smaller gains are rounding, and could alternate for ever
+    for (std::int64_t j = 0; j < swaps_.cols; ++j) error += (static_cast<double>(w[j]) - v_[j]) * at(j);
+    least_ = -1e-7 * error;  // smaller gains are rounding, and could alternate for ever
     std::int64_t done = 0;
     while (done < swaps_.most && (swaps_.m > 0 ? in_groups(done) : in_row())) ++done;
     return done;
@@ -38,19 +37,20 @@ class SwappedRow {
     double change = 0;
   };
 
-  double& at(std::int64_t j) { return c_[static_cast<std::size_t>(j)]; }
+  double& at(std::int64_t j) { return g_[static_cast<std::size_t>(j)]; }
   const float* gram(std::int64_t j) const { return swaps_.gram + j * swaps_.cols; }
-  void add(std::int64_t j, double weight) {
+  void add(std::int64_t j, double error) {
     const float* const h = gram(j);
-    if (weight == 0) return;
-    for (std::int64_t k = 0; k < swaps_.cols; ++k) at(k) += weight * h[k];
+    if (error == 0) return;
+    for (std::int64_t k = 0; k < swaps_.cols; ++k) at(k) += error * h[k];
   }
-  double cost(std::int64_t j) {  // of removing a kept element, or of keeping a removed one
-    const double w = w_[j];
-    return (keep_[j] ? 2 : -2) * w * at(j) + w * w * gram(j)[j];
+  double cost(std::int64_t kept) {
+    const double v = v_[kept];
+    return v * (2 * at(kept) + v * gram(kept)[kept]);
   }
+  double gain(std::int64_t removed, double g) { return g * g / gram(removed)[removed]; }
   double change(std::int64_t kept, std::int64_t removed) {
-    return cost(kept) + cost(removed) - 2.0 * w_[kept] * w_[removed] * gram(kept)[removed];
+    return cost(kept) - gain(removed, at(removed) + static_cast<double>(v_[kept]) * gram(kept)[removed]);
   }
 
   /// The best swap of all pairs of elements in [begin, end).
@@ -67,11 +67,10 @@ class SwappedRow {
   /// The best swap with the cheapest element to remove or the cheapest one to keep, which two passes find.
   Pair likely() {
     std::int64_t kept = -1, removed = -1;
-    double of_kept = std::numeric_limits<double>::infinity(), of_removed = of_kept;
+    double least = std::numeric_limits<double>::infinity(), most = -1;
     for (std::int64_t j = 0; j < swaps_.cols; ++j) {
-      const double of = cost(j);
-      if (keep_[j] && of < of_kept) kept = j, of_kept = of;
-      if (!keep_[j] && of < of_removed) removed = j, of_removed = of;
+      if (keep_[j] && cost(j) < least) kept = j, least = cost(j);
+      if (!keep_[j] && gain(j, at(j)) > most) removed = j, most = gain(j, at(j));
     }
     Pair found{-1, -1, least_};
     if (kept < 0 || removed < 0) return found;
@@ -84,7 +83,9 @@ class SwappedRow {
 
   bool swap(const Pair& pair) {
     if (pair.kept < 0) return false;
-    add(pair.kept, w_[pair.kept]), add(pair.removed, -static_cast<double>(w_[pair.removed]));
+    add(pair.kept, v_[pair.kept]);
+    v_[pair.kept] = 0, v_[pair.removed] = static_cast<float>(at(pair.removed) / gram(pair.removed)[pair.removed]);
+    add(pair.removed, -static_cast<double>(v_[pair.removed]));
     keep_[pair.kept] = false, keep_[pair.removed] = true;
     return true;
   }
@@ -115,8 +116,8 @@ class SwappedRow {
   }
 
   const PairSwaps& swaps_;
-  std::vector<double> c_;
-  const float* w_ = nullptr;
+  std::vector<double> g_;
+  float* v_ = nullptr;
   bool* keep_ = nullptr;
   double least_ = 0;
   std::int64_t group_ = 0;

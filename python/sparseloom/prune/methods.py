@@ -77,25 +77,24 @@ def pruned(method: Method, site: Site, target: Target, known: Statistics, densit
     one. Raises Error for a choice that does not fit the target."""
     weight, hessian = known.weight.detach(), known.hessian
     inverse = matrix = None
-    if hessian is not None and (method.name == "sparsegpt" or method.refit):
+    if hessian is not None and (method.name == "sparsegpt" or method.refit or method.swaps):
         matrix = solve.damped(hessian, method.damping)
         inverse = solve.inverse_of(matrix) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
     values: Tensor = weight
-    if method.name == "sparsegpt" and target.kind != "blocks" and _chooses(method, target):
-        assert inverse is not None
+    if inverse is not None and target.kind != "blocks" and _chooses(method, target):
         values, mask = _swept(weight, inverse, target, density)
         chosen: Pattern | Tensor = mask
     else:
         chosen = _chosen(method, site, target, known, weight, inverse, density)
         mask = elements_of(chosen).to(weight.device)
+        if inverse is not None and target.kind != "blocks":
+            values, _ = solve.swept(weight, inverse, mask)
     count = 0
     if method.swaps and isinstance(chosen, Tensor) and target.fixed is None:
-        assert hessian is not None
-        chosen, count = solve.swapped(weight, hessian, mask, target.m, method.swaps)
-        mask, values = chosen, weight
-    if inverse is not None and values is weight and target.kind != "blocks":
-        values, _ = solve.swept(weight, inverse, mask)
+        assert matrix is not None
+        values, mask, count = solve.swapped(weight, values, matrix, mask, target.m, method.swaps)
+        chosen = mask
     steps = method.refit or (_BLOCK_STEPS if inverse is not None and target.kind == "blocks" else 0)
     if steps and matrix is not None:
         values = solve.refitted(weight, values, mask, matrix, steps)

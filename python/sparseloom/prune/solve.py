@@ -77,13 +77,17 @@ def swept(
     return result, kept
 
 
-def swapped(weight: Tensor, hessian: Tensor, mask: Tensor, m: int, most: int) -> tuple[Tensor, int]:
-    """Improves a mask by at most ``most`` swaps a row, within groups of ``m`` (0: the whole row). Returns the
-    mask and the number of swaps. It computes on the CPU."""
-    better = mask.cpu().contiguous().clone()
-    plain = weight.detach().float().cpu().contiguous(), hessian.float().cpu().contiguous()
-    count = int(call("swap_pairs", *plain, better, m, most))
-    return better.to(mask.device), count
+def swapped(
+    weight: Tensor, values: Tensor, hessian: Tensor, mask: Tensor, m: int, most: int
+) -> tuple[Tensor, Tensor, int]:
+    """Improves a pruned weight by at most ``most`` swaps of a kept and a removed element a row, within groups
+    of ``m`` (0: the whole row); the one that is kept then gets the value of the least error. Returns the
+    values in float32, the mask, and the number of swaps. It computes on the CPU."""
+    kept = mask.cpu().contiguous().clone()
+    better = values.detach().float().masked_fill(~mask, 0).cpu().contiguous()
+    fixed = weight.detach().float().cpu().contiguous(), hessian.float().cpu().contiguous()
+    count = int(call("swap_pairs", fixed[0], better, fixed[1], kept, m, most))
+    return better.to(mask.device), kept.to(mask.device), count
 
 
 def refitted(weight: Tensor, values: Tensor, mask: Tensor, hessian: Tensor, steps: int) -> Tensor:

@@ -63,38 +63,55 @@ def test_sweep_with_a_diagonal_hessian_keeps_the_values() -> None:
     assert torch.equal(mask.unflatten(1, (4, 4)).sum(2), torch.full((4, 4), 2))
 
 
-def error_of(row: torch.Tensor, hessian: torch.Tensor, mask: torch.Tensor) -> float:
-    removed = row.masked_fill(mask, 0)
-    return float(removed @ hessian @ removed)
+def best_swap(row: torch.Tensor, values: torch.Tensor, hessian: torch.Tensor, i: int, j: int) -> float:
+    """The error once i is removed and j has its best value, found by a parabola through three of them."""
+
+    def error(at_j: float) -> float:
+        left = values.clone()
+        left[i], left[j] = 0, at_j
+        return float((row - left) @ hessian @ (row - left))
+
+    low, middle, high = error(-1.0), error(0.0), error(1.0)
+    curve, slope = (low + high) / 2 - middle, (high - low) / 2
+    return middle - slope**2 / (4 * curve)
+
+
+def error_of(row: torch.Tensor, values: torch.Tensor, hessian: torch.Tensor) -> float:
+    return float((row - values) @ hessian @ (row - values))
 
 
 @pytest.mark.parametrize("m", [4, 0])
-def test_no_single_swap_is_left_that_helps(m: int) -> None:
+@pytest.mark.parametrize("corrected", [False, True])
+def test_no_single_swap_is_left_that_helps(m: int, corrected: bool) -> None:
     cols = 12
     weight, hessian = operands(5, cols, seed=2)
     start = torch.arange(cols).expand(5, cols) % 2 == 0
-    mask, count = solve.swapped(weight, hessian, start, m, 1000)
+    first = weight.masked_fill(~start, 0)
+    if corrected:
+        first = solve.swept(weight, solve.inverse_of(hessian), start)[0].double()
+    values, mask, count = solve.swapped(weight, first, hessian, start, m, 1000)
+    values = values.double()
     assert count > 0
     assert torch.equal(mask.sum(1), start.sum(1))
-    for row, before, after in zip(weight, start, mask, strict=True):
-        best = error_of(row, hessian, after)
-        assert best <= error_of(row, hessian, before)
+    assert not bool(values[~mask].any())
+    for row, before, after, kept in zip(weight, first, values, mask, strict=True):
+        least = error_of(row, after, hessian)
+        assert least <= error_of(row, before, hessian) * (1 + 1e-5)
         for i, j in itertools.product(range(cols), repeat=2):
-            if after[i] and not after[j] and (m == 0 or i // m == j // m):
-                other = after.clone()
-                other[i], other[j] = False, True
-                assert error_of(row, hessian, other) >= best * (1 - 1e-4)
+            if kept[i] and not kept[j] and (m == 0 or i // m == j // m):
+                assert best_swap(row, after, hessian, i, j) >= least * (1 - 1e-4)
 
 
 def test_one_swap_is_the_best_of_a_group() -> None:
     weight, hessian = operands(1, 4, seed=5)
     start = torch.tensor([[True, True, False, False]])
-    pairs = [(i, j) for i in (0, 1) for j in (2, 3)]
-    masks = [torch.tensor([k not in (i,) and (k in (0, 1) or k == j) for k in range(4)]) for i, j in pairs]
-    errors = [error_of(weight[0], hessian, mask) for mask in masks]
-    mask, count = solve.swapped(weight, hessian, start, 4, 1)
+    first = weight.masked_fill(~start, 0)
+    errors = {(i, j): best_swap(weight[0], first[0], hessian, i, j) for i in (0, 1) for j in (2, 3)}
+    values, mask, count = solve.swapped(weight, first, hessian, start, 4, 1)
+    (i, j), least = min(errors.items(), key=lambda item: item[1])
     assert count == 1
-    assert torch.equal(mask[0], masks[errors.index(min(errors))])
+    assert (bool(mask[0, i]), bool(mask[0, j])) == (False, True)
+    assert error_of(weight[0], values[0].double(), hessian) == pytest.approx(least, rel=1e-5)
 
 
 def test_refit_is_least_squares() -> None:
