@@ -71,7 +71,12 @@ __all__ = [
 
 
 #: The modules of names that are imported on first use, because few programs need them.
-_LATER = {"SparseTensor": "tensors", "SparsityBuilder": "builder", "prune_": "prune", "sparsified_op": "tensors"}
+_LATER = {
+    "SparseTensor": "tensors",
+    "SparsityBuilder": "builder",
+    "prune_": "prune",
+    "sparsified_op": "tensors",
+}
 
 
 def __getattr__(name: str) -> Any:

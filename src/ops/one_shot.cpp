@@ -40,10 +40,9 @@ void column_sweep(const ColumnSweep& sweep, const Executor& executor) {
   check(op, sweep);
   if (executor.device >= 0) ops::require_gpu(op, executor);
   if (sweep.rows == 0 || sweep.cols == 0) return;
-  core::require_memory(op, {{"weights", sweep.weights},
-                            {"factor", sweep.factor},
-                            {"mask", sweep.mask},
-                            {"errors", sweep.errors}});
+  core::require_memory(
+      op,
+      {{"weights", sweep.weights}, {"factor", sweep.factor}, {"mask", sweep.mask}, {"errors", sweep.errors}});
   if (executor.device >= 0) {
 #ifdef SPARSELOOM_HAVE_CUDA
     const runtime::CudaDeviceScope scope(executor.device);
@@ -66,10 +65,8 @@ std::int64_t swap_pairs(const PairSwaps& swaps, const Executor& executor) {
                    ", most=" + std::to_string(swaps.most),
                "pass the sizes of one weight");
   if (swaps.rows == 0 || swaps.cols == 0) return 0;
-  core::require_memory(op, {{"weights", swaps.weights},
-                            {"values", swaps.values},
-                            {"gram", swaps.gram},
-                            {"mask", swaps.mask}});
+  core::require_memory(
+      op, {{"weights", swaps.weights}, {"values", swaps.values}, {"gram", swaps.gram}, {"mask", swaps.mask}});
   std::atomic<std::int64_t> all{0};
   runtime::parallel_for(executor, swaps.rows, [&](std::int64_t begin, std::int64_t end) {
     sparsifiers::SwappedRow row(swaps);

@@ -84,7 +84,8 @@ class SwappedRow {
   bool swap(const Pair& pair) {
     if (pair.kept < 0) return false;
     add(pair.kept, v_[pair.kept]);
-    v_[pair.kept] = 0, v_[pair.removed] = static_cast<float>(at(pair.removed) / gram(pair.removed)[pair.removed]);
+    v_[pair.kept] = 0,
+    v_[pair.removed] = static_cast<float>(at(pair.removed) / gram(pair.removed)[pair.removed]);
     add(pair.removed, -static_cast<double>(v_[pair.removed]));
     keep_[pair.kept] = false, keep_[pair.removed] = true;
     return true;

@@ -4,7 +4,7 @@ the block that runs lies on the device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -83,22 +83,14 @@ class Stream:
         before = None
         for batch in data.batches:
             calls: list[tuple[Any, Any]] = []
-            with self._handing_on(calls), self._residence.running([*others, *self._chain.blocks]):
-                try:
-                    data.run(model, self._residence.there(batch))
-                except _Reached:
-                    pass
+            blocks = [*others, *self._chain.blocks]
+            with self._handing_on(calls), self._residence.running(blocks), suppress(_Reached):
+                data.run(model, self._residence.there(batch))
             hidden, rest = self._taken(calls)
             before = rest = _shared(rest, before)
             self.hidden.append(hidden)
             self._rest.append(rest)
             self.paddings.append(padding_of(batch))
-
-    @property
-    def bytes_held(self) -> int:
-        """Bytes of activations on the CPU."""
-        known = {id(t): t for tree in (self.hidden, self._rest) for t in tree_flatten(tree)[0] if isinstance(t, Tensor)}
-        return sum(tensor.numel() * tensor.element_size() for tensor in known.values())
 
     def arguments(self, at: int, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of block ``at`` for a batch, on the device."""

@@ -126,16 +126,16 @@ def _key(calls: _Calls) -> int | str | None:
     count = len(calls.children)
     if calls.called != list(range(count)) or len(calls.outputs) != count:
         return None
-    keys = set()
+    keys = set[int | str]()
     for (args, kwargs), output in zip(calls.inputs[1:], calls.outputs, strict=False):
         handed = first_tensor(output)
-        places = [*enumerate(args), *kwargs.items()]
+        places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         found = [key for key, value in places if handed is not None and value is handed]
         if not found:
             return None
         keys.add(found[0])
     (args, kwargs), key = calls.inputs[0], keys.pop()
-    first = kwargs.get(key) if isinstance(key, str) else dict(enumerate(args)).get(key)
+    first = kwargs.get(key) if isinstance(key, str) else args[key] if key < len(args) else None
     calls.hidden_bytes = first.numel() * first.element_size() if isinstance(first, Tensor) else 0
     return key if not keys and isinstance(first, Tensor) else None
 

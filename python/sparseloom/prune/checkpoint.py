@@ -54,9 +54,7 @@ class Checkpoint:
             raise Error(_OP, f"a checkpoint of this run in {path}", got, "choose an empty folder")
         return tensors, json.loads(metadata["facts"])
 
-    def save(
-        self, stage: int, weights: str, tensors: dict[str, Tensor], facts: dict[str, Any]
-    ) -> None:
+    def save(self, stage: int, weights: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Writes a finished stage. ``weights`` is the digest of those that it began with."""
         stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         metadata = {"key": self._key, "weights": weights, "facts": json.dumps(facts)}

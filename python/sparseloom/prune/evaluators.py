@@ -14,7 +14,9 @@ from ..errors import Error
 
 
 class _OfBatches:
-    def __init__(self, op: str, batches: Iterable[Any], forward: Callable[[nn.Module, Any], Any] | None) -> None:
+    def __init__(
+        self, op: str, batches: Iterable[Any], forward: Callable[[nn.Module, Any], Any] | None
+    ) -> None:
         self._op, self._batches, self._forward = op, list(batches), forward
         if not self._batches:
             raise Error(op, "at least one batch", "none", "pass a list of batches")
@@ -52,7 +54,11 @@ class _Agreement(_OfBatches):
     higher_is_better = True
 
     def __init__(
-        self, op: str, batches: Iterable[Any], forward: Callable[[nn.Module, Any], Any] | None, model: nn.Module
+        self,
+        op: str,
+        batches: Iterable[Any],
+        forward: Callable[[nn.Module, Any], Any] | None,
+        model: nn.Module,
     ) -> None:
         super().__init__(op, batches, forward)
         self._before = self._embeddings(model)

@@ -69,7 +69,9 @@ class Flow:
         in_blocks = {id(p): _bytes(p) for block in blocks for p in block.parameters()}
         rest = sum(_bytes(p) for p in self.model.parameters() if id(p) not in in_blocks)
         largest = max((sum(_bytes(p) for p in block.parameters()) for block in blocks), default=0)
-        sums = max((_sum_bytes(sites, self.method) for chain in self._chains for sites in chain.sites), default=0)
+        sums = max(
+            (_sum_bytes(sites, self.method) for chain in self._chains for sites in chain.sites), default=0
+        )
         sums = max(sums, _sum_bytes(self._outside, self.method))
         work = max((_work_bytes(site, self.method) for site in self._sites), default=0)
         copies = sum(_bytes(site.parameter) for site in self._sites)
@@ -191,7 +193,9 @@ class Flow:
                 chosen = target.pattern_of(mask)
             self.chosen[site.name] = chosen
         elif target.needs_mask:
-            self.chosen[site.name] = mask.to(site.parameter.device if self.residence.device is None else "cpu")
+            self.chosen[site.name] = mask.to(
+                site.parameter.device if self.residence.device is None else "cpu"
+            )
 
     def _restore(self, sites: Sequence[Site], tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         for site in sites:

@@ -1,4 +1,4 @@
-"""Chooses what is kept of one weight, and its values: magnitude, Wanda, SparseGPT, or a sparsifier of yours."""
+"""Chooses what is kept of one weight, and its values: by magnitude, Wanda, SparseGPT or a sparsifier."""
 
 from __future__ import annotations
 
@@ -114,9 +114,7 @@ def _chooses(method: Method, target: Target) -> bool:
     return target.fixed is None and target.sparsifier is None and not isinstance(method.name, Sparsifier)
 
 
-def _swept(
-    weight: Tensor, inverse: Tensor, target: Target, density: float | None
-) -> tuple[Tensor, Tensor]:
+def _swept(weight: Tensor, inverse: Tensor, target: Target, density: float | None) -> tuple[Tensor, Tensor]:
     if target.kind == "n:m":
         if target.m <= 32:
             return solve.swept(weight, inverse, n=target.n, m=target.m)
@@ -180,7 +178,9 @@ def _blocks(
     ranked = site.form.ranked(weight)
     if method.name == "wanda":
         assert known.squares is not None
-        return patterns.from_dense(ranked.float() * known.squares.sqrt().float(), sides, density, "l2", *options)
+        return patterns.from_dense(
+            ranked.float() * known.squares.sqrt().float(), sides, density, "l2", *options
+        )
     return patterns.from_dense(ranked, sides, density, "l1", *options)
 
 

@@ -33,7 +33,9 @@ class _Bar:
         except ImportError:
             return
         if self._bar is None:
-            self._bar = tqdm(total=total, desc="prune_", unit="block", disable=None)  # None: no terminal, no bar
+            self._bar = tqdm(
+                total=total, desc="prune_", unit="block", disable=None
+            )  # None: no terminal, no bar
         self._bar.set_postfix_str(name, refresh=False)
         self._bar.update(done - self._bar.n)
         if done == total:

@@ -30,22 +30,22 @@ class Residence:
         try:
             for module in modules:
                 for parameter in module._parameters.values():
-                    if parameter is not None and id(parameter) not in known:
-                        known.add(id(parameter))
-                        home = parameter.data
-                        there = home.to(self.device)
-                        parameter.data = there
-                        moved.append((parameter, home, there))
+                    if parameter is None or id(parameter) in known:
+                        continue
+                    known.add(id(parameter))
+                    home = parameter.data
+                    parameter.data = home.to(self.device)
+                    moved.append((parameter, home, parameter.data))
                 for name, buffer in module._buffers.items():
                     if buffer is not None:
                         buffers.append((module, name, buffer))
                         module._buffers[name] = buffer.to(self.device)
             yield
         finally:
-            for parameter, home, there in moved:
-                if there is not home:
+            for owner, home, there in moved:
+                if there.data_ptr() != home.data_ptr():
                     home.copy_(there)
-                parameter.data = home
+                owner.data = home
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer
 

@@ -45,10 +45,10 @@ class Plan:
     def __str__(self) -> str:
         data = f" over {self.batches} batches" if self.batches else ""
         outside = f" and {self.outside} layers outside" if self.outside else ""
+        device, host = (f"{size / _GB:.2g} GB" for size in (self.on_device, self.on_host))
         return (
             f"pruning {self.layers} layers by {self.method}{data}: {self.blocks} blocks one after the other"
-            f"{outside}; at most {self.on_device / _GB:.2g} GB on {self.device} beside a block's activations, "
-            f"{self.on_host / _GB:.2g} GB on the host"
+            f"{outside}; at most {device} on {self.device} beside a block's activations, {host} on the host"
         )
 
 
@@ -60,20 +60,14 @@ class Pruned(Patched):
     layers: list[Layer] = field(default_factory=list)
     stages: list[tuple[str, float]] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON."""
-        return super().to_dict()
-
     def __str__(self) -> str:
         lines = [super().__str__()]
         known = [layer for layer in self.layers if layer.error is not None]
         if known:
             worst = max(known, key=lambda layer: layer.error or 0.0)
             mean = sum(layer.error or 0.0 for layer in known) / len(known)
-            lines.append(
-                f"squared error of the layers' outputs: {mean:.3g} of their own on average, {worst.error:.3g} at "
-                f"most ({worst.name})"
-            )
+            average = f"squared error of the layers' outputs: {mean:.3g} of their own on average"
+            lines.append(f"{average}, {worst.error:.3g} at most ({worst.name})")
         if self.stages:
             lines.append("evaluation: " + ", ".join(f"{name} {value:.5g}" for name, value in self.stages))
         return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""The linear algebra of one-shot pruning: the factor of the inverse Hessian, the sweep over the columns, swaps,
-and the refit of what is kept. The error of a weight W' in place of W is tr((W' - W) H (W' - W)^T) with the
+"""The linear algebra of one-shot pruning: the inverse of the Hessian, the sweep over the columns, swaps, and
+the refit of what is kept. The error of a weight W' in place of W is tr((W' - W) H (W' - W)^T) with the
 Hessian H, the mean of x x^T over the inputs x: the mean squared error of the outputs."""
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def refitted(weight: Tensor, values: Tensor, mask: Tensor, hessian: Tensor, step
 def whitened(weight: Tensor, inverse: Tensor, width: int) -> Tensor:
     """Returns a matrix whose sum of squares over a row of one block, ``width`` columns, is the error that
     removing them adds: w_C ([H^-1]_CC)^-1 w_C^T, if all others may be corrected (optimal brain surgeon)."""
-    rows, cols = weight.shape
+    cols = weight.shape[1]
     short = -cols % width
     padded = F.pad(weight.detach().double(), (0, short))
     blocks = (cols + short) // width

@@ -136,8 +136,11 @@ class Observer:
                         self._add(site, value)
                     continue
                 # out_proj is no module that is called: as the identity it returns what it would get
+                assert isinstance(module, nn.MultiheadAttention)
                 weight, bias = module.out_proj.weight, module.out_proj.bias
-                swapped = {"out_proj.weight": torch.eye(len(weight), dtype=weight.dtype, device=weight.device)}
+                swapped = {
+                    "out_proj.weight": torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+                }
                 if bias is not None:
                     swapped["out_proj.bias"] = torch.zeros_like(bias)
                 self._inside.add(id(module))

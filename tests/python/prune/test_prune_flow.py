@@ -9,15 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import sparseloom
 import tiny_models
 import torch
+from torch import Tensor, nn
+
+import sparseloom
 from sparseloom import BlockSparse, InLayout, Semi24, prune_
 from sparseloom.prune import prune_plan
 from sparseloom.sparsify import Context, ElementSparsifier, Method, PerBlockNM
 from sparseloom.sparsify.gradients import Masked
 from sparseloom.sparsify.select import NM
-from torch import Tensor, nn
 
 TARGETS: dict[str, Callable[[], Any]] = {
     "2:4": Semi24,
@@ -92,7 +93,10 @@ def test_sparsegpt_loses_less_than_magnitude(target: str) -> None:
         model = copy.deepcopy(dense)
         result = prune_(model, {".*": TARGETS[target]()}, method=method, data=data, fuse=False)
         losses[method] = float((model(torch.cat(data)) - y).square().mean().detach())
-        stored = [float(dense_of(layer).count_nonzero()) / layer.out_features / layer.in_features for layer in (model[0], model[2])]
+        stored = [
+            float(dense_of(layer).count_nonzero()) / layer.out_features / layer.in_features
+            for layer in (model[0], model[2])
+        ]
         assert stored == pytest.approx([DENSITIES[target]] * 2, abs=0.02)
         assert all(layer.density == pytest.approx(DENSITIES[target], abs=0.02) for layer in result.layers)
     assert losses["sparsegpt"] < 0.85 * min(losses["magnitude"], losses["wanda"])
@@ -193,20 +197,46 @@ def test_padding_does_not_count() -> None:
 
 
 TREES: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[], Any], int]] = {
-    "llama": (lambda: tiny_models.made("LlamaForCausalLM", "llama"), r".*(self_attn|mlp).*", r".*q_proj", lambda: tiny_models.tokens(12, 9), 14),
-    "bert": (lambda: tiny_models.made("BertModel", "bert"), r"encoder.*", r".*query", lambda: tiny_models.tokens(12, 9), 12),
-    "gpt2": (lambda: tiny_models.made("GPT2LMHeadModel", "gpt2"), r".*h\.\d.*", r".*c_attn", lambda: tiny_models.tokens(16, 9), 8),
-    "vit": (lambda: tiny_models.made("ViTModel", "vit"), r"(encoder|layers).*", r".*(query|q_proj)", lambda: torch.randn(8, 3, 16, 16), 12),
+    "llama": (
+        lambda: tiny_models.made("LlamaForCausalLM", "llama"),
+        r".*(self_attn|mlp).*",
+        r".*q_proj",
+        lambda: tiny_models.tokens(12, 9),
+        14,
+    ),
+    "bert": (
+        lambda: tiny_models.made("BertModel", "bert"),
+        r"encoder.*",
+        r".*query",
+        lambda: tiny_models.tokens(12, 9),
+        12,
+    ),
+    "gpt2": (
+        lambda: tiny_models.made("GPT2LMHeadModel", "gpt2"),
+        r".*h\.\d.*",
+        r".*c_attn",
+        lambda: tiny_models.tokens(16, 9),
+        8,
+    ),
+    "vit": (
+        lambda: tiny_models.made("ViTModel", "vit"),
+        r"(encoder|layers).*",
+        r".*(query|q_proj)",
+        lambda: torch.randn(8, 3, 16, 16),
+        12,
+    ),
     "t5": (
         lambda: tiny_models.made("T5ForConditionalGeneration", "t5"),
         r".*block.*",
-        r".*0.SelfAttention.q", lambda: {"input_ids": tiny_models.tokens(12, 9), "decoder_input_ids": tiny_models.tokens(12, 9)},
+        r".*0.SelfAttention.q",
+        lambda: {"input_ids": tiny_models.tokens(12, 9), "decoder_input_ids": tiny_models.tokens(12, 9)},
         32,
     ),
     "TransformerEncoder": (
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 3).eval(),
         ".*",
-        ".*in_proj", lambda: {"src": torch.randn(8, 10, 32), "src_key_padding_mask": torch.arange(10).expand(8, 10) > 7},
+        ".*in_proj",
+        lambda: {"src": torch.randn(8, 10, 32), "src_key_padding_mask": torch.arange(10).expand(8, 10) > 7},
         12,
     ),
     "Sequential": (stack, ".*", ".*", lambda: torch.randn(80, 24), 2),

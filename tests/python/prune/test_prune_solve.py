@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+
 from sparseloom import Error
 from sparseloom.ops.operators import call
 from sparseloom.prune import solve
@@ -23,7 +24,9 @@ def remaining_inverse(hessian: torch.Tensor, column: int) -> torch.Tensor:
     return torch.linalg.inv(hessian[column:, column:])
 
 
-def naive_sweep(weight: torch.Tensor, hessian: torch.Tensor, mask: torch.Tensor | None, n: int, m: int) -> tuple:
+def naive_sweep(
+    weight: torch.Tensor, hessian: torch.Tensor, mask: torch.Tensor | None, n: int, m: int
+) -> tuple:
     """Each column removed by the inverse of what is left of the Hessian, computed anew."""
     w, kept = weight.clone(), torch.zeros_like(weight, dtype=torch.bool) if mask is None else mask
     cols = w.shape[1]
@@ -32,14 +35,18 @@ def naive_sweep(weight: torch.Tensor, hessian: torch.Tensor, mask: torch.Tensor 
             group = range(j, min(j + m, cols))
             pivots = torch.stack([remaining_inverse(hessian, c)[0, 0] for c in group])
             best = (w[:, group.start : group.stop].square() / pivots).topk(min(n, len(group)), 1).indices
-            kept[:, group.start : group.stop] = torch.zeros(len(w), len(group), dtype=torch.bool).scatter(1, best, True)
+            kept[:, group.start : group.stop] = torch.zeros(len(w), len(group), dtype=torch.bool).scatter(
+                1, best, True
+            )
         inverse = remaining_inverse(hessian, j)
         error = torch.where(kept[:, j], 0.0, w[:, j]) / inverse[0, 0]
         w[:, j:] -= error[:, None] * inverse[0]
     return w.masked_fill(~kept, 0), kept
 
 
-@pytest.mark.parametrize(("rows", "cols", "n", "m"), [(6, 24, 2, 4), (5, 30, 1, 4), (3, 150, 3, 8), (4, 18, 2, 6)])
+@pytest.mark.parametrize(
+    ("rows", "cols", "n", "m"), [(6, 24, 2, 4), (5, 30, 1, 4), (3, 150, 3, 8), (4, 18, 2, 6)]
+)
 def test_sweep_of_n_of_m_is_the_naive_one(rows: int, cols: int, n: int, m: int) -> None:
     weight, hessian = operands(rows, cols)
     expected, kept = naive_sweep(weight, hessian, None, n, m)
@@ -53,7 +60,9 @@ def test_sweep_of_a_mask_is_the_naive_one() -> None:
     mask = torch.rand(7, 140, generator=torch.Generator().manual_seed(3)) < 0.4
     values, same = solve.swept(weight, solve.inverse_of(hessian), mask)
     assert torch.equal(same, mask)
-    torch.testing.assert_close(values.double(), naive_sweep(weight, hessian, mask, 0, 0)[0], rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(
+        values.double(), naive_sweep(weight, hessian, mask, 0, 0)[0], rtol=2e-3, atol=2e-4
+    )
 
 
 def test_sweep_with_a_diagonal_hessian_keeps_the_values() -> None:
@@ -140,7 +149,9 @@ def test_whitened_blocks_are_the_error_of_removing_them(cols: int) -> None:
 def test_an_input_that_is_always_zero_has_an_inverse() -> None:
     hessian = torch.zeros(3, 3)
     hessian[0, 0] = 4.0
-    assert torch.equal(solve.damped(hessian, 0.5).diagonal(), torch.tensor([5.0, 2.0, 2.0], dtype=torch.float64))
+    assert torch.equal(
+        solve.damped(hessian, 0.5).diagonal(), torch.tensor([5.0, 2.0, 2.0], dtype=torch.float64)
+    )
 
 
 def test_indefinite_hessian_is_refused() -> None:
@@ -152,7 +163,14 @@ REFUSED = {
     "factor": lambda w, f, k, e: (w, f[:3], k, e, 2, 4),
     "mask": lambda w, f, k, e: (w, f, k.float(), e, 2, 4),
     "0 <= n <= m": lambda w, f, k, e: (w, f, k, e, 5, 4),
-    "128 columns": lambda w, f, k, e: (w.repeat(1, 40), torch.eye(160), k.repeat(1, 40), e.repeat(1, 40), 0, 0),
+    "128 columns": lambda w, f, k, e: (
+        w.repeat(1, 40),
+        torch.eye(160),
+        k.repeat(1, 40),
+        e.repeat(1, 40),
+        0,
+        0,
+    ),
 }
 
 

@@ -41,8 +41,7 @@ __device__ void choose(Row& row, int slot, int first, int size, int n, int lane)
   for (int s = 0; s < kSlots; ++s) {
     if (s == slot) row.keep[s] = (row.keep[s] & ~static_cast<unsigned>(group)) | static_cast<unsigned>(bits);
     if (s == slot + 1)
-      row.keep[s] =
-          (row.keep[s] & ~static_cast<unsigned>(group >> 32)) | static_cast<unsigned>(bits >> 32);
+      row.keep[s] = (row.keep[s] & ~static_cast<unsigned>(group >> 32)) | static_cast<unsigned>(bits >> 32);
   }
 }
 
@@ -91,10 +90,9 @@ __global__ void __launch_bounds__(kLanes* kWarps) column_sweep_kernel(ColumnSwee
 }  // namespace
 
 int sm80_column_sweep(const ColumnSweep& sweep, void* stream) noexcept {
-  const LaunchShape shape{
-      .grid = static_cast<unsigned>(core::ceil_div(sweep.rows, std::int64_t{kWarps})),
-      .block = kLanes * kWarps,
-      .stream = static_cast<cudaStream_t>(stream)};
+  const LaunchShape shape{.grid = static_cast<unsigned>(core::ceil_div(sweep.rows, std::int64_t{kWarps})),
+                          .block = kLanes * kWarps,
+                          .stream = static_cast<cudaStream_t>(stream)};
   return launch_kernel(shape, column_sweep_kernel, sweep);
 }
 
