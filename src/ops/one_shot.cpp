@@ -12,7 +12,7 @@
 #include "sparsifiers/column_sweep.h"
 #include "sparsifiers/pair_swaps.h"
 #ifdef SPARSELOOM_HAVE_CUDA
-#include "kernels/shared/sparsify/column_sweep.h"
+#include "kernels/shared/sparsify/sparsify.h"
 #endif
 
 namespace sparseloom {

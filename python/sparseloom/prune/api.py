@@ -135,6 +135,8 @@ def prune_(
         else:
             count = parameter_count(model)
             result = Patched([], [], (count, count), notes=[f"{len(choices)} layers pruned, and left dense"])
+    # save writes it into the file's metadata
+    vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
     facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
     pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
     announce(pruned)

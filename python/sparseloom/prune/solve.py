@@ -20,12 +20,10 @@ _OP = "prune_"
 
 def damped(hessian: Tensor, damping: float) -> Tensor:
     """Returns H + damping mean(diag H) I in float64; an input that is always 0 gets a 1 on the diagonal."""
-    matrix = hessian.double()
+    matrix = hessian.to(torch.float64, copy=True)
     diagonal = matrix.diagonal()
-    dead = diagonal == 0
-    matrix = matrix + torch.diag(dead.double())
-    mean = matrix.diagonal().mean()
-    matrix.diagonal().add_(damping * mean)
+    diagonal += (diagonal == 0).double()
+    diagonal += damping * diagonal.mean()
     return matrix
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import tiny_models
 import torch
 from torch import Tensor, nn
 
+import sparseloom
 from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_
 from sparseloom.prune import embedding_agreement, owl, perplexity, prune_plan
 
@@ -305,3 +308,15 @@ def test_sparse_models_compute_what_the_zeros_do() -> None:
     prune_(sparse, EVERY, data=data())
     with torch.no_grad():
         torch.testing.assert_close(sparse(x).logits, zeros(x).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_saved_file_tells_the_evaluations(tmp_path: Path) -> None:
+    model, ids = llama(), data()
+    result = prune_(model, EVERY, data=ids, evaluate=perplexity(ids))
+    sparseloom.save(model, tmp_path / "pruned.safetensors")
+    with safetensors.safe_open(tmp_path / "pruned.safetensors", framework="pt") as file:
+        told = json.loads(file.metadata()["pruning"])
+    assert told == {"method": "sparsegpt", "stages": dict(result.stages)}
+    again = llama()
+    sparseloom.load(tmp_path / "pruned.safetensors", again, sparsify=True)
+    assert_same(again, bits(model))

@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 #include "kernels/shared/early_launch.cuh"
-#include "kernels/shared/sparsify/column_sweep.h"
+#include "kernels/shared/sparsify/sparsify.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
