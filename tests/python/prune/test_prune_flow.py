@@ -196,6 +196,13 @@ def test_padding_does_not_count() -> None:
     torch.testing.assert_close(own.contexts[0].input_statistics, embedded.square().mean(0).detach())
 
 
+def timm_vit() -> nn.Module:
+    import timm  # with torchvision it takes seconds to import
+
+    sizes = {"depth": 2, "embed_dim": 32, "num_heads": 2, "img_size": 16, "patch_size": 4}
+    return timm.create_model("vit_tiny_patch16_224", **sizes).eval()
+
+
 TREES: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[], Any], int]] = {
     "llama": (
         lambda: tiny_models.made("LlamaForCausalLM", "llama"),
@@ -224,6 +231,13 @@ TREES: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[], Any], int
         r".*(query|q_proj)",
         lambda: torch.randn(8, 3, 16, 16),
         12,
+    ),
+    "timm": (
+        timm_vit,
+        r"blocks.*",
+        r".*qkv",
+        lambda: torch.randn(8, 3, 16, 16),
+        8,
     ),
     "t5": (
         lambda: tiny_models.made("T5ForConditionalGeneration", "t5"),
