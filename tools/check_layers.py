@@ -63,6 +63,7 @@ PUBLIC = dict.fromkeys(
     "rates": "plan",
     "sparsifiers": "sparsifiers",
     "sparsifier_ops": "ops",
+    "one_shot": "sparsifiers",
     "nm": "layout",
     "nmg": "layout",
     "nmg_linear": "kernels",
@@ -101,7 +102,7 @@ FRONT_ARROWS = (
     {"nn", "tensors"},
     {"patch", "testing"},
     {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
-    {"permute"},
+    {"permute", "prune"},
     {"advise"},
     {"cli"},
 )

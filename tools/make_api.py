@@ -29,6 +29,9 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom.layouts": None,
     "sparseloom.patch": ["Change", "Patched", "Recipe", "Skip", "drive"],
     "sparseloom.permute": ["Chain", "Permuted"],
+    "sparseloom.prune": [
+        *("Layer", "Plan", "Pruned", "Statistics", "embedding_agreement", "owl", "perplexity", "prune_plan"),
+    ],
     "sparseloom.patch.forms": ["Form", "form_of"],
     "sparseloom.sparsify": [
         *("Context", "Magnitude", "Random", "Sparsifier", "ElementSparsifier"),

@@ -93,6 +93,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
   // Elements and bytes that sparsifiers have read in this process.
   m.def("sparsifier_reads() -> int[]");
+
+  // The inner loops of one-shot pruning (include/sparseloom/one_shot.h). weights [rows, cols] and factor
+  // [cols, cols] are float32 with contiguous rows, mask bool and errors float32 [rows, cols].
+  m.def(
+      "column_sweep(Tensor(a!) weights, Tensor factor, Tensor(b!) mask, Tensor(c!) errors, int n=0, int m=0) "
+      "-> ()");
+  // Improves values and mask, on the CPU; gram is float32 [cols, cols]. Returns the number of swaps.
+  m.def(
+      "swap_pairs(Tensor weights, Tensor(a!) values, Tensor gram, Tensor(b!) mask, int m, int most) -> int");
+
   // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `by_column`:
   // ccol [cols + 1], row and slot [stored], one after the other, which dX on a CUDA device needs.
   m.def(

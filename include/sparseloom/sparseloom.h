@@ -40,6 +40,7 @@
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg.h"
 #include "sparseloom/nmg_linear.h"
+#include "sparseloom/one_shot.h"
 #include "sparseloom/sparsifier_ops.h"
 #include "sparseloom/sparsifiers.h"
 // Convolutions.

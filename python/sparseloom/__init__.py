@@ -35,6 +35,7 @@ from .report import Report, report
 
 if TYPE_CHECKING:
     from .builder import SparsityBuilder
+    from .prune import prune_
     from .tensors import SparseTensor, sparsified_op
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "pattern",
     "permute_channels_",
     "prepare_ddp",
+    "prune_",
     "quantize_",
     "recover",
     "report",
@@ -75,7 +77,12 @@ __all__ = [
 
 
 #: The modules of names that are imported on first use, because few programs need them.
-_LATER = {"SparseTensor": "tensors", "SparsityBuilder": "builder", "sparsified_op": "tensors"}
+_LATER = {
+    "SparseTensor": "tensors",
+    "SparsityBuilder": "builder",
+    "prune_": "prune",
+    "sparsified_op": "tensors",
+}
 
 
 def __getattr__(name: str) -> Any:

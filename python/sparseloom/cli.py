@@ -1,5 +1,5 @@
-"""The command line. info, plan and patterns need nothing but torch; other packages bring more commands:
-benchmarks/ of the source tree brings bench, experiment and demo."""
+"""The command line. info, plan and patterns need nothing but torch, prune needs transformers; other packages
+bring more commands: benchmarks/ of the source tree brings bench, experiment and demo."""
 
 from __future__ import annotations
 
@@ -76,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     patterns.add_argument("--out", type=Path, default=Path("patterns-out"), help="folder (patterns-out)")
     patterns.add_argument("--seed", type=int, default=1, help="of the patterns that are drawn (default 1)")
     patterns.set_defaults(run=_patterns)
+    prune = commands.add_parser("prune", help="prune a transformers checkpoint as a recipe file says")
+    prune.add_argument("recipe", type=Path, help="file with [prune] and [layers]: see docs/pruning.md")
+    prune.set_defaults(run=_prune)
     for name in sorted({*OF_BENCHMARKS, *entry_points(group=GROUP).names}):
         try:
             text = _command(name).__doc__
@@ -170,6 +173,13 @@ def _plan(parsed: argparse.Namespace) -> int:
     arguments = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
     plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **arguments)
     print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
+    return 0
+
+
+def _prune(parsed: argparse.Namespace) -> int:
+    from .prune import command
+
+    command.run(parsed.recipe)
     return 0
 
 

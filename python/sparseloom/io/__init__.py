@@ -75,7 +75,8 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
     layers |= _masked(model)
-    write_whole(path, file_of(tensors, layers, aliases, Fusions.of(model)))
+    pruning = vars(model).get("_pruning")
+    write_whole(path, file_of(tensors, layers, aliases, Fusions.of(model), pruning))
 
 
 def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:

@@ -27,10 +27,15 @@ REPLACE = "save the model again, or take an undamaged copy"
 
 
 def file_of(
-    tensors: dict[str, Tensor], layers: dict[str, Any], aliases: dict[str, str], fusions: Fusions = NONE
+    tensors: dict[str, Tensor],
+    layers: dict[str, Any],
+    aliases: dict[str, str],
+    fusions: Fusions = NONE,
+    pruning: dict[str, Any] | None = None,
 ) -> bytes:
     """Returns the bytes of a file with these entries, the descriptions of sparse layers by name, further
-    names of entries (``aliases``: name -> name in ``tensors``), and the layers' fusions."""
+    names of entries (``aliases``: name -> name in ``tensors``), the layers' fusions, and what prune_ noted
+    about the model."""
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -39,6 +44,8 @@ def file_of(
         "aliases": json.dumps(aliases, sort_keys=True),
     }
     metadata |= {key: json.dumps(names) for key, names in fusions.told().items()}
+    if pruning is not None:
+        metadata["pruning"] = json.dumps(pruning, sort_keys=True)
     metadata["sha256"] = checksum(tensors, metadata)
     return file_bytes(tensors, metadata)
 

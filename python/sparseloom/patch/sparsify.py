@@ -91,7 +91,23 @@ def sparsify_(
     Semi24() takes for 2:4 and that is not, for a model under DistributedDataParallel or fully_shard, and for
     a choice by magnitude on the meta device.
     """
-    model = unwrapped(model)
+    result = patched(
+        unwrapped(model), patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy, fuse=fuse
+    )
+    announce(result)
+    return result
+
+
+def patched(
+    model: nn.Module,
+    patterns: Mapping[str, Recipe],
+    *,
+    strict: bool,
+    optimizer: Optimizer | Sequence[Optimizer] | None,
+    dense_copy: bool | Literal["auto"],
+    fuse: bool,
+) -> Patched:
+    """Does what sparsify_ does, without announcing the result."""
     require_patchable("sparsify_", model)
     optimizers = as_optimizers("sparsify_", optimizer)
     require_bool("sparsify_", "strict", strict)
@@ -123,7 +139,6 @@ def sparsify_(
             _tell_first_masks(result, choices, layers, wholes)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
-    announce(result)
     return result
 
 

@@ -1,10 +1,11 @@
 // The sparsifiers of include/sparseloom/sparsifiers.h on the device, which select the same elements as on the
-// CPU.
+// CPU, and the column_sweep of one_shot.h.
 #pragma once
 
 #include <cstddef>
 
 #include "sparseloom/matrix_view.h"
+#include "sparseloom/one_shot.h"
 #include "sparseloom/sparsifiers.h"
 
 namespace sparseloom::kernels::cuda {
@@ -32,5 +33,9 @@ int sm80_sparsify(const Sparsify& call) noexcept;
 /// The counts of elements that the kernels of the thread's current device have read so far. Waits for the
 /// device's default stream only. Returns a cudaError_t.
 int sm80_sparsifier_reads(SparsifierReads& reads) noexcept;
+
+/// Queues the kernel on the stream, a cudaStream_t, of the thread's current device, and returns a
+/// cudaError_t. The sweep is valid and not empty.
+int sm80_column_sweep(const ColumnSweep& sweep, void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

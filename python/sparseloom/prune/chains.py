@@ -1,0 +1,149 @@
+"""Finds the lists of repeated blocks of a model: modules that are called one after the other, each with what
+the one before returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..patch.forms import Site
+
+
+@dataclass(eq=False)
+class Chain:
+    """Blocks in the order of their calls, with the sites in each. ``key`` is the place of a block's input
+    among its arguments: a number or a name."""
+
+    names: list[str]
+    blocks: list[nn.Module]
+    sites: list[list[Site]]
+    key: int | str = 0
+    hidden_bytes: int = 0  # of the input of the first block for one batch
+
+
+@dataclass
+class _Calls:
+    """The calls of a container's children in one run of the model."""
+
+    container: nn.Module
+    name: str
+    children: list[tuple[str, nn.Module]]
+    called: list[int] = field(default_factory=list)
+    inputs: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    hidden_bytes: int = 0
+
+
+def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]) -> list[Chain]:
+    """Returns the chains that hold sites, in the order of their calls. ``run`` runs the model once.
+
+    A container counts whose children are called once each, in their order, each with the very tensor that
+    the one before returned (or has first in a tuple). Of containers inside each other that counts which has
+    the most children with sites. Sites outside of all chains are in none.
+    """
+    holders = _holders(model, sites)
+    watched = [
+        _Calls(module, name, list(module.named_children()))
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _with_sites(module, holders) > 1
+    ]
+    order: list[int] = []
+    handles = [handle for calls in watched for handle in _watch(calls, order)]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    keys = {id(calls.container): _key(calls) for calls in watched}
+    chosen: list[_Calls] = []
+    for calls in sorted(watched, key=lambda each: -_with_sites(each.container, holders)):
+        inside = {id(module) for other in chosen for module in other.container.modules()}
+        around = {id(other.container) for other in chosen}
+        overlaps = id(calls.container) in inside or any(
+            id(module) in around for module in calls.container.modules()
+        )
+        if keys[id(calls.container)] is not None and not overlaps:
+            chosen.append(calls)
+    chosen.sort(key=lambda calls: order.index(id(calls.container)))
+    return [_chain(calls, keys[id(calls.container)], sites) for calls in chosen]
+
+
+def parts_of(model: nn.Module, sites: Sequence[Site]) -> list[nn.Module]:
+    """Returns the children of the outermost containers that hold sites in several of them."""
+    holders, parts = _holders(model, sites), list[nn.Module]()
+
+    def walk(module: nn.Module) -> None:
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _with_sites(module, holders) > 1:
+            parts.extend(module.children())
+            return
+        for child in module.children():
+            walk(child)
+
+    walk(model)
+    return parts
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """Returns what a block hands on: its output, or the first of several."""
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
+
+
+def _holders(model: nn.Module, sites: Sequence[Site]) -> set[int]:
+    own = {id(site.module) for site in sites}
+    return {id(module) for module in model.modules() if any(id(inner) in own for inner in module.modules())}
+
+
+def _with_sites(container: nn.Module, holders: set[int]) -> int:
+    return sum(id(child) in holders for child in container.children())
+
+
+def _watch(calls: _Calls, order: list[int]) -> list[Any]:
+    def before(at: int) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            order.append(id(calls.container))
+            calls.called.append(at)
+            calls.inputs.append((args, kwargs))
+
+        return hook
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        calls.outputs.append(output)
+
+    handles: list[Any] = []
+    for at, (_, child) in enumerate(calls.children):
+        handles.append(child.register_forward_pre_hook(before(at), with_kwargs=True))
+        handles.append(child.register_forward_hook(after))
+    return handles
+
+
+def _key(calls: _Calls) -> int | str | None:
+    """Returns where the children take what the one before returned; None if they are no chain."""
+    count = len(calls.children)
+    if calls.called != list(range(count)) or len(calls.outputs) != count:
+        return None
+    keys = set[int | str]()
+    for (args, kwargs), output in zip(calls.inputs[1:], calls.outputs, strict=False):
+        handed = first_tensor(output)
+        places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        found = [key for key, value in places if handed is not None and value is handed]
+        if not found:
+            return None
+        keys.add(found[0])
+    (args, kwargs), key = calls.inputs[0], keys.pop()
+    first = kwargs.get(key) if isinstance(key, str) else args[key] if key < len(args) else None
+    calls.hidden_bytes = first.numel() * first.element_size() if isinstance(first, Tensor) else 0
+    return key if not keys and isinstance(first, Tensor) else None
+
+
+def _chain(calls: _Calls, key: int | str | None, sites: Sequence[Site]) -> Chain:
+    assert key is not None
+    inside = [{id(module) for module in child.modules()} for _, child in calls.children]
+    names = [f"{calls.name}.{name}" if calls.name else name for name, _ in calls.children]
+    blocks = [child for _, child in calls.children]
+    of_blocks = [[site for site in sites if id(site.module) in modules] for modules in inside]
+    return Chain(names, blocks, of_blocks, key, calls.hidden_bytes)

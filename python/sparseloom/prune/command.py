@@ -1,0 +1,124 @@
+"""``sparseloom prune``: prunes a transformers checkpoint as a recipe file says, and writes another one."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..patch import BlockSparse, InLayout, Semi24
+from ..patch.recipe import Recipe
+from .api import prune_
+from .evaluators import embedding_agreement, perplexity
+from .result import Pruned
+
+_OP = "prune"
+_TEXTS = ("model", "output", "data", "evaluate", "method", "device", "checkpoint")
+_NUMBERS: dict[str, type] = {
+    **dict.fromkeys(("samples", "tokens", "swaps", "refit", "reconstruct"), int),
+    **dict.fromkeys(("damping", "max_loss"), float),
+}
+_KEYS = (*_TEXTS, *_NUMBERS, "zeros")
+#: (a target's text, the recipe of its numbers)
+_TARGETS = (
+    (re.compile(r"2:4"), lambda match: Semi24()),
+    (re.compile(r"(\d+):(\d+)"), lambda match: InLayout("nm", n=int(match[1]), m=int(match[2]))),
+    (
+        re.compile(r"block (\d+)(?:x(\d+))? ([.\d]+)"),
+        lambda match: BlockSparse((int(match[1]), int(match[2] or match[1])), float(match[3])),
+    ),
+    (re.compile(r"(csr|coo) ([.\d]+)"), lambda match: InLayout(match[1], density=float(match[2]))),
+)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Recipe]]:
+    """Returns the settings of a recipe file and its targets, {regex: recipe}.
+
+    The file has two sections: [prune] with model, output, data and other arguments of prune_, and [layers]
+    with a line ``regex = target`` for each pattern, where a target is 2:4, n:m, "block 32 0.5" or "csr 0.5".
+    Raises Error that names what is missing, unknown or no number.
+    """
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # regexes keep their case
+    try:
+        parser.read_string(path.read_text(), str(path))
+        settings: dict[str, Any] = dict(parser["prune"])
+        layers = dict(parser["layers"])
+    except (OSError, configparser.Error, KeyError) as error:
+        got, remedy = str(error).replace("\n", " "), "see docs/pruning.md"
+        raise Error(_OP, f"a recipe with [prune] and [layers] in {path}", got, remedy) from error
+    unknown = [key for key in settings if key not in _KEYS]
+    missing = [key for key in ("model", "output") if not settings.get(key)]
+    if unknown or missing:
+        got = ", ".join([*(f"{key} unknown" for key in unknown), *(f"{key} missing" for key in missing)])
+        raise Error(_OP, f"the keys {', '.join(_KEYS)} in [prune]", got, "model and output are needed")
+    for key, kind in _NUMBERS.items():
+        if key in settings:
+            try:
+                settings[key] = kind(settings[key])
+            except ValueError as error:
+                got = f"{key} = {settings[key]}"
+                raise Error(_OP, f"{key} as {kind.__name__}", got, "write a number") from error
+    settings["zeros"] = settings.get("zeros", "no").lower() in ("yes", "true", "1")
+    return settings, {regex: target_of(text) for regex, text in layers.items()}
+
+
+def target_of(text: str) -> Recipe:
+    """Returns the recipe of a target's text. Raises Error for another one."""
+    for pattern, made in _TARGETS:
+        if match := pattern.fullmatch(text.strip()):
+            return made(match)
+    raise Error(_OP, "a target 2:4, n:m, block 32 0.5 or csr 0.5", repr(text), "write one of these")
+
+
+def run(path: Path) -> Pruned:
+    """Does what the recipe file says, and returns the result. Raises Error as read and prune_ do, and for a
+    data file that is too short."""
+    settings, targets = read(path)
+    try:
+        import transformers
+
+        from .. import hf as hf  # makes the checkpoint that is written readable, and writes its description
+    except ImportError as error:
+        raise Error(_OP, "the package transformers", str(error), "pip install transformers") from error
+    source, output = settings["model"], Path(settings["output"])
+    config = transformers.AutoConfig.from_pretrained(source)
+    cls = getattr(transformers, (config.architectures or ["AutoModel"])[0])
+    model = cls.from_pretrained(source, dtype="auto").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    samples, length = settings.get("samples", 128), settings.get("tokens", 512)
+    options: dict[str, Any] = {
+        key: settings[key]
+        for key in ("method", "device", "checkpoint", "swaps", "refit", "reconstruct", "damping", "max_loss")
+        if key in settings
+    }
+    if "data" in settings:
+        options["data"] = _batches(tokenizer, Path(settings["data"]), samples, length)
+    if "evaluate" in settings:
+        held_out = _batches(tokenizer, Path(settings["evaluate"]), samples, length)
+        causal = model.get_output_embeddings() is not None
+        options["evaluate"] = perplexity(held_out) if causal else embedding_agreement(model, held_out)
+    result = prune_(model, targets, exchange=not settings["zeros"], **options)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    return result
+
+
+def _batches(tokenizer: Any, path: Path, samples: int, length: int) -> list[Tensor]:
+    """Returns at most ``samples`` pieces of a text, [1, length] token ids each, from all over it."""
+    try:
+        ids = tokenizer(path.read_text(), add_special_tokens=False)["input_ids"]
+    except OSError as error:
+        raise Error(_OP, f"a text in {path}", str(error), "name a text file") from error
+    count = len(ids) // length
+    if not count:
+        remedy = "name a longer text, or write a smaller number for tokens"
+        raise Error(_OP, f"a text of {length} tokens or more in {path}", f"{len(ids)} tokens", remedy)
+    pieces = [ids[at * length : (at + 1) * length] for at in range(count)]
+    chosen = [pieces[at * count // samples] for at in range(samples)] if count > samples else pieces
+    return [torch.tensor([piece]) for piece in chosen]

@@ -1,0 +1,211 @@
+"""Chooses what is kept of one weight, and its values: by magnitude, Wanda, SparseGPT or a sparsifier."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import pattern as patterns
+from .._checks import share, whole
+from ..errors import Error
+from ..patch.forms import Site
+from ..pattern import Pattern, block_shape
+from ..sparsify import Context, ElementSparsifier, Sparsifier
+from ..sparsify.elements import PerBlockNM, highest
+from . import solve
+from .statistics import Statistics
+from .targets import Target
+
+_OP = "prune_"
+NAMES = ("magnitude", "wanda", "sparsegpt")
+#: Steps of the least squares for blocks, whose rows all keep the same inputs.
+_BLOCK_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Method:
+    """How elements are chosen and what happens to the others; the arguments are those of ``prune_``."""
+
+    name: str | Sparsifier
+    damping: float = 0.01
+    swaps: int = 0
+    refit: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, Sparsifier) and self.name not in NAMES:
+            listed = ", ".join(map(repr, NAMES))
+            remedy = 'pass method="sparsegpt"'
+            raise Error(_OP, f"method to be one of {listed} or a Sparsifier", repr(self.name), remedy)
+        if not 0 < share(_OP, self.damping, "damping") < math.inf:
+            remedy = "it is a share of the Hessian's mean diagonal: 0.01"
+            raise Error(_OP, "damping > 0", repr(self.damping), remedy)
+        whole(_OP, "swaps", self.swaps)
+        whole(_OP, "refit", self.refit)
+
+    @property
+    def needs_hessian(self) -> bool:
+        """Whether the mean of x x^T decides."""
+        own = isinstance(self.name, Sparsifier) or self.name == "sparsegpt"
+        return own or self.swaps > 0 or self.refit > 0
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the layers' inputs decide."""
+        return self.needs_hessian or self.name == "wanda"
+
+    def least_tokens(self, cols: int) -> int:
+        """Returns how many tokens a layer with that many inputs has to see: with fewer the Hessian has no
+        full rank."""
+        return cols if self.needs_hessian and self.name != "magnitude" else 64 if self.needs_data else 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is kept of a weight: the pattern or bool mask, and the weight [out, in] with zeros elsewhere."""
+
+    chosen: Pattern | Tensor
+    mask: Tensor
+    values: Tensor
+    swaps: int = 0
+
+
+def pruned(method: Method, site: Site, target: Target, known: Statistics, density: float | None) -> Outcome:
+    """Returns what the method keeps of the site's weight. ``density`` is the budget of targets that have
+    one. Raises Error for a choice that does not fit the target."""
+    weight, hessian = known.weight.detach(), known.hessian
+    inverse = matrix = None
+    if hessian is not None and (method.name == "sparsegpt" or method.refit or method.swaps):
+        matrix = solve.damped(hessian, method.damping)
+        inverse = solve.inverse_of(matrix) if method.name == "sparsegpt" else None
+        weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
+    values: Tensor = weight
+    if inverse is not None and target.kind != "blocks" and _chooses(method, target):
+        values, mask = _swept(weight, inverse, target, density)
+        chosen: Pattern | Tensor = mask
+    else:
+        chosen = _chosen(method, site, target, known, weight, inverse, density)
+        mask = elements_of(chosen).to(weight.device)
+        if inverse is not None and target.kind != "blocks":
+            values, _ = solve.swept(weight, inverse, mask)
+    count = 0
+    if method.swaps and isinstance(chosen, Tensor) and target.fixed is None:
+        assert matrix is not None
+        values, mask, count = solve.swapped(weight, values, matrix, mask, target.m, method.swaps)
+        chosen = mask
+    steps = method.refit or (_BLOCK_STEPS if inverse is not None and target.kind == "blocks" else 0)
+    if steps and matrix is not None:
+        values = solve.refitted(weight, values, mask, matrix, steps)
+    return Outcome(chosen, mask, values.to(weight.dtype).masked_fill(~mask, 0), count)
+
+
+def elements_of(chosen: Pattern | Tensor) -> Tensor:
+    """Returns which elements of the weight are kept, bool [out features, in features]."""
+    if isinstance(chosen, Tensor):
+        return chosen
+    bm, bn = chosen.block
+    whole = chosen.mask.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
+    return whole[: chosen.rows, : chosen.cols]
+
+
+def _chooses(method: Method, target: Target) -> bool:
+    return target.fixed is None and target.sparsifier is None and not isinstance(method.name, Sparsifier)
+
+
+def _swept(weight: Tensor, inverse: Tensor, target: Target, density: float | None) -> tuple[Tensor, Tensor]:
+    if target.kind == "n:m":
+        if target.m <= 32:
+            return solve.swept(weight, inverse, n=target.n, m=target.m)
+        costs = (weight.double().square() / inverse.diagonal()).float()
+        return solve.swept(weight, inverse, PerBlockNM(target.n, target.m).select_mask(costs))
+    rows, taken, share = len(weight), 0, density or 0.0
+
+    def choose(costs: Tensor, begin: int, end: int) -> Tensor:
+        nonlocal taken
+        count = math.floor(share * rows * end + 0.5) - taken  # of all columns so far, less those taken
+        taken += count
+        return highest(costs, 1 - count / costs.numel())
+
+    return solve.swept(weight, inverse, choose=choose)
+
+
+def _chosen(
+    method: Method,
+    site: Site,
+    target: Target,
+    known: Statistics,
+    weight: Tensor,
+    inverse: Tensor | None,
+    density: float | None,
+) -> Pattern | Tensor:
+    if target.fixed is not None:
+        return target.fixed
+    own = target.sparsifier or (method.name if isinstance(method.name, Sparsifier) else None)
+    if own is not None:
+        return _by_sparsifier(own, site, target, known, density)
+    if target.kind == "blocks":
+        return _blocks(method, site, target, known, weight, inverse, density or 0.0)
+    scores = weight.abs().float()
+    if method.name == "wanda":
+        assert known.squares is not None
+        scores = scores * known.squares.sqrt().float()
+    if target.kind == "n:m":
+        return PerBlockNM(target.n, target.m).select_mask(scores)
+    if method.name == "wanda":  # elements of one output compete (Sun et al. 2023, arXiv 2306.11695)
+        count = math.floor((density or 0.0) * scores.shape[1] + 0.5)
+        if count == 0:
+            return torch.zeros_like(scores, dtype=torch.bool)
+        return PerBlockNM(count, scores.shape[1]).select_mask(scores)
+    return highest(scores, 1 - (density or 0.0))
+
+
+def _blocks(
+    method: Method,
+    site: Site,
+    target: Target,
+    known: Statistics,
+    weight: Tensor,
+    inverse: Tensor | None,
+    density: float,
+) -> Pattern:
+    sides = block_shape(_OP, target.block)
+    options = target.scope, target.head_of(site)
+    if method.name == "sparsegpt":
+        assert inverse is not None
+        return patterns.from_dense(solve.whitened(weight, inverse, sides[1]), sides, density, "l2", *options)
+    ranked = site.form.ranked(weight)
+    if method.name == "wanda":
+        assert known.squares is not None
+        return patterns.from_dense(
+            ranked.float() * known.squares.sqrt().float(), sides, density, "l2", *options
+        )
+    return patterns.from_dense(ranked, sides, density, "l1", *options)
+
+
+def _by_sparsifier(
+    own: Sparsifier, site: Site, target: Target, known: Statistics, density: float | None
+) -> Pattern | Tensor:
+    sides = block_shape(_OP, target.block) if target.kind == "blocks" else (1, 1)
+    gradient = site.parameter.grad
+    context = Context(
+        known.weight,
+        sides,
+        density,
+        target.scope,
+        gradient=None if gradient is None else site.matrix(gradient),
+        input_statistics=known.squares,
+        hessian=known.hessian,
+        head=target.head_of(site),
+    )
+    if target.kind == "blocks":
+        return own(context)
+    if not isinstance(own, ElementSparsifier):
+        remedy = "derive it from ElementSparsifier"
+        raise Error(_OP, f"a sparsifier of single elements for {site.name}", type(own).__name__, remedy)
+    mask = own.select(context)
+    if mask.dtype != torch.bool or mask.shape != known.weight.shape:
+        got = f"{mask.dtype} {list(mask.shape)}"
+        raise Error(_OP, f"a bool mask {list(known.weight.shape)} for {site.name}", got, "see Context")
+    return mask

@@ -1,0 +1,276 @@
+"""prune_: what it keeps in each target by each method, on the trees of models that it knows."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+from torch import Tensor, nn
+
+import sparseloom
+from sparseloom import BlockSparse, InLayout, Semi24, prune_
+from sparseloom.prune import prune_plan
+from sparseloom.sparsify import Context, ElementSparsifier, Method, PerBlockNM
+from sparseloom.sparsify.gradients import Masked
+from sparseloom.sparsify.select import NM
+
+TARGETS: dict[str, Callable[[], Any]] = {
+    "2:4": Semi24,
+    "n:m": lambda: InLayout("nm", n=1, m=4),
+    "csr": lambda: InLayout("csr", density=0.3),
+    "blocks": lambda: BlockSparse(block=8, density=0.5),
+}
+DENSITIES = {"2:4": 0.5, "n:m": 0.25, "csr": 0.3, "blocks": 0.5}
+
+
+def stack() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Linear(32, 16)).eval()
+
+
+def batches(count: int = 3, width: int = 24) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    mix = torch.randn(width, width, generator=generator)
+    return [torch.randn(40, width, generator=generator) @ mix for _ in range(count)]
+
+
+def dense_of(layer: nn.Module) -> Tensor:
+    whole = nn.Sequential(copy.deepcopy(layer))
+    sparseloom.densify_(whole)
+    return whole[0].weight.detach()
+
+
+def kept_of(weight: Tensor, x: Tensor, method: str, target: str) -> Tensor:
+    """The mask by the methods' definitions, in float64."""
+    scores = weight.double().abs()
+    if method == "wanda":
+        scores = scores * x.double().square().sum(0).sqrt()
+    rows, cols = scores.shape
+    if target in ("2:4", "n:m"):
+        n = 2 if target == "2:4" else 1
+        best = scores.unflatten(1, (-1, 4)).topk(n, 2).indices
+        return torch.zeros(rows, cols // 4, 4, dtype=torch.bool).scatter(2, best, True).flatten(1)
+    if target == "csr" and method == "wanda":
+        best = scores.topk(round(0.3 * cols), 1).indices
+        return torch.zeros(rows, cols, dtype=torch.bool).scatter(1, best, True)
+    if target == "csr":
+        best = scores.flatten().topk(round(0.3 * rows * cols)).indices
+        return torch.zeros(rows * cols, dtype=torch.bool).scatter(0, best, True).view(rows, cols)
+    powers = scores.square() if method == "wanda" else scores
+    sums = powers.unflatten(1, (-1, 8)).unflatten(0, (-1, 8)).sum((1, 3))
+    best = sums.flatten().topk(sums.numel() // 2).indices
+    mask = torch.zeros(sums.numel(), dtype=torch.bool).scatter(0, best, True).view_as(sums)
+    return mask.repeat_interleave(8, 0).repeat_interleave(8, 1)
+
+
+@pytest.mark.parametrize("method", ["magnitude", "wanda"])
+@pytest.mark.parametrize("target", DENSITIES)
+def test_masks_are_those_of_the_definitions(method: str, target: str) -> None:
+    model, data = stack(), batches()
+    weights, x = [model[0].weight.detach().clone(), model[2].weight.detach().clone()], torch.cat(data)
+    result = prune_(model, {".*": TARGETS[target]()}, method=method, data=data, fuse=False)
+    first = dense_of(model[0])
+    assert torch.equal(first, weights[0].masked_fill(~kept_of(weights[0], x, method, target), 0))
+    inputs = torch.relu(x @ first.t() + model[0].bias)  # of the pruned layer, not of the dense one
+    second = weights[1].masked_fill(~kept_of(weights[1], inputs.detach(), method, target), 0)
+    assert torch.equal(dense_of(model[2]), second)
+    assert [change.names[0] for change in result.changed] == ["0", "2"]
+    share = weights[0].masked_fill(first == 0, 0).abs().sum() / weights[0].abs().sum()
+    assert result.changed[0].kept == pytest.approx(float(share), abs=1e-6)
+
+
+@pytest.mark.parametrize("target", DENSITIES)
+def test_sparsegpt_loses_less_than_magnitude(target: str) -> None:
+    dense, data = stack(), batches()
+    y, losses = dense(torch.cat(data)), {}
+    for method in ("magnitude", "wanda", "sparsegpt"):
+        model = copy.deepcopy(dense)
+        result = prune_(model, {".*": TARGETS[target]()}, method=method, data=data, fuse=False)
+        losses[method] = float((model(torch.cat(data)) - y).square().mean().detach())
+        stored = [
+            float(dense_of(layer).count_nonzero()) / layer.out_features / layer.in_features
+            for layer in (model[0], model[2])
+        ]
+        assert stored == pytest.approx([DENSITIES[target]] * 2, abs=0.02)
+        assert all(layer.density == pytest.approx(DENSITIES[target], abs=0.02) for layer in result.layers)
+    assert losses["sparsegpt"] < 0.85 * min(losses["magnitude"], losses["wanda"])
+
+
+@pytest.mark.parametrize("options", [{"swaps": 100}, {"refit": 30}, {"swaps": 100, "refit": 30}])
+@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+def test_swaps_and_refit_lower_the_error(method: str, options: dict[str, int]) -> None:
+    dense, data = nn.Sequential(nn.Linear(24, 32)), batches()
+    y, losses = dense(torch.cat(data)), []
+    for more in ({}, options):
+        model = copy.deepcopy(dense)
+        (layer,) = prune_(model, {".*": Semi24()}, method=method, data=data, **more).layers
+        losses.append(float((model(torch.cat(data)) - y).square().mean().detach()))
+        assert (layer.swaps > 0) == ("swaps" in more)
+    assert losses[1] < losses[0]
+
+
+class Cheapest(ElementSparsifier):
+    """Keeps half of the elements by a rule of its own, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.contexts: list[Context] = []
+
+    def select(self, context: Context) -> Tensor:
+        self.contexts.append(replace(context, weight=context.weight.clone()))  # prune_ writes into it
+        scores = context.weight.abs() * context.need("input_statistics").sqrt()
+        return PerBlockNM(2, 4).select_mask(scores / context.need("hessian").diagonal().clamp(min=1e-9))
+
+    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        raise NotImplementedError
+
+
+def test_sparsifiers_of_users_get_the_statistics() -> None:
+    model, data, own = stack(), batches(), Cheapest()
+    weight, x = model[0].weight.detach().clone(), torch.cat(data)
+    prune_(model, {".*": Semi24()}, method=own, data=data)
+    first = own.contexts[0]
+    torch.testing.assert_close(first.input_statistics, x.square().mean(0))
+    torch.testing.assert_close(first.hessian, x.t() @ x / len(x))
+    assert torch.equal(first.weight, weight)
+    assert len(own.contexts) == 2
+
+
+def test_choices_of_the_recipe_stay_and_their_values_are_corrected() -> None:
+    dense, data = stack(), batches()
+    pattern = sparseloom.pattern.balanced(32, 24, 8, 0.5)
+    mask = torch.arange(32 * 16).view(16, 32) % 3 == 0
+    recipes = {"0": BlockSparse(select=pattern), "2": InLayout("csr", mask=mask)}
+    y, losses = dense(torch.cat(data)), []
+    for method in ("magnitude", "sparsegpt"):
+        model = copy.deepcopy(dense)
+        prune_(model, recipes, method=method, data=data, fuse=False)
+        assert model[0].pattern == pattern
+        assert torch.equal(dense_of(model[2]) != 0, mask)
+        losses.append(float((model(torch.cat(data)) - y).square().mean().detach()))
+    assert losses[1] < losses[0]
+
+
+def test_layers_that_train_on_keep_the_masks() -> None:
+    model, data = stack(), batches()
+    masked = Method(select=NM(4), gradient=Masked())
+    blocks = Method(gradient=Masked())
+    recipes = {"0": InLayout("semi24", method=masked), "2": BlockSparse(block=8, density=0.5, method=blocks)}
+    dense = copy.deepcopy(model)
+    prune_(dense, {"0": Semi24(), "2": BlockSparse(block=8, density=0.5)}, data=data, fuse=False)
+    prune_(model, recipes, data=data)
+    torch.testing.assert_close(model(data[0]), dense(data[0]), rtol=1e-4, atol=1e-5)
+    assert [type(model[at]).__name__ for at in (0, 2)] == ["MaskedLinear", "MaskedLinear"]
+
+
+def test_zeros_may_stay_in_a_dense_model() -> None:
+    model, data = stack(), batches()
+    sparse = copy.deepcopy(model)
+    prune_(sparse, {".*": Semi24()}, data=data, fuse=False)
+    result = prune_(model, {".*": Semi24()}, data=data, exchange=False)
+    assert isinstance(model[0], nn.Linear)
+    assert all(torch.equal(model[at].weight, dense_of(sparse[at])) for at in (0, 2))
+    assert "left dense" in str(result)
+
+
+def test_an_input_that_is_always_zero_costs_nothing() -> None:
+    model, data = stack(), batches()
+    for batch in data:
+        batch[:, 5] = 0
+    dense = copy.deepcopy(model)
+    prune_(model, {"0": InLayout("csr", density=23 / 24)}, data=data, fuse=False)
+    torch.testing.assert_close(model(data[0]), dense(data[0]), rtol=2e-2, atol=2e-2)
+
+
+def test_padding_does_not_count() -> None:
+    model, own = tiny_models.made("BertModel", "bert"), Cheapest()
+    ids = tiny_models.tokens(20, 9)
+    mask = (torch.arange(9) < torch.arange(1, 21).clamp(max=9)[:, None]).long()
+    prune_(model, {r".*query": Semi24()}, method=own, data=[{"input_ids": ids, "attention_mask": mask}])
+    embedded = tiny_models.made("BertModel", "bert").embeddings(ids)[mask.bool()]
+    torch.testing.assert_close(own.contexts[0].input_statistics, embedded.square().mean(0).detach())
+
+
+def timm_vit() -> nn.Module:
+    import timm  # with torchvision it takes seconds to import
+
+    sizes = {"depth": 2, "embed_dim": 32, "num_heads": 2, "img_size": 16, "patch_size": 4}
+    return timm.create_model("vit_tiny_patch16_224", **sizes).eval()
+
+
+TREES: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[], Any], int]] = {
+    "llama": (
+        lambda: tiny_models.made("LlamaForCausalLM", "llama"),
+        r".*(self_attn|mlp).*",
+        r".*q_proj",
+        lambda: tiny_models.tokens(12, 9),
+        14,
+    ),
+    "bert": (
+        lambda: tiny_models.made("BertModel", "bert"),
+        r"encoder.*",
+        r".*query",
+        lambda: tiny_models.tokens(12, 9),
+        12,
+    ),
+    "gpt2": (
+        lambda: tiny_models.made("GPT2LMHeadModel", "gpt2"),
+        r".*h\.\d.*",
+        r".*c_attn",
+        lambda: tiny_models.tokens(16, 9),
+        8,
+    ),
+    "vit": (
+        lambda: tiny_models.made("ViTModel", "vit"),
+        r"(encoder|layers).*",
+        r".*(query|q_proj)",
+        lambda: torch.randn(8, 3, 16, 16),
+        12,
+    ),
+    "timm": (
+        timm_vit,
+        r"blocks.*",
+        r".*qkv",
+        lambda: torch.randn(8, 3, 16, 16),
+        8,
+    ),
+    "t5": (
+        lambda: tiny_models.made("T5ForConditionalGeneration", "t5"),
+        r".*block.*",
+        r".*0.SelfAttention.q",
+        lambda: {"input_ids": tiny_models.tokens(12, 9), "decoder_input_ids": tiny_models.tokens(12, 9)},
+        32,
+    ),
+    "TransformerEncoder": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 3).eval(),
+        ".*",
+        ".*in_proj",
+        lambda: {"src": torch.randn(8, 10, 32), "src_key_padding_mask": torch.arange(10).expand(8, 10) > 7},
+        12,
+    ),
+    "Sequential": (stack, ".*", ".*", lambda: torch.randn(80, 24), 2),
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_blocks_are_pruned_in_order(tree: str) -> None:
+    """The first layer of each block is chosen by what the finished model gives it, which a second run over
+    that model, in which nothing changes any more, sees."""
+    make, regex, firsts, batch, layers = TREES[tree]
+    torch.manual_seed(0)
+    model, data = make(), [batch(), batch()]
+    plan = prune_plan(model, {regex: Semi24()}, data=data, method="wanda")
+    assert (plan.layers, plan.outside) == (layers, 0)
+    runs = [Cheapest(), Cheapest()]
+    for own in runs:
+        result = prune_(model, {regex: Semi24()}, method=own, data=data, exchange=False)
+    at = [i for i, layer in enumerate(result.layers) if re.fullmatch(firsts, layer.name)]
+    assert len(at) > 1
+    for i in at:
+        before, after = (own.contexts[i].input_statistics for own in runs)
+        torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-6)

@@ -1,0 +1,322 @@
+"""prune_ ends with the same bits after a kill, leaves the model alone on errors, and obeys its gate."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import tiny_models
+import torch
+from torch import Tensor, nn
+
+import sparseloom
+from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_
+from sparseloom.prune import embedding_agreement, owl, perplexity, prune_plan
+
+EVERY = {r".*(self_attn|mlp).*": Semi24(), "lm_head": InLayout("csr", density=0.5)}
+
+
+def llama() -> nn.Module:
+    return tiny_models.made("LlamaForCausalLM", "llama")
+
+
+def data() -> list[Tensor]:
+    return [tiny_models.tokens(12, 9), tiny_models.tokens(12, 9).flip(0, 1)]
+
+
+def bits(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(model: nn.Module, expected: dict[str, Tensor]) -> None:
+    state = model.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+class Stop(BaseException):
+    pass
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sparsegpt": {},
+    "everything": {"swaps": 3, "refit": 2, "reconstruct": 2},
+    "wanda": {"method": "wanda"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_resumes_to_the_same_bits_after_each_stage(options: str, tmp_path: Path) -> None:
+    whole = llama()
+    expected = prune_(whole, EVERY, data=data(), **OPTIONS[options])
+    for stop in (1, 2):
+
+        def until(done: int, total: int, name: str, stop: int = stop) -> None:
+            assert total == 3
+            if done == stop:
+                raise Stop
+
+        folder, model = tmp_path / str(stop), llama()
+        before = bits(model)
+        with pytest.raises(Stop):
+            prune_(model, EVERY, data=data(), checkpoint=folder, progress=until, **OPTIONS[options])
+        assert_same(model, before)
+        result = prune_(model, EVERY, data=data(), checkpoint=folder, **OPTIONS[options])
+        assert_same(model, bits(whole))
+        assert result.layers == expected.layers
+        assert len(list(folder.iterdir())) == 3
+
+
+def test_resumes_after_a_kill_in_the_middle_of_a_block(tmp_path: Path) -> None:
+    whole = llama()
+    prune_(whole, EVERY, data=data())
+    child = os.fork()
+    if child == 0:  # it leaves without unwinding, in the second block's calibration
+        model = llama()
+        calls = 0
+
+        def kill(module: nn.Module, args: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:  # the model's run that finds the blocks, then its first batch
+                os._exit(9)
+
+        model.model.layers[1].self_attn.register_forward_pre_hook(kill)
+        torch.set_num_threads(1)
+        prune_(model, EVERY, data=data(), checkpoint=tmp_path)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len(list(tmp_path.iterdir())) >= 1
+    model = llama()
+    prune_(model, EVERY, data=data(), checkpoint=tmp_path)
+    assert_same(model, bits(whole))
+
+
+@pytest.mark.parametrize("change", ["data", "weights", "options"])
+def test_a_checkpoint_of_another_run_is_refused(change: str, tmp_path: Path) -> None:
+    prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
+    model, batches, method = llama(), data(), "sparsegpt"
+    if change == "data":
+        batches[0][0, 0] += 1
+    if change == "weights":
+        with torch.no_grad():
+            model.model.layers[0].mlp.up_proj.weight[0, 0] += 1
+    if change == "options":
+        method = "wanda"
+    before = bits(model)
+    with pytest.raises(Error, match="another model, other data or other options"):
+        prune_(model, EVERY, data=batches, method=method, checkpoint=tmp_path)
+    assert_same(model, before)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
+    file = sorted(tmp_path.iterdir())[1]
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(Error, match=r"stage-00001.*delete it"):
+        prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
+
+
+def with_nan(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    batch["inputs_embeds"][0, 0, 0] = float("nan")
+    return batch
+
+
+def embeds() -> dict[str, Tensor]:
+    return {"inputs_embeds": torch.randn(12, 9, 32, generator=torch.Generator().manual_seed(0))}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no data": ({}, "data to run the model on"),
+    "empty": ({"data": []}, "at least one batch"),
+    "used up": ({"data": iter(())}, "at least one batch"),
+    "one tensor": ({"data": tiny_models.tokens(12, 9)}, "iterable of batches"),
+    "no tensors": ({"data": ["text"]}, "batches with tensors"),
+    "empty batch": ({"data": [tiny_models.tokens(12, 9)[:0]]}, "batches with elements"),
+    "NaN": ({"data": [embeds(), with_nan(embeds())]}, "NaN or Inf in batch 1"),
+    "too few tokens": ({"data": [tiny_models.tokens(3, 9)]}, "at least 32 tokens"),
+    "too few for wanda": ({"data": [tiny_models.tokens(3, 9)], "method": "wanda"}, "at least 64 tokens"),
+    "method": ({"data": data(), "method": "obs"}, "'magnitude', 'wanda', 'sparsegpt'"),
+    "damping": ({"data": data(), "damping": 0.0}, "damping > 0"),
+    "swaps": ({"data": data(), "swaps": -1}, "swaps to be an int >= 0"),
+    "evaluate": ({"data": data(), "max_loss": 1.0}, "without evaluate"),
+    "progress": ({"data": data(), "progress": 3}, "a bool or a function"),
+    "data that the model refuses": ({"data": [torch.zeros(2, 2, 2, 2)]}, "Int"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_arguments_leave_the_model_alone(case: str) -> None:
+    options, told = REFUSED[case]
+    model = llama().train()
+    before = bits(model)
+    with pytest.raises(RuntimeError, match=told):  # what the model raises is one too
+        prune_(model, EVERY, **options)
+    assert_same(model, before)
+    assert all(module.training for module in model.modules())
+    assert model.config.use_cache
+
+
+TARGETS: dict[str, tuple[Any, str]] = {
+    "transposable": (Semi24("transposable_exact"), "pass Semi24()"),
+    "nmg": (InLayout("nmg", n=2, m=4, g=4), "elements that a method can choose"),
+    "csr without density": (InLayout("csr"), "elements that a method can choose"),
+    "no recipe": (0.5, "a BlockSparse, Semi24 or InLayout"),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_that_no_method_can_choose_are_refused(target: str) -> None:
+    recipe, told = TARGETS[target]
+    with pytest.raises(Error, match=f"prune_.*{told}"):
+        prune_(llama(), {".*mlp.*": recipe}, data=data())
+
+
+def test_a_layer_that_the_data_never_reaches_is_named() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(8, 8), "unused": nn.Linear(8, 8)})
+    model.forward = lambda x: model["used"](x)
+    with pytest.raises(Error, match="inputs of unused"):
+        prune_(model, {".*": Semi24()}, data=[torch.randn(64, 8)])
+
+
+def test_layers_without_observed_inputs_are_skipped_or_pruned_by_magnitude() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 4, 16)).eval()
+    batches = [torch.randn(64, 8, 4, 4)]
+    result = prune_(copy.deepcopy(net), {".*": BlockSparse(block=8, density=0.5)}, data=batches)
+    assert [change.names[0] for change in result.changed] == ["2"]
+    assert "inputs of a Conv2d are not observed" in str(result)
+    result = prune_(net, {".*": BlockSparse(block=8, density=1.0)}, method="magnitude")
+    assert [change.names[0] for change in result.changed] == ["0", "2"]
+
+
+def test_the_gate_stops_and_restores() -> None:
+    model, batches = llama(), data()
+    with torch.no_grad():
+        before, logits = bits(model), model(batches[0]).logits
+
+    @torch.no_grad()
+    def judge(model: nn.Module) -> float:
+        return float((model(batches[0]).logits - logits).square().mean())
+
+    with pytest.raises(Error, match="gets worse by at most 1e-06"):
+        prune_(model, EVERY, data=batches, evaluate=judge, max_loss=1e-6)
+    assert_same(model, before)
+    result = prune_(model, EVERY, data=batches, evaluate=judge, max_loss=1e-6, allow_loss=True)
+    assert [name for name, _ in result.stages] == ["dense", "pruned", "exchanged"]
+    assert result.stages[0][1] == 0
+    assert result.stages[2][1] == pytest.approx(judge(model), rel=1e-6)
+    assert result.stages[1][1] == pytest.approx(result.stages[2][1], rel=1e-3)
+    assert "evaluation: dense" in str(result)
+
+
+def test_perplexity_is_that_of_the_next_tokens() -> None:
+    model, ids = llama(), tiny_models.tokens(4, 9)
+    losses = model(ids, labels=ids).loss
+    assert perplexity([ids])(model) == pytest.approx(float(losses.detach().exp()), rel=1e-5)
+    mask = torch.ones_like(ids)
+    mask[:, 6:] = 0
+    short = perplexity([{"input_ids": ids, "attention_mask": mask}])(model)
+    assert short == pytest.approx(perplexity([ids[:, :6]])(model), rel=1e-4)
+
+
+def test_embedding_agreement_is_higher_where_less_is_removed() -> None:
+    model, ids = tiny_models.made("BertModel", "bert"), tiny_models.tokens(30, 9)
+    judge = embedding_agreement(model, [ids])
+    assert judge(model) == pytest.approx(1.0)
+    agreements = []
+    for n in (3, 1):
+        pruned = copy.deepcopy(model)
+        prune_(pruned, {"encoder.*": InLayout("nm", n=n, m=4)}, data=[ids], evaluate=judge, max_loss=1.0)
+        agreements.append(judge(pruned))
+    assert 1 > agreements[0] > agreements[1]
+    with pytest.raises(Error, match="gets worse by at most 0"):
+        prune_(model, {"encoder.*": Semi24()}, data=[ids], evaluate=judge, max_loss=0)
+
+
+def test_budgets_decide_densities() -> None:
+    model, told = llama(), {}
+
+    def budget(known: Any) -> dict[str, float]:
+        told.update({name: (each.tokens, tuple(each.squares.shape)) for name, each in known.items()})
+        return {name: 0.25 if "mlp" in name else 0.75 for name in known}
+
+    result = prune_(model, {r".*(self_attn|mlp).*": InLayout("csr", density=0.5)}, data=data(), budget=budget)
+    assert len(told) == 14
+    assert set(told.values()) == {(216, (32,)), (216, (72,))}
+    for layer in result.layers:
+        assert layer.density == pytest.approx(0.25 if "mlp" in layer.name else 0.75, abs=0.01)
+
+
+def test_owl_keeps_more_where_outliers_are() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    with torch.no_grad():
+        net[4].weight[::7, ::5] *= 30
+    result = prune_(
+        net, {".*": InLayout("csr", density=0.5)}, method="wanda", data=[torch.randn(200, 32)],
+        budget=owl(0.5, spread=0.1),
+    )  # fmt: skip
+    densities = [layer.density for layer in result.layers]
+    assert max(densities) == densities[2]
+    assert sum(densities) / 3 == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(Error, match="owl"):
+        owl(0.95, spread=0.1)
+
+
+def test_reconstruction_comes_closer_to_the_dense_blocks() -> None:
+    x, errors = torch.cat(data()), []
+    for steps in (0, 60):
+        dense, model = llama(), llama()
+        prune_(model, {r".*(self_attn|mlp).*": Semi24()}, data=data(), reconstruct=steps)
+        with torch.no_grad():
+            errors.append(float((model(x).logits - dense(x).logits).square().mean()))
+    assert errors[1] < 0.9 * errors[0]
+
+
+def test_the_plan_is_told_and_changes_nothing() -> None:
+    model = llama()
+    before = bits(model)
+    plan = prune_plan(model, EVERY, data=data(), device="cpu")
+    assert_same(model, before)
+    assert (plan.layers, plan.blocks, plan.outside, plan.batches) == (15, 2, 1, 2)
+    block = sum(p.numel() * 4 for p in model.model.layers[0].parameters())
+    gram = 4 * 72 * 72
+    assert plan.on_device > block + gram
+    assert plan.on_host > 2 * 12 * 9 * 32 * 4
+    assert "15 layers by sparsegpt over 2 batches: 2 blocks" in str(plan)
+
+
+def test_one_block_at_a_time_lies_on_the_device() -> None:
+    """With a device, the model's own memory is written, never replaced."""
+    plain, model = llama(), llama()
+    homes = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    prune_(plain, EVERY, data=data(), exchange=False)
+    prune_(model, EVERY, data=data(), exchange=False, device="cpu")
+    assert {name: parameter.data_ptr() for name, parameter in model.named_parameters()} == homes
+    assert_same(model, bits(plain))
+
+
+def test_sparse_models_compute_what_the_zeros_do() -> None:
+    zeros, sparse, x = llama(), llama(), tiny_models.tokens(3, 9)
+    prune_(zeros, EVERY, data=data(), exchange=False)
+    prune_(sparse, EVERY, data=data())
+    with torch.no_grad():
+        torch.testing.assert_close(sparse(x).logits, zeros(x).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_saved_file_tells_the_evaluations(tmp_path: Path) -> None:
+    model, ids = llama(), data()
+    result = prune_(model, EVERY, data=ids, evaluate=perplexity(ids))
+    sparseloom.save(model, tmp_path / "pruned.safetensors")
+    with safetensors.safe_open(tmp_path / "pruned.safetensors", framework="pt") as file:
+        told = json.loads(file.metadata()["pruning"])
+    assert told == {"method": "sparsegpt", "stages": dict(result.stages)}
+    again = llama()
+    sparseloom.load(tmp_path / "pruned.safetensors", again, sparsify=True)
+    assert_same(again, bits(model))
