@@ -52,6 +52,11 @@ COMMANDS = {
         "lm_prune_command",
         "train a byte-level GPT, prune it by every method and let it recover; minutes on a GPU",
     ),
+    "experiment encoder": (
+        "sparseloom_bench.experiment.encoder",
+        "encoder_command",
+        "prune a trained sentence encoder, let it recover, and time it beside other runtimes",
+    ),
     "bench arms": (
         "sparseloom_bench.bench.arms",
         "arms",

@@ -139,3 +139,12 @@ def invented(count: int = 36) -> Reviews:
     texts = [Text(", ".join(draw.choices(words[n % 2], k=6)).encode(), n % 2) for n in range(count)]
     third = count // 3
     return Reviews(texts[:third], texts[third : 2 * third], texts[2 * third :])
+
+
+def sentences(paths: list[Path]) -> list[str]:
+    """Returns the lines of 20 characters or more of zip archives of texts, such as NLTK's sentence_polarity
+    and subjectivity. Raises Error as ``imdb`` does."""
+    lines = [
+        line.strip() for path in paths for text in _archived(path).values() for line in text.splitlines()
+    ]
+    return list(dict.fromkeys(line for line in lines if len(line) >= 20))

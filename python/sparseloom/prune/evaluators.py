@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import Error
+from ..recover.distillation import pooled
 
 
 class _OfBatches:
@@ -72,15 +73,7 @@ class _Agreement(_OfBatches):
         training = [(module, module.training) for module in model.modules()]
         found = []
         for batch, output in self._outputs(model):
-            states = getattr(output, "last_hidden_state", output)
-            if not isinstance(states, Tensor) or states.dim() not in (2, 3):
-                remedy = "pass forward=lambda model, batch: embeddings"
-                raise Error(self._op, "embeddings [samples, features]", type(states).__name__, remedy)
-            if states.dim() == 3:
-                mask = None if isinstance(batch, Tensor) else batch.get("attention_mask")
-                weight = states.new_ones(states.shape[:2]) if mask is None else mask.to(states)
-                states = (states * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
-            found.append(states.double().cpu())
+            found.append(pooled(output, batch, self._op).double().cpu())
         for module, was in training:
             module.training = was
         return found

@@ -131,7 +131,7 @@ def logits_of(result: Any) -> Tensor:
     return found
 
 
-def pooled(result: Any, batch: Any) -> Tensor:
+def pooled(result: Any, batch: Any, op: str = _OP) -> Tensor:
     """Returns embeddings [batch, features]: the output [batch, features] itself, or the mean over tokens of
     ``last_hidden_state``, or of an output [batch, tokens, features]. Tokens that the batch's
     ``attention_mask`` leaves out do not count. Raises Error for anything else."""
@@ -140,8 +140,8 @@ def pooled(result: Any, batch: Any) -> Tensor:
         return state
     if not isinstance(state, Tensor) or state.dim() != 3:
         got = f"a tensor {list(state.shape)}" if isinstance(state, Tensor) else type(result).__name__
-        remedy = "pass embed=, a function of what the model returned and the batch"
-        raise Error(_OP, "embeddings, or a last_hidden_state [batch, tokens, features]", got, remedy)
+        remedy = "pass a function that makes them: embed=, or forward= of an evaluator"
+        raise Error(op, "embeddings, or a last_hidden_state [batch, tokens, features]", got, remedy)
     keep = _kept_tokens(batch)
     if keep is None:
         return state.mean(1)
