@@ -1,5 +1,5 @@
-"""The command line. info, plan and patterns need nothing but torch, prune needs transformers; other packages
-bring more commands: benchmarks/ of the source tree brings bench, experiment and demo."""
+"""The command line. info, plan and patterns need nothing but torch, prune and deploy need transformers; other
+packages bring more commands: benchmarks/ of the source tree brings bench, experiment and demo."""
 
 from __future__ import annotations
 
@@ -79,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     prune = commands.add_parser("prune", help="prune a transformers checkpoint as a recipe file says")
     prune.add_argument("recipe", type=Path, help="file with [prune] and [layers]: see docs/pruning.md")
     prune.set_defaults(run=_prune)
+    deploy = commands.add_parser(
+        "deploy", help="make a program of a sparse checkpoint, and say how fast it is"
+    )
+    deploy.add_argument("recipe", type=Path, help="file with [deploy]: see docs/pruning.md")
+    deploy.set_defaults(run=_deploy)
     for name in sorted({*OF_BENCHMARKS, *entry_points(group=GROUP).names}):
         try:
             text = _command(name).__doc__
@@ -180,6 +185,13 @@ def _prune(parsed: argparse.Namespace) -> int:
     from .prune import command
 
     command.run(parsed.recipe)
+    return 0
+
+
+def _deploy(parsed: argparse.Namespace) -> int:
+    from .prune import deploy
+
+    print(deploy.run(parsed.recipe))
     return 0
 
 

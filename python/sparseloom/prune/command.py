@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,16 @@ from ..patch import BlockSparse, InLayout, Semi24
 from ..patch.recipe import Recipe
 from .api import prune_
 from .evaluators import embedding_agreement, perplexity
+from .recipe_file import checked, sections
 from .result import Pruned
 
 _OP = "prune"
-_TEXTS = ("model", "output", "data", "evaluate", "method", "device", "checkpoint")
-_NUMBERS: dict[str, type] = {
+_KEYS: dict[str, type] = {
+    **dict.fromkeys(("model", "output", "data", "evaluate", "method", "device", "checkpoint"), str),
     **dict.fromkeys(("samples", "tokens", "swaps", "refit", "reconstruct"), int),
     **dict.fromkeys(("damping", "max_loss"), float),
+    "zeros": bool,
 }
-_KEYS = (*_TEXTS, *_NUMBERS, "zeros")
 #: (a target's text, the recipe of its numbers)
 _TARGETS = (
     (re.compile(r"2:4"), lambda match: Semi24()),
@@ -43,28 +43,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Recipe]]:
     with a line ``regex = target`` for each pattern, where a target is 2:4, n:m, "block 32 0.5" or "csr 0.5".
     Raises Error that names what is missing, unknown or no number.
     """
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # regexes keep their case
-    try:
-        parser.read_string(path.read_text(), str(path))
-        settings: dict[str, Any] = dict(parser["prune"])
-        layers = dict(parser["layers"])
-    except (OSError, configparser.Error, KeyError) as error:
-        got, remedy = str(error).replace("\n", " "), "see docs/pruning.md"
-        raise Error(_OP, f"a recipe with [prune] and [layers] in {path}", got, remedy) from error
-    unknown = [key for key in settings if key not in _KEYS]
-    missing = [key for key in ("model", "output") if not settings.get(key)]
-    if unknown or missing:
-        got = ", ".join([*(f"{key} unknown" for key in unknown), *(f"{key} missing" for key in missing)])
-        raise Error(_OP, f"the keys {', '.join(_KEYS)} in [prune]", got, "model and output are needed")
-    for key, kind in _NUMBERS.items():
-        if key in settings:
-            try:
-                settings[key] = kind(settings[key])
-            except ValueError as error:
-                got = f"{key} = {settings[key]}"
-                raise Error(_OP, f"{key} as {kind.__name__}", got, "write a number") from error
-    settings["zeros"] = settings.get("zeros", "no").lower() in ("yes", "true", "1")
+    prune, layers = sections(_OP, path, ["prune", "layers"])
+    settings = {"zeros": False} | checked(_OP, "prune", prune, _KEYS, needed=("model", "output"))
     return settings, {regex: target_of(text) for regex, text in layers.items()}
 
 

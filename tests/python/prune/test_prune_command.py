@@ -73,7 +73,7 @@ BAD = {
     "no layers": ("[prune]\nmodel = x\noutput = y", "layers"),
     "unknown key": ("[prune]\nmodel = x\noutput = y\nsteps = 3\n[layers]", "steps unknown"),
     "no output": ("[prune]\nmodel = x\n[layers]", "output missing"),
-    "no number": ("[prune]\nmodel = x\noutput = y\nsamples = many\n[layers]", "samples as int"),
+    "no number": ("[prune]\nmodel = x\noutput = y\nsamples = many\n[layers]", "samples to be a whole number"),
     "target": ("[prune]\nmodel = x\noutput = y\n[layers]\n.* = half", "a target 2:4"),
 }
 

@@ -1,0 +1,71 @@
+"""sparseloom deploy: a program of a sparse checkpoint that runs alone, and what is wrong with a recipe."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+import transformers
+from test_prune_command import checkpoint
+
+import sparseloom.hf  # noqa: F401 - lets transformers save and read sparse layers
+from sparseloom import BlockSparse, Error, Semi24, cli, sparsify_
+from sparseloom.prune import deploy
+
+PATTERNS = {
+    "llama": {r".*mlp.*": BlockSparse(8, density=0.5), r".*self_attn.*": Semi24(prune="magnitude")},
+    "bert": {r".*layer\..*dense": BlockSparse(8, density=0.5)},
+}
+
+
+def sparse_checkpoint(name: str, folder: Path) -> Path:
+    checkpoint(folder)  # its tokenizer
+    model = tiny_models.made({"llama": "LlamaForCausalLM", "bert": "BertModel"}[name], name)
+    sparsify_(model, PATTERNS[name])
+    model.save_pretrained(folder / "dense")
+    return folder / "dense"
+
+
+@pytest.mark.parametrize(("name", "more"), [("llama", ""), ("bert", "int8 = yes")])
+def test_a_recipe_makes_a_program_that_runs_in_another_process(name, more, tmp_path, capsys):
+    source = sparse_checkpoint(name, tmp_path)
+    recipe = tmp_path / "deploy.ini"
+    recipe.write_text(
+        f"[deploy]\nmodel = {source}\noutput = {tmp_path}/served\nbatch = 2\ntokens = 8\nseconds = 0.01\n"
+        + more
+    )
+    assert cli.main(["deploy", str(recipe)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"model\.pt2: within \d\.\de[-+]\d\d of the model's outputs", said)
+    assert "whole model" in (tmp_path / "served" / "report.txt").read_text()
+    outputs = subprocess.run(
+        [sys.executable, tmp_path / "served" / "run.py", "w5 w6 w7"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    kind = transformers.AutoModelForCausalLM if name == "llama" else transformers.AutoModel
+    model = kind.from_pretrained(source).eval()
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([[5, 6, 7]] * 2))[0]
+    first = float(re.search(r"-?\d+\.\d+(e-?\d+)?", outputs)[0])
+    assert first == pytest.approx(float(expected[0, 0, 0]), abs=0.05 if more else 1e-3)
+
+
+BAD = {
+    "no section": ("[prune]\nmodel = x", r"\[deploy\]"),
+    "unknown key": ("[deploy]\nmodel = x\noutput = y\nspeed = 3", "speed unknown"),
+    "no model": ("[deploy]\noutput = y", "model missing"),
+    "int8": ("[deploy]\nmodel = x\noutput = y\nint8 = maybe", "yes or no"),
+    "batch": ("[deploy]\nmodel = x\noutput = y\nbatch = many", "a whole number"),
+    "dtype": ("[deploy]\nmodel = x\noutput = y\ndtype = int4", "dtype = float32"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
+def test_a_recipe_says_what_is_wrong(text, words, tmp_path):
+    recipe = tmp_path / "deploy.ini"
+    recipe.write_text(text)
+    with pytest.raises(Error, match=words):
+        deploy.run(recipe)
