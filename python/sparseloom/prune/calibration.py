@@ -116,11 +116,8 @@ class Stream:
             output = first_tensor(self._chain.blocks[at](*args, **kwargs))
             assert output is not None
             if keep:
-                outputs.append(self._home(output))
+                outputs.append(self._residence.home(output))
         return outputs
-
-    def _home(self, tensor: Tensor) -> Tensor:
-        return tensor.detach() if self._residence.device is None else tensor.detach().cpu()
 
     @contextmanager
     def _handing_on(self, calls: list[tuple[Any, Any]]) -> Iterator[None]:
@@ -163,7 +160,7 @@ class Stream:
             if not isinstance(leaf, Tensor):
                 return leaf
             if id(leaf) not in memo:
-                memo[id(leaf)] = self._home(leaf)
+                memo[id(leaf)] = self._residence.home(leaf)
             return memo[id(leaf)]
 
         rest, hidden = [], None
@@ -178,7 +175,7 @@ class Stream:
         if not bool(hidden.isfinite().all()):
             got = f"NaN or Inf before {self._chain.names[0]}"
             raise Error(_OP, "finite inputs of the first block", got, "look at the data")
-        return self._home(hidden), rest
+        return self._residence.home(hidden), rest
 
 
 def _shared(rest: Any, before: Any) -> Any:

@@ -320,3 +320,15 @@ def test_the_saved_file_tells_the_evaluations(tmp_path: Path) -> None:
     again = llama()
     sparseloom.load(tmp_path / "pruned.safetensors", again, sparsify=True)
     assert_same(again, bits(model))
+
+
+def test_optimizers_get_the_new_parameters_and_results_are_plain_data() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = [torch.randn(64, 32)]
+    result = prune_(model, {".*": BlockSparse(block=8, density=0.5)}, data=batches, optimizer=optimizer)
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    assert held == {id(parameter) for parameter in model.parameters()}
+    plain = json.loads(json.dumps(result.to_dict()))
+    assert [layer["name"] for layer in plain["layers"]] == ["0", "2"]
+    assert plain["plan"]["layers"] == 2
