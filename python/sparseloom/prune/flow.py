@@ -156,7 +156,7 @@ class Flow:
         if known.tokens < (least := self.method.least_tokens(site.shape[1])):
             got = f"{known.tokens} for {site.name}"
             remedy = "pass more or longer samples"
-            raise Error(_OP, f"at least {least} tokens, for a Hessian of full rank", got, remedy)
+            raise Error(_OP, f"at least {least} tokens that reach each layer", got, remedy)
         return known
 
     def _run_whole(self, observer: Observer) -> None:

@@ -21,6 +21,8 @@ from .targets import Target
 
 _OP = "prune_"
 NAMES = ("magnitude", "wanda", "sparsegpt")
+#: Tokens without which a norm says nothing.
+_LEAST_TOKENS = 64
 #: Steps of the least squares for blocks, whose rows all keep the same inputs.
 _BLOCK_STEPS = 64
 
@@ -57,9 +59,10 @@ class Method:
         return self.needs_hessian or self.name == "wanda"
 
     def least_tokens(self, cols: int) -> int:
-        """Returns how many tokens a layer with that many inputs has to see: with fewer the Hessian has no
-        full rank."""
-        return cols if self.needs_hessian and self.name != "magnitude" else 64 if self.needs_data else 0
+        """Returns how many tokens a layer with that many inputs has to see: where the inverse of the Hessian
+        decides, as many as give it full rank."""
+        solves = self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0
+        return cols if solves else _LEAST_TOKENS if self.needs_data else 0
 
 
 @dataclass(frozen=True)

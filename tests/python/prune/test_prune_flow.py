@@ -274,3 +274,49 @@ def test_blocks_are_pruned_in_order(tree: str) -> None:
     for i in at:
         before, after = (own.contexts[i].input_statistics for own in runs)
         torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-6)
+
+
+class Shared(nn.Module):
+    """Blocks that share a layer, and get the first input beside their own."""
+
+    def __init__(self, shared: nn.Linear) -> None:
+        super().__init__()
+        self.own, self.shared = nn.Linear(16, 16), shared
+
+    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, int]:
+        return x + self.own(first) + self.shared(torch.tanh(x)), 1
+
+
+class Stack(nn.Module):
+    def __init__(self, twice: bool = False) -> None:
+        super().__init__()
+        shared = nn.Linear(16, 16)
+        self.blocks, self.twice = nn.ModuleList(Shared(shared) for _ in range(3)), twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x
+        for block in self.blocks:
+            x, _ = block(x, x if self.twice else first)
+        return x
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_does_not_follow_from_the_block_before_is_observed_in_whole_runs(twice: bool) -> None:
+    torch.manual_seed(0)
+    model, data, own = Stack(twice), [torch.randn(64, 16) for _ in range(2)], Cheapest()
+    dense = copy.deepcopy(model)
+    plan = prune_plan(model, {".*": Semi24()}, data=data, method="wanda")
+    assert (plan.layers, plan.blocks, plan.outside) == ((4, 0, 4) if twice else (4, 3, 1))
+    result = prune_(model, {".*": Semi24()}, method=own, data=data, exchange=False)
+    at = {layer.name: i for i, layer in enumerate(result.layers)}
+    shared = own.contexts[at["blocks.0.shared"]]
+    assert result.layers[at["blocks.0.shared"]].tokens == 3 * 128  # each block's inputs
+    seen: list[Tensor] = []
+    observed = dense if twice else model  # the blocks are pruned before the layer that they share
+    if not twice:
+        observed.blocks[0].shared.weight.data.copy_(dense.blocks[0].shared.weight)
+    handle = observed.blocks[0].shared.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    with torch.no_grad():
+        observed(torch.cat(data))
+    handle.remove()
+    torch.testing.assert_close(shared.input_statistics, torch.cat(seen).square().mean(0))
