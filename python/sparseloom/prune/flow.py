@@ -244,17 +244,18 @@ def quiet(model: nn.Module) -> Iterator[None]:
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     caching = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
     fast = torch.backends.mha.get_fastpath_enabled()
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    matmul = torch.backends.cuda.matmul
+    precision = matmul.fp32_precision
     try:
         model.eval()
         for config in caching:
             config.use_cache = False
         torch.backends.mha.set_fastpath_enabled(False)
-        torch.backends.cuda.matmul.allow_tf32 = False  # its ten bits make Hessians indefinite
+        matmul.fp32_precision = "ieee"  # TF32's ten bits make Hessians indefinite
         with torch.no_grad():
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        matmul.fp32_precision = precision
         torch.backends.mha.set_fastpath_enabled(fast)
         for config in caching:
             config.use_cache = True

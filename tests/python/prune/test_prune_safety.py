@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -37,6 +38,10 @@ def assert_same(model: nn.Module, expected: dict[str, Tensor]) -> None:
     state = model.state_dict()
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+def stack_of_two() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
 
 
 class Stop(BaseException):
@@ -323,7 +328,7 @@ def test_the_saved_file_tells_the_evaluations(tmp_path: Path) -> None:
 
 
 def test_optimizers_get_the_new_parameters_and_results_are_plain_data() -> None:
-    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    model = stack_of_two()
     optimizer = torch.optim.Adam(model.parameters())
     batches = [torch.randn(64, 32)]
     result = prune_(model, {".*": BlockSparse(block=8, density=0.5)}, data=batches, optimizer=optimizer)
@@ -332,3 +337,28 @@ def test_optimizers_get_the_new_parameters_and_results_are_plain_data() -> None:
     plain = json.loads(json.dumps(result.to_dict()))
     assert [layer["name"] for layer in plain["layers"]] == ["0", "2"]
     assert plain["plan"]["layers"] == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_torchs_switches_are_as_before(fails: bool) -> None:
+    def forward(model: nn.Module, batch: Tensor) -> None:
+        assert not torch.backends.mha.get_fastpath_enabled()
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert not torch.is_grad_enabled()
+        assert not model.training
+        if fails:
+            raise Stop
+        model(batch)
+
+    model, matmul = stack_of_two().train(), torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with pytest.raises(Stop) if fails else contextlib.nullcontext():
+            prune_(model, {".*": Semi24()}, data=[torch.randn(64, 32)], forward=forward)
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.is_grad_enabled()
+    assert model.training
