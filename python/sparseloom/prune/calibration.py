@@ -31,7 +31,8 @@ class Data:
         if isinstance(data, (Tensor, str, bytes, Mapping)) or not isinstance(data, Iterable):
             remedy = "pass a list of batches, or a DataLoader; one batch in a list: data=[batch]"
             raise Error(_OP, "data to be an iterable of batches", type(data).__name__, remedy)
-        self.batches = list(data)
+        # transformers' BatchEncoding is a mapping that tree_map takes for a leaf
+        self.batches = [dict(batch) if isinstance(batch, Mapping) else batch for batch in data]
         self._forward = forward or _called
         if not self.batches:
             remedy = "pass 100 to 1000 samples; an iterator that was used up is empty"
@@ -64,7 +65,6 @@ def _called(model: nn.Module, batch: Any) -> object:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    tree = dict(tree) if isinstance(tree, Mapping) else tree  # transformers' BatchEncoding
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 

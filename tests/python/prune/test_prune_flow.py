@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+import transformers
 from pruning import Cheapest, batches, stack
 from torch import Tensor, nn
 
@@ -163,6 +164,7 @@ def test_padding_does_not_count() -> None:
     model, own = tiny_models.made("BertModel", "bert"), Cheapest()
     ids = tiny_models.tokens(20, 9)
     mask = (torch.arange(9) < torch.arange(1, 21).clamp(max=9)[:, None]).long()
-    prune_(model, {r".*query": Semi24()}, method=own, data=[{"input_ids": ids, "attention_mask": mask}])
+    batch = transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask})
+    prune_(model, {r".*query": Semi24()}, method=own, data=[batch], device="cpu")
     embedded = tiny_models.made("BertModel", "bert").embeddings(ids)[mask.bool()]
     torch.testing.assert_close(own.contexts[0].input_statistics, embedded.square().mean(0).detach())
