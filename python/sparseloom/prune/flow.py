@@ -18,7 +18,7 @@ from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of
 from .checkpoint import Checkpoint, digest
-from .methods import Method, pruned
+from .methods import Method, Solver, pruned
 from .reconstruct import reconstruct_
 from .residence import Residence
 from .result import Layer, Plan
@@ -168,11 +168,11 @@ class Flow:
                 self.data.run(self.model, self.residence.there(batch))
 
     def _prune(self, sites: Sequence[Site], statistics: Sequence[Statistics]) -> list[Tensor]:
-        masks = []
+        masks, solver = [], Solver(self.method)
         for site, known in zip(sites, statistics, strict=True):
             target = self._targets[id(site)]
             density = self._densities.get(site.name, target.density)
-            outcome = pruned(self.method, site, target, known, density)
+            outcome = pruned(self.method, site, target, known, density, solver)
             error = solve.relative_error(known.weight, outcome.values, known.hessian)
             magnitudes = known.weight.abs()
             whole = float(magnitudes.sum(dtype=torch.float64))
