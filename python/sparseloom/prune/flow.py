@@ -26,7 +26,7 @@ from .statistics import Observer, Statistics, padding_of
 from .targets import Pending, Target, observed
 
 _OP = "prune_"
-Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]]
+Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]] | Mapping[str, float]
 
 
 @dataclass
@@ -91,12 +91,14 @@ class Flow:
 
     def run(self) -> None:
         """Prunes all weights in place."""
+        if isinstance(self.budget, Mapping):
+            self._densities = self._checked(self.budget)
+        elif self.budget is not None:
+            self._densities = self._checked(self.budget(self._observed()))
         if self.data is None:
             for site in self._sites:
                 self._prune([site], [Statistics(site.value)])
             return
-        if self.budget is not None:
-            self._densities = self._asked(self.budget)
         stage, total = 0, sum(len(chain.blocks) for chain in self._chains) + bool(self._outside)
         for chain in self._chains:
             stream = self._captured(chain)
@@ -203,8 +205,8 @@ class Flow:
             self._keep(site, tensors[f"{site.name}.mask"])
         self.layers += [Layer(**layer) for layer in facts["layers"]]
 
-    def _asked(self, budget: Budget) -> dict[str, float]:
-        """Runs the dense model, and returns the density that the budget gives each layer that has one."""
+    def _observed(self) -> dict[str, Statistics]:
+        """Runs the dense model. Returns what enters the layers that have a density."""
         known: dict[str, Statistics] = {}
         for chain in self._chains:
             stream = self._captured(chain)
@@ -212,18 +214,20 @@ class Flow:
                 observer = Observer(sites, False)
                 with self.residence.of(chain.blocks[at].modules()), observer.watching():
                     stream.hidden = stream.run(at, observer, keep=True)
-                for site in sites:
-                    known[site.name] = self._at_home(observer.statistics(site), site)
+                known |= {site.name: self._at_home(observer.statistics(site), site) for site in sites}
         if self._outside:
             observer = Observer(self._outside, False)
             self._run_whole(observer)
             known |= {site.name: self._at_home(observer.statistics(site), site) for site in self._outside}
-        takes = {
-            site.name
-            for site in self._sites
-            if (target := self._targets[id(site)]).kind != "n:m" and target.fixed is None
-        }
-        densities = dict(budget({name: each for name, each in known.items() if name in takes}))
+        takes = self._with_density()
+        return {name: each for name, each in known.items() if name in takes}
+
+    def _with_density(self) -> set[str]:
+        targets = [(site.name, self._targets[id(site)]) for site in self._sites]
+        return {name for name, target in targets if target.kind != "n:m" and target.fixed is None}
+
+    def _checked(self, densities: Mapping[str, float]) -> dict[str, float]:
+        takes = self._with_density()
         for name, density in densities.items():
             if name not in takes or not 0 <= float(density) <= 1:
                 got = f"{density!r} for {name}"

@@ -113,3 +113,16 @@ def test_the_saved_file_tells_the_evaluations(tmp_path: Path) -> None:
     again = llama()
     sparseloom.load(tmp_path / "pruned.safetensors", again, sparsify=True)
     assert_same(again, bits(model))
+
+
+def test_budgets_may_be_numbers_and_need_no_data() -> None:
+    model = llama()
+    names = [name for name, _ in model.named_modules() if name.endswith("_proj")]
+    budget = {name: 0.2 + 0.05 * at for at, name in enumerate(names)}
+    recipes = {r".*_proj": InLayout("csr", density=0.5)}
+    result = prune_(model, recipes, method="magnitude", budget=budget)
+    assert {layer.name: layer.density for layer in result.layers} == pytest.approx(budget, abs=0.01)
+    with pytest.raises(Error, match="for pruned layers"):
+        prune_(llama(), recipes, method="magnitude", budget={"lm_head": 0.5})
+    with pytest.raises(Error, match=r"1\.5 for"):
+        prune_(llama(), recipes, data=data(), budget=lambda known: dict.fromkeys(known, 1.5))
