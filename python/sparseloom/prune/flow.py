@@ -62,9 +62,9 @@ class Flow:
                 )
         inside = {id(site) for chain in self._chains for sites in chain.sites for site in sites}
         self._outside = [site for site in self._sites if id(site) not in inside]
-        return self._told()
+        return self._planned()
 
-    def _told(self) -> Plan:
+    def _planned(self) -> Plan:
         blocks = [block for chain in self._chains for block in chain.blocks]
         in_blocks = {id(p): _bytes(p) for block in blocks for p in block.parameters()}
         rest = sum(_bytes(p) for p in self.model.parameters() if id(p) not in in_blocks)
@@ -195,9 +195,7 @@ class Flow:
                 chosen = target.pattern_of(mask)
             self.chosen[site.name] = chosen
         elif target.needs_mask:
-            self.chosen[site.name] = mask.to(
-                site.parameter.device if self.residence.device is None else "cpu"
-            )
+            self.chosen[site.name] = mask if self.residence.device is None else mask.cpu()
 
     def _restore(self, sites: Sequence[Site], tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         for site in sites:
@@ -287,9 +285,11 @@ def _work_bytes(site: Site, method: Method) -> int:
 
 def recipes(flow: Flow, choices: Sequence[Choice]) -> dict[str, Any]:
     """Returns {name of a layer: the recipe that stores what was kept} for sparsify_'s exchange."""
-    return {
-        choice.site.name: _target(choice).recipe_with(flow.chosen.get(choice.site.name))
-        if observed(choice.site)
-        else _target(choice).untouched()
-        for choice in choices
-    }
+    made = {}
+    for choice in choices:
+        site, target = choice.site, _target(choice)
+        chosen = flow.chosen.get(site.name)
+        if isinstance(chosen, Tensor):
+            chosen = chosen.to(site.parameter.device)
+        made[site.name] = target.recipe_with(chosen) if observed(site) else target.untouched()
+    return made
