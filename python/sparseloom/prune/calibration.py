@@ -81,16 +81,18 @@ class Stream:
         """Runs the model up to the chain for each batch: its first block computes, and the others hand their
         input on, so that each is called with its own arguments. ``others`` are the blocks of other chains."""
         before = None
-        for batch in data.batches:
-            calls: list[tuple[Any, Any]] = []
-            blocks = [*others, *self._chain.blocks]
-            with self._handing_on(calls), self._residence.running(blocks), suppress(_Reached):
-                data.run(model, self._residence.there(batch))
-            hidden, rest = self._taken(calls)
-            before = rest = _shared(rest, before)
-            self.hidden.append(hidden)
-            self._rest.append(rest)
-            self.paddings.append(padding_of(batch))
+        first = {id(module) for module in self._chain.blocks[0].modules()}
+        later = (module for block in self._chain.blocks[1:] for module in block.modules())
+        with self._residence.running(others, (module for module in later if id(module) not in first)):
+            for batch in data.batches:
+                calls: list[tuple[Any, Any]] = []
+                with self._handing_on(calls), suppress(_Reached):
+                    data.run(model, self._residence.there(batch))
+                hidden, rest = self._taken(calls)
+                before = rest = _shared(rest, before)
+                self.hidden.append(hidden)
+                self._rest.append(rest)
+                self.paddings.append(padding_of(batch))
 
     def arguments(self, at: int, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of block ``at`` for a batch, on the device."""

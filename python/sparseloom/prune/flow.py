@@ -164,28 +164,33 @@ class Flow:
     def _run_whole(self, observer: Observer) -> None:
         assert self.data is not None
         blocks = [block for chain in self._chains for block in chain.blocks]
-        for batch in self.data.batches:
-            observer.next_batch(padding_of(batch))
-            with observer.watching(), self.residence.running(blocks or parts_of(self.model, self._sites)):
+        with self.residence.running(blocks or parts_of(self.model, self._sites)), observer.watching():
+            for batch in self.data.batches:
+                observer.next_batch(padding_of(batch))
                 self.data.run(self.model, self.residence.there(batch))
 
     def _prune(self, sites: Sequence[Site], statistics: Sequence[Statistics]) -> list[Tensor]:
         masks, solver = [], Solver(self.method)
         for site, known in zip(sites, statistics, strict=True):
-            target = self._targets[id(site)]
-            density = self._densities.get(site.name, target.density)
-            outcome = pruned(self.method, site, target, known, density, solver)
-            error = solve.relative_error(known.weight, outcome.values, known.hessian)
-            magnitudes = known.weight.abs()
-            whole = float(magnitudes.sum(dtype=torch.float64))
-            part = float((magnitudes * outcome.mask).sum(dtype=torch.float64))
-            share = float(outcome.mask.count_nonzero()) / max(1, outcome.mask.numel())
-            kept = part / whole if whole else 1.0
-            self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
-            self._keep(site, outcome.mask, outcome.chosen)
-            site.value.copy_(outcome.values)
-            masks.append(outcome.mask)
+            with self.residence.of(site.module.modules()):  # outside of blocks it is not there yet
+                known.weight = site.value
+                masks.append(self._prune_one(site, known, solver))
         return masks
+
+    def _prune_one(self, site: Site, known: Statistics, solver: Solver) -> Tensor:
+        target = self._targets[id(site)]
+        density = self._densities.get(site.name, target.density)
+        outcome = pruned(self.method, site, target, known, density, solver)
+        error = solve.relative_error(known.weight, outcome.values, known.hessian)
+        magnitudes = known.weight.abs()
+        whole = float(magnitudes.sum(dtype=torch.float64))
+        part = float((magnitudes * outcome.mask).sum(dtype=torch.float64))
+        share = float(outcome.mask.count_nonzero()) / max(1, outcome.mask.numel())
+        kept = part / whole if whole else 1.0
+        self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
+        self._keep(site, outcome.mask, outcome.chosen)
+        site.value.copy_(outcome.values)
+        return outcome.mask
 
     def _keep(self, site: Site, mask: Tensor, chosen: Pattern | Tensor | None = None) -> None:
         """Remembers what the recipe of the exchange has to be told."""

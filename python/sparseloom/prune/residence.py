@@ -50,12 +50,13 @@ class Residence:
                 module._buffers[name] = buffer
 
     @contextmanager
-    def running(self, blocks: Sequence[nn.Module]) -> Iterator[None]:
-        """Moves all but the blocks for the body, and each block while it is called."""
+    def running(self, blocks: Sequence[nn.Module], idle: Iterable[nn.Module] = ()) -> Iterator[None]:
+        """Moves all but the blocks for the body, and each block while it is called. ``idle`` are modules that
+        compute nothing; their own tensors stay."""
         if self.device is None:
             yield
             return
-        inside = {id(module) for block in blocks for module in block.modules()}
+        inside = {id(module) for block in blocks for module in block.modules()} | {id(each) for each in idle}
         stays: dict[int, Any] = {}
 
         def before(block: nn.Module, args: Any) -> None:
