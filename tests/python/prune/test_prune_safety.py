@@ -1,4 +1,4 @@
-"""prune_ ends with the same bits after a kill, leaves the model alone on errors, and obeys its gate."""
+"""prune_ ends with the same bits after a kill, and leaves the model alone on errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_
 from sparseloom.prune import prune_plan
+from sparseloom.prune.residence import Residence
 
 
 def stack_of_two() -> nn.Sequential:
@@ -245,3 +247,22 @@ def test_torchs_switches_are_as_before(fails: bool) -> None:
     assert torch.backends.mha.get_fastpath_enabled()
     assert torch.is_grad_enabled()
     assert model.training
+
+
+def test_a_block_moves_where_it_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the run that finds the blocks, once to be pruned; the first also while inputs are captured."""
+    model, moved = llama(), list[set[int]]()
+    own = Residence.of
+
+    def of(residence: Residence, modules: Iterable[nn.Module]) -> Any:
+        found = list(modules)
+        if residence.device is not None:
+            moved.append({id(module) for module in found})
+        return own(residence, found)
+
+    monkeypatch.setattr(Residence, "of", of)
+    prune_(model, {r".*(self_attn|mlp).*": Semi24()}, data=data(), device="cpu")
+    layers = [layer.input_layernorm for layer in model.model.layers]
+    counts = [sum(id(layer) in each for each in moved) for layer in layers]
+    assert counts == [3, 2]
+    assert sum(id(model.lm_head) in each for each in moved) == 2  # runs of the whole model
