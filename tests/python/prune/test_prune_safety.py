@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import tiny_models
 import torch
@@ -58,29 +58,42 @@ def test_resumes_to_the_same_bits_after_each_stage(options: str, tmp_path: Path)
         assert len(list(folder.iterdir())) == 3
 
 
+KILLED = """
+import os
+import torch
+from sparseloom import Semi24, prune_
+
+torch.manual_seed(0)
+blocks = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU()) for _ in range(3)]
+model = torch.nn.Sequential(*blocks)
+data = [torch.randn(64, 32) for _ in range(2)]
+calls = 0
+
+
+def kill(module, args):
+    global calls
+    calls += 1
+    if calls == KILL:  # the run that finds the blocks, the capture's, then the second batch of the block
+        os._exit(9)
+
+
+blocks[1].register_forward_pre_hook(kill)
+prune_(model, {".*": Semi24()}, data=data, checkpoint=FOLDER, exchange=False, progress=False)
+torch.save([block[0].weight for block in blocks], "weights.pt")
+"""
+
+
 def test_resumes_after_a_kill_in_the_middle_of_a_block(tmp_path: Path) -> None:
-    whole = llama()
-    prune_(whole, EVERY, data=data())
-    child = os.fork()
-    if child == 0:  # it leaves without unwinding, in the second block's calibration
-        model = llama()
-        calls = 0
-
-        def kill(module: nn.Module, args: Any) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 3:  # the model's run that finds the blocks, then its first batch
-                os._exit(9)
-
-        model.model.layers[1].self_attn.register_forward_pre_hook(kill)
-        torch.set_num_threads(1)
-        prune_(model, EVERY, data=data(), checkpoint=tmp_path)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert len(list(tmp_path.iterdir())) >= 1
-    model = llama()
-    prune_(model, EVERY, data=data(), checkpoint=tmp_path)
-    assert_same(model, bits(whole))
+    weights = []
+    for folder, kills in (("whole", (0,)), ("killed", (5, 0))):
+        for kill in kills:
+            program = KILLED.replace("KILL:", f"{kill}:").replace("FOLDER", repr(folder))
+            done = forked.run(program, tmp_path)
+            assert done.returncode == (9 if kill else 0), done.stderr
+            if kill:
+                assert len(list((tmp_path / folder).iterdir())) == 1
+        weights.append(torch.load(tmp_path / "weights.pt"))
+    assert all(torch.equal(whole, again) for whole, again in zip(*weights, strict=True))
 
 
 @pytest.mark.parametrize("change", ["data", "weights", "options"])
