@@ -84,7 +84,8 @@ def prune_(
             2512.10922); not for blocks.
         refit: steps of least squares on the kept values, after the method.
         reconstruct: steps of Adam on the kept values of each block, towards the dense block's outputs.
-        budget: called with {layer: prune.Statistics} of the dense model; returns {layer: density}. See owl.
+        budget: {layer: density} in place of the recipes' own, such as ``sparsify.densities`` makes; or called
+            with {layer: prune.Statistics} of the dense model to return it. See owl.
         evaluate: called with the model before and after each stage; the numbers are in the result. Lower is
             better, unless it has an attribute ``higher_is_better`` that is true.
         max_loss: the most by which the evaluation may get worse. More raises Error, with the model restored,
@@ -108,13 +109,14 @@ def prune_(
     gate = Gate(evaluate, max_loss, allow_loss)
     told = reporter(progress)
     how = Method(method, damping, swaps, refit)
-    needs_data = how.needs_data or reconstruct > 0 or budget is not None
+    needs_data = how.needs_data or reconstruct > 0 or callable(budget)
     batches = _data(data, forward, needs_data)
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
     kept = None
     if checkpoint is not None:
         asked = {choice.site.name: repr(choice.recipe) for choice in choices}
-        parts = [asked, repr(how), reconstruct, digest_of_data(batches.batches if batches else [])]
+        given = dict(budget) if isinstance(budget, Mapping) else None
+        parts = [asked, repr(how), reconstruct, given, digest_of_data(batches.batches if batches else [])]
         kept = Checkpoint(checkpoint, digest(parts))
     residence = Residence(model, None if device is None else torch.device(device))
     flow = Flow(model, choices, how, batches, residence, reconstruct, kept, budget, told)

@@ -31,7 +31,8 @@ class Data:
         if isinstance(data, (Tensor, str, bytes, Mapping)) or not isinstance(data, Iterable):
             remedy = "pass a list of batches, or a DataLoader; one batch in a list: data=[batch]"
             raise Error(_OP, "data to be an iterable of batches", type(data).__name__, remedy)
-        self.batches = list(data)
+        # transformers' BatchEncoding is a mapping that tree_map takes for a leaf
+        self.batches = [dict(batch) if isinstance(batch, Mapping) else batch for batch in data]
         self._forward = forward or _called
         if not self.batches:
             remedy = "pass 100 to 1000 samples; an iterator that was used up is empty"
@@ -64,7 +65,6 @@ def _called(model: nn.Module, batch: Any) -> object:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    tree = dict(tree) if isinstance(tree, Mapping) else tree  # transformers' BatchEncoding
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
@@ -81,16 +81,18 @@ class Stream:
         """Runs the model up to the chain for each batch: its first block computes, and the others hand their
         input on, so that each is called with its own arguments. ``others`` are the blocks of other chains."""
         before = None
-        for batch in data.batches:
-            calls: list[tuple[Any, Any]] = []
-            blocks = [*others, *self._chain.blocks]
-            with self._handing_on(calls), self._residence.running(blocks), suppress(_Reached):
-                data.run(model, self._residence.there(batch))
-            hidden, rest = self._taken(calls)
-            before = rest = _shared(rest, before)
-            self.hidden.append(hidden)
-            self._rest.append(rest)
-            self.paddings.append(padding_of(batch))
+        first = {id(module) for module in self._chain.blocks[0].modules()}
+        later = (module for block in self._chain.blocks[1:] for module in block.modules())
+        with self._residence.running(others, (module for module in later if id(module) not in first)):
+            for batch in data.batches:
+                calls: list[tuple[Any, Any]] = []
+                with self._handing_on(calls), suppress(_Reached):
+                    data.run(model, self._residence.there(batch))
+                hidden, rest = self._taken(calls)
+                before = rest = _shared(rest, before)
+                self.hidden.append(hidden)
+                self._rest.append(rest)
+                self.paddings.append(padding_of(batch))
 
     def arguments(self, at: int, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of block ``at`` for a batch, on the device."""
@@ -116,11 +118,8 @@ class Stream:
             output = first_tensor(self._chain.blocks[at](*args, **kwargs))
             assert output is not None
             if keep:
-                outputs.append(self._home(output))
+                outputs.append(self._residence.home(output))
         return outputs
-
-    def _home(self, tensor: Tensor) -> Tensor:
-        return tensor.detach() if self._residence.device is None else tensor.detach().cpu()
 
     @contextmanager
     def _handing_on(self, calls: list[tuple[Any, Any]]) -> Iterator[None]:
@@ -163,7 +162,7 @@ class Stream:
             if not isinstance(leaf, Tensor):
                 return leaf
             if id(leaf) not in memo:
-                memo[id(leaf)] = self._home(leaf)
+                memo[id(leaf)] = self._residence.home(leaf)
             return memo[id(leaf)]
 
         rest, hidden = [], None
@@ -178,7 +177,7 @@ class Stream:
         if not bool(hidden.isfinite().all()):
             got = f"NaN or Inf before {self._chain.names[0]}"
             raise Error(_OP, "finite inputs of the first block", got, "look at the data")
-        return self._home(hidden), rest
+        return self._residence.home(hidden), rest
 
 
 def _shared(rest: Any, before: Any) -> Any:

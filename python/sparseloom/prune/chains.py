@@ -3,6 +3,7 @@ the one before returned."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,8 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
 
     A container counts whose children are called once each, in their order, each with the very tensor that
     the one before returned (or has first in a tuple). Of containers inside each other that counts which has
-    the most children with sites. Sites outside of all chains are in none.
+    the most children with sites. Sites outside of all chains, and those that several blocks share, are in
+    none.
     """
     holders = _holders(model, sites)
     watched = [
@@ -68,7 +70,11 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
         if keys[id(calls.container)] is not None and not overlaps:
             chosen.append(calls)
     chosen.sort(key=lambda calls: order.index(id(calls.container)))
-    return [_chain(calls, keys[id(calls.container)], sites) for calls in chosen]
+    chains = [_chain(calls, keys[id(calls.container)], sites) for calls in chosen]
+    counts = Counter(id(site) for chain in chains for of_block in chain.sites for site in of_block)
+    for chain in chains:  # what several blocks share is pruned once, by the inputs of all of them
+        chain.sites = [[site for site in each if counts[id(site)] == 1] for each in chain.sites]
+    return chains
 
 
 def parts_of(model: nn.Module, sites: Sequence[Site]) -> list[nn.Module]:
@@ -131,7 +137,7 @@ def _key(calls: _Calls) -> int | str | None:
         handed = first_tensor(output)
         places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         found = [key for key, value in places if handed is not None and value is handed]
-        if not found:
+        if len(found) != 1:  # two would have to follow the block before
             return None
         keys.add(found[0])
     (args, kwargs), key = calls.inputs[0], keys.pop()

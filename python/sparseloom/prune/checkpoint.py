@@ -81,9 +81,8 @@ def digest_of_data(batches: Sequence[Any]) -> str:
     """Returns the digest of the batches' tensors and other leaves that print the same in every process."""
     leaves = []
     for batch in batches:
-        plain = dict(batch) if hasattr(batch, "items") else batch
         leaves += [
             leaf if isinstance(leaf, (Tensor, int, float, str, bool)) else type(leaf).__name__
-            for leaf in tree_flatten(plain)[0]
+            for leaf in tree_flatten(batch)[0]
         ]
     return digest(leaves)

@@ -18,7 +18,7 @@ from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of
 from .checkpoint import Checkpoint, digest
-from .methods import Method, pruned
+from .methods import Method, Solver, pruned
 from .reconstruct import reconstruct_
 from .residence import Residence
 from .result import Layer, Plan
@@ -26,7 +26,7 @@ from .statistics import Observer, Statistics, padding_of
 from .targets import Pending, Target, observed
 
 _OP = "prune_"
-Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]]
+Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]] | Mapping[str, float]
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Flow:
                 )
         inside = {id(site) for chain in self._chains for sites in chain.sites for site in sites}
         self._outside = [site for site in self._sites if id(site) not in inside]
-        return self._told()
+        return self._planned()
 
-    def _told(self) -> Plan:
+    def _planned(self) -> Plan:
         blocks = [block for chain in self._chains for block in chain.blocks]
         in_blocks = {id(p): _bytes(p) for block in blocks for p in block.parameters()}
         rest = sum(_bytes(p) for p in self.model.parameters() if id(p) not in in_blocks)
@@ -91,12 +91,14 @@ class Flow:
 
     def run(self) -> None:
         """Prunes all weights in place."""
+        if isinstance(self.budget, Mapping):
+            self._densities = self._checked(self.budget)
+        elif self.budget is not None:
+            self._densities = self._checked(self.budget(self._observed()))
         if self.data is None:
             for site in self._sites:
                 self._prune([site], [Statistics(site.value)])
             return
-        if self.budget is not None:
-            self._densities = self._asked(self.budget)
         stage, total = 0, sum(len(chain.blocks) for chain in self._chains) + bool(self._outside)
         for chain in self._chains:
             stream = self._captured(chain)
@@ -156,34 +158,39 @@ class Flow:
         if known.tokens < (least := self.method.least_tokens(site.shape[1])):
             got = f"{known.tokens} for {site.name}"
             remedy = "pass more or longer samples"
-            raise Error(_OP, f"at least {least} tokens, for a Hessian of full rank", got, remedy)
+            raise Error(_OP, f"at least {least} tokens that reach each layer", got, remedy)
         return known
 
     def _run_whole(self, observer: Observer) -> None:
         assert self.data is not None
         blocks = [block for chain in self._chains for block in chain.blocks]
-        for batch in self.data.batches:
-            observer.next_batch(padding_of(batch))
-            with observer.watching(), self.residence.running(blocks or parts_of(self.model, self._sites)):
+        with self.residence.running(blocks or parts_of(self.model, self._sites)), observer.watching():
+            for batch in self.data.batches:
+                observer.next_batch(padding_of(batch))
                 self.data.run(self.model, self.residence.there(batch))
 
     def _prune(self, sites: Sequence[Site], statistics: Sequence[Statistics]) -> list[Tensor]:
-        masks = []
+        masks, solver = [], Solver(self.method)
         for site, known in zip(sites, statistics, strict=True):
-            target = self._targets[id(site)]
-            density = self._densities.get(site.name, target.density)
-            outcome = pruned(self.method, site, target, known, density)
-            error = solve.relative_error(known.weight, outcome.values, known.hessian)
-            magnitudes = known.weight.abs()
-            whole = float(magnitudes.sum(dtype=torch.float64))
-            part = float((magnitudes * outcome.mask).sum(dtype=torch.float64))
-            share = float(outcome.mask.count_nonzero()) / max(1, outcome.mask.numel())
-            kept = part / whole if whole else 1.0
-            self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
-            self._keep(site, outcome.mask, outcome.chosen)
-            site.value.copy_(outcome.values)
-            masks.append(outcome.mask)
+            with self.residence.of(site.module.modules()):  # outside of blocks it is not there yet
+                known.weight = site.value
+                masks.append(self._prune_one(site, known, solver))
         return masks
+
+    def _prune_one(self, site: Site, known: Statistics, solver: Solver) -> Tensor:
+        target = self._targets[id(site)]
+        density = self._densities.get(site.name, target.density)
+        outcome = pruned(self.method, site, target, known, density, solver)
+        error = solve.relative_error(known.weight, outcome.values, known.hessian)
+        magnitudes = known.weight.abs()
+        whole = float(magnitudes.sum(dtype=torch.float64))
+        part = float((magnitudes * outcome.mask).sum(dtype=torch.float64))
+        share = float(outcome.mask.count_nonzero()) / max(1, outcome.mask.numel())
+        kept = part / whole if whole else 1.0
+        self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
+        self._keep(site, outcome.mask, outcome.chosen)
+        site.value.copy_(outcome.values)
+        return outcome.mask
 
     def _keep(self, site: Site, mask: Tensor, chosen: Pattern | Tensor | None = None) -> None:
         """Remembers what the recipe of the exchange has to be told."""
@@ -193,9 +200,7 @@ class Flow:
                 chosen = target.pattern_of(mask)
             self.chosen[site.name] = chosen
         elif target.needs_mask:
-            self.chosen[site.name] = mask.to(
-                site.parameter.device if self.residence.device is None else "cpu"
-            )
+            self.chosen[site.name] = mask if self.residence.device is None else mask.cpu()
 
     def _restore(self, sites: Sequence[Site], tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         for site in sites:
@@ -203,8 +208,8 @@ class Flow:
             self._keep(site, tensors[f"{site.name}.mask"])
         self.layers += [Layer(**layer) for layer in facts["layers"]]
 
-    def _asked(self, budget: Budget) -> dict[str, float]:
-        """Runs the dense model, and returns the density that the budget gives each layer that has one."""
+    def _observed(self) -> dict[str, Statistics]:
+        """Runs the dense model. Returns what enters the layers that have a density."""
         known: dict[str, Statistics] = {}
         for chain in self._chains:
             stream = self._captured(chain)
@@ -212,18 +217,20 @@ class Flow:
                 observer = Observer(sites, False)
                 with self.residence.of(chain.blocks[at].modules()), observer.watching():
                     stream.hidden = stream.run(at, observer, keep=True)
-                for site in sites:
-                    known[site.name] = self._at_home(observer.statistics(site), site)
+                known |= {site.name: self._at_home(observer.statistics(site), site) for site in sites}
         if self._outside:
             observer = Observer(self._outside, False)
             self._run_whole(observer)
             known |= {site.name: self._at_home(observer.statistics(site), site) for site in self._outside}
-        takes = {
-            site.name
-            for site in self._sites
-            if (target := self._targets[id(site)]).kind != "n:m" and target.fixed is None
-        }
-        densities = dict(budget({name: each for name, each in known.items() if name in takes}))
+        takes = self._with_density()
+        return {name: each for name, each in known.items() if name in takes}
+
+    def _with_density(self) -> set[str]:
+        targets = [(site.name, self._targets[id(site)]) for site in self._sites]
+        return {name for name, target in targets if target.kind != "n:m" and target.fixed is None}
+
+    def _checked(self, densities: Mapping[str, float]) -> dict[str, float]:
+        takes = self._with_density()
         for name, density in densities.items():
             if name not in takes or not 0 <= float(density) <= 1:
                 got = f"{density!r} for {name}"
@@ -244,17 +251,18 @@ def quiet(model: nn.Module) -> Iterator[None]:
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     caching = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
     fast = torch.backends.mha.get_fastpath_enabled()
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    matmul = torch.backends.cuda.matmul
+    precision = matmul.fp32_precision
     try:
         model.eval()
         for config in caching:
             config.use_cache = False
         torch.backends.mha.set_fastpath_enabled(False)
-        torch.backends.cuda.matmul.allow_tf32 = False  # its ten bits make Hessians indefinite
+        matmul.fp32_precision = "ieee"  # TF32's ten bits make Hessians indefinite
         with torch.no_grad():
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        matmul.fp32_precision = precision
         torch.backends.mha.set_fastpath_enabled(fast)
         for config in caching:
             config.use_cache = True
@@ -282,9 +290,11 @@ def _work_bytes(site: Site, method: Method) -> int:
 
 def recipes(flow: Flow, choices: Sequence[Choice]) -> dict[str, Any]:
     """Returns {name of a layer: the recipe that stores what was kept} for sparsify_'s exchange."""
-    return {
-        choice.site.name: _target(choice).recipe_with(flow.chosen.get(choice.site.name))
-        if observed(choice.site)
-        else _target(choice).untouched()
-        for choice in choices
-    }
+    made = {}
+    for choice in choices:
+        site, target = choice.site, _target(choice)
+        chosen = flow.chosen.get(site.name)
+        if isinstance(chosen, Tensor):
+            chosen = chosen.to(site.parameter.device)
+        made[site.name] = target.recipe_with(chosen) if observed(site) else target.untouched()
+    return made

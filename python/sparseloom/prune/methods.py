@@ -21,6 +21,8 @@ from .targets import Target
 
 _OP = "prune_"
 NAMES = ("magnitude", "wanda", "sparsegpt")
+#: Tokens without which a norm says nothing.
+_LEAST_TOKENS = 64
 #: Steps of the least squares for blocks, whose rows all keep the same inputs.
 _BLOCK_STEPS = 64
 
@@ -57,9 +59,10 @@ class Method:
         return self.needs_hessian or self.name == "wanda"
 
     def least_tokens(self, cols: int) -> int:
-        """Returns how many tokens a layer with that many inputs has to see: with fewer the Hessian has no
-        full rank."""
-        return cols if self.needs_hessian and self.name != "magnitude" else 64 if self.needs_data else 0
+        """Returns how many tokens a layer with that many inputs has to see: where the inverse of the Hessian
+        decides, as many as give it full rank."""
+        solves = self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0
+        return cols if solves else _LEAST_TOKENS if self.needs_data else 0
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,40 @@ class Outcome:
     swaps: int = 0
 
 
-def pruned(method: Method, site: Site, target: Target, known: Statistics, density: float | None) -> Outcome:
+class Solver:
+    """The damped Hessian and its inverse, for as long as the weights that are asked for share one."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._of: Tensor | None = None
+        self._damped: Tensor | None = None
+        self._inverse: Tensor | None = None
+
+    def damped(self, hessian: Tensor) -> Tensor:
+        """Returns the damped Hessian in float64."""
+        if self._of is not hessian or self._damped is None:
+            self._of, self._inverse = hessian, None
+            self._damped = solve.damped(hessian, self._method.damping)
+        return self._damped
+
+    def inverse(self, hessian: Tensor) -> Tensor:
+        """Returns its inverse. Raises Error if it is not positive definite."""
+        matrix = self.damped(hessian)
+        if self._inverse is None:
+            self._inverse = solve.inverse_of(matrix)
+        return self._inverse
+
+
+def pruned(
+    method: Method, site: Site, target: Target, known: Statistics, density: float | None, solver: Solver
+) -> Outcome:
     """Returns what the method keeps of the site's weight. ``density`` is the budget of targets that have
     one. Raises Error for a choice that does not fit the target."""
     weight, hessian = known.weight.detach(), known.hessian
     inverse = matrix = None
     if hessian is not None and (method.name == "sparsegpt" or method.refit or method.swaps):
-        matrix = solve.damped(hessian, method.damping)
-        inverse = solve.inverse_of(matrix) if method.name == "sparsegpt" else None
+        matrix = solver.damped(hessian)
+        inverse = solver.inverse(hessian) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
     values: Tensor = weight
     if inverse is not None and target.kind != "blocks" and _chooses(method, target):

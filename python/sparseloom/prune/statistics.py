@@ -44,6 +44,7 @@ class Sums:
         self.tokens = 0
         self._squares: Tensor | None = None
         self._gram: Tensor | None = None
+        self._hessian: Tensor | None = None
 
     def add(self, x: Tensor) -> None:
         """Adds tokens x [tokens, in features]."""
@@ -70,8 +71,9 @@ class Sums:
         if not bool(self._squares.isfinite().all()):
             got = f"NaN or Inf among those of {site.name}"
             raise Error(_OP, "finite inputs of all layers", got, "look at the data and the weights before it")
-        gram = None if self._gram is None else self._gram / self.tokens
-        return Statistics(site.value, self.tokens, self._squares / self.tokens, gram)
+        if self._hessian is None and self._gram is not None:  # one tensor for all weights that share it
+            self._hessian = self._gram / self.tokens
+        return Statistics(site.value, self.tokens, self._squares / self.tokens, self._hessian)
 
 
 class Observer:

@@ -68,7 +68,9 @@ def net(width: int = 96, depth: int = 3) -> nn.Sequential:
         nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         for _ in range(depth)
     ]
-    return nn.Sequential(*blocks).eval()
+    return nn.Sequential(
+        nn.Sequential(*blocks), nn.Linear(width, width)
+    ).eval()  # the last is outside of blocks
 
 
 def batches(width: int = 96) -> list[Tensor]:
@@ -110,11 +112,11 @@ def test_everything_runs_on_a_model_on_the_gpu() -> None:
 
 def test_one_block_lies_on_the_gpu() -> None:
     model, data = net(1024, 6), batches(1024)
-    block = sum(parameter.numel() * 4 for parameter in model[0].parameters())
+    block = sum(parameter.numel() * 4 for parameter in model[0][0].parameters())
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     plans = prune_(model, {".*": Semi24()}, method="wanda", data=data, device="cuda", exchange=False).plan
     peak = torch.cuda.max_memory_allocated() - before
     assert plans is not None
     assert peak < plans.on_device + 3 * 256 * 2048 * 4 * 2
-    assert peak < 4 * block + 3 * 256 * 2048 * 4 * 2
+    assert peak < 5 * block + 3 * 256 * 2048 * 4 * 2

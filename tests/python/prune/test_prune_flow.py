@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import tiny_models
 import torch
+import transformers
+from pruning import Cheapest, batches, stack
 from torch import Tensor, nn
 
 import sparseloom
 from sparseloom import BlockSparse, InLayout, Semi24, prune_
-from sparseloom.prune import prune_plan
-from sparseloom.sparsify import Context, ElementSparsifier, Method, PerBlockNM
+from sparseloom.sparsify import Method
 from sparseloom.sparsify.gradients import Masked
 from sparseloom.sparsify.select import NM
 
@@ -27,17 +26,6 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "blocks": lambda: BlockSparse(block=8, density=0.5),
 }
 DENSITIES = {"2:4": 0.5, "n:m": 0.25, "csr": 0.3, "blocks": 0.5}
-
-
-def stack() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Linear(32, 16)).eval()
-
-
-def batches(count: int = 3, width: int = 24) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    mix = torch.randn(width, width, generator=generator)
-    return [torch.randn(40, width, generator=generator) @ mix for _ in range(count)]
 
 
 def dense_of(layer: nn.Module) -> Tensor:
@@ -115,21 +103,6 @@ def test_swaps_and_refit_lower_the_error(method: str, options: dict[str, int]) -
     assert losses[1] < losses[0]
 
 
-class Cheapest(ElementSparsifier):
-    """Keeps half of the elements by a rule of its own, and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.contexts: list[Context] = []
-
-    def select(self, context: Context) -> Tensor:
-        self.contexts.append(replace(context, weight=context.weight.clone()))  # prune_ writes into it
-        scores = context.weight.abs() * context.need("input_statistics").sqrt()
-        return PerBlockNM(2, 4).select_mask(scores / context.need("hessian").diagonal().clamp(min=1e-9))
-
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        raise NotImplementedError
-
-
 def test_sparsifiers_of_users_get_the_statistics() -> None:
     model, data, own = stack(), batches(), Cheapest()
     weight, x = model[0].weight.detach().clone(), torch.cat(data)
@@ -191,86 +164,7 @@ def test_padding_does_not_count() -> None:
     model, own = tiny_models.made("BertModel", "bert"), Cheapest()
     ids = tiny_models.tokens(20, 9)
     mask = (torch.arange(9) < torch.arange(1, 21).clamp(max=9)[:, None]).long()
-    prune_(model, {r".*query": Semi24()}, method=own, data=[{"input_ids": ids, "attention_mask": mask}])
+    batch = transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask})
+    prune_(model, {r".*query": Semi24()}, method=own, data=[batch], device="cpu")
     embedded = tiny_models.made("BertModel", "bert").embeddings(ids)[mask.bool()]
     torch.testing.assert_close(own.contexts[0].input_statistics, embedded.square().mean(0).detach())
-
-
-def timm_vit() -> nn.Module:
-    import timm  # with torchvision it takes seconds to import
-
-    sizes = {"depth": 2, "embed_dim": 32, "num_heads": 2, "img_size": 16, "patch_size": 4}
-    return timm.create_model("vit_tiny_patch16_224", **sizes).eval()
-
-
-TREES: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[], Any], int]] = {
-    "llama": (
-        lambda: tiny_models.made("LlamaForCausalLM", "llama"),
-        r".*(self_attn|mlp).*",
-        r".*q_proj",
-        lambda: tiny_models.tokens(12, 9),
-        14,
-    ),
-    "bert": (
-        lambda: tiny_models.made("BertModel", "bert"),
-        r"encoder.*",
-        r".*query",
-        lambda: tiny_models.tokens(12, 9),
-        12,
-    ),
-    "gpt2": (
-        lambda: tiny_models.made("GPT2LMHeadModel", "gpt2"),
-        r".*h\.\d.*",
-        r".*c_attn",
-        lambda: tiny_models.tokens(16, 9),
-        8,
-    ),
-    "vit": (
-        lambda: tiny_models.made("ViTModel", "vit"),
-        r"(encoder|layers).*",
-        r".*(query|q_proj)",
-        lambda: torch.randn(8, 3, 16, 16),
-        12,
-    ),
-    "timm": (
-        timm_vit,
-        r"blocks.*",
-        r".*qkv",
-        lambda: torch.randn(8, 3, 16, 16),
-        8,
-    ),
-    "t5": (
-        lambda: tiny_models.made("T5ForConditionalGeneration", "t5"),
-        r".*block.*",
-        r".*0.SelfAttention.q",
-        lambda: {"input_ids": tiny_models.tokens(12, 9), "decoder_input_ids": tiny_models.tokens(12, 9)},
-        32,
-    ),
-    "TransformerEncoder": (
-        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 3).eval(),
-        ".*",
-        ".*in_proj",
-        lambda: {"src": torch.randn(8, 10, 32), "src_key_padding_mask": torch.arange(10).expand(8, 10) > 7},
-        12,
-    ),
-    "Sequential": (stack, ".*", ".*", lambda: torch.randn(80, 24), 2),
-}
-
-
-@pytest.mark.parametrize("tree", TREES)
-def test_blocks_are_pruned_in_order(tree: str) -> None:
-    """The first layer of each block is chosen by what the finished model gives it, which a second run over
-    that model, in which nothing changes any more, sees."""
-    make, regex, firsts, batch, layers = TREES[tree]
-    torch.manual_seed(0)
-    model, data = make(), [batch(), batch()]
-    plan = prune_plan(model, {regex: Semi24()}, data=data, method="wanda")
-    assert (plan.layers, plan.outside) == (layers, 0)
-    runs = [Cheapest(), Cheapest()]
-    for own in runs:
-        result = prune_(model, {regex: Semi24()}, method=own, data=data, exchange=False)
-    at = [i for i, layer in enumerate(result.layers) if re.fullmatch(firsts, layer.name)]
-    assert len(at) > 1
-    for i in at:
-        before, after = (own.contexts[i].input_statistics for own in runs)
-        torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-6)
