@@ -101,7 +101,7 @@ FRONT_ARROWS = (
     {"nn", "tensors"},
     {"patch", "testing"},
     {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
-    {"permute"},
+    {"permute", "shrink"},
     {"advise"},
     {"cli"},
 )

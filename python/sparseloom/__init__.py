@@ -30,6 +30,7 @@ from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
 from .report import Report, report
+from .shrink import shrink_
 
 if TYPE_CHECKING:
     from .builder import SparsityBuilder
@@ -62,6 +63,7 @@ __all__ = [
     "quantize_",
     "report",
     "save",
+    "shrink_",
     "sparsified_op",
     "sparsify",
     "sparsify_",
