@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import narrow_heads
 from .role import KEPT_HEADS, Role
 
 
@@ -127,6 +126,8 @@ class Stated:
 
 def narrowed(cls: type) -> Any:
     """Returns the class whose attentions have config.kept_heads heads."""
+    from . import narrow_heads  # imports transformers
+
     name = cls.__name__.removeprefix("Narrow")
     return getattr(narrow_heads, f"Narrow{name}")
 
