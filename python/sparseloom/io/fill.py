@@ -34,6 +34,10 @@ def fill_from(model: nn.Module, dense: Dense, sparsify: bool) -> None:
             raise Error("load", "the entries of this model", got, remedy) from error
         if sparsify:
             _sparsify(model, dense.structures)
+    if hasattr(model, "config"):  # of transformers: it may still say that the weights are compressed
+        from ..patch.holders import describe_holders
+
+        describe_holders(model, model.modules())
 
 
 def _fitting(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

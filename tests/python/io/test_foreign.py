@@ -116,6 +116,24 @@ def test_heads_that_nn_pruning_left_out_are_zeros():
         assert torch.equal(model.state_dict()[name], tensor), name
 
 
+def test_a_config_no_longer_says_that_weights_are_compressed(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 20}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2)
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[:, ::2] = 0
+    save(model, tmp_path / "model.safetensors", format="sparse-bitmask")
+    told = {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-bitmask"}}
+    again = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.to_dict()))
+    again.config.quantization_config = told
+    load(tmp_path, again)
+    assert not hasattr(again.config, "quantization_config")
+    again.save_pretrained(tmp_path / "dense")
+    last = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "dense")
+    assert all(torch.equal(tensor, last.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
 def test_supermasks_are_multiplied_with_the_weights_they_keep(tmp_path):
     model = nn.Sequential(nn.Linear(24, 20), nn.ReLU(), nn.Linear(20, 4))
     load(FOREIGN / "supermask", model)

@@ -57,7 +57,11 @@ def _unpacked(bitmask: Tensor) -> Tensor:
     """Returns the bits [rows, 8 * bytes] as bool: eight at a time, by a table of all bytes."""
     table = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
     eights = table.to(torch.uint8).contiguous().view(torch.int64).flatten()
-    return eights.index_select(0, bitmask.flatten().int()).view(torch.bool).view(len(bitmask), 8 * bitmask.shape[1])
+    return (
+        eights.index_select(0, bitmask.flatten().int())
+        .view(torch.bool)
+        .view(len(bitmask), 8 * bitmask.shape[1])
+    )
 
 
 def _require_counts(
