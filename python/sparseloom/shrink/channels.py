@@ -25,8 +25,7 @@ class Channels(Role):
         super().__init__(name, parts)
         self._norm, self._next_norm = norms
         self.before = self.needed = (0,)
-        convs: list[Any] = [parts["first"].module, parts["second"].module]
-        if not self.reason and any(conv.groups != 1 for conv in convs):
+        if not self.reason and any(part.dense.groups != 1 for part in parts.values()):
             self.reason = "its convolutions have groups"
         if not self.reason and any(_lacks_statistics(norm.module) for norm in norms):
             self.reason = "its norms are not batch norms with running statistics"
@@ -47,7 +46,7 @@ class Channels(Role):
             flat |= norm.weight.detach() == 0
         silent = ~second.weight.transpose(0, 1).flatten(1).ne(0).any(1)
         self._constant = torch.where(silent, torch.zeros_like(constant), constant)
-        padded = second.module.padding not in ("valid", 0, (0, 0))
+        padded = second.dense.padding not in ("valid", 0, (0, 0))
         usable = self._constant == 0 if padded else self._constant.isfinite()
         self._alive = ~(silent | (flat & usable)).cpu()
         self._granule = max(first.blocks[0], second.blocks[1])

@@ -46,7 +46,7 @@ class Part:
 
     @property
     def bias(self) -> Tensor | None:
-        bias = getattr(self.module, "bias", None)
+        bias = self.dense._parameters.get("bias")
         return bias.detach() if isinstance(bias, Tensor) else None
 
     @property

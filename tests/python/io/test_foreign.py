@@ -81,6 +81,7 @@ def with_bit(mask):
         ({"bitmask": lambda t: t[:-1]}, r"0.bitmask \[12, 3\] of torch.uint8, got \[11, 3\]"),
         ({"bitmask": lambda t: t.int()}, "got .* of torch.int32"),
         ({"bitmask": with_bit}, "no bit of 0.bitmask beyond 20 columns"),
+        ({"bitmask": lambda t: t.to("meta")}, "0.bitmask with values, got one on the meta device"),
         ({"compressed": lambda t: t[:-1]}, "elements, as 0.bitmask has bits"),
         ({"row_offsets": lambda t: t.flip(0)}, "0.row_offsets to add up"),
     ],

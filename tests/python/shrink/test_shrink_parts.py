@@ -8,6 +8,7 @@ import transformers
 from tiny_models import TOKENS, tokens
 from torch import nn
 
+import sparseloom
 from sparseloom import shrink_
 
 
@@ -91,7 +92,8 @@ def resnet(depth):
     return model
 
 
-def test_channels_of_a_resnet_go_with_their_batch_norms():
+@pytest.mark.parametrize("sparse", ["", r"layer[12]\.\d\.conv\d"])
+def test_channels_of_a_resnet_go_with_their_batch_norms(sparse):
     model = resnet(50)
     block, wide = model.layer1[0], model.layer2[1]
     with torch.no_grad():
@@ -99,13 +101,17 @@ def test_channels_of_a_resnet_go_with_their_batch_norms():
         block.conv2.weight[:, :24] = 0
         wide.bn1.weight[:32] = 0
         wide.bn1.bias[:32] = -0.1  # relu makes them 0
+    if sparse:
+        sparseloom.sparsify_(model, {sparse: sparseloom.BlockSparse(8, select="stored")})
     x = torch.randn(1, 3, 32, 32)
     before = model(x)
     result = shrink_(model)
     close(model(x), before)
-    assert block.conv1.out_channels == 40 == block.bn1.num_features == block.conv2.in_channels
-    assert block.conv2.out_channels == 48 == len(block.bn2.running_mean) == block.conv3.in_channels
-    assert wide.conv1.out_channels == 96 and result.parameters[1] < result.parameters[0]
+    assert [type(block.conv1).__name__ != "Conv2d", block.bn1.num_features] == [bool(sparse), 40]
+    dense = [conv.to_dense() if sparse else conv for conv in (block.conv1, block.conv2, block.conv3)]
+    assert [(conv.in_channels, conv.out_channels) for conv in dense] == [(64, 40), (40, 48), (48, 256)]
+    assert len(block.bn2.running_mean) == 48 and wide.bn1.num_features == 96
+    assert result.parameters[1] < result.parameters[0]
 
 
 def test_constants_stay_where_zeros_are_padded_behind():
@@ -157,3 +163,15 @@ def avoiding(expert):
         return logits, values / values.sum(-1, keepdim=True), places
 
     return choose
+
+
+def test_layers_that_cannot_be_narrowed_are_told_with_what_to_do():
+    model = nn.Sequential(*(timm.layers.Mlp(32, 64) for _ in range(3)))
+    for mlp in model:
+        mlp.fc1.weight.data[:32] = 0
+    sparseloom.sparsify_(model, {r"0\.fc1": sparseloom.BlockSparse(16, 0.5)})
+    sparseloom.quantize_(model.eval(), torch.int8)
+    torch.nn.utils.prune.identity(model[1].fc1, "weight")
+    reasons = [width.reason for width in shrink_(model).widths]
+    assert "0.fc1 is 8-bit: shrink first" in reasons[0] and "torch.nn.utils.prune.remove" in reasons[1]
+    assert model[2].fc1.out_features == 32

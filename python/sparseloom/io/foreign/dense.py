@@ -38,6 +38,8 @@ def dense_entries(
     """
     tensors: dict[str, Any] = dict(state)
     structures: dict[str, str | Pattern] = {}
+    if on_meta := [name for name, value in tensors.items() if getattr(value, "is_meta", False)]:
+        raise Error("load", f"{on_meta[0]} with values", "one on the meta device", "read the file itself")
     for layer in layers_in(tensors):
         try:
             weight, pattern = _of_pytorch_block_sparse(tensors, f"{layer}." if layer else "")
