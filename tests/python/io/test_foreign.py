@@ -101,10 +101,10 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
     with pytest.raises(Error, match="weight_map of files beside it"):
         load(tmp_path, net())
     index.write_text('{"weight_map": {"0.weight": "a.safetensors"}}')
-    with pytest.raises(Error, match="a.safetensors to be complete"):
+    with pytest.raises(Error, match=r"a\.safetensors to be complete"):
         load(tmp_path, net())
     (tmp_path / "b.pt").write_bytes((FOREIGN / "supermask" / "model_0.pth").read_bytes()[:900])
-    with pytest.raises(Error, match="b.pt to be complete"):
+    with pytest.raises(Error, match=r"b\.pt to be complete"):
         load(tmp_path / "b.pt", net())
 
 
@@ -150,12 +150,12 @@ def test_supermasks_are_multiplied_with_the_weights_they_keep(tmp_path):
     load(named, model)
     assert torch.equal(model[0].weight, dense_of("supermask")["0.weight"])
     state["0.scores"] = torch.rand(5, 7)
-    with pytest.raises(Error, match="0.scores with one score a tile"):
+    with pytest.raises(Error, match=r"0\.scores with one score a tile"):
         load(state, model)
 
 
 def test_tensors_of_sten_are_unwrapped_where_it_is_installed():
-    with pytest.raises(Error, match="sten.pt to hold tensors alone.*pass the state_dict"):
+    with pytest.raises(Error, match=r"sten\.pt to hold tensors alone.*pass the state_dict"):
         load(FOREIGN / "sten.pt", nn.Linear(6, 5))
 
     class Wrapped:  # what unpickling makes with STen: a dummy, and the tensor inside

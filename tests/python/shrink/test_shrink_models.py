@@ -7,10 +7,13 @@ import sys
 import pytest
 import timm
 import torch
-from emptied import CLASSES, batch, emptied, made
+from emptied import CLASSES, FEED, batch, emptied, made, matrix
+from tiny_models import reloaded
 
 import sparseloom
-from sparseloom import Error, shrink_
+import sparseloom.hf
+from sparseloom import BlockSparse, Error, InLayout, shrink_
+from sparseloom.nn.held.sparse_weight import sparse_modules
 
 RELOAD = """
 import sys
@@ -163,6 +166,28 @@ def test_block_sparse_layers_stay_so():
     assert mlp.gate_proj.pattern.blocks == 8 and mlp.gate_proj.block == (16, 16)
     assert blocks[0] == 8 + 9 + 12 and mlp.down_proj.pattern.blocks == 9
     assert model.config.intermediate_size == 48 and result.settings == {"intermediate_size": (64, 48)}
+
+
+#: All linear layers inside the blocks of each family.
+INSIDE = r".*(layer|layers|h)\.\d+\..*(dense|query|key|value|c_fc|c_proj|c_attn|_proj|fc1|fc2)"
+
+
+@pytest.mark.parametrize("recipe", [BlockSparse(8, select="stored"), InLayout("csr")], ids=["bsr", "csr"])
+@pytest.mark.parametrize("family", CLASSES)
+def test_sparse_models_shrink_and_come_back(family, recipe, tmp_path):
+    model = emptied(made(family))
+    for name, module in model.named_modules():
+        if name.endswith(tuple(FEED)) and "attention" not in name:
+            matrix(module).data[:16] = 0  # whole blocks
+    sparseloom.sparsify_(model, {INSIDE: recipe})
+    kinds = [type(module) for _, module in sparse_modules(model)]
+    before = model(batch(family)).logits
+    result = shrink_(model, code=True)
+    close(model(batch(family)).logits, before)
+    assert [type(module) for _, module in sparse_modules(model)] == kinds and len(kinds) >= 8
+    assert all(width.after == width.needed for width in result.widths)
+    assert {width.after for width in result.widths if width.kind == "KV heads"} == {3}
+    close(reloaded(model, tmp_path)(batch(family)).logits, before)
 
 
 def test_an_optimizer_follows():

@@ -7,6 +7,7 @@ import torchvision
 import transformers
 from tiny_models import TOKENS, tokens
 from torch import nn
+from torch.nn.utils import prune
 
 import sparseloom
 from sparseloom import shrink_
@@ -171,7 +172,7 @@ def test_layers_that_cannot_be_narrowed_are_told_with_what_to_do():
         mlp.fc1.weight.data[:32] = 0
     sparseloom.sparsify_(model, {r"0\.fc1": sparseloom.BlockSparse(16, 0.5)})
     sparseloom.quantize_(model.eval(), torch.int8)
-    torch.nn.utils.prune.identity(model[1].fc1, "weight")
+    prune.identity(model[1].fc1, "weight")
     reasons = [width.reason for width in shrink_(model).widths]
     assert "0.fc1 is 8-bit: shrink first" in reasons[0] and "torch.nn.utils.prune.remove" in reasons[1]
     assert model[2].fc1.out_features == 32
