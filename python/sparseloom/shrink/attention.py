@@ -126,8 +126,7 @@ class Attention(Role):
         groups, queries = self._kept(widths)
         of_groups = _features(groups, self.size)
         of_queries = _features(queries, self.size)
-        self._fold(model, queries)
-        swaps = []
+        swaps = self._fold(model, queries)
         for key, part in self.parts.items():
             module = model.get_submodule(part.name)
             if key == "output":
@@ -148,7 +147,7 @@ class Attention(Role):
         inside = torch.argsort(~self._alive[groups], dim=1, stable=True)[:, : widths[1]].sort(1).values
         return groups, (groups[:, None] * self.before[1] + inside).flatten()
 
-    def _fold(self, model: nn.Module, queries: Tensor) -> None:
+    def _fold(self, model: nn.Module, queries: Tensor) -> list[Swap]:
         """Adds what the heads that go hand on to the bias behind."""
         gone = torch.ones(self._alive.numel(), dtype=torch.bool)
         gone[queries] = False
@@ -157,9 +156,10 @@ class Attention(Role):
         weight = Part("", output := model.get_submodule(self.parts["output"].name)).weight
         columns = weight.unflatten(1, (-1, self.size))[:, places].flatten(1)
         more = constant[places].flatten()
-        if bool((columns.ne(0).any(0) & more.ne(0)).any()):
-            exact = torch.promote_types(weight.dtype, torch.float32)
-            add_to_bias(output.get_parameter("bias"), columns.to(exact) @ more.to(exact))
+        if not bool((columns.ne(0).any(0) & more.ne(0)).any()):
+            return []
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        return add_to_bias(self.parts["output"].name, output, columns.to(exact) @ more.to(exact))
 
     def _count(self, model: nn.Module, widths: tuple[int, ...]) -> None:
         inner: Any = model.get_submodule(self._inner)

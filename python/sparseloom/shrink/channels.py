@@ -54,10 +54,6 @@ class Channels(Role):
         if self.needed == self.before and bool((flat & ~silent).any()):
             self.reason = "constants of empty channels would change at the zeros that are padded behind"
 
-    @property
-    def written(self) -> list[str]:
-        return [*super().written, self._next_norm.name]
-
     def shapes(self, widths: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         return {}  # no config says them
 
@@ -74,8 +70,7 @@ class Channels(Role):
             taps: Tensor = (
                 second.get_parameter("weight").detach()[:, gone.to(constant.device)].flatten(2).sum(2)
             )
-            behind = self._next_norm.module.get_buffer("running_mean")
-            add_to_bias(behind, -(taps.to(constant.dtype) @ constant))
+            add_to_bias("", self._next_norm.module, -(taps.to(constant.dtype) @ constant))
         swaps = narrow(self.parts["first"].name, first, rows=kept)
         swaps += narrow(self._norm.name, self._norm.module, rows=kept)
         return swaps + narrow(self.parts["second"].name, second, cols=kept)

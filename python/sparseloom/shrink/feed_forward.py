@@ -99,13 +99,14 @@ class FeedForward(Role):
         kept = kept_units(self._alive, widths[0], self._granule)
         gone = torch.ones(len(self._alive), dtype=torch.bool)
         gone[kept] = False
-        down = model.get_submodule(self.parts["down"].name)
+        name, swaps = self.parts["down"].name, list[Swap]()
+        down = model.get_submodule(name)
         constant = self._constant[gone.to(self._constant.device)]
         if bool(constant.ne(0).any()):
             weight = Part("", down).weight[:, gone.to(self._constant.device)]
             exact = torch.promote_types(weight.dtype, torch.float32)
-            add_to_bias(down.get_parameter("bias"), weight.to(exact) @ constant.to(exact))
-        swaps = narrow(self.parts["down"].name, down, cols=kept)
+            swaps = add_to_bias(name, down, weight.to(exact) @ constant.to(exact))
+        swaps += narrow(name, down, cols=kept)
         for part in self._ups:
             swaps += narrow(part.name, model.get_submodule(part.name), rows=kept)
         return swaps

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from .. import ops
 from ..nn import MaskedLinear
-from ..nn.held.convert import Activation
-from ..nn.held.sparse_weight import is_sparse
+from ..nn.held.convert import Activation, applies_the_models
+from ..nn.held.sparse_weight import SparseWeight, is_sparse
 from ..patch.forms import form_of
 from ..patch.forms.computed import computed
 from ..patch.optimizer import Swap
@@ -30,13 +30,17 @@ class Part:
 
     @cached_property
     def dense(self) -> nn.Module:
-        """The layer itself, or a dense copy of a sparse one, without its activation."""
+        """The layer itself, or a dense copy of a sparse one, without its activation, until ``forget``."""
         if not is_sparse(self.module):
             return self.module
         twin = self.module.to_dense()
         if isinstance(twin, nn.Sequential) and len(twin) == 2 and isinstance(twin[1], Activation):
             return twin[0]
         return twin
+
+    def forget(self) -> None:
+        """Drops the dense copy of a sparse layer."""
+        vars(self).pop("dense", None)
 
     @property
     def weight(self) -> Tensor:
@@ -46,13 +50,19 @@ class Part:
 
     @property
     def bias(self) -> Tensor | None:
-        bias = self.dense._parameters.get("bias")
+        bias = self.sparse.owner.bias if is_sparse(self.module) else self.module._parameters.get("bias")
         return bias.detach() if isinstance(bias, Tensor) else None
+
+    @property
+    def sparse(self) -> SparseWeight:
+        """The weight of a sparse layer."""
+        (weight,) = self.module.sparse_weights().values()  # type: ignore[operator,union-attr]
+        return weight
 
     @property
     def shape(self) -> tuple[int, int]:
         """(out features, in features)."""
-        rows, cols, *_ = self.weight.shape
+        rows, cols = self.sparse.shape if is_sparse(self.module) else self.weight.shape[:2]
         return rows, cols
 
     def activate(self, x: Tensor) -> Tensor:
@@ -63,10 +73,7 @@ class Part:
     @property
     def blocks(self) -> tuple[int, int]:
         """(out features, in features) of a block; (1, 1) for a layer without."""
-        if not is_sparse(self.module):
-            return 1, 1
-        (weight,) = self.module.sparse_weights().values()
-        return weight.block if weight.layout == "bsr" else (1, 1)
+        return self.sparse.block if is_sparse(self.module) and self.sparse.layout == "bsr" else (1, 1)
 
     @property
     def refusal(self) -> str:
@@ -78,10 +85,15 @@ class Part:
             if len(weights) != 1 or weights[0].scaled or weights[0].layout not in _LAYOUTS:
                 kind = "8-bit" if weights[0].scaled else f"in layout {weights[0].layout}"
                 return f"{self.name} is {kind}: shrink first, or densify_ it"
-            return ""
+            own = getattr(self.module, "activation", None) is not None and not applies_the_models(self.module)
+            return f"{self.name} has an activation of its own: densify_ it" if own else ""
         form = form_of(self.module)
         if form is None or type(self.module).__name__ not in ("Linear", "Conv1D", "Conv2d"):
             return f"{self.name} is a {type(self.module).__name__}"
+        dense_class = form.own_forward(self.module)
+        replaced = dense_class is not None and type(self.module).forward is not dense_class.forward
+        if replaced or "forward" in vars(self.module):
+            return f"{self.name} has a forward of its own"
         if reason := computed(self.module):
             return f"{self.name}: {reason}"
         weight = self.module._parameters.get("weight")
@@ -94,12 +106,12 @@ class Part:
         one."""
         rows, cols = self.shape
         shape = rows if out is None else out, cols if inner is None else inner
-        return (shape[1], shape[0]) if _is_turned(self.dense) else shape
+        return (shape[1], shape[0]) if _is_turned(self.module) else shape
 
 
 def _is_turned(module: nn.Module) -> bool:
-    """transformers' Conv1D stores its weight as [in, out]."""
-    return type(module).__name__ == "Conv1D"
+    """transformers' Conv1D, and the dense twins of sparse ones, store their weight as [in, out]."""
+    return "Conv1D" in type(module).__name__
 
 
 def narrow(
@@ -139,8 +151,19 @@ def taken(name: str, module: nn.Module, entry: str, axis: int, kept: Tensor) -> 
     return Swap(f"{name}.{entry}", old, new, carry)
 
 
-def add_to_bias(bias: Tensor, more: Tensor) -> None:
-    """Adds in float32 or more, rounded once."""
-    with torch.no_grad():
-        exact = torch.promote_types(bias.dtype, torch.float32)
-        bias.copy_(bias.to(exact) + more.to(bias.device, exact))
+def add_to_bias(name: str, module: nn.Module, more: Tensor) -> list[Swap]:
+    """Gives a layer another bias, or a batch norm another mean: the sum, rounded once. Returns the exchanged
+    Parameter; nothing is written in place, so that nothing has to be copied to undo it."""
+    entry = (
+        "bias" if "bias" in module._parameters and "running_mean" not in module._buffers else "running_mean"
+    )
+    old = getattr(module, entry)
+    exact = torch.promote_types(old.dtype, torch.float32)
+    summed = (old.detach().to(exact) + more.to(old.device, exact)).to(old.dtype)
+    if entry != "bias":
+        module._buffers[entry] = summed
+        return []
+    new = nn.Parameter(summed, old.requires_grad)
+    vars(new).update(vars(old))
+    module._parameters["bias"] = new
+    return [Swap(f"{name}.bias", old, new, Tensor.clone)]

@@ -59,11 +59,6 @@ class Role(ABC):
         """Returns what a transformers config says of these widths: {key: number}. "a|b" is the first that it
         has, and "a?" is left out where it has none."""
 
-    @property
-    def written(self) -> list[str]:
-        """The names of modules into whose tensors ``cut`` writes in place."""
-        return [part.name for part in self.parts.values()]
-
     def keep_all(self, reason: str) -> None:
         """Lets nothing go."""
         self.needed, self.reason = self.before, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,13 +88,14 @@ def shrink_(
     for role in roles:
         if not role.reason:
             role.examine(multiple)
+        for part in role.parts.values():
+            part.forget()
     result = Shrunk()
     stated, after = _agreed(model, roles, code)
     cut = [role for role in roles if after[role] != role.before]
     count_before = parameter_count(model)
-    written = [model.get_submodule(name) for role in cut for name in role.written]
     try:
-        with or_as_before(model, optimizers, written):
+        with or_as_before(model, optimizers):
             parts = [part for role in cut for part in role.parts.values()]
             with dense_for(model, parts, optimizers) as swaps:
                 for role in cut:
@@ -120,8 +122,11 @@ def _found(model: nn.Module, regex: re.Pattern[str], drop: bool) -> list[Role]:
         found = [feed_forward_of(name, module), attention_of(name, module), experts_of(name, module, drop)]
         roles += [role for role in (*found, *channels_of(name, module)) if role is not None]
     owners = _counted(model)
+    uses = Counter((id(part.module), key) for role in roles for key, part in role.parts.items())
     for role in roles:
-        for part in role.parts.values():
+        for key, part in role.parts.items():
+            if uses[id(part.module), key] > 1 and not role.reason:
+                role.keep_all(f"{part.name} is shared with another part")
             if owners.get(id(part.module._parameters.get("weight")), 1) > 1 and not role.reason:
                 role.keep_all(f"{part.name} is tied to another weight")
         if not regex.fullmatch(role.name):

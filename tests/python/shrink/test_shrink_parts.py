@@ -173,6 +173,14 @@ def test_layers_that_cannot_be_narrowed_are_told_with_what_to_do():
     sparseloom.sparsify_(model, {r"0\.fc1": sparseloom.BlockSparse(16, 0.5)})
     sparseloom.quantize_(model.eval(), torch.int8)
     prune.identity(model[1].fc1, "weight")
+    model.append(timm.layers.Mlp(32, 64))
+    model[3].fc1 = model[2].fc1
+    model.append(timm.layers.Mlp(32, 64))
+    model[4].fc1.forward = lambda x: x
     reasons = [width.reason for width in shrink_(model).widths]
     assert "0.fc1 is 8-bit: shrink first" in reasons[0] and "torch.nn.utils.prune.remove" in reasons[1]
-    assert model[2].fc1.out_features == 32
+    assert reasons[2:] == [
+        "2.fc1 is shared with another part",
+        "3.fc1 is shared with another part",
+        "4.fc1 has a forward of its own",
+    ]
