@@ -238,17 +238,21 @@ def test_what_is_not_known_is_named():
         shrink_(model)
 
 
-def test_a_call_that_fails_changes_nothing(monkeypatch):
+@pytest.mark.parametrize("broken_step", ["cut", "recipe"])
+def test_a_call_that_fails_changes_nothing(broken_step, monkeypatch):
     from sparseloom.shrink.attention import Attention
+    from sparseloom.shrink.packed import Packed
 
-    def broken(self, model, widths):
+    def broken(*arguments):
         raise MemoryError("no room")
 
     model = emptied(made("bert"))
+    sparseloom.sparsify_(model, {r".*1\.attention.*": BlockSparse(8, select="stored")})
     before, config = copy.deepcopy(model.state_dict()), model.config.to_dict()
-    monkeypatch.setattr(Attention, "cut", broken)
+    monkeypatch.setattr(Attention if broken_step == "cut" else Packed, broken_step, broken)
     with pytest.raises(MemoryError):
         shrink_(model, code=True)
     assert model.config.to_dict() == config and type(model).__name__ == "BertForMaskedLM"
+    assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.bert.encoder.layer[0].intermediate.dense.out_features == 64
