@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,12 +141,19 @@ def narrow(
 
 def taken(name: str, module: nn.Module, entry: str, axis: int, kept: Tensor) -> Swap:
     """Keeps these places along an axis of a Parameter. Returns the exchange."""
-    old = module.get_parameter(entry)
 
     def carry(like: Tensor) -> Tensor:
         return like.index_select(axis, kept.to(like.device)).contiguous()
 
-    new = nn.Parameter(carry(old.detach()), old.requires_grad)
+    return exchanged(name, module, entry, carry)
+
+
+def exchanged(
+    name: str, module: nn.Module, entry: str, carry: Callable[[Tensor], Tensor], value: Tensor | None = None
+) -> Swap:
+    """Replaces a Parameter by ``value``, by default what ``carry`` makes of it."""
+    old = module.get_parameter(entry)
+    new = nn.Parameter(carry(old.detach()) if value is None else value, old.requires_grad)
     vars(new).update(vars(old))
     module._parameters[entry] = new
     return Swap(f"{name}.{entry}", old, new, carry)
@@ -163,7 +171,4 @@ def add_to_bias(name: str, module: nn.Module, more: Tensor) -> list[Swap]:
     if entry != "bias":
         module._buffers[entry] = summed
         return []
-    new = nn.Parameter(summed, old.requires_grad)
-    vars(new).update(vars(old))
-    module._parameters["bias"] = new
-    return [Swap(f"{name}.bias", old, new, Tensor.clone)]
+    return [exchanged(name, module, "bias", Tensor.clone, summed)]

@@ -156,6 +156,32 @@ def test_empty_experts_go_when_asked(tmp_path):
     close(transformers.MixtralForCausalLM.from_pretrained(tmp_path)(tokens()).logits, before)
 
 
+def test_units_inside_experts_go():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "head_dim": 8}
+    config = transformers.Qwen3MoeConfig(
+        **TOKENS,
+        **sizes,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=24,
+    )
+    model = transformers.Qwen3MoeForCausalLM(config).eval()
+    experts = model.model.layers[0].mlp.experts
+    with torch.no_grad():
+        for expert in range(4):
+            gone = torch.randperm(24)[: 8 + expert]
+            experts.gate_up_proj[expert, gone[:4]] = 0  # silu(0) = 0
+            experts.gate_up_proj[expert, 24 + gone[4:6]] = 0
+            experts.down_proj[expert][:, gone[6:]] = 0
+    before = model(tokens()).logits
+    result = shrink_(model)
+    close(model(tokens()).logits, before)
+    assert result.settings == {"moe_intermediate_size": (24, 16)}
+    assert experts.gate_up_proj.shape == (4, 32, 32) and experts.down_proj.shape == (4, 32, 16)
+
+
 def avoiding(expert):
     def choose(module, arguments, output):
         logits = torch.nn.functional.linear(arguments[0].reshape(-1, module.hidden_dim), module.weight)
