@@ -167,9 +167,12 @@ def _agreed(
         config = models[max(around, key=len)].config
         configs[id(config)] = config
         groups.setdefault((min(around, key=len), id(config), type(role), role.before), []).append(role)
-    for (name, config_id, _, before), members in groups.items():
+    for (name, config_id, kind, before), members in groups.items():
         wanted = tuple(max(each) for each in zip(*(role.needed for role in members), strict=True))
-        widths, reason = before, ""
+        unknown = [r for key, rest in groups.items() if key[:3] == (name, config_id, kind) for r in rest]
+        widths, reason = before, next((f"{r.name} stays ({r.reason})" for r in unknown if 0 in r.before), "")
+        if reason:
+            wanted = before
         for tried in members[0].wider(wanted) if wanted != before else []:
             refused = stated[name].accept(members, tried, configs[config_id])
             if not refused:

@@ -168,6 +168,17 @@ def test_block_sparse_layers_stay_so():
     assert model.config.intermediate_size == 48 and result.settings == {"intermediate_size": (64, 48)}
 
 
+def test_a_layer_that_cannot_shrink_keeps_its_config_as_it_is():
+    model = emptied(made("qwen3"))
+    sparseloom.sparsify_(model, {r".*0\.(self_attn|mlp)\.(o|down)_proj": BlockSparse(8, select="stored")})
+    sparseloom.quantize_(model.requires_grad_(False), torch.int8)
+    before = model(batch("qwen3")).logits
+    result = shrink_(model)
+    close(model(batch("qwen3")).logits, before)
+    assert not result.settings and all(width.after == width.before for width in result.widths)
+    assert "model.layers.0.self_attn stays (model.layers.0.self_attn.o_proj is 8-bit" in str(result)
+
+
 #: All linear layers inside the blocks of each family.
 INSIDE = r".*(layer|layers|h)\.\d+\..*(dense|query|key|value|c_fc|c_proj|c_attn|_proj|fc1|fc2)"
 
