@@ -39,29 +39,18 @@ class Stated:
     def accept(self, roles: list[Role], widths: tuple[int, ...], config: Any) -> str:
         """Takes other widths of roles that share a config. Returns why it cannot say them; "" if it can."""
         before, after = (roles[0].settings(each) for each in (roles[0].before, widths))
-        changes: dict[str, tuple[Any, Any]] = {}
-        for key, number in after.items():
-            if key == KEPT_HEADS:
-                continue
-            names = key.rstrip("?").split("|")
-            name = next((each for each in names if hasattr(config, each)), None)
-            if name is None and key == "head_dim":
-                name = key
-            elif name is None and not key.endswith("?"):
-                return f"{type(config).__name__} has no {names[0]}"
-            if name is not None:
-                stated = getattr(config, name, None)
-                if stated not in (None, before[key]):
-                    return f"{type(config).__name__} says {name} {stated}"
-                changes[name] = stated, number
         shapes: dict[str, tuple[int, ...]] = {}
         for role in roles:
             shapes |= {name.removeprefix(self._prefix): size for name, size in role.shapes(widths).items()}
-        reason = self._fits(config, changes, shapes, self._class)
-        if reason and KEPT_HEADS in roles[0].settings(widths):
-            if not self._code:
+        is_narrow = KEPT_HEADS in after and hasattr(config, KEPT_HEADS)
+        changes = dict[str, tuple[Any, Any]]()
+        reason = "" if is_narrow else _changes(config, before, after, changes)
+        if not is_narrow and not reason:
+            reason = self._fits(config, changes, shapes, self._class)
+        if is_narrow or (reason and KEPT_HEADS in after):
+            if not is_narrow and not self._code:
                 return f"{reason}: code=True writes narrow_heads.py beside the weights, which can say it"
-            changes = {KEPT_HEADS: (None, after[KEPT_HEADS])}
+            changes = {KEPT_HEADS: (getattr(config, KEPT_HEADS, None), after[KEPT_HEADS])}
             cls = narrowed(self._class)
             reason = self._fits(config, changes, shapes, cls)
             self._class = self._class if reason else cls
@@ -122,6 +111,25 @@ class Stated:
         self._shapes = {name: shape for name, shape in expected.items() if name not in biases}
         self._memo = {key: memo.get(id(value), value) for key, value in self._memo.items()}
         return ""
+
+
+def _changes(
+    config: Any, before: dict[str, Any], after: dict[str, Any], changes: dict[str, tuple[Any, Any]]
+) -> str:
+    """Fills ``changes`` with {key: (old, new)}. Returns why the config has other numbers than ``before``."""
+    for key, number in after.items():
+        names = key.rstrip("?").split("|")
+        name = next((each for each in names if hasattr(config, each)), None)
+        if key == KEPT_HEADS or (name is None and key.endswith("?")):
+            continue
+        if name is None and key != "head_dim":
+            return f"{type(config).__name__} has no {names[0]}"
+        name = name or key
+        old = getattr(config, name, None)
+        if old not in (None, before[key]):
+            return f"{type(config).__name__} says {name} {old}"
+        changes[name] = old, number
+    return ""
 
 
 def narrowed(cls: type) -> Any:

@@ -1,12 +1,14 @@
 """shrink_ of whole models: they compute the same, and transformers alone reloads them."""
 
 import copy
+import os
 import subprocess
 import sys
 
 import pytest
 import timm
 import torch
+import transformers
 from emptied import CLASSES, FEED, batch, emptied, made, matrix
 from tiny_models import reloaded
 
@@ -66,7 +68,9 @@ def test_transformers_alone_reloads_them(tmp_path):
         assert (folder / "narrow_heads.py").exists() == (family in AUTO)
         torch.save(batch(family), folder / "inputs.pt")
         models.append((AUTO.get(family, cls), str(folder)))
-    subprocess.run([sys.executable, "-c", RELOAD.format(path=sys.path, models=models)], check=True)
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "code")}
+    command = [sys.executable, "-c", RELOAD.format(path=sys.path, models=models)]
+    subprocess.run(command, check=True, env=environment)
     for family, logits in expected.items():
         close(torch.load(tmp_path / family / "outputs.pt"), logits)
 
@@ -80,6 +84,24 @@ def test_heads_that_a_config_cannot_say_stay_without_code():
     assert {(width.before, width.needed, width.after) for width in heads} == {(4, 3, 4)}
     assert all("code=True" in width.reason for width in heads)
     assert not hasattr(model.config, "kept_heads") and model.config.intermediate_size == 48
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3"])
+def test_a_model_shrinks_again(family, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "code"))
+    model = emptied(made(family))
+    shrink_(model, code=True)
+    model.save_pretrained(tmp_path)
+    auto = getattr(transformers, AUTO.get(family, "AutoModelForCausalLM"))
+    model = auto.from_pretrained(tmp_path, trust_remote_code=True)
+    for name, module in model.named_modules():
+        if name.endswith(("attention.output.dense", "attn.c_proj", "self_attn.o_proj")):
+            matrix(module).data[:, -matrix(module).shape[1] // 3 :] = 0
+    before = model(batch(family)).logits
+    result = shrink_(model)
+    close(model(batch(family)).logits, before)
+    assert {w.after for w in result.widths if w.kind == "KV heads"} == {2}
+    close(reloaded(model, tmp_path / "again")(batch(family)).logits, before)
 
 
 def test_heads_stay_in_numbers_that_a_config_takes():
