@@ -54,6 +54,25 @@ def test_2_of_4_becomes_2_to_4_layers():
     assert all(torch.equal(model[i].to_dense().weight, weights[f"{i}.weight"]) for i in (0, 2))
 
 
+@pytest.mark.parametrize("size", [(), (1,), (12, 1), (12, 5)], ids=str)
+def test_float8_weights_are_multiplied_with_their_scales(size):
+    tensors = safetensors.torch.load_file(FOREIGN / "sparse-bitmask" / "model.safetensors")
+    small = tensors["0.compressed"].to(torch.float8_e4m3fn)
+    scale = torch.rand(size).bfloat16()
+    dense = dense_of("sparse-bitmask")["0.weight"].to(torch.float8_e4m3fn).float()
+    of_columns = scale.float().expand(12, 1) if scale.numel() == 1 else scale.float()
+    expected = (dense * of_columns.repeat_interleave(20 // of_columns.shape[1], 1)).bfloat16()
+    layer = {key[2:]: tensor for key, tensor in tensors.items() if key.startswith("0.")}
+    model = nn.Linear(20, 12).bfloat16()
+    load(
+        {f"0.{k}": v for k, v in (layer | {"compressed": small, "weight_scale": scale}).items()},
+        nn.Sequential(model),
+    )
+    assert torch.equal(model.weight, expected)
+    with pytest.raises(Error, match=r"0\.weight_scale of 12 rows and groups of 20 columns, got \[7\]"):
+        load(tensors | {"0.compressed": small, "0.weight_scale": torch.rand(7)}, net())
+
+
 def damaged(**changes):
     tensors = safetensors.torch.load_file(FOREIGN / "sparse-bitmask" / "model.safetensors")
     for key, change in changes.items():

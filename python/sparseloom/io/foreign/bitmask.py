@@ -53,6 +53,25 @@ def decode(tensors: dict[str, Tensor], layer: str) -> tuple[Tensor, bool]:
     return weight, is_24
 
 
+def scaled(tensors: dict[str, Tensor], layer: str, weight: Tensor) -> Tensor:
+    """Multiplies a float8 weight with ``layer.weight_scale``: one number, one for each row, or one for each row
+    and group of columns. The scale of inputs, which only a float8 product needs, goes."""
+    scale = tensors.pop(f"{layer}.weight_scale", None)
+    tensors.pop(f"{layer}.input_scale", None)
+    if scale is None:
+        return weight
+    rows, cols = weight.shape
+    groups = scale.shape[-1] if scale.dim() == 2 else 1
+    is_one = scale.numel() == 1
+    fits = is_one or (scale.dim() == 2 and len(scale) == rows and groups and cols % groups == 0)
+    if not fits or not scale.is_floating_point():
+        got = f"{list(scale.shape)} of {scale.dtype}"
+        raise Error("load", f"{layer}.weight_scale of {rows} rows and groups of {cols} columns", got, _REMEDY)
+    exact = weight.to(torch.float32).unflatten(1, (1 if is_one else groups, -1))
+    factors = scale.float().reshape(1, 1, 1) if is_one else scale.float()[:, :, None]
+    return (exact * factors).flatten(1).to(scale.dtype)
+
+
 def _unpacked(bitmask: Tensor) -> Tensor:
     """Returns the bits [rows, 8 * bytes] as bool: eight at a time, by a table of all bytes."""
     table = (torch.arange(256)[:, None] >> torch.arange(8)) & 1

@@ -56,7 +56,9 @@ def dense_entries(
             got = f"{type(value).__name__} at {name}"
             raise Error("load", "a state_dict of tensors", got, "pass the part of it that holds the weights")
     for layer in bitmask.layers_in(tensors):
-        tensors[_of(layer)], is_24 = bitmask.decode(tensors, layer)
+        weight, is_24 = bitmask.decode(tensors, layer)
+        is_float8 = weight.is_floating_point() and weight.element_size() == 1
+        tensors[_of(layer)] = bitmask.scaled(tensors, layer, weight) if is_float8 else weight
         if is_24:
             structures[layer] = "semi24"
     masks.pruned(tensors)
