@@ -54,8 +54,8 @@ def decode(tensors: dict[str, Tensor], layer: str) -> tuple[Tensor, bool]:
 
 
 def scaled(tensors: dict[str, Tensor], layer: str, weight: Tensor) -> Tensor:
-    """Multiplies a float8 weight with ``layer.weight_scale``: one number, one for each row, or one for each row
-    and group of columns. The scale of inputs, which only a float8 product needs, goes."""
+    """Multiplies a float8 weight with ``layer.weight_scale``: one number, one for each row, or one for each
+    row and group of columns. The scale of inputs, which only a float8 product needs, goes."""
     scale = tensors.pop(f"{layer}.weight_scale", None)
     tensors.pop(f"{layer}.input_scale", None)
     if scale is None:
