@@ -101,8 +101,9 @@ FRONT_ARROWS = (
     {"sparsify", "timing", "layouts", "optim", "attention"},
     {"nn", "tensors"},
     {"patch", "testing"},
-    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
-    {"permute", "prune"},
+    {"quantize", "io", "report", "distributed", "hf", "lora", "builder"},
+    {"recover"},
+    {"callbacks", "permute", "prune", "shrink"},
     {"advise"},
     {"cli"},
 )

@@ -30,8 +30,9 @@ from .patch import (
 from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
-from .recover import Distillation, Recovery, recover
+from .recover import Distillation, recover
 from .report import Report, report
+from .shrink import shrink_
 
 if TYPE_CHECKING:
     from .builder import SparsityBuilder
@@ -46,7 +47,6 @@ __all__ = [
     "Error",
     "InLayout",
     "Pattern",
-    "Recovery",
     "Report",
     "Semi24",
     "SparseTensor",
@@ -69,6 +69,7 @@ __all__ = [
     "recover",
     "report",
     "save",
+    "shrink_",
     "sparsified_op",
     "sparsify",
     "sparsify_",

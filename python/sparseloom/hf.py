@@ -159,7 +159,7 @@ def describe_(model: Model) -> Model:
         raise Error(
             "describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save"
         )
-    _own_config(model)
+    own_config(model)
     # a part with the whole model's config is described by the whole model's names
     described_ids: set[int] = set()
     for part in model.modules():
@@ -178,9 +178,9 @@ def describe_(model: Model) -> Model:
     return model
 
 
-def _own_config(model: PreTrainedModel) -> None:
+def own_config(model: PreTrainedModel) -> None:
     """Copies the model's config, and puts the copy wherever the modules hold the old config or a part of
-    it."""
+    it: others made from the same config object keep theirs."""
     copies: dict[int, Any] = {}
     copy.deepcopy(model.config, copies)
     for module in model.modules():

@@ -48,6 +48,8 @@ NEEDS = {
     "patch/test_fuse.py": ("transformers", "timm", "torchvision"),
     "patch/test_fused_life.py": ("transformers", "timm", "torchvision"),
     "patch/test_zoo.py": ("transformers", "timm", "torchvision"),
+    "shrink/test_shrink_models.py": ("transformers", "timm"),
+    "shrink/test_shrink_parts.py": ("transformers", "timm", "torchvision"),
 }
 collect_ignore = [
     name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,10 @@ from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
 from ..nn.held.state import int32_index
 from ..nn.masked.linear import masked_layers
 from ..pattern import Pattern
+from . import foreign
+from .export import write_as
 from .files import decoded, write_whole
+from .fill import fill_from
 from .model_file import REPLACE, file_of, read_file
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 _SHAPE = ("out_features", "in_features")
 
 
-def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
+def save(model: nn.Module, path: str | bytes | os.PathLike[str], *, format: str | None = None) -> None:
     """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored
     once.
 
@@ -47,8 +51,14 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
 
     For a model that fully_shard or tensor parallelism has sharded, the file is that of the whole model. All
     ranks have to call this; rank 0 writes, and all raise the Error if it cannot.
+
+    ``format`` writes for others instead, the model untouched: "dense", an ordinary checkpoint with zeros
+    where nothing is stored; "sparse-bitmask" and "sparse-24-bitmask", compressed-tensors' formats, of which
+    config.json has to tell by quantization_config.sparsity_config.format. load reads them.
     """
     model = _unwrapped("save", model, path, "save(model, path)")
+    if format is not None:
+        return write_as(format, model, path)
     state = _state("save", model)
     for name, tensor in state.items():
         if tensor.is_meta:
@@ -79,9 +89,17 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
     write_whole(path, file_of(tensors, layers, aliases, Fusions.of(model), pruning))
 
 
-def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
+def load(
+    path: str | bytes | os.PathLike[str] | Mapping[str, Any], model: nn.Module, *, sparsify: bool = False
+) -> None:
     """Fills the model from a file that ``save`` wrote. Sparse layers take the file's patterns; meta tensors
     become real ones on the CPU.
+
+    ``path`` may also be a file, a folder or a state_dict of another program that stores sparse or masked
+    weights: compressed-tensors, torch.nn.utils.prune and SparseML, pytorch_block_sparse, nn_pruning, STen,
+    superblock, torch's sparse and semi-structured tensors, and a Matrix Market file for a model that is one
+    layer (docs/migrating.md). A dense layer gets the weight with zeros, a sparse one packs it by its pattern;
+    with ``sparsify``, dense layers whose format says 2:4 or blocks become so.
 
     With ``sparsify``, dense layers that are block-sparse in the file first become so, as sparsify_ would make
     them, apply the activations that the saved ones applied for their model, and multiply together where the
@@ -94,7 +112,11 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
     """
     model = _unwrapped("load", model, path, "load(path, model)")
     require_bool("load", "sparsify", sparsify)
+    if isinstance(path, Mapping):
+        return fill_from(model, foreign.dense_entries(foreign.state_in(path)), sparsify)
     with _named(f"in {decoded('load', path)}"):
+        if foreign.is_foreign(Path(decoded("load", path))):
+            return fill_from(model, foreign.read(Path(decoded("load", path)), model), sparsify)
         tensors, layers, fusions = read_file(path)
         if not sparsify:
             return _fill(model, tensors, layers)
@@ -214,7 +236,8 @@ def _unwrapped(op: str, model: nn.Module, path: object, call: str) -> nn.Module:
         if isinstance(path, nn.Module):
             got, remedy = f"{got}, and a {type(path).__name__} as the path", f"swap the arguments: {call}"
         raise Error(op, "an nn.Module as the model", got, remedy)
-    if not isinstance(path, (str, bytes, os.PathLike)):
+    takes_state = op == "load" and isinstance(path, Mapping)
+    if not takes_state and not isinstance(path, (str, bytes, os.PathLike)):
         raise Error(op, "a path as str, bytes or os.PathLike", type(path).__name__, f"call {call}")
     return inner
 

@@ -12,9 +12,9 @@ from ... import ops
 from ...errors import Error
 from ...layouts.torchs import BLOCKS, strided
 from ...pattern import Pattern
-from ..held import state
 from ..held.parametrized import values_are_computed
 from ..held.pruned_entries import accept_pruned
+from ..held.pytorch_block_sparse import blocks_of as blocks_of_pytorch_block_sparse
 from ..held.torch_blocks import blocks_of
 
 if TYPE_CHECKING:
@@ -148,46 +148,10 @@ def _from_bsr(layer: IndexedModule, weight: Tensor) -> tuple[Tensor, Tensor, Ten
 def _from_pytorch_block_sparse(
     layer: IndexedModule, tensors: dict[str, Any], prefix: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Reads the matrix of a pytorch_block_sparse layer, which consists of data [blocks * side, side], each
-    block transposed; cols_a [blocks, 2] = (block column, place of the block in data), in row order;
-    row_start_ends_a [block rows + 1]; and the index by block columns, which is derived.
-
-    The places are 0, 1, 2, ... in a new layer, and any permutation after block_replace, which its
-    SparseOptimizer calls.
-    """
-    names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
-    entries = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
-    data, cols, crow = (entries[name] for name in names[:3])
-    missing = ", ".join(name for name in names[:3] if not isinstance(entries[name], Tensor))
-    if missing or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
-        got = f"no {missing}" if missing else f"data {list(data.shape)}, cols_a {list(cols.shape)}"
-        raise Error(
-            "load",
-            "weight.data, weight.cols_a and weight.row_start_ends_a",
-            got,
-            "load the whole state_dict of the layer",
-        )
-    side = data.shape[1]
-    if side == 0 or data.shape[0] % side or layer.block != (side, side):
-        got = f"data {list(data.shape)} for a layer in blocks of {layer.block[0]} x {layer.block[1]}"
+    values, crow, col, side = blocks_of_pytorch_block_sparse(tensors, prefix)
+    if layer.block != (side, side):
+        got = f"blocks of {layer.block[0]} x {layer.block[1]} in the layer"
         raise Error(
             "load", f"blocks of {side} x {side}, as the checkpoint has", got, f"sparsify with block={side}"
         )
-    blocks = data.detach().unflatten(0, (-1, side))
-    column, place = (state.int32_index("load", f"cols_a[:, {i}]", cols[:, i]) for i in (0, 1))
-    if not torch.equal(place.sort().values, torch.arange(len(blocks), dtype=torch.int32, device="cpu")):
-        counted = place.unique(return_counts=True)
-        repeated = ", ".join(str(int(number)) for number in counted[0][counted[1] > 1][:5])
-        got = f"{repeated} more than once" if repeated else f"{len(place)} places from {_ends(place)}"
-        raise Error(
-            "load",
-            f"cols_a[:, 1] to name each of {len(blocks)} blocks once",
-            got,
-            "take an undamaged checkpoint",
-        )
-    values = blocks[place.to(data.device).long()].transpose(1, 2).contiguous()
-    return values, state.int32_index("load", "row_start_ends_a", crow), column
-
-
-def _ends(numbers: Tensor) -> str:
-    return f"{int(numbers.min())} to {int(numbers.max())}" if len(numbers) else "none"
+    return values, crow, col

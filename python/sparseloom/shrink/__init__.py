@@ -1,0 +1,7 @@
+"""shrink_ takes out of a model what pruning has emptied: units of feed-forward layers, attention heads,
+channels of convolutions, experts. What stays is an ordinary, narrower model."""
+
+from .result import Shrunk, Width
+from .shrink import shrink_
+
+__all__ = ["Shrunk", "Width", "shrink_"]
