@@ -15,8 +15,7 @@ from generated import ROOT, table, update
 from result_files import runs_of
 
 from sparseloom_bench.bench.cells import DIRECTIONS
-from sparseloom_bench.bench.sweep import compare, masks, problems, scores, summary
-from sparseloom_bench.bench.sweep.convolutions import CONVOLUTIONS
+from sparseloom_bench.bench.sweep import compare, masks, problems, summary
 
 PAGE = ROOT / "docs" / "sweep.md"
 RESULTS = ROOT / "bench" / "results"
@@ -25,31 +24,6 @@ Record = dict[str, Any]
 OTHERS = {"semi24": ", 2:4", "bsr_conv": ", convolutions"}
 #: How many of the summary's columns the overview shows: up to the speed-up's quantiles.
 OVERVIEW = 9
-
-
-def zoo() -> str:
-    """Returns a table of the layers, each shape once."""
-    rows = [[layer.models, str(layer.k), str(layer.n)] for layer in problems.ZOO]
-    own = {shape: name.split(".", 2)[-1] for name, shape in scores.LAYERS.items()}  # every depth has the same
-    rows += [[f"the demo's {name}, with its own masks", str(k), str(n)] for (k, n), name in own.items()]
-    return table(["layer", "in features", "out features"], rows)
-
-
-def convolutions() -> str:
-    """Returns a table of the convolutions."""
-
-    def joined(numbers: tuple[int, ...]) -> str:
-        return " x ".join(map(str, numbers))
-
-    def short(numbers: tuple[int, ...]) -> str:
-        return joined(numbers) if len(set(numbers)) > 1 else str(numbers[0])
-
-    rows = [
-        [each.models, str(each.k), str(each.n), joined(each.extents), joined(each.window.kernel)]
-        + [short(numbers) for numbers in each.window[1:]]
-        for each in CONVOLUTIONS
-    ]
-    return table(["layer", "in", "out", "extents", "taps", "stride", "padding", "dilation"], rows)
 
 
 def drawn() -> str:
@@ -64,7 +38,7 @@ def drawn() -> str:
             ", ".join(problems.SWEPT_DTYPES),
             "uniform; f32 without TF32, convolutions on a GPU with it, as torch has it",
         ],
-        ["layer", "the table below", "uniform; with a mask of the demo one of its own"],
+        ["layer", "ZOO in sweep/problems.py", "uniform; with a mask of the demo one of its own"],
         ["tokens", "{} to {}".format(*problems.TOKENS), "log-uniform"],
         ["block", f"squares of {sides}", f"uniform; {rectangles} are rectangles of these sides"],
         ["density", "{:g} to {:g}".format(*problems.DENSITIES), "log-uniform"],
@@ -154,7 +128,7 @@ if __name__ == "__main__":
         print(records(sys.argv[sys.argv.index("--all") + 1 :]))
         sys.exit()
     check = "--check" in sys.argv
-    parts = {"runs": overview(), "drawn": drawn(), "zoo": zoo(), "convolutions": convolutions()}
+    parts = {"runs": overview(), "drawn": drawn()}
     current = update(PAGE, parts, check)
     if check and not current:
         sys.exit("docs/sweep.md is not up to date: run python tools/make_sweep.py")

@@ -39,7 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "wanda": {"method": "wanda"},
     "sparsegpt": {"method": "sparsegpt"},
     "sparsegpt+swaps": {"method": "sparsegpt", "swaps": 50},
-    "sparsegpt+swaps+reconstruction": {"method": "sparsegpt", "swaps": 50, "reconstruct": 100},
+    "sparsegpt+swaps+refit+reconstruction": {
+        "method": "sparsegpt",
+        "swaps": 50,
+        "refit": 30,
+        "reconstruct": 100,
+    },
 }
 #: Blocks have no swaps: they are exchanged for elements alone.
 WITHOUT_SWAPS = ("blocks32-75", "blocks32-50")

@@ -170,8 +170,10 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
     elsewhere = short | {"m": 77}  # of another suite: nothing is promised
     part = cpu_goals.cpu_goals_part("here", [short, good, elsewhere])
     assert part.startswith("here: 3 of 4 figures reach their targets.")
-    words = "- forward f32 1024 tokens, blocks of 32, of f32_avx512, by density: 0.05 59.1 % for 60 %."
-    assert words in part
+    assert "- forward f32 1024 tokens, of f32_avx512: 59.1 % for 60 % (blocks of 32 at 0.05)." in part
+    worse = short | {"block": [16, 16], "share_of_peak": 0.3}
+    part = cpu_goals.cpu_goals_part("here", [short, worse])
+    assert "2 short, most of all 30.0 % for 60 % (blocks of 16 at 0.05)." in part
     assert cpu_goals.cpu_goals_part("here", [good]) == "here: 2 of 2 figures reach their targets."
     assert (
         cpu_goals.cpu_goals_part(
