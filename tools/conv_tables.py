@@ -39,14 +39,14 @@ def memory(records: list[Record]) -> list[str]:
     told = [record for record in records if record.get("peak_bytes")]
     if not told:
         return []
-    head = ["images, channels, extent", "block", "density", "weight", *DIRECTIONS]
-    rows = []
-    for record in told:
-        pairs = [record["weight_bytes"], *(record["peak_bytes"][direction] for direction in DIRECTIONS)]
-        row = [f"{record['images']}, {record['channels']}, {record['extent']}", str(record["block"])]
-        row.append(f"{record['density']:g}")
-        rows.append([*row, *(f"{pair['ours'] / 1e6:.2f} / {pair['torch'] / 1e6:.2f}" for pair in pairs)])
-    words = (
-        "MB, ours / cuDNN's: the weight with its index, and what a call holds at most beside its operands:"
-    )
-    return [words, table(head, rows)]
+
+    def shares(pairs: list[Record]) -> str:
+        found = [pair["ours"] / pair["torch"] for pair in pairs]
+        return f"{min(found):.2f} to {max(found):.2f}"
+
+    calls = [f"{way} {shares([record['peak_bytes'][way] for record in told])}" for way in DIRECTIONS]
+    weight = shares([record["weight_bytes"] for record in told])
+    return [
+        f"Bytes, of cuDNN's: the weight with its index {weight}; what a call holds at most beside its "
+        f"operands {', '.join(calls)}."
+    ]
