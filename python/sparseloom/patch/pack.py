@@ -64,13 +64,13 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
             (stored,) = module.sparse_weights().values()
             _exchange(exchange, result, module, module.pack(), stored.owner.values, names, stored)
         exchange.put()
-        result.notes = exchange.settle(optimizers)
-        gates = [*(layer.gate for layer in masked), *(module.gate for module in gated)]
-        scores = [parameter for gate in gates if gate is not None for parameter in gate.parameters()]
-        leave(scores, optimizers)
         for owner in moving:
             _release(owner, optimizers)
         result.changed = _fused(exchange, list(moving), result.changed)
+        result.notes = exchange.settle(optimizers)  # after that: it describes what is fused
+        gates = [*(layer.gate for layer in masked), *(module.gate for module in gated)]
+        scores = [parameter for gate in gates if gate is not None for parameter in gate.parameters()]
+        leave(scores, optimizers)
         if moving:
             moved = ", ".join(
                 f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()

@@ -17,6 +17,7 @@ from ..nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
 from ..nn.held.convert import with_activation
 from ..nn.held.parametrized import values_are_computed
 from ..nn.held.sparse_weight import sparse_modules
+from ..nn.linears import in_blocks
 from .announce import announce
 from .exchange import Exchange
 from .masters import change_of_master
@@ -90,7 +91,7 @@ def _masked(module: Any) -> MaskedLinear:
     """Returns the masked layer of a sparse one; its bias is the same Parameter."""
     values, options = module.values.detach(), dict[str, Any]()
     layout: type[Layout] = Csr  # which blocks leave unused
-    if isinstance(module, BlockSparseLinear):
+    if in_blocks(module):
         block, mask = module.block, module.pattern
     else:
         block, layout = (1, 1), type(module.layout)

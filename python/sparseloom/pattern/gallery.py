@@ -15,7 +15,7 @@ from . import Pattern
 NODES = 64
 #: The torus of the animation, its neighbours, and the share of rewired edges. With these the mean path has
 #: less than five steps, as in the animation that announced OpenAI's block-sparse kernels.
-SIDE, NEIGHBOURS, REWIRED = 40, 8, 0.1
+SIDE, NEIGHBOURS, REWIRED = 32, 8, 0.1
 _SECONDS = 0.5  # for one step
 _DARK, _LIGHT, _PAPER = (31, 95, 139), (244, 162, 65), "#e9edf2"
 

@@ -177,7 +177,7 @@ def conv_1x1_last():
     return nn.Sequential(nn.Unflatten(1, (16, 2)), nn.Conv1d(16, 16, 1), nn.ReLU())
 
 
-def test_layers_that_methods_train_keep_theirs():
+def test_layers_that_methods_train_keep_theirs_until_pack_fuses_it():
     for method, words in (
         (methods.set_(every=1), "a method moves its blocks"),
         (methods.gradual(0, 1, 1), "it trains under a mask"),
@@ -190,8 +190,16 @@ def test_layers_that_methods_train_keep_theirs():
         optimizer.step()
         result.method.optimizers = [optimizer]
         result.method.step()
+        want = model(rows())
         pack_(model)
-        assert isinstance(model.act, nn.GELU) and model.fc1.activation is None
+        assert model.fc1.activation == "gelu" and names_of_fused(model) == ["fc1"]
+        torch.testing.assert_close(model(rows()), want, rtol=1e-4, atol=1e-5)
+    model = Mlp()
+    sparsify_(model, {"fc1": BlockSparse(8, 0.5, method=methods.gradual(0, 1, 1))}, fuse=False)
+    model.fc1.fuse = False
+    with pytest.warns(UserWarning, match="made no step"):
+        pack_(model)
+    assert isinstance(model.act, nn.GELU) and model.fc1.activation is None
 
 
 def test_drive_gives_it_back():

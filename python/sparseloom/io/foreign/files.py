@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import Error
+from ..model_file import FORMAT
 from . import matrix_market
 from .dense import Dense, dense_entries
 
@@ -49,6 +50,9 @@ def is_foreign(path: Path) -> bool:
             header = json.loads(file.read(size))
     except (OSError, ValueError, RecursionError):
         return False  # the reader of our files says what is wrong with it
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    if isinstance(metadata, dict) and metadata.get("format") == FORMAT:
+        return False  # ours, of a model whose values torch prunes
     return isinstance(header, dict) and any(name.endswith(_MARKS) for name in header)
 
 
