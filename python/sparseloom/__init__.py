@@ -89,6 +89,8 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # there is one version number, compiled into the C++ core
         return ops.operators.call("version")
+    if name == "prune":  # its evaluators and budgets, beside prune_
+        return importlib.import_module(f"{__name__}.prune")
     if name in _LATER:
         return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

@@ -27,10 +27,8 @@ from .reviews import sentences
 from .steps import device_name
 
 _OP = "experiment encoder"
-LAYERS = (
-    r"encoder\.layer\.\d+\.(attention\.self\.(query|key|value)|attention\.output\.dense|(intermediate|output)"
-    r"\.dense)"
-)
+ATTENTION = r"encoder\.layer\.\d+\.attention\.(self\.(query|key|value)|output\.dense)"
+MLP = r"encoder\.layer\.\d+\.(intermediate|output)\.dense"
 #: Sentences to judge by, to calibrate with, and the inputs (batch, tokens) that are timed.
 TESTED, CALIBRATED, TIMED = 2000, 1024, ((32, 64), (1, 20))
 #: Of the tested sentences, the first so many are queries that rank the others.
@@ -103,8 +101,12 @@ def encoder_command(
     out: Annotated[Path, typer.Option(help="folder of the record and the pruned model")] = Path(
         "experiment-encoder"
     ),
-    density: Annotated[float, typer.Option(min=0.0, max=1.0, help="of all linear layers")] = 0.75,
+    density: Annotated[float, typer.Option(min=0.0, max=1.0, help="of the layers of MLPs")] = 0.75,
+    attention: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="density of attention's; 1: all, for 8 bits")
+    ] = 1.0,
     block: Annotated[int, typer.Option(help="side of a block")] = 32,
+    reconstruct: Annotated[int, typer.Option(min=0, help="steps for each block, while pruning")] = 200,
     minutes: Annotated[float, typer.Option(min=0.0, help="of the recovery; 0: none")] = 10.0,
     lr: Annotated[float, typer.Option(min=0.0, help="of the recovery")] = 3e-4,
     rounds: Annotated[int, typer.Option(min=1, help="of the timing")] = 15,
@@ -121,7 +123,7 @@ def encoder_command(
     reference = encoder.embeddings(encoder.dense, test)
     record: dict[str, Any] = {
         "model": model.name, "device": device_name(device), "threads": torch.get_num_threads(),
-        "block": block, "density": density, "layers": LAYERS, "stages": {}, "latency": {},
+        "block": block, "density": {"mlp": density, "attention": attention}, "stages": {}, "latency": {},
     }  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
 
@@ -132,8 +134,10 @@ def encoder_command(
 
     begin = time.monotonic()
     pruned = copy.deepcopy(encoder.dense)
-    recipe = BlockSparse(block, density=density)
-    sparseloom.prune_(pruned, {LAYERS: recipe}, data=encoder.batches(train[:CALIBRATED]), progress=False)
+    recipes = {MLP: BlockSparse(block, density=density), ATTENTION: BlockSparse(block, density=attention)}
+    sparseloom.prune_(
+        pruned, recipes, data=encoder.batches(train[:CALIBRATED]), reconstruct=reconstruct, progress=False
+    )
     judged("pruned", pruned, seconds=round(time.monotonic() - begin, 1))
     if minutes:
         loss = sparseloom.Distillation(encoder.dense, embeddings=1.0, hidden=0.5, at=r"encoder\.layer\.\d+")
@@ -202,8 +206,9 @@ def table(record: Mapping[str, Any]) -> str:
     lines = [
         "# sparseloom experiment encoder",
         "",
-        f"{record['model']}, all linear layers in blocks of {record['block']} at {record['density']}, on "
-        f"{record['device']} with {record['threads']} threads.",
+        f"{record['model']}, blocks of {record['block']}, density {record['density']['mlp']} in MLPs and "
+        f"{record['density']['attention']} in attention, on {record['device']} with {record['threads']} "
+        "threads.",
         "",
         "| stage | cosine | rank correlation |",
         "|---|---|---|",

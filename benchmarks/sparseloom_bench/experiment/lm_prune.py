@@ -144,7 +144,7 @@ class Experiment:
             steps += 1
             if seconds - said >= 20:
                 said = seconds
-                say(f"{seconds:4.0f} s, step {steps}: {float(loss):.3f} bits a byte of training text")
+                say(f"{seconds:4.0f} s, step {steps}: {loss.item():.3f} bits a byte of training text")
             if begin is None:  # compiled now
                 begin = time.monotonic()
         return {"steps": steps, "bits": self.judged(self.model)}

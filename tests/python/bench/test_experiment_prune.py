@@ -76,7 +76,7 @@ def test_a_tiny_encoder_is_pruned_recovers_and_is_timed(folder, monkeypatch):
     out = folder / "out"
     text = run(
         encoder.encoder_command, "--model", folder / "model", "--data", data, "--out", out,
-        "--block", 8, "--minutes", 0.02, "--rounds", 2,
+        "--block", 8, "--minutes", 0.02, "--rounds", 2, "--reconstruct", 2,
     )  # fmt: skip
     record = json.loads((out / "encoder.json").read_text())
     assert list(record["stages"]) == ["pruned", "recovered", "8 bits"]
