@@ -101,7 +101,8 @@ def recovery_callback(model: nn.Module, loss: Distillation, minutes: float | Non
             self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
             device = next(model.parameters()).device
             loss.teacher.to(device)
-            self.hooks = loss.attach(model)
+            self.on_train_end(args, state, control)  # of a training that raised
+            self.hooks = loss.attach(model, args.gradient_accumulation_steps)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             control.should_training_stop = control.should_training_stop or time.monotonic() >= self.end
@@ -109,5 +110,6 @@ def recovery_callback(model: nn.Module, loss: Distillation, minutes: float | Non
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             for hook in self.hooks:
                 hook.remove()
+            self.hooks = []
 
     return Learn()

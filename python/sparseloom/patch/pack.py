@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from ..nn.masked.linear import masked_layers
 from .announce import announce
 from .exchange import Exchange
 from .fuse import Behind, New, fuse_, takes_activation
+from .hooks import carry_hooks
 from .kept import magnitude, with_kept
 from .merge import merge_
 from .optimizer import Swap, leave
 from .result import Change, Patched
 from .sparsify import change_of, kinds_of, untrained, unwrapped
-from .survey import parameter_count, require_patchable
+from .survey import parameter_count, regex_of, require_patchable
 
 if TYPE_CHECKING:
     from ..sparsify import Run
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 _OP = "pack_"
 
 
-def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Patched:
+def pack_(
+    model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, names: str = ".*"
+) -> Patched:
     """Ends the methods of a model: every nn.MaskedLinear becomes a BlockSparseLinear of its kept blocks, or
     of single elements a layer of the layout that ``InLayout`` named, every nn.GatedBlockSparseLinear one of
     its open blocks, and layers whose blocks moved stay where they are, so that plans may look at their
@@ -40,29 +43,34 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     Kept weights stay bitwise what they were; only gates between 0 and 1 (Spartan before its end, L0) are
     multiplied in. Activations behind the new layers are fused, and products of one x merged, as sparsify_
     does, except where a layer's ``fuse`` is False. ``optimizer`` is as in ``sparsify_``; trained scores leave
-    it. Call no ``method.step()`` afterwards. Returns what changed. Raises Error where the model has nothing
-    to pack.
+    it. Call no ``method.step()`` afterwards. ``names`` is a regex that is matched whole with the layers'
+    names. Hooks of the old layers stay with the new ones. Returns what changed. Raises Error where the model
+    has nothing to pack.
     """
     model = unwrapped(model)
     require_patchable(_OP, model)
-    optimizers = as_optimizers(_OP, optimizer)
-    masked, gated = masked_layers(model), gated_layers(model)
-    moving = _driven(model)
+    optimizers, regex = as_optimizers(_OP, optimizer), regex_of(_OP, names)
+
+    def named(found: Mapping[Any, list[str]]) -> dict[Any, list[str]]:
+        return {layer: names for layer, names in found.items() if any(map(regex.fullmatch, names))}
+
+    masked, gated = named(masked_layers(model)), named(gated_layers(model))
+    moving = named(_driven(model))
     if not masked and not gated and not moving:
         remedy = "sparsify_ with BlockSparse(method=...) makes them"
         raise Error(_OP, "layers that a method trains", "none", remedy)
-    if any("" in names for names in [*masked.values(), *gated.values()]):
+    if any("" in each for each in [*masked.values(), *gated.values()]):
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
     for run in _runs([*masked, *moving]):
         run.warn_of_unused()
     count_before, exchange, result = parameter_count(model), Exchange(model), Patched()
     with exchange.whole(optimizers, written=moving):
-        for layer, names in masked.items():
+        for layer, all_names in masked.items():
             packed = layer.pack_elements() if layer.block == (1, 1) else layer.pack()
-            _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), names, None)
-        for module, names in gated.items():
+            _exchange(exchange, result, layer, packed, layer.get_parameter("weight"), all_names, None)
+        for module, all_names in gated.items():
             (stored,) = module.sparse_weights().values()
-            _exchange(exchange, result, module, module.pack(), stored.owner.values, names, stored)
+            _exchange(exchange, result, module, module.pack(), stored.owner.values, all_names, stored)
         exchange.put()
         for owner in moving:
             _release(owner, optimizers)
@@ -73,7 +81,7 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
         leave(scores, optimizers)
         if moving:
             moved = ", ".join(
-                f"{names[0]} (density {owner.pattern.density:.3g})" for owner, names in moving.items()
+                f"{each[0]} (density {owner.pattern.density:.3g})" for owner, each in moving.items()
             )
             layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
             result.notes.append(f"{layers} the blocks that they have moved to: {moved}")
@@ -105,6 +113,7 @@ def _exchange(
     """Adds the replacement of ``old`` by ``new``, and of ``weight`` by its values, to the exchange."""
     (packed,) = new.sparse_weights().values()
     vars(new.values).update(vars(weight))
+    carry_hooks(old, new)
     exchange.modules.append((old, new))
     exchange.swaps.append(Swap(names[0], weight, new.values, _carry(packed, stored)))
     change = change_of(names, type(old).__name__, packed, new.bias, shrinks=True)

@@ -20,6 +20,7 @@ from ..nn.held.sparse_weight import sparse_modules
 from ..nn.linears import in_blocks
 from .announce import announce
 from .exchange import Exchange
+from .hooks import carry_hooks
 from .masters import change_of_master
 from .optimizer import Swap
 from .result import Patched, Skip
@@ -35,7 +36,8 @@ def unpack_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
     """Makes nn.MaskedLinear layers of sparse linear ones: dense weights that train under the mask of what was
-    stored, with zero elsewhere. ``pack_`` makes them sparse again, in the layout they had.
+    stored, with zero elsewhere. ``pack_`` makes them sparse again, in the layout they had. Values that
+    require no gradient stay so, but for those of 2:4, which never do.
 
     It is for layouts whose values do not train (2:4), or train faster in a dense product (single elements on
     a GPU), and for adapters that are merged under the mask. A fused activation goes back to its place. Values
@@ -59,6 +61,7 @@ def unpack_(
                 result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
                 continue
             layer = _masked(module)
+            carry_hooks(module, layer)
             exchange.modules.append((module, with_activation(layer, module)))
             exchange.swaps.append(_swap(module, layer, all_names[0]))
             result.changed.append(change_of_master(all_names, type(module).__name__, layer))
@@ -102,7 +105,8 @@ def _masked(module: Any) -> MaskedLinear:
         device="meta", dtype=values.dtype, layout=layout,
     )  # fmt: skip
     (weight,) = module.sparse_weights().values()
-    made.weight = nn.Parameter(weight.unpacked(values).clone())
+    trains = module.values.requires_grad or isinstance(module, Semi24Linear)  # whose values never do
+    made.weight = nn.Parameter(weight.unpacked(values).clone(), trains)
     vars(made.weight).update(vars(module.values))
     made.mask = (mask if isinstance(mask, Tensor) else mask.mask).to(values.device)
     made.bias = module.bias

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from ..errors import Error
 
@@ -18,11 +20,21 @@ _OP = "recover"
 _EVERY = 60.0
 
 
+def fingerprint(model: nn.Module, *arguments: object) -> str:
+    """Returns the SHA-256 of a model's entries and of arguments: what a recovery begins with."""
+    found = hashlib.sha256(repr(arguments).encode())
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            found.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
 class Checkpoint:
     """The file of a loop's state: values, optimizer, random numbers, steps, and the batches taken."""
 
-    def __init__(self, path: Path, loop: _Loop) -> None:
-        self.path, self.loop, self._saved = path, loop, 0.0
+    def __init__(self, path: Path, loop: _Loop, asked: str) -> None:
+        self.path, self.loop, self.asked, self._saved = path, loop, asked, 0.0
         if not path.parent.is_dir():
             raise Error(_OP, f"a folder {path.parent}", "none", "make it first")
 
@@ -31,15 +43,19 @@ class Checkpoint:
         if not self.path.is_file():
             return
         loop = self.loop
-        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        remedy = "pass the model and arguments as before, or another file"
         try:
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+            if state["asked"] != self.asked:
+                raise Error(_OP, f"the state of this recovery in {self.path}", "one of another", remedy)
             loop.model.load_state_dict(state["model"])
             loop.optimizer.load_state_dict(state["optimizer"])
             if loop.method is not None:
                 loop.method.load_state_dict(state["method"])
             loop.steps, loop.seconds = int(state["steps"]), float(state["seconds"])
-        except (KeyError, ValueError, RuntimeError) as error:
-            remedy = "pass the model and arguments as before, or another file"
+        except Error:
+            raise
+        except Exception as error:  # what unpickling a damaged file raises is not listed anywhere
             raise Error(_OP, f"the state of this recovery in {self.path}", str(error), remedy) from error
         loop.batches.skip(int(state["taken"]))
         torch.set_rng_state(state["random"])
@@ -53,6 +69,7 @@ class Checkpoint:
             return
         self._saved, loop = seconds, self.loop
         state = {
+            "asked": self.asked,
             "model": loop.model.state_dict(),
             "optimizer": loop.optimizer.state_dict(),
             "method": None if loop.method is None else loop.method.state_dict(),

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from .. import ops
 from ..errors import Error
 from ..report.inputs import evaluated, run
 from ..sparsify.distillation import distillation_loss
@@ -78,9 +79,9 @@ class Distillation:
         the loss. Raises Error where they return what a term cannot compare."""
         with _outputs(student, self.names) as student_hidden:
             result = run(student, batch)
-        return self.loss(result, batch, student_hidden)
+        return self._loss(student, result, batch, student_hidden)
 
-    def loss(self, result: Any, batch: Any, student_hidden: Mapping[str, Tensor]) -> Tensor:
+    def _loss(self, student: nn.Module, result: Any, batch: Any, student_hidden: dict[str, Tensor]) -> Tensor:
         """Returns the loss of what the student returned for the batch; ``student_hidden`` are the outputs of
         its modules by name."""
         with torch.no_grad(), evaluated(self.teacher), _outputs(self.teacher, self.names) as teacher_hidden:
@@ -88,24 +89,29 @@ class Distillation:
         keep = _kept_tokens(batch)
         terms = []
         if weight := self.weights["logits"]:
-            student, teacher = (_tokens(logits_of(each), keep) for each in (result, expected))
-            terms.append(weight * distillation_loss(student, teacher, temperature=self.temperature))
+            ours, theirs = (_tokens(logits_of(each), keep).float() for each in (result, expected))
+            terms.append(weight * distillation_loss(ours, theirs, temperature=self.temperature))
         if weight := self.weights["hidden"]:
             parts = [
-                _relative(_tokens(student_hidden[name], keep), _tokens(teacher_hidden[name], keep))
+                _relative(
+                    _tokens(student_hidden[name], keep),
+                    _tokens(_activated(student, name, teacher_hidden[name]), keep),
+                )
                 for name in self.names
             ]
             terms.append(weight * torch.stack(parts).mean())
         if weight := self.weights["embeddings"]:
-            student, teacher = self.embed(result, batch), self.embed(expected, batch)
-            terms.append(weight * (1 - F.cosine_similarity(student.float(), teacher.float(), dim=-1)).mean())
+            ours, theirs = self.embed(result, batch).float(), self.embed(expected, batch).float()
+            terms.append(weight * (1 - F.cosine_similarity(ours, theirs, dim=-1)).mean())
         if weight := self.weights["labels"]:
             terms.append(weight * _own_loss(result))
         return torch.stack(terms).sum()
 
-    def attach(self, student: nn.Module) -> list[RemovableHandle]:
+    def attach(self, student: nn.Module, accumulated: int = 1) -> list[RemovableHandle]:
         """Registers hooks by which the student returns this loss as its ``loss`` while it is in training
-        mode, as a Trainer reads it; returns their handles. The student is called by keywords."""
+        mode, as a Trainer reads it; returns their handles. The student is called by keywords.
+        ``accumulated`` is the number of batches of a step: a Trainer does not divide by it where it passes
+        ``num_items_in_batch``, which the model's own loss would be divided by."""
         states = dict[str, Tensor]()
         modules = [(name, student.get_submodule(name)) for name in self.names]
         hooks = [module.register_forward_hook(_keeping(name, states)) for name, module in modules]
@@ -116,7 +122,8 @@ class Distillation:
             if not isinstance(result, MutableMapping):
                 got, remedy = type(result).__name__, "pass return_dict=True, the default of transformers"
                 raise Error(_OP, "a model that returns a mapping, whose loss is replaced", got, remedy)
-            result["loss"] = self.loss(result, batch, states)
+            loss = self._loss(module, result, batch, states)
+            result["loss"] = loss / accumulated if batch.get("num_items_in_batch") is not None else loss
             return result
 
         return [*hooks, student.register_forward_hook(replace, with_kwargs=True)]
@@ -172,6 +179,13 @@ def _tokens(output: Tensor, keep: Tensor | None) -> Tensor:
     if keep is None or output.dim() < 3 or output.shape[:2] != keep.shape:
         return output
     return output[keep]
+
+
+def _activated(student: nn.Module, name: str, output: Tensor) -> Tensor:
+    """Returns a teacher's output as the student's layer of that name gives it: behind the activation that
+    sparsify_ fused into the latter."""
+    activation = getattr(student.get_submodule(name), "activation", None)
+    return ops.activate(output, activation) if isinstance(activation, str) else output
 
 
 def _relative(student: Tensor, teacher: Tensor) -> Tensor:

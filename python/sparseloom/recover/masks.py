@@ -57,7 +57,7 @@ class Masks:
         wanted = [
             layer.name
             for layer in sparse_layers(model)
-            if layer.name and (rank is not None or _needs_mask(layer.module))
+            if layer.name and _trains(layer.module) and (rank is not None or _needs_mask(layer.module))
         ]
         if wanted:
             with _quietly():
@@ -70,12 +70,15 @@ class Masks:
 
     def _adapt(self, rank: int) -> None:
         self._frozen = [each for each in self.model.parameters() if each.requires_grad]
+        trained = set(self._frozen)
         for parameter in self._frozen:
             parameter.requires_grad_(False)
         for name in self.names:
             layer = self.model.get_submodule(name)
             layer = layer if isinstance(layer, MaskedLinear) else layer.get_submodule("0")  # own activation
             assert isinstance(layer, MaskedLinear)
+            if layer.weight not in trained:
+                continue
             parametrize.register_parametrization(layer, "weight", LowRank(layer.weight.detach(), rank))
             self._adapted.append(layer)
 
@@ -86,7 +89,9 @@ class Masks:
             remedy = "call requires_grad_() on what shall train"
             raise Error(_OP, "Parameters that require a gradient", "none", remedy)
         fused = all(each.is_cuda for each in trained)
-        return AdamW(trained, lr=lr, weight_decay=weight_decay, fused=fused)
+        # 1e-8 is zero in fp16, and zero over zero NaN.
+        eps = 1e-4 if any(each.dtype == torch.float16 for each in trained) else 1e-8
+        return AdamW(trained, lr=lr, weight_decay=weight_decay, eps=eps, fused=fused)
 
     def end(self) -> None:
         """Merges adapters under the masks, and makes the layers sparse again."""
@@ -98,7 +103,16 @@ class Masks:
             layer.weight.requires_grad_(True)
         if self.names:
             with _quietly():
-                pack_(self.model)
+                named = "|".join(re.escape(name) for name in self.names)
+                pack_(self.model, names=rf"(?:{named})(?:\.0)?")  # behind one is its own activation
+
+
+def _trains(module: Any) -> bool:
+    """Returns whether the layer is to train: its values require a gradient, or are those of 2:4, which never
+    do."""
+    layout = getattr(module, "layout", None)
+    values = getattr(module, "values", None)
+    return values is not None and (values.requires_grad or getattr(layout, "name", "") == "semi24")
 
 
 def _needs_mask(module: Any) -> bool:

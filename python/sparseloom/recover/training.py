@@ -18,7 +18,7 @@ from ..errors import Error
 from ..patch.pack import pack_
 from ..report.inputs import as_arguments, tensors_in
 from ..sparsify.run import Run
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, fingerprint
 from .distillation import Distillation
 from .masks import Masks
 from .result import Recovery
@@ -75,8 +75,8 @@ def recover(
             ``steps`` and data that comes in the same order, the result then has the same bits as without the
             interruption. It is written once a minute, and removed at the end.
 
-    Returns what was done. Raises Error for no budget, data without a batch, and a loss that is not finite: in
-    the first step nothing has changed then, later the values are those of the last finite one.
+    Returns what was done. Raises Error for no budget, data without a batch, and a loss or gradient that is
+    not finite: the values are those of the last step that was, and in the first one nothing has changed.
     """
     if steps is None and minutes is None:
         raise Error(_OP, "a budget", "neither steps nor minutes", "pass minutes=10, for example")
@@ -94,13 +94,15 @@ def recover(
         raise Error(_OP, "a teacher beside the model", got, remedy)
     batches = _Batches(data, next(model.parameters()).device)
     _require_finite(_probe(model, loss_of, batches, dtype), 0)
+    # before adapters are drawn
+    asked = "" if checkpoint is None else fingerprint(model, steps, minutes, lr, weight_decay, warm_up, rank)
     result = Recovery()
     result.before = _evaluated(model, evaluate)
     masks = Masks(model, rank, method)
     result.masked = masks.names
     try:
         loop = _Loop(model, loss_of, batches, dtype, max_norm, method, masks.optimizer(lr, weight_decay))
-        saved = None if checkpoint is None else Checkpoint(Path(checkpoint), loop)
+        saved = None if checkpoint is None else Checkpoint(Path(checkpoint), loop, asked)
         loop.run(result, _Budget(steps, minutes), lr, warm_up, saved)
     finally:
         masks.end()
@@ -224,7 +226,8 @@ class _Loop:
                     loss = loss + self.method.penalty()
                 _require_finite(loss.detach(), self.steps)
                 loss.backward()
-                nn.utils.clip_grad_norm_(parameters, self.max_norm)
+                norm = nn.utils.clip_grad_norm_(parameters, self.max_norm)
+                _require_finite(norm, self.steps, "gradient")
                 self.optimizer.step()
                 if self.method is not None:
                     self.method.step()
@@ -272,10 +275,10 @@ def _probe(model: nn.Module, loss_of: Loss, batches: _Batches, dtype: torch.dtyp
         return _loss(model, loss_of, batches.first(), dtype)
 
 
-def _require_finite(loss: Tensor, step: int) -> None:
-    if not torch.isfinite(loss):
+def _require_finite(value: Tensor, step: int, kind: str = "loss") -> None:
+    if not torch.isfinite(value):
         remedy = "look for NaN in the data and the teacher, or pass a smaller lr"
-        raise Error(_OP, f"a finite loss in step {step}", repr(float(loss)), remedy)
+        raise Error(_OP, f"a finite {kind} in step {step}", repr(float(value)), remedy)
 
 
 @torch.no_grad()

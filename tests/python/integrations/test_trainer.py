@@ -208,3 +208,23 @@ def test_a_model_learns_from_its_teacher_in_a_trainer_until_its_minutes_end(tmp_
     run = trainer(model, tmp_path, 30, save_strategy="no")
     run.add_callback(recovery_callback(model, loss, minutes=1e-6))
     assert run.train().global_step == 1
+
+
+def test_gradients_that_a_trainer_sums_are_those_of_one_batch(tmp_path):
+    teacher = tiny_models.made("BertForMaskedLM", "bert")
+    for module in teacher.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.2)
+    norms = []
+    for batch, summed in ((24, 1), (6, 4)):
+        model = copy.deepcopy(teacher)
+        sparsify_(model, MODELS["bert"][1])
+        options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": summed}
+        run = trainer(model, tmp_path, 1, save_strategy="no", **options)
+        for module in model.modules():  # each batch draws its own
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        run.add_callback(recovery_callback(model, Distillation(teacher, logits=1.0)))
+        run.train()
+        norms.append(next(entry["grad_norm"] for entry in run.state.log_history if "grad_norm" in entry))
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)

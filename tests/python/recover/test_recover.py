@@ -219,3 +219,92 @@ def test_a_generator_ends_the_recovery_and_says_so():
     model, teacher = pair()
     done = recover(model, teacher, iter(batches(3)), steps=10)
     assert done.steps == 3 and done.ended_by == "data" and "DataLoader" in str(done)
+
+
+def plain(kind="semi24", fuse=True):
+    """Returns a sparse model of two layers, and its teacher."""
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    model = copy.deepcopy(teacher)
+    sparsify_(model, {"[02]": RECIPES[kind]}, fuse=fuse)
+    return model, teacher
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", RECIPES)
+def test_models_of_16_bits_learn_and_stay_finite(kind, dtype):
+    model, teacher = (each.to(dtype) for each in plain(kind))
+    data = [x.to(dtype) for x in batches()]
+    done = recover(model, teacher, data, steps=40, lr=2e-3)
+    losses = list(done.losses.values())
+    assert 0 < losses[-1] < 0.8 * losses[0]  # KL below zero was rounding of 16-bit logits
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_gradient_that_is_not_finite_ends_it_before_a_step(kind):
+    model, _ = plain(kind)
+    kinds, before = [type(each) for each in model], copy.deepcopy(model.state_dict())
+
+    def loss(student, x):  # zero, with an infinite slope
+        return (student(x) * 0).norm(dim=-1).sqrt().sum()
+
+    with pytest.raises(Error, match="finite gradient in step 0"):
+        recover(model, loss, batches(), steps=3)
+    assert kinds == [type(each) for each in model]
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_frozen_layers_hooks_and_masked_layers_of_a_user_stay(rank):
+    model, teacher = plain("csr")
+    model[0].values.requires_grad_(False)
+    frozen, seen = model[0].values.clone(), []
+    handle = model[2].register_forward_hook(lambda *_: seen.append(1))
+    recover(model, teacher, batches(), steps=3, lr=1e-2, rank=rank)
+    assert torch.equal(model[0].values, frozen) and not model[0].values.requires_grad
+    assert model[2].values.requires_grad
+    seen.clear()
+    model(batches()[0])
+    handle.remove()
+    model(batches()[0])
+    assert seen == [1]
+    model, teacher = plain("semi24")
+    sparseloom.unpack_(model, "0")
+    recover(model, teacher, batches(), steps=3)
+    kinds = [type(each).__name__ for each in model]
+    assert kinds == ["MaskedLinear", "ReLU", "Semi24Linear"]
+
+
+def test_hidden_states_of_layers_with_a_fused_activation_are_compared_behind_it():
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    model = copy.deepcopy(teacher)
+    sparsify_(model, {"[02]": BlockSparse(8, density=1.0)})
+    assert model[0].activation == "relu"
+    loss = Distillation(teacher, hidden=1.0, at="[02]")
+    assert loss(model, batches()[0]).item() < 1e-6
+
+
+def test_a_checkpoint_of_another_model_or_a_damaged_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["sparseloom.recover.checkpoint"], "_EVERY", 0.0)
+    path, seen = tmp_path / "state.pt", 0
+
+    def loss(student, x):
+        nonlocal seen
+        seen += 1
+        if seen == 4:
+            raise KeyboardInterrupt
+        return student(x).square().mean()
+
+    with pytest.raises(KeyboardInterrupt):
+        recover(plain()[0], loss, batches(), steps=9, checkpoint=path)
+    model, _ = plain()
+    with torch.no_grad():
+        model[0].bias.add_(1)
+    before = copy.deepcopy(model.state_dict())
+    for content in (path.read_bytes(), b"garbage", path.read_bytes()[:200]):
+        path.write_bytes(content)
+        with pytest.raises(Error, match="of this recovery"):
+            recover(model, loss, batches(), steps=9, checkpoint=path)
+        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
