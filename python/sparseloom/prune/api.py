@@ -140,6 +140,9 @@ def prune_(
     # save writes it into the file's metadata
     vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
     facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
+    if reconstruct and plan.outside:
+        note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
+        facts["notes"] = [*result.notes, note]
     pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
     announce(pruned)
     return pruned

@@ -148,7 +148,7 @@ class Flow:
         if self.reconstruct and stream is not None and chain is not None:
             reconstruct_(
                 chain.blocks[at], sites, masks, lambda batch: stream.arguments(at, batch), outputs,
-                self.reconstruct,
+                stream.paddings, self.reconstruct,
             )  # fmt: skip
         if self.checkpoint is not None:
             tensors = {f"{site.name}.values": site.value for site in sites}
