@@ -117,7 +117,9 @@ def prune_(
     if checkpoint is not None:
         asked = {choice.site.name: choice.recipe for choice in choices}
         read = digest_of_data(batches.batches if batches else [])
-        kept = Checkpoint(checkpoint, digest([asked, how, reconstruct, forward, read, digest_of_model(model)]))
+        kept = Checkpoint(
+            checkpoint, digest([asked, how, reconstruct, forward, read, digest_of_model(model)])
+        )
     residence = Residence(model, None if device is None else torch.device(device))
     flow = Flow(model, choices, how, batches, residence, reconstruct, kept, budget, told)
     written = {id(holder): holder for c in choices for holder in [c.site.holder[0]]}

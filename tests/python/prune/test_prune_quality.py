@@ -45,8 +45,10 @@ def test_perplexity_is_that_of_the_next_tokens() -> None:
     assert perplexity([ids])(model) == pytest.approx(float(losses.detach().exp()), rel=1e-5)
     mask = torch.ones_like(ids)
     mask[:, 6:] = 0
-    short = perplexity([{"input_ids": ids, "attention_mask": mask}])(model)
-    assert short == pytest.approx(perplexity([ids[:, :6]])(model), rel=1e-4)
+    for padded in (mask, mask.flip(1)):
+        short = perplexity([{"input_ids": ids, "attention_mask": padded}])(model)
+        real = ids[padded.bool()].view(4, 6)
+        assert short == pytest.approx(perplexity([real])(model), rel=1e-4)
 
 
 def test_embedding_agreement_is_higher_where_less_is_removed() -> None:
