@@ -23,7 +23,8 @@ from ..patch.sparsify import patched, unwrapped
 from ..patch.survey import parameter_count, require_patchable
 from ..sparsify import Sparsifier
 from .calibration import Data
-from .checkpoint import Checkpoint, digest, digest_of_data
+from .checkpoint import Checkpoint
+from .fingerprint import digest, digest_of_data, digest_of_model
 from .flow import Budget, Flow, quiet, recipes
 from .gate import Gate
 from .methods import Method
@@ -114,10 +115,11 @@ def prune_(
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
     kept = None
     if checkpoint is not None:
-        asked = {choice.site.name: repr(choice.recipe) for choice in choices}
-        given = dict(budget) if isinstance(budget, Mapping) else None
-        parts = [asked, repr(how), reconstruct, given, digest_of_data(batches.batches if batches else [])]
-        kept = Checkpoint(checkpoint, digest(parts))
+        asked = {choice.site.name: choice.recipe for choice in choices}
+        read = digest_of_data(batches.batches if batches else [])
+        kept = Checkpoint(
+            checkpoint, digest([asked, how, reconstruct, forward, read, digest_of_model(model)])
+        )
     residence = Residence(model, None if device is None else torch.device(device))
     flow = Flow(model, choices, how, batches, residence, reconstruct, kept, budget, told)
     written = {id(holder): holder for c in choices for holder in [c.site.holder[0]]}
@@ -140,6 +142,9 @@ def prune_(
     # save writes it into the file's metadata
     vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
     facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
+    if reconstruct and plan.outside:
+        note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
+        facts["notes"] = [*result.notes, note]
     pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
     announce(pruned)
     return pruned

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..errors import Error
-from .chains import Chain, first_tensor
+from .chains import Chain, first_tensor, tensors_of
 from .residence import Residence
 from .statistics import Observer, padding_of
 
@@ -38,7 +38,7 @@ class Data:
             remedy = "pass 100 to 1000 samples; an iterator that was used up is empty"
             raise Error(_OP, "at least one batch of data", "none", remedy)
         for number, batch in enumerate(self.batches):
-            tensors = _tensors(batch)
+            tensors = tensors_of(batch)
             if forward is None and not tensors:
                 remedy = "pass tensors, or forward=lambda model, batch: ..."
                 raise Error(_OP, "batches with tensors", f"{type(batch).__name__} as batch {number}", remedy)
@@ -62,10 +62,6 @@ def _called(model: nn.Module, batch: Any) -> object:
     if isinstance(batch, (tuple, list)):
         return model(*batch)
     raise Error(_OP, "a tensor, mapping, tuple or list as batch", type(batch).__name__, "pass forward=")
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
 class Stream:
@@ -121,32 +117,43 @@ class Stream:
                 outputs.append(self._residence.home(output))
         return outputs
 
+    def _another(self, at: int) -> Error:
+        got = f"another input of {self._chain.names[at]}, or none, in batch {len(self._rest)}"
+        remedy = "prune with data that the model treats alike, in calls of their own"
+        return Error(_OP, "each block's output to enter the next one, as in the first batch", got, remedy)
+
     @contextmanager
     def _handing_on(self, calls: list[tuple[Any, Any]]) -> Iterator[None]:
-        blocks, outputs = self._chain.blocks, list[Any]()
+        blocks, outputs, handed = self._chain.blocks, list[Any](), list[Any]()
         last = len(blocks) - 1
 
         def forward_of(at: int, own: Any) -> Any:
             def forward(*args: Any, **kwargs: Any) -> Any:
+                hidden = _taken(self._chain.key, args, kwargs)
+                if len(calls) != at or (at and hidden is not first_tensor(handed[-1])):
+                    raise self._another(at)
                 calls.append((args, kwargs))
                 if at == last:
                     raise _Reached
                 if at == 0:
                     outputs.append(own(*args, **kwargs))
                     return outputs[0]
-                key = self._chain.key
-                hidden = kwargs[key] if isinstance(key, str) else args[key]
                 output = outputs[0]
                 return type(output)((hidden, *output[1:])) if isinstance(output, (tuple, list)) else hidden
 
             return forward
 
+        handles = [  # the last hooks: what the model's own have made of the output
+            block.register_forward_hook(lambda block, args, output: handed.append(output)) for block in blocks
+        ]
         owns = [vars(block).get("forward") for block in blocks]
         try:
             for at, block in enumerate(blocks):
                 block.forward = forward_of(at, block.forward)
             yield
         finally:
+            for handle in handles:
+                handle.remove()
             for block, own in zip(blocks, owns, strict=True):
                 if own is None:
                     del block.forward
@@ -156,6 +163,8 @@ class Stream:
     def _taken(self, calls: Sequence[tuple[Any, Any]]) -> tuple[Tensor, list[tuple[Any, Any]]]:
         """Returns the input of the first block, and all blocks' other arguments, on the CPU; tensors that
         several blocks get are stored once."""
+        if len(calls) != len(self._chain.blocks):
+            raise self._another(len(calls))
         key, memo = self._chain.key, dict[int, Tensor]()
 
         def home(leaf: Any) -> Any:
@@ -178,6 +187,12 @@ class Stream:
             got = f"NaN or Inf before {self._chain.names[0]}"
             raise Error(_OP, "finite inputs of the first block", got, "look at the data")
         return self._residence.home(hidden), rest
+
+
+def _taken(key: int | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if isinstance(key, str):
+        return kwargs.get(key)
+    return args[key] if key < len(args) else None
 
 
 def _shared(rest: Any, before: Any) -> Any:

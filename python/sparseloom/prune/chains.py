@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from ..patch.forms import Site
 
@@ -42,7 +44,7 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
     """Returns the chains that hold sites, in the order of their calls. ``run`` runs the model once.
 
     A container counts whose children are called once each, in their order, each with the very tensor that
-    the one before returned (or has first in a tuple). Of containers inside each other that counts which has
+    the one before returned (or has first in a tuple), and no other that depends on one before. Of containers inside each other that counts which has
     the most children with sites. Sites outside of all chains, and those that several blocks share, are in
     none.
     """
@@ -99,6 +101,11 @@ def first_tensor(output: Any) -> Tensor | None:
     return output if isinstance(output, Tensor) else None
 
 
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Returns the tensors in nested tuples, lists and mappings."""
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
+
+
 def _holders(model: nn.Module, sites: Sequence[Site]) -> set[int]:
     own = {id(site.module) for site in sites}
     return {id(module) for module in model.modules() if any(id(inner) in own for inner in module.modules())}
@@ -142,8 +149,47 @@ def _key(calls: _Calls) -> int | str | None:
         keys.add(found[0])
     (args, kwargs), key = calls.inputs[0], keys.pop()
     first = kwargs.get(key) if isinstance(key, str) else args[key] if key < len(args) else None
-    calls.hidden_bytes = first.numel() * first.element_size() if isinstance(first, Tensor) else 0
-    return key if not keys and isinstance(first, Tensor) else None
+    if keys or not isinstance(first, Tensor) or _hands_on_more(calls, key):
+        return None
+    calls.hidden_bytes = first.numel() * first.element_size()
+    return key
+
+
+def _hands_on_more(calls: _Calls, key: int | str) -> bool:
+    """Returns whether a child gets a second tensor that one before it made, such as the c of h, c = f(h, c):
+    it would have to be computed anew as the children change. One that the first child makes of no input of
+    its own, such as the position bias of T5, is as good as one from outside."""
+    made = dict[int, int]()  # id of a tensor: the child that made it
+    given = {id(tensor) for tensor in tensors_of(calls.inputs[0])}
+    for at, (args, kwargs) in enumerate(calls.inputs):
+        others = {name: value for name, value in kwargs.items() if name != key}
+        others_of = [value for place, value in enumerate(args) if place != key]
+        for tensor in tensors_of((others_of, others)):
+            if id(tensor) in given:
+                continue
+            if id(tensor) in made and (made[id(tensor)] or not _is_constant(calls, key, tensor)):
+                return True
+            given.add(id(tensor))
+        for tensor in tensors_of(calls.outputs[at]):
+            if id(tensor) not in given:
+                made.setdefault(id(tensor), at)
+    return False
+
+
+def _is_constant(calls: _Calls, key: int | str, tensor: Tensor) -> bool:
+    """Returns whether the first child makes the same tensor of another input."""
+    args, kwargs = calls.inputs[0]
+    hidden = kwargs[key] if isinstance(key, str) else args[key]
+    if not hidden.is_floating_point():
+        return False
+    other = torch.zeros_like(hidden)
+    if isinstance(key, str):
+        kwargs = {**kwargs, key: other}
+    else:
+        args = (*args[:key], other, *args[key + 1 :])
+    again = tensors_of(calls.children[0][1](*args, **kwargs))
+    pairs = zip(tensors_of(calls.outputs[0]), again, strict=False)
+    return any(one is tensor and torch.equal(one, two) for one, two in pairs)
 
 
 def _chain(calls: _Calls, key: int | str | None, sites: Sequence[Site]) -> Chain:

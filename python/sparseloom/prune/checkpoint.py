@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from ..errors import Error
 from ..io.files import write_whole
+from .fingerprint import digest
 
 _OP = "prune_"
 
@@ -24,8 +22,8 @@ _OP = "prune_"
 class Checkpoint:
     """A folder with a file for each finished stage (a block), which appears complete or not at all.
 
-    ``key`` is the fingerprint of everything that decides the result but the weights; each file has that of
-    the weights that its stage began with. Raises Error for a folder of another run, and for a damaged file.
+    ``key`` is the fingerprint of everything that decides the result; each file has that of the weights, too,
+    that its stage began with. Raises Error for a folder of another run, and for a damaged file.
     """
 
     def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
@@ -36,6 +34,10 @@ class Checkpoint:
         except OSError as error:
             got, remedy = f"{folder} ({error.strerror})", "choose a folder that may be written"
             raise Error(_OP, "a folder for the checkpoint", got, remedy) from error
+
+    def also(self, part: object) -> None:
+        """Makes ``part``, which was not known at first, decide as well."""
+        self._key = digest([self._key, part])
 
     def load(self, stage: int, weights: Sequence[Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Returns the tensors and the facts of a finished stage, None if it is not finished."""
@@ -62,27 +64,3 @@ class Checkpoint:
 
     def _path(self, stage: int) -> Path:
         return self._folder / f"stage-{stage:05}.safetensors"
-
-
-def digest(parts: Iterable[object]) -> str:
-    """Returns a SHA-256 over tensors, by dtype, shape and bytes, and over the text of anything else."""
-    summed = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            summed.update(f"{part.dtype} {list(part.shape)}".encode())
-            plain = part.detach().cpu().contiguous().reshape(-1)
-            summed.update(plain.view(torch.uint8).numpy().data)
-        else:
-            summed.update(repr(part).encode())
-    return summed.hexdigest()
-
-
-def digest_of_data(batches: Sequence[Any]) -> str:
-    """Returns the digest of the batches' tensors and other leaves that print the same in every process."""
-    leaves = []
-    for batch in batches:
-        leaves += [
-            leaf if isinstance(leaf, (Tensor, int, float, str, bool)) else type(leaf).__name__
-            for leaf in tree_flatten(batch)[0]
-        ]
-    return digest(leaves)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import Error
 from ..patch import BlockSparse, InLayout, Semi24
@@ -45,6 +46,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Recipe]]:
     """
     prune, layers = sections(_OP, path, ["prune", "layers"])
     settings = {"zeros": False} | checked(_OP, "prune", prune, _KEYS, needed=("model", "output"))
+    for key in ("samples", "tokens"):
+        if settings.get(key, 1) < 1:
+            raise Error(_OP, f"{key} to be 1 or more", str(settings[key]), "leave it out for the default")
     return settings, {regex: target_of(text) for regex, text in layers.items()}
 
 
@@ -81,12 +85,20 @@ def run(path: Path) -> Pruned:
         options["data"] = _batches(tokenizer, Path(settings["data"]), samples, length)
     if "evaluate" in settings:
         held_out = _batches(tokenizer, Path(settings["evaluate"]), samples, length)
-        causal = model.get_output_embeddings() is not None
-        options["evaluate"] = perplexity(held_out) if causal else embedding_agreement(model, held_out)
+        options["evaluate"] = _evaluator(model, held_out)
     result = prune_(model, targets, exchange=not settings["zeros"], **options)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     return result
+
+
+def _evaluator(model: Any, batches: list[Tensor]) -> Callable[[nn.Module], float]:
+    name = type(model).__name__
+    decodes = name.endswith(("ForCausalLM", "LMHeadModel")) or getattr(model.config, "is_decoder", False)
+    if decodes and model.get_output_embeddings() is not None:
+        return perplexity(batches)
+    # the body's states: a head for masked tokens gives logits alone
+    return embedding_agreement(model, batches, forward=lambda model, batch: model.base_model(batch))
 
 
 def _batches(tokenizer: Any, path: Path, samples: int, length: int) -> list[Tensor]:

@@ -43,12 +43,17 @@ class _Perplexity(_OfBatches):
             labels = ids[:, 1:].to(logits.device)
             losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
             mask = None if isinstance(batch, Tensor) else batch.get("attention_mask")
-            counted = torch.ones_like(losses) if mask is None else mask[:, 1:].flatten().to(losses)
+            counted = torch.ones_like(losses) if mask is None else _follows(mask).to(losses)
             total += float((losses * counted).sum())
             tokens += int(counted.sum())
         if not tokens:
             raise Error(self._op, "sequences of two tokens or more", "none", "pass longer ones")
         return math.exp(min(total / tokens, 700.0))
+
+
+def _follows(mask: Tensor) -> Tensor:
+    """Returns which next tokens count: those that follow one that counts, so not the first after padding."""
+    return (mask[:, 1:] * mask[:, :-1]).flatten()
 
 
 class _Agreement(_OfBatches):

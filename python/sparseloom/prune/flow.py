@@ -17,7 +17,8 @@ from ..pattern import Pattern
 from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of
-from .checkpoint import Checkpoint, digest
+from .checkpoint import Checkpoint
+from .fingerprint import digest
 from .methods import Method, Solver, pruned
 from .reconstruct import reconstruct_
 from .residence import Residence
@@ -95,6 +96,8 @@ class Flow:
             self._densities = self._checked(self.budget)
         elif self.budget is not None:
             self._densities = self._checked(self.budget(self._observed()))
+        if self.checkpoint is not None:
+            self.checkpoint.also(self._densities)
         if self.data is None:
             for site in self._sites:
                 self._prune([site], [Statistics(site.value)])
@@ -145,7 +148,7 @@ class Flow:
         if self.reconstruct and stream is not None and chain is not None:
             reconstruct_(
                 chain.blocks[at], sites, masks, lambda batch: stream.arguments(at, batch), outputs,
-                self.reconstruct,
+                stream.paddings, self.reconstruct,
             )  # fmt: skip
         if self.checkpoint is not None:
             tensors = {f"{site.name}.values": site.value for site in sites}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..patch.forms import Site
 from .chains import first_tensor
+from .statistics import counted
 
 #: The first step of a value, as a share of the root mean square of its weight's kept values.
 _STEP = 0.02
@@ -22,10 +23,12 @@ def reconstruct_(
     masks: Sequence[Tensor],
     arguments: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]],
     targets: Sequence[Tensor],
+    paddings: Sequence[Tensor | None],
     steps: int,
 ) -> tuple[float, float]:
     """Takes ``steps`` of Adam, one batch each, on the kept values of the sites' weights, which lie inside of
-    the block; its other parameters stay. ``arguments(batch)`` are the block's, ``targets`` its dense outputs.
+    the block; its other parameters stay. ``arguments(batch)`` are the block's, ``targets`` its dense outputs,
+    ``paddings`` which tokens of them count.
 
     Returns the mean squared error before and after, and keeps the values before if they were better.
     """
@@ -45,7 +48,8 @@ def reconstruct_(
         args, kwargs = arguments(batch)
         output = first_tensor(torch.func.functional_call(block, weights(), args, kwargs))
         assert output is not None
-        return (output.float() - targets[batch].to(output.device).float()).square().mean()
+        change = output.float() - targets[batch].to(output.device).float()
+        return counted(change, paddings[batch]).square().mean()
 
     def whole() -> float:
         with torch.no_grad():

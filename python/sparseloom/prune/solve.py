@@ -19,11 +19,13 @@ _OP = "prune_"
 
 
 def damped(hessian: Tensor, damping: float) -> Tensor:
-    """Returns H + damping mean(diag H) I in float64; an input that is always 0 gets a 1 on the diagonal."""
+    """Returns H + damping mean(diag H) I in float64; an input that is always 0 gets the mean diagonal of the
+    others, so that the result scales as H does."""
     matrix = hessian.to(torch.float64, copy=True)
     diagonal = matrix.diagonal()
-    diagonal += (diagonal == 0).double()
+    dead = diagonal == 0
     diagonal += damping * diagonal.mean()
+    diagonal[dead] = diagonal[~dead].mean() if bool((~dead).any()) else 1.0
     return matrix
 
 

@@ -173,10 +173,14 @@ class Observer:
         raise Error(_OP, "layers that read one tensor to do so in every batch", got, remedy)
 
     def _tokens(self, x: Tensor) -> Tensor:
-        x = x.detach()
-        if self.padding is not None and x.dim() == 3 and x.shape[:2] == self.padding.shape:
-            return x[self.padding.to(x.device)]
-        return x.reshape(-1, x.shape[-1])
+        return counted(x.detach(), self.padding).reshape(-1, x.shape[-1])
+
+
+def counted(x: Tensor, padding: Tensor | None) -> Tensor:
+    """Returns the tokens of x [batch, tokens, features] that count, all of x where its shape is another."""
+    if padding is None or x.dim() != 3 or x.shape[:2] != padding.shape:
+        return x
+    return x[padding.to(x.device)]
 
 
 def padding_of(batch: object) -> Tensor | None:

@@ -63,7 +63,7 @@ class FeedForward(Role):
         first = gate or up
 
         def act(x: Tensor) -> Tensor:
-            return self.act(first.activate(x))
+            return self.act(first.activate(x.clone()))  # x is the bias itself, and act may be in place
 
         with torch.no_grad():
             found = effect.units(

@@ -30,8 +30,8 @@ tokens = 8
 """
 
 
-def checkpoint(folder: Path) -> transformers.PreTrainedModel:
-    model = tiny_models.made("LlamaForCausalLM", "llama")
+def checkpoint(folder: Path, *of: str) -> transformers.PreTrainedModel:
+    model = tiny_models.made(*(of or ("LlamaForCausalLM", "llama")))
     model.save_pretrained(folder / "dense")
     words = {f"w{i}": i for i in range(60)}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
@@ -61,6 +61,23 @@ def test_a_recipe_makes_a_checkpoint(zeros: bool, tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize(
+    ("of", "best"),
+    [(("BertForMaskedLM", "bert"), 1), (("BertModel", "bert"), 1), (("GPT2LMHeadModel", "gpt2"), 60)],
+)
+def test_a_causal_model_has_a_perplexity_and_others_agree(
+    of: tuple[str, str], best: float, tmp_path: Path
+) -> None:
+    checkpoint(tmp_path, *of)
+    recipe = tmp_path / "recipe.ini"
+    layers = r".*(intermediate.dense|c_fc) = 2:4"
+    recipe.write_text(
+        RECIPE.format(folder=tmp_path, more="zeros = yes").split("[layers]")[0] + f"[layers]\n{layers}"
+    )
+    stages = command.run(recipe).stages
+    assert stages[0][1] == pytest.approx(best, rel=0.1)  # of 60 words, at random
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [("2:4", Semi24), ("3:8", InLayout), ("csr 0.25", InLayout), ("block 16x32 0.5", BlockSparse)],
 )
@@ -74,6 +91,8 @@ BAD = {
     "unknown key": ("[prune]\nmodel = x\noutput = y\nsteps = 3\n[layers]", "steps unknown"),
     "no output": ("[prune]\nmodel = x\n[layers]", "output missing"),
     "no number": ("[prune]\nmodel = x\noutput = y\nsamples = many\n[layers]", "samples to be a whole number"),
+    "no samples": ("[prune]\nmodel = x\noutput = y\nsamples = 0\n[layers]", "samples to be 1 or more"),
+    "no tokens": ("[prune]\nmodel = x\noutput = y\ntokens = 0\n[layers]", "tokens to be 1 or more"),
     "target": ("[prune]\nmodel = x\noutput = y\n[layers]\n.* = half", "a target 2:4"),
 }
 

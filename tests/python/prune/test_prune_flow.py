@@ -160,6 +160,20 @@ def test_an_input_that_is_always_zero_costs_nothing() -> None:
     torch.testing.assert_close(model(data[0]), dense(data[0]), rtol=2e-2, atol=2e-2)
 
 
+def test_the_scale_of_the_inputs_does_not_decide() -> None:
+    """Half of the inputs are always zero."""
+    weights, errors = [], []
+    for scale in (1.0, 2.0**-7):
+        model, data = nn.Sequential(stack()[0]), [batch * scale for batch in batches()]
+        for batch in data:
+            batch[:, ::2] = 0
+        recipe = {".*": InLayout("csr", density=0.25)}
+        errors += [layer.error for layer in prune_(model, recipe, data=data, exchange=False).layers]
+        weights.append(model[0].weight)
+    assert torch.equal(weights[0] != 0, weights[1] != 0)
+    assert errors[0] == pytest.approx(errors[1], rel=1e-6)
+
+
 def test_padding_does_not_count() -> None:
     model, own = tiny_models.made("BertModel", "bert"), Cheapest()
     ids = tiny_models.tokens(20, 9)

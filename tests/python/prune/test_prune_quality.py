@@ -45,8 +45,10 @@ def test_perplexity_is_that_of_the_next_tokens() -> None:
     assert perplexity([ids])(model) == pytest.approx(float(losses.detach().exp()), rel=1e-5)
     mask = torch.ones_like(ids)
     mask[:, 6:] = 0
-    short = perplexity([{"input_ids": ids, "attention_mask": mask}])(model)
-    assert short == pytest.approx(perplexity([ids[:, :6]])(model), rel=1e-4)
+    for padded in (mask, mask.flip(1)):
+        short = perplexity([{"input_ids": ids, "attention_mask": padded}])(model)
+        real = ids[padded.bool()].view(4, 6)
+        assert short == pytest.approx(perplexity([real])(model), rel=1e-4)
 
 
 def test_embedding_agreement_is_higher_where_less_is_removed() -> None:
@@ -91,6 +93,23 @@ def test_owl_keeps_more_where_outliers_are() -> None:
     assert sum(densities) / 3 == pytest.approx(0.5, abs=0.02)
     with pytest.raises(Error, match="owl"):
         owl(0.95, spread=0.1)
+
+
+def test_reconstruction_does_not_look_at_padding() -> None:
+    ids, weights = tiny_models.tokens(20, 9), []
+    mask = (torch.arange(9) < torch.arange(1, 21).clamp(max=9)[:, None]).long()
+    for filled in (3, 50):
+        model = tiny_models.made("BertModel", "bert")
+        batch = {"input_ids": ids.masked_fill(mask == 0, filled), "attention_mask": mask}
+        prune_(model, {"encoder.*": Semi24()}, data=[batch], reconstruct=5, exchange=False)
+        weights.append(model.encoder.layer[0].output.dense.weight.detach())
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_layers_that_are_not_reconstructed_are_counted(steps: int) -> None:
+    result = prune_(llama(), EVERY, data=data(), reconstruct=steps, exchange=False)
+    assert ("1 layers outside of repeated blocks were not reconstructed" in str(result)) == bool(steps)
 
 
 def test_reconstruction_comes_closer_to_the_dense_blocks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import torch
 from pruning import EVERY, assert_same, bits, data, llama
 from torch import Tensor, nn
 
+import sparseloom
 from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_
 from sparseloom.prune import prune_plan
 from sparseloom.prune.residence import Residence
+from sparseloom.sparsify import Context, ElementSparsifier, PerBlockNM
 
 
 def stack_of_two() -> nn.Sequential:
@@ -111,6 +113,80 @@ def test_a_checkpoint_of_another_run_is_refused(change: str, tmp_path: Path) -> 
     with pytest.raises(Error, match="another model, other data or other options"):
         prune_(model, EVERY, data=batches, method=method, checkpoint=tmp_path)
     assert_same(model, before)
+
+
+def patterned(seed: int) -> dict[str, Any]:
+    pattern = sparseloom.pattern.balanced(32, 32, 8, 0.5, seed=seed)
+    return {"patterns": {".*": BlockSparse(select=pattern)}}
+
+
+def masked(seed: int) -> dict[str, Any]:
+    mask = torch.rand(32, 32, generator=torch.Generator().manual_seed(seed)) < 0.5
+    mask[0, :3], mask[-1, -3:] = True, True  # all of a tensor that its text shows
+    mask[0, -3:], mask[-1, :3] = False, False
+    mask[1:3], mask[-3:-1] = True, False
+    return {"patterns": {".*": InLayout("csr", mask=mask)}}
+
+
+def budgeted(seed: int) -> dict[str, Any]:
+    recipe = {".*": InLayout("csr", density=0.5)}
+    return {"patterns": recipe, "budget": lambda known: dict.fromkeys(known, (seed + 1) / 4)}
+
+
+def forwarded(seed: int) -> dict[str, Any]:
+    return {"forward": (lambda model, x: model(x)) if seed else (lambda model, x: model(x.abs()))}
+
+
+def biased(seed: int) -> dict[str, Any]:
+    model = stack_of_two()
+    model[0].bias.data.add_(seed)  # sees to it that the second layer has other inputs
+    return {"model": model}
+
+
+def activated(seed: int) -> dict[str, Any]:
+    model = stack_of_two()
+    model[1] = nn.Tanh() if seed else nn.ReLU()
+    return {"model": model}
+
+
+class Drawn(ElementSparsifier):
+    """Half of each four, at random; its text shows where it lies."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def select(self, context: Context) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        return PerBlockNM(2, 4).select_mask(torch.rand(context.weight.shape, generator=generator))
+
+    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        raise NotImplementedError
+
+
+RUNS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "patterns": patterned,
+    "masks": masked,
+    "called budgets": budgeted,
+    "forward": forwarded,
+    "biases": biased,
+    "activations": activated,
+    "sparsifiers": lambda seed: {"method": Drawn(seed)},
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_checkpoint_serves_the_same_run_and_no_other(run: str, tmp_path: Path) -> None:
+    alive, weights = [], []
+    for seed, refused in ((0, False), (0, False), (1, True)):
+        torch.manual_seed(0)
+        model, data = stack_of_two(), [torch.randn(64, 32)]
+        torch.manual_seed(0)
+        options = {"model": model, "patterns": {".*": Semi24()}, "data": data} | RUNS[run](seed)
+        alive.append(options)  # no two objects at one address
+        with pytest.raises(Error, match="a checkpoint of this run") if refused else contextlib.nullcontext():
+            prune_(**options, checkpoint=tmp_path, exchange=False)
+        weights.append(options["model"][2].weight)
+    assert torch.equal(weights[0], weights[1])
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -150,8 +150,9 @@ def test_an_input_that_is_always_zero_has_an_inverse() -> None:
     hessian = torch.zeros(3, 3)
     hessian[0, 0] = 4.0
     assert torch.equal(
-        solve.damped(hessian, 0.5).diagonal(), torch.tensor([5.0, 2.0, 2.0], dtype=torch.float64)
+        solve.damped(hessian, 0.5).diagonal(), torch.full((3,), 4 + 0.5 * 4 / 3, dtype=torch.float64)
     )
+    assert torch.equal(solve.damped(torch.zeros(2, 2), 0.5), torch.eye(2, dtype=torch.float64))
 
 
 def test_indefinite_hessian_is_refused() -> None:

@@ -13,7 +13,7 @@ import torch
 from pruning import Cheapest, stack
 from torch import Tensor, nn
 
-from sparseloom import Semi24, prune_
+from sparseloom import Error, Semi24, prune_
 from sparseloom.prune import prune_plan
 
 
@@ -141,3 +141,53 @@ def test_what_does_not_follow_from_the_block_before_is_observed_in_whole_runs(tw
         observed(torch.cat(data))
     handle.remove()
     torch.testing.assert_close(shared.input_statistics, torch.cat(seen).square().mean(0))
+
+
+class Pair(nn.Module):
+    """Hands on a second tensor: c of its own each time, the first block's, or what came from outside."""
+
+    def __init__(self, second: str) -> None:
+        super().__init__()
+        self.own, self.second = nn.Linear(16, 16), second
+
+    def forward(self, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor]:
+        h = h + self.own(h)
+        if self.second == "each":
+            c = h if c is None else h + c
+        elif c is None:
+            c = torch.tanh(h) if self.second == "first" else torch.arange(16.0)
+        return h + c, c
+
+
+class Pairs(nn.Module):
+    def __init__(self, second: str) -> None:
+        super().__init__()
+        self.blocks, self.second = nn.ModuleList(Pair(second) for _ in range(3)), second
+
+    def forward(self, h: Tensor, run: int | Tensor = 3) -> Tensor:
+        c = h * 2 if self.second == "outside" else None
+        for at, block in enumerate(self.blocks[: int(run)]):
+            h, c = block(-h if at == 1 and run == 4 else h, c)
+        return h
+
+
+@pytest.mark.parametrize(("second", "blocks"), [("each", 0), ("first", 0), ("constant", 3), ("outside", 3)])
+def test_a_second_tensor_that_depends_on_a_block_makes_no_chain(second: str, blocks: int) -> None:
+    torch.manual_seed(0)
+    model, data, own = Pairs(second), [torch.randn(64, 16) for _ in range(2)], Cheapest()
+    plan = prune_plan(model, {".*": Semi24()}, data=data, method="wanda")
+    assert (plan.blocks, plan.outside) == (blocks, 3 - blocks)
+    dense, seen = copy.deepcopy(model), list[Tensor]()
+    prune_(model, {".*": Semi24()}, method=own, data=data, exchange=False)
+    observed = model if blocks else dense
+    observed.blocks[2].own.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    with torch.no_grad():
+        observed(torch.cat(data))
+    torch.testing.assert_close(own.contexts[2].input_statistics, seen[0].square().mean(0))
+
+
+@pytest.mark.parametrize("run", [2, 4])  # blocks, or a change between two of them
+def test_a_batch_that_goes_another_way_through_the_blocks_is_refused(run: int) -> None:
+    data = [{"h": torch.randn(64, 16), "run": torch.tensor(each)} for each in (3, run)]
+    with pytest.raises(Error, match=r"another input of blocks\.[12], or none, in batch 1"):
+        prune_(Pairs("outside"), {".*": Semi24()}, data=data)

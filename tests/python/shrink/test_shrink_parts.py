@@ -75,6 +75,17 @@ def test_units_go_where_they_are_constant(part, act, bias, zeros, stay):
         assert "no bias to go to in mlp.fc2" in result.widths[0].reason
 
 
+def test_an_activation_in_place_leaves_the_bias_alone():
+    model = Plain(nn.ReLU(inplace=True), True)
+    model.mlp.fc1.weight.data[:4] = 0
+    model.mlp.fc1.bias.data.fill_(-1)
+    x = 3 * torch.randn(5, 8)
+    before = model(x)
+    assert shrink_(model, multiple_of=8).widths[0].after == 8
+    assert bool((model.mlp.fc1.bias == -1).all())
+    close(model(x), before)
+
+
 def test_a_part_with_something_between_its_layers_stays():
     model = nn.Sequential(timm.layers.Mlp(8, 16, norm_layer=nn.LayerNorm))
     model[0].fc1.weight.data[:8] = 0
