@@ -44,9 +44,9 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
     """Returns the chains that hold sites, in the order of their calls. ``run`` runs the model once.
 
     A container counts whose children are called once each, in their order, each with the very tensor that
-    the one before returned (or has first in a tuple), and no other that depends on one before. Of containers inside each other that counts which has
-    the most children with sites. Sites outside of all chains, and those that several blocks share, are in
-    none.
+    the one before returned (or has first in a tuple), and no other that depends on one before. Of containers
+    inside each other that counts which has the most children with sites. Sites outside of all chains, and
+    those that several blocks share, are in none.
     """
     holders = _holders(model, sites)
     watched = [

@@ -97,8 +97,11 @@ def _evaluator(model: Any, batches: list[Tensor]) -> Callable[[nn.Module], float
     decodes = name.endswith(("ForCausalLM", "LMHeadModel")) or getattr(model.config, "is_decoder", False)
     if decodes and model.get_output_embeddings() is not None:
         return perplexity(batches)
-    # the body's states: a head for masked tokens gives logits alone
-    return embedding_agreement(model, batches, forward=lambda model, batch: model.base_model(batch))
+    return embedding_agreement(model, batches, forward=_states)
+
+
+def _states(model: Any, batch: Tensor) -> Any:
+    return model.base_model(batch)  # a head for masked tokens gives logits alone
 
 
 def _batches(tokenizer: Any, path: Path, samples: int, length: int) -> list[Tensor]:

@@ -70,7 +70,7 @@ def _of_tensor(tensor: Tensor) -> Iterator[Any]:
 
 def _inside(part: Any) -> list[Any]:
     """Returns what an object is made of."""
-    if isinstance(part, Tensor):  # of a subclass that wraps others
+    if is_traceable_wrapper_subclass(part):
         names, more = part.__tensor_flatten__()
         return [*(getattr(part, name) for name in names), more]
     if isinstance(part, Pattern):
