@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from ..recover.distillation import pooled
+from ..report.inputs import evaluated
 
 
 class _OfBatches:
@@ -75,13 +76,9 @@ class _Agreement(_OfBatches):
 
     @torch.no_grad()
     def _embeddings(self, model: nn.Module) -> Sequence[Tensor]:
-        training = [(module, module.training) for module in model.modules()]
-        found = []
-        for batch, output in self._outputs(model):
-            found.append(pooled(output, batch, self._op).double().cpu())
-        for module, was in training:
-            module.training = was
-        return found
+        with evaluated(model):
+            outputs = self._outputs(model)
+            return [pooled(output, batch, self._op).double().cpu() for batch, output in outputs]
 
 
 def perplexity(

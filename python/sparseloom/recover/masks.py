@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +13,7 @@ from torch.optim import AdamW, Optimizer
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.held.sparse_weight import sparse_layers
+from ..patch.announce import unannounced
 from ..patch.pack import pack_
 from ..patch.unpack import unpack_
 from ..sparsify.run import Run
@@ -60,7 +58,7 @@ class Masks:
             if layer.name and _trains(layer.module) and (rank is not None or _needs_mask(layer.module))
         ]
         if wanted:
-            with _quietly():
+            with unannounced():
                 done = unpack_(model, "|".join(re.escape(name) for name in wanted))
             self.names = [change.names[0] for change in done.changed]
         if rank is not None:
@@ -102,7 +100,7 @@ class Masks:
         for layer in self._adapted:
             layer.weight.requires_grad_(True)
         if self.names:
-            with _quietly():
+            with unannounced():
                 named = "|".join(re.escape(name) for name in self.names)
                 pack_(self.model, names=rf"(?:{named})(?:\.0)?")  # behind one is its own activation
 
@@ -123,15 +121,3 @@ def _needs_mask(module: Any) -> bool:
         return False
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
     return "dw" not in layout.directions or on_gpu
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keeps the tables of the exchanges out of the log: the layers are as before at the end."""
-    log = logging.getLogger("sparseloom")
-    before = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = before
