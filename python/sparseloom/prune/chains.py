@@ -52,7 +52,7 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
     watched = [
         _Calls(module, name, list(module.named_children()))
         for name, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _with_sites(module, holders) > 1
+        if _is_container(module) and _with_sites(module, holders) > 1
     ]
     order: list[int] = []
     handles = [handle for calls in watched for handle in _watch(calls, order)]
@@ -80,18 +80,28 @@ def chains_of(model: nn.Module, sites: Sequence[Site], run: Callable[[], object]
 
 
 def parts_of(model: nn.Module, sites: Sequence[Site]) -> list[nn.Module]:
-    """Returns the children of the outermost containers that hold sites in several of them."""
+    """Returns the children of the outermost containers that hold sites in several of them; of a child that
+    holds a container with more, that one's children."""
     holders, parts = _holders(model, sites), list[nn.Module]()
 
+    def most(module: nn.Module) -> int:
+        """Returns how many children with sites the widest container in a module has."""
+        return max((_with_sites(each, holders) for each in module.modules() if _is_container(each)), default=0)
+
     def walk(module: nn.Module) -> None:
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _with_sites(module, holders) > 1:
-            parts.extend(module.children())
-            return
+        count = _with_sites(module, holders) if _is_container(module) else 0
         for child in module.children():
-            walk(child)
+            if count > 1 and most(child) <= count:
+                parts.append(child)
+            else:
+                walk(child)
 
     walk(model)
     return parts
+
+
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.Sequential))
 
 
 def first_tensor(output: Any) -> Tensor | None:

@@ -14,7 +14,10 @@ from pruning import Cheapest, stack
 from torch import Tensor, nn
 
 from sparseloom import Error, Semi24, prune_
+from sparseloom.patch.choose import choose
 from sparseloom.prune import prune_plan
+from sparseloom.prune.chains import parts_of
+from sparseloom.prune.targets import Pending, target_of
 
 
 def timm_vit() -> nn.Module:
@@ -191,3 +194,12 @@ def test_a_batch_that_goes_another_way_through_the_blocks_is_refused(run: int) -
     data = [{"h": torch.randn(64, 16), "run": torch.tensor(each)} for each in (3, run)]
     with pytest.raises(Error, match=r"another input of blocks\.[12], or none, in batch 1"):
         prune_(Pairs("outside"), {".*": Semi24()}, data=data)
+
+
+def test_what_is_lent_to_a_device_at_once_is_one_block() -> None:
+    """Also where the chain lies in a container that has layers of its own: its blocks are the longer list."""
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(5)))
+    model = nn.Sequential(blocks, nn.Linear(8, 8))
+    choices, _ = choose(model, {".*": Pending(target_of(".*", Semi24()), True)}, False)
+    parts = parts_of(model, [choice.site for choice in choices])
+    assert [id(part) for part in parts] == [id(part) for part in (*blocks, model[1])]
