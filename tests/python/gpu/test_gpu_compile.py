@@ -103,6 +103,22 @@ def test_what_follows_moves_into_the_product_forward_and_backward(function, dtyp
     assert re.findall(called, backward.split("def call")[1]) == ["bsr_linear_backward"] * 2
 
 
+def test_the_loop_of_a_norm_adds_what_it_reads():
+    """The product would read the residual, which costs more than it saves where a loop reads the sum."""
+    from torch._inductor.utils import run_and_get_code
+
+    up, down, x = make(96, 192, seed=1), make(192, 96, seed=2), random(48, 96)
+
+    def form(x):
+        return F.layer_norm(x + down(up(x)), (96,))
+
+    with torch.no_grad():
+        y, (code,) = run_and_get_code(torch.compile(form, fullgraph=True), x)
+        torch.testing.assert_close(y, form(x), atol=1e-5, rtol=1e-5)
+    kernels = re.findall(r"(?m)^ *\w+ = async_compile\.triton\('(\w+)'", code)
+    assert [name.startswith("triton_per_fused_add") for name in kernels] == [True], kernels
+
+
 def test_the_tf32_switch_reaches_a_compiled_layer():
     layer, x = make(512, 512, block=32).requires_grad_(False), random(300, 512)
     compiled = torch.compile(layer, fullgraph=True)

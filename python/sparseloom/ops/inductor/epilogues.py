@@ -121,7 +121,9 @@ def _activated(product: fx.Node, saved: dict[fx.Node, str]) -> fx.Node:
 
 
 def _with_residual(product: fx.Node) -> None:
-    """Moves the addition of another tensor of the result's shape into a product."""
+    """Moves the addition of another tensor of the result's shape into a product. On a GPU only where no loop
+    of Inductor's reads the sum, which adds on its way: a product that adds before a norm costs ViT-B 5 % of
+    its inference and BERT 1 % (H200)."""
     arguments, target = _arguments(product), product.target
     with_input = target is operators.linear_train
     if not _PRODUCTS[target].residual or arguments["residual"] is not None:
@@ -138,6 +140,8 @@ def _with_residual(product: fx.Node) -> None:
             if not fits or any(len(each.users) > 1 for each in (y, *views)):
                 continue
             if z is not None and any(each < total for each in z.users):  # the product moves behind them
+                continue
+            if _device(y) == "cuda" and not _is_stored(total):
                 continue
             if (addend := _unviewed(residual, views, total)) is None:
                 continue
@@ -206,6 +210,12 @@ def _sums(node: fx.Node) -> Iterable[tuple[fx.Node, fx.Node]]:
             other = b if a is node else a
             if isinstance(other, fx.Node) and other is not node:
                 yield user, other
+
+
+def _is_stored(node: fx.Node) -> bool:
+    """Returns whether all that read a node, or a view of it, read it from memory."""
+    views = _aliases(node)
+    return all(user in views or _is_stored_for(user) for each in views for user in each.users)
 
 
 def _is_stored_for(user: fx.Node) -> bool:
