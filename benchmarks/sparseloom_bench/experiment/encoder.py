@@ -111,6 +111,9 @@ def encoder_command(
     lr: Annotated[float, typer.Option(min=0.0, help="of the recovery")] = 3e-4,
     rounds: Annotated[int, typer.Option(min=1, help="of the timing")] = 15,
     device: Annotated[str, typer.Option(help="where it recovers and is timed")] = "cpu",
+    recovered: Annotated[
+        Path | None, typer.Option(help="pruned.safetensors of another run, judged and timed here")
+    ] = None,
 ) -> None:
     """Prunes a trained encoder, lets it learn from its dense self, and draws quality beside latency."""
     encoder = Encoder(model, torch.device(device))
@@ -132,25 +135,36 @@ def encoder_command(
         found = record["stages"][stage]
         typer.echo(f"{stage}: cosine {found['cosine']:.4f}, ranks {found['ranks']:.4f}")
 
-    begin = time.monotonic()
     pruned = copy.deepcopy(encoder.dense)
-    recipes = {MLP: BlockSparse(block, density=density), ATTENTION: BlockSparse(block, density=attention)}
-    sparseloom.prune_(
-        pruned, recipes, data=encoder.batches(train[:CALIBRATED]), reconstruct=reconstruct, progress=False
-    )
-    judged("pruned", pruned, seconds=round(time.monotonic() - begin, 1))
-    if minutes:
-        loss = sparseloom.Distillation(encoder.dense, embeddings=1.0, hidden=0.5, at=r"encoder\.layer\.\d+")
-        done = sparseloom.recover(
-            pruned, loss, _Shuffled(encoder, train), minutes=minutes, lr=lr, checkpoint=out / "recovery.pt"
-        )
-        judged("recovered", pruned, steps=done.steps, minutes=minutes)
-    sparseloom.save(pruned, out / "pruned.safetensors")
+    if recovered is not None:
+        sparseloom.load(recovered, pruned, sparsify=True)
+        judged("recovered", pruned)
+    else:
+        begin = time.monotonic()
+        recipes = {
+            MLP: BlockSparse(block, density=density),
+            ATTENTION: BlockSparse(block, density=attention),
+        }
+        batches = encoder.batches(train[:CALIBRATED])
+        sparseloom.prune_(pruned, recipes, data=batches, reconstruct=reconstruct, progress=False)
+        judged("pruned", pruned, seconds=round(time.monotonic() - begin, 1))
+        if minutes:
+            loss = sparseloom.Distillation(
+                encoder.dense, embeddings=1.0, hidden=0.5, at=r"encoder\.layer\.\d+"
+            )
+            done = sparseloom.recover(
+                pruned, loss, _Shuffled(encoder, train), minutes=minutes, lr=lr,
+                checkpoint=out / "recovery.pt",
+            )  # fmt: skip
+            judged("recovered", pruned, steps=done.steps, minutes=minutes)
+        sparseloom.save(pruned, out / "pruned.safetensors")
     calls = {"dense": encoder.dense, "sparse": pruned}
     if device == "cpu":
+        calls |= {f"{name}, bf16": copy.deepcopy(each).bfloat16() for name, each in calls.items()}
         calls["sparse, 8 bits"] = copy.deepcopy(pruned)
         sparseloom.quantize_(calls["sparse, 8 bits"])
-        judged("8 bits", calls["sparse, 8 bits"])
+        for name in list(calls)[2:]:
+            judged(name, calls[name])
     others = peers(encoder.dense, encoder.batch(test[:32]), out) if device == "cpu" else {}
     for name, peer in others.items():
         judged(name, _Peer(peer))

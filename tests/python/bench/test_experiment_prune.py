@@ -79,10 +79,20 @@ def test_a_tiny_encoder_is_pruned_recovers_and_is_timed(folder, monkeypatch):
         "--block", 8, "--minutes", 0.02, "--rounds", 2, "--reconstruct", 2,
     )  # fmt: skip
     record = json.loads((out / "encoder.json").read_text())
-    assert list(record["stages"]) == ["pruned", "recovered", "8 bits"]
+    others = ["dense, bf16", "sparse, bf16", "sparse, 8 bits"]
+    assert list(record["stages"]) == ["pruned", "recovered", *others]
     assert all(0 < each["cosine"] <= 1 and -1 <= each["ranks"] <= 1 for each in record["stages"].values())
     assert set(record["latency"]) == {"32x64", "1x20"}
-    assert "| sparse, 8 bits |" in text and (out / "pruned.safetensors").exists()
+    assert "| sparse, 8 bits |" in text
+    run(
+        encoder.encoder_command, "--model", folder / "model", "--data", data, "--out", folder / "again",
+        "--recovered", out / "pruned.safetensors", "--rounds", 1,
+    )  # fmt: skip
+    again = json.loads((folder / "again" / "encoder.json").read_text())
+    assert list(again["stages"]) == ["recovered", *others]
+    assert again["stages"]["recovered"] == pytest.approx(
+        {key: record["stages"]["recovered"][key] for key in ("cosine", "ranks")}
+    )
 
 
 def test_agreement_of_embeddings_with_themselves_and_with_reversed_ranks():
