@@ -48,11 +48,8 @@ void write_as(const cpu::TileOut& o) {
   if (o.activation == Activation::none)
     return write_with<T>(
         o, [&](Vec x) __attribute__((always_inline)) { return x; });
-  with_activation(
-      o.activation, [&](auto function) __attribute__((always_inline)) {
-        write_with<T>(
-            o, [&](Vec x) __attribute__((always_inline)) { return each8(x, function); });
-      });
+  with_activation<sizeof(T) == 2>(
+      o.activation, [&](auto function) __attribute__((always_inline)) { write_with<T>(o, function); });
 }
 
 void write(const cpu::TileOut& out) {

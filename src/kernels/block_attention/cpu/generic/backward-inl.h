@@ -28,7 +28,7 @@ inline void store_transposed(const attention::Rows<T>& to, const float* from, st
 [[gnu::always_inline]] inline void soften(Cell* scores, Cell* gradients, Vec8 lse, Vec8 shift) {
   const Vec8 score = widen8(scores);
   const Vec8 kept = _mm256_cmp_ps(score, all8(-std::numeric_limits<float>::infinity()), _CMP_NEQ_UQ);
-  const Vec8 p = _mm256_and_ps(kept, exp8(_mm256_sub_ps(score, lse)));
+  const Vec8 p = _mm256_and_ps(kept, exponential(_mm256_sub_ps(score, lse)));
   narrow8(scores, p);
   narrow8(gradients, _mm256_and_ps(kept, _mm256_mul_ps(p, _mm256_sub_ps(widen8(gradients), shift))));
 }

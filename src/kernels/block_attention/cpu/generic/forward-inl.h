@@ -122,10 +122,10 @@ struct Softmax {
         most = _mm256_max_ps(widen8(scores + j * kTileQueries + at), most);
       // Nothing kept so far: exp(-inf - 0) is zero.
       const Vec8 shift = _mm256_andnot_ps(_mm256_cmp_ps(most, lowest, _CMP_EQ_OQ), most);
-      const Vec8 factor = exp8(_mm256_sub_ps(before, shift));
+      const Vec8 factor = exponential(_mm256_sub_ps(before, shift));
       Vec8 sum = _mm256_mul_ps(widen8(total + at), factor);
       for (std::int64_t j = 0; j < keys; ++j) {
-        const Vec8 p = exp8(_mm256_sub_ps(widen8(scores + j * kTileQueries + at), shift));
+        const Vec8 p = exponential(_mm256_sub_ps(widen8(scores + j * kTileQueries + at), shift));
         sum = _mm256_add_ps(sum, p);
         narrow8(scores + j * kTileQueries + at, p);
       }

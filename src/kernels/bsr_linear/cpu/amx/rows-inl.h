@@ -14,11 +14,17 @@ inline void widen_bias(const std::uint16_t* bias, std::int64_t n, float* out) {
                                : _mm512_mask_storeu_epi16(row, first32(outputs), bits);
 }
 
-inline void activate_row(Activation activation, float bias, float* row, std::int64_t n) {
-  with_activation(
+// Activates sums [output][vector][lane] plus a bias for each output, in place. kHalf: of results of 16 bits.
+// All outputs in one call, which loads the function's constants once.
+template <bool kHalf, int kVectors>
+inline void activate_sums(Activation activation, const float* bias, float* sums, std::int64_t outputs) {
+  with_activation<kHalf>(
       activation, [&](auto function) __attribute__((always_inline)) {
-        for (std::int64_t i = 0; i < n; i += 8)
-          _mm256_storeu_ps(row + i, function(_mm256_add_ps(_mm256_loadu_ps(row + i), all8(bias))));
+        for (std::int64_t o = 0; o < outputs; ++o)
+          unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+            float* const at = sums + (o * kVectors + v.value) * kLanes;
+            store(at, function(_mm512_add_ps(load(at), _mm512_set1_ps(bias[o]))));
+          });
       });
 }
 

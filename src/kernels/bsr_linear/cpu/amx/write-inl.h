@@ -38,7 +38,7 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
   alignas(64) float bias[cpu::kTileOutputs] = {};
   if (job.bias) widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
   if (job.activation != Activation::none) {
-    for (std::int64_t o = 0; o < outputs; ++o) activate_row(job.activation, bias[o], sums + o * kRow, kRow);
+    activate_sums<true, kVectors>(job.activation, bias, sums, outputs);
     std::fill_n(bias, cpu::kTileOutputs, 0.0f);
   }
   if (job.residual) add_residual<kVectors>(job, s, outputs, sums);

@@ -26,8 +26,11 @@ template <int kVectors>
       const Vec sum = _mm512_cvtepi32_ps(_mm512_castps_si512(load(row + v.value * kLanes)));
       store(row + v.value * kLanes, _mm512_fmadd_ps(_mm512_mul_ps(sum, token[v.value]), factor, add));
     });
-    if (job.activation != Activation::none) activate_row(job.activation, 0, row, kRow);
   }
+  if (job.activation == Activation::none) return;
+  constexpr float kNoBias[cpu::kTileOutputs] = {};  // it is in the sums
+  job.out_dtype == DType::bf16 ? activate_sums<true, kVectors>(job.activation, kNoBias, sums, outputs)
+                               : activate_sums<false, kVectors>(job.activation, kNoBias, sums, outputs);
 }
 
 // Like interleave_bf16, but keeps denormals: the other int8 kernels keep them, and all write the same bits.

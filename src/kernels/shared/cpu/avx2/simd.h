@@ -3,6 +3,8 @@
 
 using Vec8 = __m256;
 
+[[gnu::always_inline]] inline Vec8 all8(float x) { return _mm256_set1_ps(x); }
+
 [[gnu::always_inline]] inline Vec8 widen8(const cpu::Cell* p) {
   return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
 }

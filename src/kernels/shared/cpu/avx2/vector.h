@@ -22,11 +22,6 @@ constexpr int kRegisters = 16;
   return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-template <class Function>
-[[gnu::always_inline]] inline Vec each8(Vec x, Function f) {
-  return f(x);
-}
-
 template <class T>
 [[gnu::always_inline]] inline Vec widen(const T* p) {
   return widen8(p);

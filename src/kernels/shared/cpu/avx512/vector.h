@@ -38,13 +38,6 @@ constexpr int kRegisters = 32;
   return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p));
 }
 
-[[gnu::always_inline]] inline Vec8 low8(Vec x) { return _mm512_castps512_ps256(x); }
-[[gnu::always_inline]] inline Vec8 high8(Vec x) { return _mm512_extractf32x8_ps(x, 1); }
-template <class Function>
-[[gnu::always_inline]] inline Vec each8(Vec x, Function f) {
-  return _mm512_insertf32x8(_mm512_castps256_ps512(f(low8(x))), f(high8(x)), 1);
-}
-
 [[gnu::always_inline]] inline void narrow(cpu::Cell* p, Vec x) { store(p, x); }
 [[gnu::always_inline]] inline void narrow(cpu::F16* p, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p),
