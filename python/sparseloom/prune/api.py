@@ -13,10 +13,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._checks import as_optimizers, require_bool, whole
+from .._fingerprint import digest, digest_of_data, digest_of_model
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..patch.announce import announce
-from ..patch.choose import Choice, choose
+from ..patch.choose import Match, match
 from ..patch.recipe import Recipe
 from ..patch.result import Patched, Skip
 from ..patch.sparsify import patched, unwrapped
@@ -24,7 +25,6 @@ from ..patch.survey import parameter_count, require_patchable
 from ..sparsify import Sparsifier
 from .calibration import Data
 from .checkpoint import Checkpoint
-from .fingerprint import digest, digest_of_data, digest_of_model
 from .flow import Budget, Flow, quiet, recipes
 from .gate import Gate
 from .methods import Method
@@ -115,7 +115,7 @@ def prune_(
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
     kept = None
     if checkpoint is not None:
-        asked = {choice.site.name: choice.recipe for choice in choices}
+        asked = {choice.site.name: choice.rule for choice in choices}
         read = digest_of_data(batches.batches if batches else [])
         kept = Checkpoint(
             checkpoint, digest([asked, how, reconstruct, forward, read, digest_of_model(model)])
@@ -183,14 +183,14 @@ def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> 
 
 def _choices(
     model: nn.Module, patterns: Mapping[str, Recipe], observes: bool, strict: bool
-) -> tuple[list[Choice], list[Skip]]:
+) -> tuple[list[Match[Pending]], list[Skip]]:
     require_patchable(_OP, model)
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)
     pending = {regex: Pending(target_of(regex, recipe), observes) for regex, recipe in patterns.items()}
     with _named():
-        choices, skipped = choose(model, pending, strict)
+        choices, skipped = match(model, pending, strict)
     for choice in choices:
         weight = choice.site.value
         if observed(choice.site) and not bool(weight.isfinite().all()):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
+from .._padding import tensors_of
 from ..patch.forms import Site
 
 
@@ -109,11 +109,6 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, (tuple, list)) and output:
         output = output[0]
     return output if isinstance(output, Tensor) else None
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    """Returns the tensors in nested tuples, lists and mappings."""
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
 def _holders(model: nn.Module, sites: Sequence[Site]) -> set[int]:

@@ -10,21 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._fingerprint import digest
+from .._padding import Paddings
 from ..errors import Error
-from ..patch.choose import Choice
+from ..patch.choose import Match
 from ..patch.forms import Site
 from ..pattern import Pattern
 from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of
 from .checkpoint import Checkpoint
-from .fingerprint import digest
 from .methods import Method, Solver, pruned
+from .modes import autocasting, uncompiled
 from .reconstruct import reconstruct_
 from .residence import Residence
 from .result import Layer, Plan
-from .statistics import Observer, Statistics, padding_of
-from .targets import Pending, Target, observed
+from .statistics import Observer, Statistics
+from .targets import Pending, observed
 
 _OP = "prune_"
 Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]] | Mapping[str, float]
@@ -35,7 +37,7 @@ class Flow:
     """One run over the chosen weights of a model, which is in evaluation and without gradients."""
 
     model: nn.Module
-    choices: Sequence[Choice]
+    choices: Sequence[Match[Pending]]
     method: Method
     data: Data | None
     residence: Residence
@@ -47,7 +49,7 @@ class Flow:
     chosen: dict[str, Pattern | Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._targets = {id(choice.site): _target(choice) for choice in self.choices}
+        self._targets = {id(choice.site): choice.rule.target for choice in self.choices}
         self._sites = [choice.site for choice in self.choices if observed(choice.site)]
         self._densities: dict[str, float] = {}
         self._chains: list[Chain] = []
@@ -146,10 +148,7 @@ class Flow:
         first = len(self.layers)
         masks = self._prune(sites, statistics)
         if self.reconstruct and stream is not None and chain is not None:
-            reconstruct_(
-                chain.blocks[at], sites, masks, lambda batch: stream.arguments(at, batch), outputs,
-                stream.paddings, self.reconstruct,
-            )  # fmt: skip
+            reconstruct_(chain.blocks[at], sites, masks, stream, at, outputs, self.reconstruct)
         if self.checkpoint is not None:
             tensors = {f"{site.name}.values": site.value for site in sites}
             tensors |= {f"{site.name}.mask": mask for site, mask in zip(sites, masks, strict=True)}
@@ -167,10 +166,13 @@ class Flow:
     def _run_whole(self, observer: Observer) -> None:
         assert self.data is not None
         blocks = [block for chain in self._chains for block in chain.blocks]
+        paddings = Paddings(self.model)
         with self.residence.running(blocks or parts_of(self.model, self._sites)), observer.watching():
             for batch in self.data.batches:
-                observer.next_batch(padding_of(batch))
-                self.data.run(self.model, self.residence.there(batch))
+                padding = paddings.of(batch)
+                observer.next_batch(padding)
+                with paddings.following(padding):
+                    self.data.run(self.model, self.residence.there(batch))
 
     def _prune(self, sites: Sequence[Site], statistics: Sequence[Statistics]) -> list[Tensor]:
         masks, solver = [], Solver(self.method)
@@ -193,6 +195,7 @@ class Flow:
         self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
         self._keep(site, outcome.mask, outcome.chosen)
         site.value.copy_(outcome.values)
+        torch.clear_autocast_cache()  # it may hold the weight as it was
         return outcome.mask
 
     def _keep(self, site: Site, mask: Tensor, chosen: Pattern | Tensor | None = None) -> None:
@@ -248,8 +251,8 @@ class Flow:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Runs the body with the model in evaluation, without gradients, without the caches of decoders, and
-    without torch's fused encoder layers, which call no module inside."""
+    """Runs the body with the model in evaluation, without gradients, autocast, compiled code and the caches
+    of decoders, and without torch's fused encoder layers, which call no module inside."""
     training = [(module, module.training) for module in model.modules()]
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     caching = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
@@ -262,7 +265,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
             config.use_cache = False
         torch.backends.mha.set_fastpath_enabled(False)
         matmul.fp32_precision = "ieee"  # TF32's ten bits make Hessians indefinite
-        with torch.no_grad():
+        with torch.no_grad(), autocasting(None), uncompiled():
             yield
     finally:
         matmul.fp32_precision = precision
@@ -271,11 +274,6 @@ def quiet(model: nn.Module) -> Iterator[None]:
             config.use_cache = True
         for module, was in training:
             module.training = was
-
-
-def _target(choice: Choice) -> Target:
-    assert isinstance(choice.recipe, Pending)
-    return choice.recipe.target
 
 
 def _bytes(parameter: Tensor) -> int:
@@ -291,11 +289,11 @@ def _work_bytes(site: Site, method: Method) -> int:
     return 16 * rows * cols + (32 * cols * cols if method.needs_hessian else 0)
 
 
-def recipes(flow: Flow, choices: Sequence[Choice]) -> dict[str, Any]:
+def recipes(flow: Flow, choices: Sequence[Match[Pending]]) -> dict[str, Any]:
     """Returns {name of a layer: the recipe that stores what was kept} for sparsify_'s exchange."""
     made = {}
     for choice in choices:
-        site, target = choice.site, _target(choice)
+        site, target = choice.site, choice.rule.target
         chosen = flow.chosen.get(site.name)
         if isinstance(chosen, Tensor):
             chosen = chosen.to(site.parameter.device)

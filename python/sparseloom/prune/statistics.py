@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._padding import Padding, counted
 from ..errors import Error
 from ..patch.forms import Site
 from ..patch.forms.attention import AttentionForm
@@ -63,6 +65,26 @@ class Sums:
         if self._gram is not None:
             self._squares = self._gram.diagonal()
 
+    def join(self, other: Sums) -> None:
+        """Adds the sums over other tokens."""
+        assert self._squares is not None and other._squares is not None
+        self.tokens += other.tokens
+        if self._gram is not None and other._gram is not None:
+            self._gram += other._gram
+            self._squares = self._gram.diagonal()
+        else:
+            self._squares += other._squares
+
+    def copy(self) -> Sums:
+        """Returns sums of their own memory."""
+        made = copy.copy(self)
+        made._gram = None if self._gram is None else self._gram.clone()
+        squares = self._squares
+        made._squares = (
+            made._gram.diagonal() if made._gram is not None else None if squares is None else squares.clone()
+        )
+        return made
+
     def statistics(self, site: Site) -> Statistics:
         """Returns the means. Raises Error if there were no inputs, or one is NaN or infinite."""
         if self._squares is None or not self.tokens:
@@ -77,17 +99,20 @@ class Sums:
 
 
 class Observer:
-    """Hooks on the modules of some weights. ``padding`` is a bool mask [batch, tokens] of the batch that
-    runs: what it leaves out is not counted."""
+    """Hooks on the modules of some weights. ``padding`` says which tokens of the batch that runs count.
+
+    Weights that read the same tensors in the first batch (q, k and v) share their sums from then on.
+    """
 
     def __init__(self, sites: Sequence[Site], gram: bool) -> None:
         self._sites, self._gram = sites, gram
         self._sums: dict[int, Sums] = {}
-        self._leader: dict[int, int] = {}
-        # of this batch: (input, how often it was written to, the site that counts it)
-        self._seen: list[tuple[Tensor, int, int]] = []
+        self._leader: dict[int, int] | None = None  # of the weights that share; None in the first batch
+        # of this batch and each weight: its inputs, and how often each had been written to by then
+        self._inputs: dict[int, list[tuple[Tensor, int]]] = {}
+        self._last: tuple[Tensor, int, Sums] | None = None
         self._inside: set[int] = set()
-        self.padding: Tensor | None = None
+        self.padding = Padding()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -102,24 +127,38 @@ class Observer:
             for handle in handles:
                 handle.remove()
 
-    def next_batch(self, padding: Tensor | None = None) -> None:
-        """Forgets the inputs of the batch before, which may lie at the same place in memory."""
-        self._seen.clear()
+    def next_batch(self, padding: Padding) -> None:
+        """Ends the batch before. Raises Error where weights that share their sums read other tensors in
+        it."""
+        self._end_batch()
         self.padding = padding
 
     def statistics(self, site: Site) -> Statistics:
         """Returns what was observed. Raises Error if that was nothing, or is not finite."""
-        return self._of(self._leader.get(id(site), id(site)), site.shape[1]).statistics(site)
+        self._end_batch()
+        key = (self._leader or {}).get(id(site), id(site))
+        return self._sums.get(key, Sums(site.shape[1], self._gram)).statistics(site)
 
-    def _of(self, key: int, cols: int) -> Sums:
-        if key not in self._sums:
-            self._sums[key] = Sums(cols, self._gram)
-        return self._sums[key]
+    def _end_batch(self) -> None:
+        read = {key: sorted((id(x), writes) for x, writes in each) for key, each in self._inputs.items()}
+        if self._leader is None and read:
+            first = {tuple(each): key for key, each in reversed(read.items())}
+            self._leader = {key: first[tuple(each)] for key, each in read.items()}
+            for key, leader in self._leader.items():
+                if key != leader:
+                    del self._sums[key]
+        for key, leader in (self._leader or {}).items():
+            if read and read.get(key) != read.get(leader):
+                names = " and ".join(site.name for site in self._sites if id(site) in (key, leader))
+                remedy = "prune these layers in calls of their own"
+                got = f"{names}, which did so in the first batch alone"
+                raise Error(_OP, "layers that read the same tensors to do so in every batch", got, remedy)
+        self._inputs, self._last = {}, None
 
     def _hook(self, site: Site) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
-            self._count(site, x.movedim(1, -1) if isinstance(site.form, Conv1x1Form) else x)
+            self._count(site, x.movedim(1, -1) if isinstance(site.form, Conv1x1Form) else x, x)
 
         return hook
 
@@ -155,40 +194,42 @@ class Observer:
         return hook
 
     def _add(self, site: Site, x: Tensor) -> None:
-        self._of(id(site), site.shape[1]).add(self._tokens(x))
+        self._of(site).add(self._tokens(site, x, x))
 
-    def _count(self, site: Site, x: Tensor) -> None:
-        seen = (key for tensor, writes, key in self._seen if tensor is x and writes == x._version)
-        leader = next(seen, None)
-        if leader is None:
-            leader = id(site)
-            self._seen.append((x, x._version, leader))
-            if self._leader.setdefault(id(site), leader) == leader:
-                self._add(site, x)
-                return
-        elif self._leader.setdefault(id(site), leader) == leader:
+    def _of(self, site: Site) -> Sums:
+        return self._sums.setdefault(id(site), Sums(site.shape[1], self._gram))
+
+    def _count(self, site: Site, x: Tensor, read: Tensor) -> None:
+        """Counts x, which the module makes of the tensor that it reads."""
+        self._inputs.setdefault(id(site), []).append((read, read._version))
+        if self._leader is None:
+            # each weight has its own sums until it is known which go together
+            self._join(site, *self._sums_over(site, x, read))
+        elif self._leader.get(id(site), id(site)) == id(site):
+            self._of(site).add(self._tokens(site, x, read))
+
+    def _sums_over(self, site: Site, x: Tensor, read: Tensor) -> tuple[Sums, bool]:
+        """Returns the sums over x alone, and whether they are new: those of the tensor that was read last are
+        made once."""
+        last = self._last
+        if last is not None and last[0] is read and last[1] == read._version:
+            return last[2], False
+        sums = Sums(site.shape[1], self._gram)
+        sums.add(self._tokens(site, x, read))
+        self._last = (read, read._version, sums)
+        return sums, True
+
+    def _join(self, site: Site, sums: Sums, new: bool) -> None:
+        own = self._sums.get(id(site))
+        if own is None:
+            self._sums[id(site)] = sums if new else sums.copy()
             return
-        remedy = "prune these layers in calls of their own"
-        got = f"{site.name}, which did so in the first batch alone"
-        raise Error(_OP, "layers that read one tensor to do so in every batch", got, remedy)
+        own.join(sums)
+        if own is sums:  # it read its tensor twice
+            self._last = None
 
-    def _tokens(self, x: Tensor) -> Tensor:
-        return counted(x.detach(), self.padding).reshape(-1, x.shape[-1])
-
-
-def counted(x: Tensor, padding: Tensor | None) -> Tensor:
-    """Returns the tokens of x [batch, tokens, features] that count, all of x where its shape is another."""
-    if padding is None or x.dim() != 3 or x.shape[:2] != padding.shape:
-        return x
-    return x[padding.to(x.device)]
-
-
-def padding_of(batch: object) -> Tensor | None:
-    """Returns the tokens of a batch that count, bool [batch, tokens], where it says so."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if isinstance(mask, Tensor) and mask.dim() == 2 and not bool(mask.all()):
-        return mask.bool()
-    return None
+    def _tokens(self, site: Site, x: Tensor, read: Tensor) -> Tensor:
+        return counted(x.detach(), self.padding.of(site.module, read)).reshape(-1, x.shape[-1])
 
 
 def _by_module(sites: Sequence[Site]) -> dict[nn.Module, list[Site]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from .. import pattern as patterns
@@ -13,7 +12,7 @@ from ..errors import Error
 from ..patch import BlockSparse, InLayout, Semi24
 from ..patch.forms import Site
 from ..patch.heads import head_of
-from ..patch.recipe import Chosen, Recipe
+from ..patch.recipe import Recipe, Rule
 from ..pattern import Block, Head, Pattern
 from ..sparsify import Sparsifier
 from ..sparsify.elements import SameFormat
@@ -115,8 +114,8 @@ def _require_fixed(regex: str, method: Method | None, density: float | None) -> 
 
 
 @dataclass(frozen=True)
-class Pending(Recipe, Chosen):
-    """Stands for a target while the layers are chosen, before their elements are."""
+class Pending(Rule):
+    """Chooses the layers of a target, whose elements are chosen later."""
 
     layer: ClassVar[str] = "sparse layer"
 
@@ -131,12 +130,6 @@ class Pending(Recipe, Chosen):
         if self.observes and not observed(site):
             return f'the inputs of a {site.kind} are not observed: prune it by method="magnitude"'
         return ""
-
-    def chosen(self, site: Site, generator: torch.Generator | None) -> Pending:
-        return self
-
-    def made(self, site: Site, strict: bool, dense_copy: object) -> Any:
-        raise NotImplementedError("the flow makes layers of the recipe with the elements fixed")
 
 
 def observed(site: Site) -> bool:
