@@ -18,8 +18,10 @@ from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..patch.announce import announce
 from ..patch.choose import Match, match
+from ..patch.config import BlockSparse
 from ..patch.recipe import Recipe
 from ..patch.result import Patched, Skip
+from ..patch.semi24 import Semi24
 from ..patch.sparsify import patched, unwrapped
 from ..patch.survey import parameter_count, require_patchable
 from ..sparsify import Sparsifier
@@ -49,6 +51,7 @@ def prune_(
     swaps: int = 0,
     refit: int = 0,
     reconstruct: int = 0,
+    quantize: Literal["int8", "e4m3"] | None = None,
     budget: Budget | None = None,
     evaluate: Callable[[nn.Module], float] | None = None,
     max_loss: float | None = None,
@@ -85,6 +88,9 @@ def prune_(
             2512.10922); not for blocks.
         refit: steps of least squares on the kept values, after the method.
         reconstruct: steps of Adam on the kept values of each block, towards the dense block's outputs.
+        quantize: rounds what is kept to 8 bits, with one factor for each output feature, and lets the values
+            that follow make up for it too (GPTQ, arXiv 2210.17323). The weights stay floats; ``quantize_``
+            to that dtype stores them without another rounding.
         budget: {layer: density} in place of the recipes' own, such as ``sparsify.densities`` makes; or called
             with {layer: prune.Statistics} of the dense model to return it. See owl.
         evaluate: called with the model before and after each stage; the numbers are in the result. Lower is
@@ -109,10 +115,14 @@ def prune_(
     whole(_OP, "reconstruct", reconstruct)
     gate = Gate(evaluate, max_loss, allow_loss)
     told = reporter(progress)
-    how = Method(method, damping, swaps, refit)
+    how = Method(method, damping, swaps, refit, quantize)
+    if quantize and reconstruct:
+        raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
     needs_data = how.needs_data or reconstruct > 0 or callable(budget)
     batches = _data(data, forward, needs_data)
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
+    if quantize and exchange:
+        _require_eight_bits(choices)
     kept = None
     if checkpoint is not None:
         asked = {choice.site.name: choice.rule for choice in choices}
@@ -141,6 +151,8 @@ def prune_(
             result = Patched([], [], (count, count), notes=[f"{len(choices)} layers pruned, and left dense"])
     # save writes it into the file's metadata
     vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
+    if quantize:
+        vars(model)["_pruning"]["quantize"] = quantize
     facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
     if reconstruct and plan.outside:
         note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
@@ -161,17 +173,26 @@ def prune_plan(
     swaps: int = 0,
     refit: int = 0,
     reconstruct: int = 0,
+    quantize: Literal["int8", "e4m3"] | None = None,
 ) -> Plan:
     """Returns what prune_ would do with these arguments, and the memory it would take. It runs the model on
     one batch, and changes nothing. Raises Error as prune_ does for arguments that it refuses."""
     model = unwrapped(model)
-    how = Method(method, 0.01, swaps, refit)
+    how = Method(method, 0.01, swaps, refit, quantize)
     needs_data = how.needs_data or reconstruct > 0
     batches = _data(data, forward, needs_data)
     choices, _ = _choices(model, patterns, needs_data, False)
     residence = Residence(model, None if device is None else torch.device(device))
     with quiet(model):
         return Flow(model, choices, how, batches, residence, reconstruct).plan()
+
+
+def _require_eight_bits(choices: list[Match[Pending]]) -> None:
+    for choice in choices:
+        if not isinstance(recipe := choice.rule.target.recipe, (BlockSparse, Semi24)):
+            got = f"{recipe!r} for {choice.site.name}"
+            remedy = "quantize_ has 8-bit layers for these alone; exchange=False leaves dense layers"
+            raise Error(_OP, "BlockSparse or Semi24() with quantize", got, remedy)
 
 
 def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> Data | None:

@@ -81,6 +81,7 @@ class Flow:
         hidden = max((chain.hidden_bytes for chain in self._chains), default=0)
         batches = 0 if self.data is None else len(self.data.batches)
         name = self.method.name if isinstance(self.method.name, str) else type(self.method.name).__name__
+        name += f" and {self.method.quantize}" if self.method.quantize else ""
         return Plan(
             name,
             len(self.choices),

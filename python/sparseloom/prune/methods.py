@@ -35,6 +35,7 @@ class Method:
     damping: float = 0.01
     swaps: int = 0
     refit: int = 0
+    quantize: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, Sparsifier) and self.name not in NAMES:
@@ -46,12 +47,20 @@ class Method:
             raise Error(_OP, "damping > 0", repr(self.damping), remedy)
         whole(_OP, "swaps", self.swaps)
         whole(_OP, "refit", self.refit)
+        if self.quantize not in (None, *solve.GRIDS):
+            got, remedy = repr(self.quantize), "leave it out for float weights"
+            raise Error(_OP, f"quantize to be one of {', '.join(map(repr, solve.GRIDS))}", got, remedy)
 
     @property
     def needs_hessian(self) -> bool:
         """Whether the mean of x x^T decides."""
-        own = isinstance(self.name, Sparsifier) or self.name == "sparsegpt"
-        return own or self.swaps > 0 or self.refit > 0
+        own = isinstance(self.name, Sparsifier)
+        return own or self.solves
+
+    @property
+    def solves(self) -> bool:
+        """Whether the Hessian is solved with."""
+        return self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0 or self.quantize is not None
 
     @property
     def needs_data(self) -> bool:
@@ -61,8 +70,7 @@ class Method:
     def least_tokens(self, cols: int) -> int:
         """Returns how many tokens a layer with that many inputs has to see: where the inverse of the Hessian
         decides, as many as give it full rank."""
-        solves = self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0
-        return cols if solves else _LEAST_TOKENS if self.needs_data else 0
+        return cols if self.solves else _LEAST_TOKENS if self.needs_data else 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ def pruned(
     one. Raises Error for a choice that does not fit the target."""
     weight, hessian = known.weight.detach(), known.hessian
     inverse = matrix = None
-    if hessian is not None and (method.name == "sparsegpt" or method.refit or method.swaps):
+    if hessian is not None and method.solves:
         matrix = solver.damped(hessian)
         inverse = solver.inverse(hessian) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
@@ -127,6 +135,10 @@ def pruned(
     steps = method.refit or (_BLOCK_STEPS if inverse is not None and target.kind == "blocks" else 0)
     if steps and matrix is not None:
         values = solve.refitted(weight, values, mask, matrix, steps)
+    if method.quantize is not None and hessian is not None:
+        values = values.masked_fill(~mask, 0)
+        grid = solve.Grid.of(values, mask, weight.dtype, method.quantize)
+        values, _ = solve.swept(values, solver.inverse(hessian), mask, grid=grid)
     return Outcome(chosen, mask, values.to(weight.dtype).masked_fill(~mask, 0), count)
 
 

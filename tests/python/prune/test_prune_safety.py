@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparsegpt": {},
     "everything": {"swaps": 3, "refit": 2, "reconstruct": 2},
     "wanda": {"method": "wanda"},
+    "8 bits": {"quantize": "int8", "exchange": False},
 }
 
 
