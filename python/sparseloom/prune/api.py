@@ -33,6 +33,7 @@ from .methods import Method
 from .progress import reporter
 from .residence import Residence
 from .result import Plan, Pruned, with_kept
+from .statistics import matrix_of
 from .targets import Pending, observed, target_of
 
 _OP = "prune_"
@@ -189,10 +190,12 @@ def prune_plan(
 
 def _require_eight_bits(choices: list[Match[Pending]]) -> None:
     for choice in choices:
-        if not isinstance(recipe := choice.rule.target.recipe, (BlockSparse, Semi24)):
-            got = f"{recipe!r} for {choice.site.name}"
+        site, recipe = choice.site, choice.rule.target.recipe
+        slides = matrix_of(site).shape[1] != site.shape[1]
+        if not isinstance(recipe, (BlockSparse, Semi24)) or slides or site.form.has_steps:
+            got = f"{recipe!r} for {site.name}, a {site.kind}"
             remedy = "quantize_ has 8-bit layers for these alone; exchange=False leaves dense layers"
-            raise Error(_OP, "BlockSparse or Semi24() with quantize", got, remedy)
+            raise Error(_OP, "BlockSparse or Semi24() of linear layers with quantize", got, remedy)
 
 
 def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> Data | None:

@@ -25,7 +25,7 @@ from .modes import autocasting, uncompiled
 from .reconstruct import reconstruct_
 from .residence import Residence
 from .result import Layer, Plan
-from .statistics import Observer, Statistics
+from .statistics import Observer, Statistics, matrix_of
 from .targets import Pending, observed
 
 _OP = "prune_"
@@ -103,7 +103,7 @@ class Flow:
             self.checkpoint.also(self._densities)
         if self.data is None:
             for site in self._sites:
-                self._prune([site], [Statistics(site.value)])
+                self._prune([site], [Statistics(matrix_of(site))])
             return
         stage, total = 0, sum(len(chain.blocks) for chain in self._chains) + bool(self._outside)
         for chain in self._chains:
@@ -158,7 +158,7 @@ class Flow:
 
     def _known(self, observer: Observer, site: Site) -> Statistics:
         known = observer.statistics(site)
-        if known.tokens < (least := self.method.least_tokens(site.shape[1])):
+        if known.tokens < (least := self.method.least_tokens(known.weight.shape[1])):
             got = f"{known.tokens} for {site.name}"
             remedy = "pass more or longer samples"
             raise Error(_OP, f"at least {least} tokens that reach each layer", got, remedy)
@@ -179,7 +179,7 @@ class Flow:
         masks, solver = [], Solver(self.method)
         for site, known in zip(sites, statistics, strict=True):
             with self.residence.of(site.module.modules()):  # outside of blocks it is not there yet
-                known.weight = site.value
+                known.weight = matrix_of(site)
                 masks.append(self._prune_one(site, known, solver))
         return masks
 
@@ -195,7 +195,7 @@ class Flow:
         kept = part / whole if whole else 1.0
         self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
         self._keep(site, outcome.mask, outcome.chosen)
-        site.value.copy_(outcome.values)
+        site.value.copy_(outcome.values.reshape(site.value.shape))
         torch.clear_autocast_cache()  # it may hold the weight as it was
         return outcome.mask
 
@@ -204,7 +204,7 @@ class Flow:
         target = self._targets[id(site)]
         if target.kind == "blocks":
             if chosen is None:
-                chosen = target.pattern_of(mask)
+                chosen = target.pattern_of(mask.unflatten(1, (site.shape[1], -1)).any(2))
             self.chosen[site.name] = chosen
         elif target.needs_mask:
             self.chosen[site.name] = mask if self.residence.device is None else mask.cpu()
@@ -247,7 +247,7 @@ class Flow:
 
     def _at_home(self, known: Statistics, site: Site) -> Statistics:
         squares = known.squares
-        return Statistics(site.value, known.tokens, None if squares is None else squares.cpu())
+        return Statistics(matrix_of(site), known.tokens, None if squares is None else squares.cpu())
 
 
 @contextmanager
@@ -282,11 +282,11 @@ def _bytes(parameter: Tensor) -> int:
 
 
 def _sum_bytes(sites: Sequence[Site], method: Method) -> int:
-    return sum(4 * site.shape[1] ** 2 for site in sites) if method.needs_hessian else 0
+    return sum(4 * matrix_of(site).shape[1] ** 2 for site in sites) if method.needs_hessian else 0
 
 
 def _work_bytes(site: Site, method: Method) -> int:
-    rows, cols = site.shape
+    rows, cols = matrix_of(site).shape
     return 16 * rows * cols + (32 * cols * cols if method.needs_hessian else 0)
 
 

@@ -124,7 +124,7 @@ def pruned(
         chosen: Pattern | Tensor = mask
     else:
         chosen = _chosen(method, site, target, known, weight, inverse, density)
-        mask = elements_of(chosen).to(weight.device)
+        mask = elements_of(chosen, weight.shape[1] // site.shape[1]).to(weight.device)
         if inverse is not None and target.kind != "blocks":
             values, _ = solve.swept(weight, inverse, mask)
     count = 0
@@ -142,13 +142,13 @@ def pruned(
     return Outcome(chosen, mask, values.to(weight.dtype).masked_fill(~mask, 0), count)
 
 
-def elements_of(chosen: Pattern | Tensor) -> Tensor:
-    """Returns which elements of the weight are kept, bool [out features, in features]."""
+def elements_of(chosen: Pattern | Tensor, taps: int = 1) -> Tensor:
+    """Returns which elements of the weight are kept, bool [out features, in features x taps]."""
     if isinstance(chosen, Tensor):
         return chosen
     bm, bn = chosen.block
-    whole = chosen.mask.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
-    return whole[: chosen.rows, : chosen.cols]
+    whole = chosen.mask.repeat_interleave(bm, 0).repeat_interleave(bn * taps, 1)
+    return whole[: chosen.rows, : chosen.cols * taps]
 
 
 def _chooses(method: Method, target: Target) -> bool:
@@ -211,18 +211,24 @@ def _blocks(
     inverse: Tensor | None,
     density: float,
 ) -> Pattern:
-    sides = block_shape(_OP, target.block)
+    sides, inputs = block_shape(_OP, target.block), site.shape[1]
     options = target.scope, target.head_of(site)
+    taps = weight.shape[1] // inputs
     if method.name == "sparsegpt":
         assert inverse is not None
-        return patterns.from_dense(solve.whitened(weight, inverse, sides[1]), sides, density, "l2", *options)
-    ranked = site.form.ranked(weight)
+        whitened = _over_taps(solve.whitened(weight, inverse, sides[1] * taps), inputs)
+        return patterns.from_dense(whitened, sides, density, "l2", *options)
     if method.name == "wanda":
         assert known.squares is not None
-        return patterns.from_dense(
-            ranked.float() * known.squares.sqrt().float(), sides, density, "l2", *options
-        )
+        scores = _over_taps(weight.float() * known.squares.sqrt().float(), inputs)
+        return patterns.from_dense(scores, sides, density, "l2", *options)
+    ranked = site.form.ranked(weight.view(site.value.shape))
     return patterns.from_dense(ranked, sides, density, "l1", *options)
+
+
+def _over_taps(scores: Tensor, inputs: int) -> Tensor:
+    """Returns [out features, in features]: the root of the sum of squares over a convolution's taps."""
+    return scores if scores.shape[1] == inputs else scores.unflatten(1, (inputs, -1)).norm(dim=2)
 
 
 def _by_sparsifier(
@@ -230,6 +236,9 @@ def _by_sparsifier(
 ) -> Pattern | Tensor:
     sides = block_shape(_OP, target.block) if target.kind == "blocks" else (1, 1)
     gradient = site.parameter.grad
+    if known.weight.shape[1] != site.shape[1]:  # what a sparsifier sees of a convolution, as in sparsify_
+        context = Context(site.form.ranked(site.value), sides, density, target.scope)
+        return own(context)
     context = Context(
         known.weight,
         sides,

@@ -32,7 +32,11 @@ def reconstruct_(
     Returns the mean squared error before and after, and keeps the values before if they were better.
     """
     names = {id(parameter): name for name, parameter in block.named_parameters()}
-    pairs = [(site, mask) for site, mask in zip(sites, masks, strict=True) if id(site.parameter) in names]
+    pairs = [
+        (site, mask.reshape(site.value.shape))
+        for site, mask in zip(sites, masks, strict=True)
+        if id(site.parameter) in names
+    ]
     masters = [site.value.float().clone().requires_grad_() for site, _ in pairs]
 
     def weights() -> dict[str, Tensor]:

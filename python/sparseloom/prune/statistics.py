@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,11 @@ from .._padding import Padding, counted
 from ..errors import Error
 from ..patch.forms import Site
 from ..patch.forms.attention import AttentionForm
+from ..patch.forms.conv import ConvForm
 from ..patch.forms.conv1x1 import Conv1x1Form
+from ..patch.forms.recurrent import RecurrentForm
+from .recurrences import inputs_of
+from .windows import way_of, windows_of
 
 _OP = "prune_"
 #: Tokens that are converted to float32 at once.
@@ -29,7 +33,8 @@ class Statistics:
     ``tokens`` is their number, ``squares`` [in features] the mean of the squares of each input, and
     ``hessian`` [in features, in features] the mean of x x^T; None where nobody asked for it. They are float32
     (float64 for float64 inputs), on the device of the block. ``weight`` is the layer's [out features, in
-    features], before it is pruned.
+    features], before it is pruned. The in features of a convolution are its inputs times its taps, and its
+    tokens the positions of its output.
     """
 
     weight: Tensor
@@ -95,7 +100,16 @@ class Sums:
             raise Error(_OP, "finite inputs of all layers", got, "look at the data and the weights before it")
         if self._hessian is None and self._gram is not None:  # one tensor for all weights that share it
             self._hessian = self._gram / self.tokens
-        return Statistics(site.value, self.tokens, self._squares / self.tokens, self._hessian)
+        return Statistics(matrix_of(site), self.tokens, self._squares / self.tokens, self._hessian)
+
+
+class _Read(NamedTuple):
+    tensor: Tensor
+    writes: int
+    way: tuple[object, ...]
+
+    def same(self, other: _Read) -> bool:
+        return self.tensor is other.tensor and self[1:] == other[1:]
 
 
 class Observer:
@@ -108,9 +122,10 @@ class Observer:
         self._sites, self._gram = sites, gram
         self._sums: dict[int, Sums] = {}
         self._leader: dict[int, int] | None = None  # of the weights that share; None in the first batch
-        # of this batch and each weight: its inputs, and how often each had been written to by then
-        self._inputs: dict[int, list[tuple[Tensor, int]]] = {}
-        self._last: tuple[Tensor, int, Sums] | None = None
+        # of this batch and each weight: its inputs, how often each had been written to by then, and how it
+        # reads them
+        self._inputs: dict[int, list[_Read]] = {}
+        self._last: tuple[_Read, Sums] | None = None
         self._inside: set[int] = set()
         self.padding = Padding()
 
@@ -120,7 +135,7 @@ class Observer:
         handles = []
         try:
             for module, sites in _by_module(self._sites).items():
-                hook = self._attention_hook(sites) if _is_attention(sites) else self._hook(sites[0])
+                hook = self._hook_of(sites)
                 handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             yield
         finally:
@@ -137,10 +152,13 @@ class Observer:
         """Returns what was observed. Raises Error if that was nothing, or is not finite."""
         self._end_batch()
         key = (self._leader or {}).get(id(site), id(site))
-        return self._sums.get(key, Sums(site.shape[1], self._gram)).statistics(site)
+        return self._sums.get(key, Sums(0, self._gram)).statistics(site)
 
     def _end_batch(self) -> None:
-        read = {key: sorted((id(x), writes) for x, writes in each) for key, each in self._inputs.items()}
+        read = {
+            key: sorted((id(x), writes, str(way)) for x, writes, way in each)
+            for key, each in self._inputs.items()
+        }
         if self._leader is None and read:
             first = {tuple(each): key for key, each in reversed(read.items())}
             self._leader = {key: first[tuple(each)] for key, each in read.items()}
@@ -155,10 +173,28 @@ class Observer:
                 raise Error(_OP, "layers that read the same tensors to do so in every batch", got, remedy)
         self._inputs, self._last = {}, None
 
+    def _hook_of(self, sites: Sequence[Site]) -> Any:
+        if isinstance(sites[0].form, AttentionForm):
+            return self._attention_hook(sites)
+        return (
+            self._recurrent_hook(sites) if isinstance(sites[0].form, RecurrentForm) else self._hook(sites[0])
+        )
+
     def _hook(self, site: Site) -> Any:
+        slides = isinstance(site.form, (Conv1x1Form, ConvForm))
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
-            self._count(site, x.movedim(1, -1) if isinstance(site.form, Conv1x1Form) else x, x)
+            self._count(site, _Read(x, x._version, way_of(module) if slides else ()))
+
+        return hook
+
+    def _recurrent_hook(self, sites: Sequence[Site]) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            named = dict(zip(("input", "hx"), args, strict=False)) | kwargs
+            inputs = dict(inputs_of(module, named["input"], named.get("hx")))
+            for site in sites:
+                self._add(site, inputs[site.weight])
 
         return hook
 
@@ -194,30 +230,39 @@ class Observer:
         return hook
 
     def _add(self, site: Site, x: Tensor) -> None:
-        self._of(site).add(self._tokens(site, x, x))
+        tokens = counted(x.detach(), self.padding.of(site.module, x))
+        self._of(site).add(tokens.reshape(-1, x.shape[-1]))
 
     def _of(self, site: Site) -> Sums:
-        return self._sums.setdefault(id(site), Sums(site.shape[1], self._gram))
+        return self._sums.setdefault(id(site), Sums(matrix_of(site).shape[1], self._gram))
 
-    def _count(self, site: Site, x: Tensor, read: Tensor) -> None:
-        """Counts x, which the module makes of the tensor that it reads."""
-        self._inputs.setdefault(id(site), []).append((read, read._version))
+    def _count(self, site: Site, read: _Read) -> None:
+        self._inputs.setdefault(id(site), []).append(read)
         if self._leader is None:
             # each weight has its own sums until it is known which go together
-            self._join(site, *self._sums_over(site, x, read))
+            self._join(site, *self._sums_over(site, read))
         elif self._leader.get(id(site), id(site)) == id(site):
-            self._of(site).add(self._tokens(site, x, read))
+            self._add_read(self._of(site), site, read)
 
-    def _sums_over(self, site: Site, x: Tensor, read: Tensor) -> tuple[Sums, bool]:
-        """Returns the sums over x alone, and whether they are new: those of the tensor that was read last are
-        made once."""
-        last = self._last
-        if last is not None and last[0] is read and last[1] == read._version:
-            return last[2], False
-        sums = Sums(site.shape[1], self._gram)
-        sums.add(self._tokens(site, x, read))
-        self._last = (read, read._version, sums)
+    def _sums_over(self, site: Site, read: _Read) -> tuple[Sums, bool]:
+        """Returns the sums over one tensor, and whether they are new: those of the tensor that was read last
+        are made once."""
+        if self._last is not None and self._last[0].same(read):
+            return self._last[1], False
+        sums = Sums(matrix_of(site).shape[1], self._gram)
+        self._add_read(sums, site, read)
+        self._last = read, sums
         return sums, True
+
+    def _add_read(self, sums: Sums, site: Site, read: _Read) -> None:
+        x, mask = read.tensor.detach(), self.padding.of(site.module, read.tensor)
+        if not read.way:
+            sums.add(counted(x, mask).reshape(-1, x.shape[-1]))
+            return
+        for sample, windows in enumerate(windows_of(site.module, x)):
+            fits = mask is not None and mask.shape == (len(x), *windows.shape[:-1])
+            tokens = windows[mask[sample].to(x.device)] if fits and mask is not None else windows
+            sums.add(tokens.reshape(-1, windows.shape[-1]))
 
     def _join(self, site: Site, sums: Sums, new: bool) -> None:
         own = self._sums.get(id(site))
@@ -228,9 +273,6 @@ class Observer:
         if own is sums:  # it read its tensor twice
             self._last = None
 
-    def _tokens(self, site: Site, x: Tensor, read: Tensor) -> Tensor:
-        return counted(x.detach(), self.padding.of(site.module, read)).reshape(-1, x.shape[-1])
-
 
 def _by_module(sites: Sequence[Site]) -> dict[nn.Module, list[Site]]:
     grouped: dict[nn.Module, list[Site]] = {}
@@ -239,5 +281,6 @@ def _by_module(sites: Sequence[Site]) -> dict[nn.Module, list[Site]]:
     return grouped
 
 
-def _is_attention(sites: Sequence[Site]) -> bool:
-    return isinstance(sites[0].form, AttentionForm)
+def matrix_of(site: Site) -> Tensor:
+    """Returns the weight as [out features, in features], of a convolution [out, in x taps]."""
+    return site.value.flatten(1)

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from ..sparsify import Method
 
 _OP = "prune_"
-#: Forms whose weight multiplies each token of the module's input.
-_OBSERVED = ("LinearForm", "Conv1DForm", "Conv1x1Form", "AttentionForm")
+#: Forms of which it is known what their weights multiply.
+_OBSERVED = (
+    "LinearForm", "Conv1DForm", "Conv1x1Form", "ConvForm", "ConvTransposeForm", "AttentionForm",
+    "RecurrentForm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,5 +136,5 @@ class Pending(Rule):
 
 
 def observed(site: Site) -> bool:
-    """Returns whether a weight is a matrix that multiplies each token of its module's input."""
+    """Returns whether it is known what a weight multiplies."""
     return type(site.form).__name__ in _OBSERVED
