@@ -26,7 +26,7 @@ def inputs_of(module: Any, x: Any, state: Any = None) -> Iterator[tuple[str, Ten
     back = steps.flip(0).expand(x.shape[:2])
     if (
         inside is not None and lengths is not None
-    ):  # each sequence from its own end; what lies behind stays there
+    ):  # each from its own end; what lies behind stays
         last = lengths.to(x.device)[:, None] - 1
         back = torch.where(inside, last - steps, steps)
 

@@ -298,6 +298,14 @@ def test_a_dense_export_is_an_ordinary_checkpoint_with_zeros(recipe, tmp_path):
     twin = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
     twin.load_state_dict(safetensors.torch.load_file(tmp_path / "model.safetensors"))
     torch.testing.assert_close(twin(x), before, atol=1e-5, rtol=1e-5)
+    assert torch.equal(twin[0].weight, weight.weight)
+    runtime = pytest.importorskip("onnxruntime")  # Python 3.11 and newer
+    sizes = {0: torch.export.Dim("batch", min=2)}
+    torch.onnx.export(twin, (x,), tmp_path / "model.onnx", dynamic_shapes=(sizes,), verbose=False)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    more = torch.randn(5, 64)
+    (got,) = session.run(None, {session.get_inputs()[0].name: more.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(more).detach(), atol=1e-5, rtol=1e-5)
     inner = weight[0] if isinstance(weight, nn.Sequential) else weight
     assert torch.equal(twin[0].weight, inner.weight)
     assert not isinstance(model[0], nn.Linear)  # the model itself stays as it was

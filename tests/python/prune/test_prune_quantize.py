@@ -103,7 +103,7 @@ def test_what_quantize_cannot_store_is_refused() -> None:
     with pytest.raises(Error, match="BlockSparse or Semi24"):
         prune_(net(), {".*": InLayout("csr", density=0.5)}, data=data, quantize="int8")
     conv = nn.Sequential(nn.Conv2d(8, 8, 3))
-    with pytest.raises(Error, match="BlockSparse or Semi24.*Conv2d"):
+    with pytest.raises(Error, match=r"BlockSparse or Semi24.*Conv2d"):
         prune_(conv, {".*": BlockSparse(8, 1.0)}, data=[torch.randn(9, 8, 9, 9)], quantize="int8")
     with pytest.raises(Error, match="quantize or reconstruct"):
         prune_(net(), {".*": Semi24()}, data=data, quantize="int8", reconstruct=3)
