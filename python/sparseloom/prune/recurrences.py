@@ -24,9 +24,7 @@ def inputs_of(module: Any, x: Any, state: Any = None) -> Iterator[tuple[str, Ten
     steps = torch.arange(x.shape[1], device=x.device)
     inside = None if lengths is None else steps < lengths.to(x.device)[:, None]
     back = steps.flip(0).expand(x.shape[:2])
-    if (
-        inside is not None and lengths is not None
-    ):  # each from its own end; what lies behind stays
+    if inside is not None and lengths is not None:  # each from its own end; what lies behind stays
         last = lengths.to(x.device)[:, None] - 1
         back = torch.where(inside, last - steps, steps)
 
