@@ -53,6 +53,7 @@ def prune_(
     refit: int = 0,
     reconstruct: int = 0,
     quantize: Literal["int8", "e4m3"] | None = None,
+    compensate_bias: bool = False,
     budget: Budget | None = None,
     evaluate: Callable[[nn.Module], float] | None = None,
     max_loss: float | None = None,
@@ -92,6 +93,8 @@ def prune_(
         quantize: rounds what is kept to 8 bits, with one factor for each output feature, and lets the values
             that follow make up for it too (GPTQ, arXiv 2210.17323). The weights stay floats; ``quantize_``
             to that dtype stores them without another rounding.
+        compensate_bias: adds to each layer's bias what its outputs lose on average (FLAP, arXiv 2312.11983);
+            layers without a bias stay as they are.
         budget: {layer: density} in place of the recipes' own, such as ``sparsify.densities`` makes; or called
             with {layer: prune.Statistics} of the dense model to return it. See owl.
         evaluate: called with the model before and after each stage; the numbers are in the result. Lower is
@@ -116,7 +119,7 @@ def prune_(
     whole(_OP, "reconstruct", reconstruct)
     gate = Gate(evaluate, max_loss, allow_loss)
     told = reporter(progress)
-    how = Method(method, damping, swaps, refit, quantize)
+    how = Method(method, damping, swaps, refit, quantize, compensate_bias)
     if quantize and reconstruct:
         raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
     needs_data = how.needs_data or reconstruct > 0 or callable(budget)
@@ -158,6 +161,9 @@ def prune_(
     if reconstruct and plan.outside:
         note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
         facts["notes"] = [*result.notes, note]
+    if flow.without_bias:
+        note = f"{flow.without_bias} layers have no bias that could make up for what their outputs lose"
+        facts["notes"] = [*facts["notes"], note]
     pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
     announce(pruned)
     return pruned

@@ -86,7 +86,9 @@ def parts_of(model: nn.Module, sites: Sequence[Site]) -> list[nn.Module]:
 
     def most(module: nn.Module) -> int:
         """Returns how many children with sites the widest container in a module has."""
-        return max((_with_sites(each, holders) for each in module.modules() if _is_container(each)), default=0)
+        return max(
+            (_with_sites(each, holders) for each in module.modules() if _is_container(each)), default=0
+        )
 
     def walk(module: nn.Module) -> None:
         count = _with_sites(module, holders) if _is_container(module) else 0

@@ -25,12 +25,13 @@ _KEYS: dict[str, type] = {
     ),
     **dict.fromkeys(("samples", "tokens", "swaps", "refit", "reconstruct"), int),
     **dict.fromkeys(("damping", "max_loss"), float),
-    "zeros": bool,
+    **dict.fromkeys(("compensate_bias", "zeros"), bool),
 }
 #: Keys that are arguments of prune_.
 _PASSED = (
     "method",
     "quantize",
+    "compensate_bias",
     "device",
     "checkpoint",
     "swaps",

@@ -47,6 +47,7 @@ class Flow:
     told: Callable[[int, int, str], None] = lambda done, total, name: None
     layers: list[Layer] = field(default_factory=list)
     chosen: dict[str, Pattern | Tensor] = field(default_factory=dict)
+    without_bias: int = 0  # layers whose means nothing can restore
 
     def __post_init__(self) -> None:
         self._targets = {id(choice.site): choice.rule.target for choice in self.choices}
@@ -153,6 +154,8 @@ class Flow:
         if self.checkpoint is not None:
             tensors = {f"{site.name}.values": site.value for site in sites}
             tensors |= {f"{site.name}.mask": mask for site, mask in zip(sites, masks, strict=True)}
+            if self.method.compensate_bias:
+                tensors |= {f"{site.name}.bias": site.bias for site in sites if site.bias is not None}
             facts = {"layers": [asdict(layer) for layer in self.layers[first:]]}
             self.checkpoint.save(stage, weights, tensors, facts)
 
@@ -195,9 +198,20 @@ class Flow:
         kept = part / whole if whole else 1.0
         self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
         self._keep(site, outcome.mask, outcome.chosen)
+        if self.method.compensate_bias:
+            self._compensate(site, known, outcome.values)
         site.value.copy_(outcome.values.reshape(site.value.shape))
         torch.clear_autocast_cache()  # it may hold the weight as it was
         return outcome.mask
+
+    def _compensate(self, site: Site, known: Statistics, values: Tensor) -> None:
+        """Gives the bias what is lost of the outputs' means."""
+        bias = site.bias
+        if bias is None or known.means is None:
+            self.without_bias += 1
+            return
+        lost = (known.weight.double() - values.double()) @ known.means.double()
+        bias.copy_(bias.double() + lost)
 
     def _keep(self, site: Site, mask: Tensor, chosen: Pattern | Tensor | None = None) -> None:
         """Remembers what the recipe of the exchange has to be told."""
@@ -213,6 +227,8 @@ class Flow:
         for site in sites:
             site.value.copy_(tensors[f"{site.name}.values"])
             self._keep(site, tensors[f"{site.name}.mask"])
+            if self.method.compensate_bias and (bias := site.bias) is not None:
+                bias.copy_(tensors[f"{site.name}.bias"])
         self.layers += [Layer(**layer) for layer in facts["layers"]]
 
     def _observed(self) -> dict[str, Statistics]:

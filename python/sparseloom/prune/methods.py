@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._checks import share, whole
+from .._checks import require_bool, share, whole
 from ..errors import Error
 from ..patch.forms import Site
 from ..pattern import Pattern, block_shape
@@ -36,6 +36,7 @@ class Method:
     swaps: int = 0
     refit: int = 0
     quantize: str | None = None
+    compensate_bias: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, Sparsifier) and self.name not in NAMES:
@@ -47,6 +48,7 @@ class Method:
             raise Error(_OP, "damping > 0", repr(self.damping), remedy)
         whole(_OP, "swaps", self.swaps)
         whole(_OP, "refit", self.refit)
+        require_bool(_OP, "compensate_bias", self.compensate_bias)
         if self.quantize not in (None, *solve.GRIDS):
             got, remedy = repr(self.quantize), "leave it out for float weights"
             raise Error(_OP, f"quantize to be one of {', '.join(map(repr, solve.GRIDS))}", got, remedy)
@@ -65,7 +67,7 @@ class Method:
     @property
     def needs_data(self) -> bool:
         """Whether the layers' inputs decide."""
-        return self.needs_hessian or self.name == "wanda"
+        return self.needs_hessian or self.name == "wanda" or self.compensate_bias
 
     def least_tokens(self, cols: int) -> int:
         """Returns how many tokens a layer with that many inputs has to see: where the inverse of the Hessian

@@ -41,6 +41,7 @@ class Statistics:
     tokens: int = 0
     squares: Tensor | None = None
     hessian: Tensor | None = None
+    means: Tensor | None = None  # [in features], of the inputs themselves
 
 
 class Sums:
@@ -49,6 +50,7 @@ class Sums:
     def __init__(self, cols: int, gram: bool) -> None:
         self._cols, self._needs_gram = cols, gram
         self.tokens = 0
+        self._sum: Tensor | None = None
         self._squares: Tensor | None = None
         self._gram: Tensor | None = None
         self._hessian: Tensor | None = None
@@ -56,13 +58,15 @@ class Sums:
     def add(self, x: Tensor) -> None:
         """Adds tokens x [tokens, in features]."""
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        if self._squares is None:
+        if self._squares is None or self._sum is None:
+            self._sum = torch.zeros(self._cols, dtype=dtype, device=x.device)
             self._squares = torch.zeros(self._cols, dtype=dtype, device=x.device)
             if self._needs_gram:
                 self._gram = torch.zeros(self._cols, self._cols, dtype=dtype, device=x.device)
         self.tokens += len(x)
         for part in x.split(_TOKENS):
             part = part.to(dtype)
+            self._sum += part.sum(0)
             if self._gram is None:
                 self._squares += part.square().sum(0)
             else:
@@ -73,7 +77,9 @@ class Sums:
     def join(self, other: Sums) -> None:
         """Adds the sums over other tokens."""
         assert self._squares is not None and other._squares is not None
+        assert self._sum is not None and other._sum is not None
         self.tokens += other.tokens
+        self._sum += other._sum
         if self._gram is not None and other._gram is not None:
             self._gram += other._gram
             self._squares = self._gram.diagonal()
@@ -85,6 +91,7 @@ class Sums:
         made = copy.copy(self)
         made._gram = None if self._gram is None else self._gram.clone()
         squares = self._squares
+        made._sum = None if self._sum is None else self._sum.clone()
         made._squares = (
             made._gram.diagonal() if made._gram is not None else None if squares is None else squares.clone()
         )
@@ -92,7 +99,7 @@ class Sums:
 
     def statistics(self, site: Site) -> Statistics:
         """Returns the means. Raises Error if there were no inputs, or one is NaN or infinite."""
-        if self._squares is None or not self.tokens:
+        if self._squares is None or self._sum is None or not self.tokens:
             remedy = "pass batches that reach it, or leave it out of the pattern"
             raise Error(_OP, f"inputs of {site.name} in the data", "none", remedy)
         if not bool(self._squares.isfinite().all()):
@@ -100,7 +107,8 @@ class Sums:
             raise Error(_OP, "finite inputs of all layers", got, "look at the data and the weights before it")
         if self._hessian is None and self._gram is not None:  # one tensor for all weights that share it
             self._hessian = self._gram / self.tokens
-        return Statistics(matrix_of(site), self.tokens, self._squares / self.tokens, self._hessian)
+        means = self._squares / self.tokens, self._hessian, self._sum / self.tokens
+        return Statistics(matrix_of(site), self.tokens, *means)
 
 
 class _Read(NamedTuple):

@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "everything": {"swaps": 3, "refit": 2, "reconstruct": 2},
     "wanda": {"method": "wanda"},
     "8 bits": {"quantize": "int8", "exchange": False},
+    "bias": {"method": "wanda", "compensate_bias": True},
 }
 
 
