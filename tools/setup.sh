@@ -76,7 +76,7 @@ cat <<EOF
 EOF
 requirements=(--requirement requirements.txt)
 if [ "$purpose" != demo ]; then
-  echo "   for the tests  0.4 GB on disk (0.1 GB to download): $(names tests/requirements.txt)"
+  echo "   for the tests  0.5 GB on disk (0.2 GB to download): $(names tests/requirements.txt)"
   requirements+=(--requirement tests/requirements.txt)
 fi
 if ! $venv/bin/python -c 'import pip' >/dev/null 2>&1; then

@@ -95,10 +95,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("sparsifier_reads() -> int[]");
 
   // The inner loops of one-shot pruning (include/sparseloom/one_shot.h). weights [rows, cols] and factor
-  // [cols, cols] are float32 with contiguous rows, mask bool and errors float32 [rows, cols].
+  // [cols, cols] are float32 with contiguous rows, mask bool and errors float32 [rows, cols]. grid: 1 int8, 2
+  // e4m3, with tops float32 and pins int32 [rows].
   m.def(
-      "column_sweep(Tensor(a!) weights, Tensor factor, Tensor(b!) mask, Tensor(c!) errors, int n=0, int m=0) "
-      "-> ()");
+      "column_sweep(Tensor(a!) weights, Tensor factor, Tensor(b!) mask, Tensor(c!) errors, int n=0, int m=0, "
+      "int grid=0, Tensor? tops=None, Tensor? pins=None) -> ()");
   // Improves values and mask, on the CPU; gram is float32 [cols, cols]. Returns the number of swaps.
   m.def(
       "swap_pairs(Tensor weights, Tensor(a!) values, Tensor gram, Tensor(b!) mask, int m, int most) -> int");

@@ -1,6 +1,8 @@
 // The operators column_sweep and swap_pairs.
 #include "sparseloom/one_shot.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "convert.h"
@@ -25,8 +27,20 @@ void require(const char* op, const char* name, const Tensor& tensor, ScalarType 
                "pass the matrices of one weight");
 }
 
+/// Checks one number for each row of a weight.
+void require_rows(const char* op, const char* name, const std::optional<Tensor>& tensor, ScalarType type,
+                  std::int64_t rows, int device) {
+  if (tensor) require_device(op, name, *tensor, device, "weights");
+  if (!tensor || tensor->dim() != 1 || tensor->size(0) != rows || tensor->scalar_type() != type ||
+      !tensor->is_contiguous())
+    core::fail(op,
+               std::string(name) + " of one " + (type == ScalarType::Int ? "int32" : "float32") + " a row",
+               tensor ? shape_of(*tensor) : std::string("none"), "pass them with a grid");
+}
+
 void sweep(const Tensor& weights, const Tensor& factor, const Tensor& mask, const Tensor& errors,
-           std::int64_t n, std::int64_t m) {
+           std::int64_t n, std::int64_t m, std::int64_t grid, const std::optional<Tensor>& tops,
+           const std::optional<Tensor>& pins) {
   constexpr const char* op = "column_sweep";
   const int device = device_of(op, "weights", weights);
   const std::int64_t rows = weights.dim() == 2 ? weights.size(0) : -1,
@@ -41,6 +55,15 @@ void sweep(const Tensor& weights, const Tensor& factor, const Tensor& mask, cons
   call.factor = static_cast<const float*>(factor.const_data_ptr()), call.factor_stride = factor.stride(0);
   call.mask = static_cast<bool*>(mask.mutable_data_ptr());
   call.errors = static_cast<float*>(errors.mutable_data_ptr());
+  if (grid < 0 || grid > 2)
+    core::fail(op, "grid 0 (none), 1 (int8) or 2 (e4m3)", std::to_string(grid), "pass 0");
+  if (grid > 0) {
+    require_rows(op, "tops", tops, ScalarType::Float, rows, device);
+    require_rows(op, "pins", pins, ScalarType::Int, rows, device);
+    call.grid = static_cast<SweepGrid>(grid);
+    call.tops = static_cast<const float*>(tops->const_data_ptr());
+    call.pins = static_cast<const std::int32_t*>(pins->const_data_ptr());
+  }
   column_sweep(call, torch_executor(device));
 }
 

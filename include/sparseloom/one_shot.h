@@ -12,6 +12,10 @@ namespace sparseloom {
 /// The most columns of one column_sweep, and the longest group of its n:m choice.
 inline constexpr std::int64_t kSweepColumns = 128, kSweepGroup = 32;
 
+/// What a sweep rounds the elements that stay to: int8 of -127 .. 127, or float8 e4m3 of at most 448, each
+/// times a factor of the row.
+enum class SweepGrid : std::uint8_t { none, int8, e4m3 };
+
 /// Some consecutive columns of a weight that are pruned one after the other (SparseGPT, Frantar and Alistarh
 /// 2023, arXiv 2301.00774). All memory lies on the executor's device.
 struct ColumnSweep {
@@ -25,15 +29,20 @@ struct ColumnSweep {
   bool* mask = nullptr;     // [rows, cols], dense: true stays. Read if m is 0, written otherwise
   float* errors = nullptr;  // [rows, cols], dense: overwritten
   std::int64_t n = 0, m = 0;
+  SweepGrid grid = SweepGrid::none;
+  // Of a grid: what its largest number is in each row, and the column whose element becomes that, with its
+  // sign; one outside of [0, cols) is none of these columns. [rows] each.
+  const float* tops = nullptr;
+  const std::int32_t* pins = nullptr;
 };
 
-/// For each column j from the left: the error is e = w_j / U_jj where w_j is removed, else 0; w_j becomes 0
-/// there, and w_k -= e U_jk for all k > j. The caller then subtracts errors U[columns, later] from the later
-/// columns of the weight. If m is not 0, the mask is chosen as the sweep reaches the first column of each
-/// group of m: the n elements of a row with the largest (w_j / U_jj)^2 stay, of equal ones the first; of a
-/// last group with less than m at most n. On CUDA one launch, queued and not waited for; its sums round
-/// differently from the CPU's, so that elements of almost equal error may be chosen differently. Throws Error
-/// on sizes that do not fit and on null memory.
+/// For each column j from the left: w_j becomes v, which is 0 where it is removed, else w_j or the number of
+/// the grid next to it; the error is e = (w_j - v) / U_jj, and w_k -= e U_jk for all k > j. The caller then
+/// subtracts errors U[columns, later] from the later columns of the weight. If m is not 0, the mask is chosen
+/// as the sweep reaches the first column of each group of m: the n elements of a row with the largest (w_j /
+/// U_jj)^2 stay, of equal ones the first; of a last group with less than m at most n. On CUDA one launch,
+/// queued and not waited for; its sums round differently from the CPU's, so that elements of almost equal
+/// error may be chosen differently. Throws Error on sizes that do not fit and on null memory.
 SPARSELOOM_API void column_sweep(const ColumnSweep& sweep, const Executor& executor);
 
 /// A pruned weight to improve by swaps of a kept and a removed element of one row (after SparseSwaps, arXiv

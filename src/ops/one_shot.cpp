@@ -43,6 +43,7 @@ void column_sweep(const ColumnSweep& sweep, const Executor& executor) {
   core::require_memory(
       op,
       {{"weights", sweep.weights}, {"factor", sweep.factor}, {"mask", sweep.mask}, {"errors", sweep.errors}});
+  if (sweep.grid != SweepGrid::none) core::require_memory(op, {{"tops", sweep.tops}, {"pins", sweep.pins}});
   if (executor.device >= 0) {
 #ifdef SPARSELOOM_HAVE_CUDA
     const runtime::CudaDeviceScope scope(executor.device);

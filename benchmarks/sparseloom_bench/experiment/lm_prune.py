@@ -38,7 +38,10 @@ TARGETS: dict[str, Callable[[], Any]] = {
 METHODS: dict[str, dict[str, Any]] = {
     "magnitude": {"method": "magnitude"},
     "wanda": {"method": "wanda"},
+    "magnitude+bias": {"method": "magnitude", "compensate_bias": True},
+    "wanda+bias": {"method": "wanda", "compensate_bias": True},
     "sparsegpt": {"method": "sparsegpt"},
+    "sparsegpt+bias": {"method": "sparsegpt", "compensate_bias": True},
     "sparsegpt+swaps": {"method": "sparsegpt", "swaps": 50},
     "sparsegpt+swaps+refit+reconstruction": {
         "method": "sparsegpt",

@@ -32,6 +32,7 @@ from .export import write_as
 from .files import decoded, write_whole
 from .fill import fill_from
 from .model_file import REPLACE, file_of, read_file
+from .ties import retie, ties_of
 
 if TYPE_CHECKING:
     from ..patch.recipe import Recipe
@@ -153,7 +154,7 @@ def _fill(
         raise Error("load", "sharded tensors with memory", "some on the meta device", remedy)
     if on_meta:  # entries that share memory only in the file must not share it in the model
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    ties = _ties(model)
+    ties = ties_of(model)
     with as_before_on_error(), or_as_before(model, written=model.modules()):
         entries = {name: as_entry(state[name], tensor) for name, tensor in tensors.items()}
         try:
@@ -163,7 +164,7 @@ def _fill(
         except Exception as error:
             remedy = "see the module's own load hooks"
             raise Error("load", "a model that takes its state_dict", str(error), remedy) from error
-        _retie(model, ties)
+        retie(model, ties)
         _require_loaded(_state("load", model), tensors)
         settle()
 
@@ -341,18 +342,3 @@ def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> Non
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _ties(model: nn.Module) -> list[list[str]]:
-    groups: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
-    return [names for names in groups.values() if len(names) > 1]
-
-
-def _retie(model: nn.Module, ties: list[list[str]]) -> None:
-    """Ties the Parameters again: load_state_dict(assign=True) gives every name a Parameter of its own."""
-    for first, *names in ties:
-        for name in names:
-            module, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(module), attribute, model.get_parameter(first))

@@ -13,6 +13,7 @@ from ..nn.held.moments import as_before_on_error
 from ..nn.held.sparse_weight import is_sparse
 from ..pattern import Pattern
 from .foreign import Dense
+from .ties import retie, ties_of
 
 if TYPE_CHECKING:
     from ..patch.recipe import Recipe
@@ -22,7 +23,8 @@ def fill_from(model: nn.Module, dense: Dense, sparsify: bool) -> None:
     """Loads the entries; sparse layers pack theirs by their patterns. With ``sparsify``, dense layers whose
     structure the entries say become sparse. Raises Error, with the model as it was, for entries that do not
     fit."""
-    entries = _fitting(model, dense.tensors)
+    ties = ties_of(model)
+    entries = _fitting(model, dense.tensors, ties)
     on_meta = any(tensor.is_meta for tensor in model.state_dict().values())
     with as_before_on_error(), or_as_before(model, written=model.modules()):
         try:
@@ -32,6 +34,7 @@ def fill_from(model: nn.Module, dense: Dense, sparsify: bool) -> None:
         except Exception as error:
             got, remedy = " ".join(str(error).split()), "build the model as the saved one"
             raise Error("load", "the entries of this model", got, remedy) from error
+        retie(model, ties)
         if sparsify:
             _sparsify(model, dense.structures)
     if hasattr(model, "config"):  # of transformers: it may still say that the weights are compressed
@@ -40,10 +43,14 @@ def fill_from(model: nn.Module, dense: Dense, sparsify: bool) -> None:
         describe_holders(model, model.modules())
 
 
-def _fitting(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Adds entries that share their memory with one of the file's (tied weights are stored once), and leaves
-    out those that a transformers model ignores."""
+def _fitting(model: nn.Module, tensors: dict[str, Tensor], ties: list[list[str]]) -> dict[str, Tensor]:
+    """Adds entries that are tied to one of the file's or share their memory (such weights are stored once),
+    and leaves out those that a transformers model ignores."""
     state, entries = model.state_dict(), dict(tensors)
+    for names in ties:
+        given = next((entries[name] for name in names if name in entries), None)
+        if given is not None:
+            entries |= {name: given for name in names if name in state and name not in entries}
     at = {(tensor.data_ptr(), tensor.shape): name for name, tensor in state.items() if name in entries}
     for name, tensor in state.items():
         if name not in entries and tensor.numel() and not tensor.is_meta:

@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -15,12 +16,24 @@ from .. import ops
 from ..errors import Error
 from ..nn.held.sparse_weight import is_sparse
 from .forms import Site
-from .recipe import Chosen, Recipe
+from .recipe import Chosen, Recipe, Rule
 from .result import Skip
 from .survey import Owner, Survey, owners_of, survey, tied_to
 
 _OP = "sparsify_"
 _NO_MATCH = "no pattern matches"
+
+
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
+
+@dataclass
+class Match(Generic[AnyRule]):
+    """One layer that can change, and the regex and rule that ask for it."""
+
+    site: Site
+    regex: str
+    rule: AnyRule
 
 
 @dataclass
@@ -33,8 +46,22 @@ class Choice:
 
 
 def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tuple[list[Choice], list[Skip]]:
-    """Returns the layers to change, and those that stay dense with their reasons. Raises Error if a pattern
-    would change nothing."""
+    """Returns the layers to change with the part of each weight that is stored, and what ``match`` leaves
+    out."""
+    _require_recipes(patterns)
+    matches, skipped = match(model, patterns, strict)
+    generators = {regex: recipe.generator() for regex, recipe in patterns.items()}
+    choices = [
+        Choice(each.site, each.rule.chosen(each.site, generators[each.regex]), each.rule) for each in matches
+    ]
+    return choices, skipped
+
+
+def match(
+    model: nn.Module, patterns: Mapping[str, AnyRule], strict: bool
+) -> tuple[list[Match[AnyRule]], list[Skip]]:
+    """Returns the layers that can change, and those that stay dense with their reasons. Raises Error if a
+    pattern would change nothing."""
     regexes = _compiled(patterns)
     surveyed = survey(model)
     regex_of_site = _matches(surveyed, regexes)
@@ -58,27 +85,26 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
                 "; ".join(refused),
                 "match fewer layers",
             )
-    generators = {regex: config.generator() for regex, config in patterns.items()}
-    choices, skipped = [], []
+    matches, skipped = [], []
     for site in surveyed.sites:
-        match = regex_of_site.get(id(site))
-        if match is None or reasons[id(site)]:
+        asking = regex_of_site.get(id(site))
+        if asking is None or reasons[id(site)]:
             skipped += [
-                Skip(name, site.kind, _NO_MATCH if match is None else reasons[id(site)])
+                Skip(name, site.kind, _NO_MATCH if asking is None else reasons[id(site)])
                 for name in site.names
             ]
             continue
-        choices.append(Choice(site, patterns[match].chosen(site, generators[match]), patterns[match]))
+        matches.append(Match(site, asking, patterns[asking]))
     for name, module in surveyed.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = is_sparse(module)
             skipped.append(
                 Skip(name, type(module).__name__, "it is sparse already" if already else "not a linear")
             )
-    return choices, skipped
+    return matches, skipped
 
 
-def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
+def _compiled(patterns: Mapping[str, Rule]) -> dict[str, re.Pattern[str]]:
     if not isinstance(patterns, Mapping) or not patterns:
         raise Error(
             _OP,
@@ -87,10 +113,7 @@ def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
             'pass {r".*mlp.*": BlockSparse(density=0.25)}',
         )
     compiled = {}
-    for regex, config in patterns.items():
-        if not isinstance(config, Recipe):
-            remedy = "pass BlockSparse(block=32, density=0.25), Semi24(), or InLayout('csr')"
-            raise Error(_OP, f"a BlockSparse or Semi24 for {regex!r}", repr(config), remedy)
+    for regex in patterns:
         try:
             compiled[regex] = re.compile(regex)
         except (re.error, TypeError) as error:
@@ -98,6 +121,13 @@ def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
                 _OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets"
             ) from error
     return compiled
+
+
+def _require_recipes(patterns: Mapping[str, Recipe]) -> None:
+    for regex, recipe in patterns.items() if isinstance(patterns, Mapping) else ():
+        if not isinstance(recipe, Recipe):
+            remedy = "pass BlockSparse(block=32, density=0.25), Semi24(), or InLayout('csr')"
+            raise Error(_OP, f"a BlockSparse or Semi24 for {regex!r}", repr(recipe), remedy)
 
 
 def _matches(surveyed: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int, str]:
@@ -153,11 +183,11 @@ def _raise_for_nothing(regex: str, refused: list[str]) -> None:
     )
 
 
-def _reason(site: Site, config: Recipe, owners: list[Owner]) -> str:
+def _reason(site: Site, rule: Rule, owners: list[Owner]) -> str:
     """Returns why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it dense
     would hide a mistake."""
     if site.name == "":
-        return f"it is the model itself: use {config.layer}.from_dense"
+        return f"it is the model itself: use {rule.layer}.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
         return "it is lazy: run the model once first"
     if reason := site.form.refusal(site.module):
@@ -167,7 +197,7 @@ def _reason(site: Site, config: Recipe, owners: list[Owner]) -> str:
         return f"tied to {tied_name}: both would have to change"
     if weight.dtype not in ops.DTYPES:
         return f"its dtype {weight.dtype} has no kernels"
-    if reason := config.refusal(site):
+    if reason := rule.refusal(site):
         return reason
     if not ops.has_kernels_for(weight.device):
         raise Error(

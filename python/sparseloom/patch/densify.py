@@ -19,6 +19,7 @@ from ..nn.masked.linear import masked_layers
 from .announce import announce
 from .exchange import Exchange
 from .forms import Form, Site, form_of
+from .hooks import carry_hooks
 from .masters import change_of_master
 from .optimizer import Swap, leave
 from .result import Patched, Skip
@@ -61,6 +62,7 @@ def densify_(
                 result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
                 continue
             dense = module.to_dense()
+            carry_hooks(module, dense)
             exchange.modules.append((module, dense))
             if isinstance(module, MaskedLinear):
                 exchange.swaps.append(_unmasking(module, dense.weight, all_names[0]))

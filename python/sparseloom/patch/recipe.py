@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .forms import Site
 
 
-class Recipe(ABC):
-    """Says what a chosen layer becomes. All its methods are called before anything in the model changes."""
+class Rule(ABC):
+    """Says which of the layers that a regex matches can change."""
 
     #: The class to make one layer with, for error texts.
     layer: ClassVar[str]
@@ -22,6 +22,10 @@ class Recipe(ABC):
     def refusal(self, site: Site) -> str:
         """Returns why a weight of that size stays dense; "" when it can change. Raises Error where leaving it
         dense would hide a mistake."""
+
+
+class Recipe(Rule):
+    """Says what a chosen layer becomes. All its methods are called before anything in the model changes."""
 
     @abstractmethod
     def chosen(self, site: Site, generator: torch.Generator | None) -> Chosen:

@@ -13,24 +13,27 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._checks import as_optimizers, require_bool, whole
+from .._fingerprint import digest, digest_of_data, digest_of_model
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..patch.announce import announce
-from ..patch.choose import Choice, choose
+from ..patch.choose import Match, match
+from ..patch.config import BlockSparse
 from ..patch.recipe import Recipe
 from ..patch.result import Patched, Skip
+from ..patch.semi24 import Semi24
 from ..patch.sparsify import patched, unwrapped
 from ..patch.survey import parameter_count, require_patchable
 from ..sparsify import Sparsifier
 from .calibration import Data
 from .checkpoint import Checkpoint
-from .fingerprint import digest, digest_of_data, digest_of_model
 from .flow import Budget, Flow, quiet, recipes
 from .gate import Gate
 from .methods import Method
 from .progress import reporter
 from .residence import Residence
 from .result import Plan, Pruned, with_kept
+from .statistics import matrix_of
 from .targets import Pending, observed, target_of
 
 _OP = "prune_"
@@ -49,6 +52,8 @@ def prune_(
     swaps: int = 0,
     refit: int = 0,
     reconstruct: int = 0,
+    quantize: Literal["int8", "e4m3"] | None = None,
+    compensate_bias: bool = False,
     budget: Budget | None = None,
     evaluate: Callable[[nn.Module], float] | None = None,
     max_loss: float | None = None,
@@ -85,6 +90,11 @@ def prune_(
             2512.10922); not for blocks.
         refit: steps of least squares on the kept values, after the method.
         reconstruct: steps of Adam on the kept values of each block, towards the dense block's outputs.
+        quantize: rounds what is kept to 8 bits, with one factor for each output feature, and lets the values
+            that follow make up for it too (GPTQ, arXiv 2210.17323). The weights stay floats; ``quantize_``
+            to that dtype stores them without another rounding.
+        compensate_bias: adds to each layer's bias what its outputs lose on average (FLAP, arXiv 2312.11983);
+            layers without a bias stay as they are.
         budget: {layer: density} in place of the recipes' own, such as ``sparsify.densities`` makes; or called
             with {layer: prune.Statistics} of the dense model to return it. See owl.
         evaluate: called with the model before and after each stage; the numbers are in the result. Lower is
@@ -109,13 +119,17 @@ def prune_(
     whole(_OP, "reconstruct", reconstruct)
     gate = Gate(evaluate, max_loss, allow_loss)
     told = reporter(progress)
-    how = Method(method, damping, swaps, refit)
+    how = Method(method, damping, swaps, refit, quantize, compensate_bias)
+    if quantize and reconstruct:
+        raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
     needs_data = how.needs_data or reconstruct > 0 or callable(budget)
     batches = _data(data, forward, needs_data)
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
+    if quantize and exchange:
+        _require_eight_bits(choices)
     kept = None
     if checkpoint is not None:
-        asked = {choice.site.name: choice.recipe for choice in choices}
+        asked = {choice.site.name: choice.rule for choice in choices}
         read = digest_of_data(batches.batches if batches else [])
         kept = Checkpoint(
             checkpoint, digest([asked, how, reconstruct, forward, read, digest_of_model(model)])
@@ -141,10 +155,15 @@ def prune_(
             result = Patched([], [], (count, count), notes=[f"{len(choices)} layers pruned, and left dense"])
     # save writes it into the file's metadata
     vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
+    if quantize:
+        vars(model)["_pruning"]["quantize"] = quantize
     facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
     if reconstruct and plan.outside:
         note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
         facts["notes"] = [*result.notes, note]
+    if flow.without_bias:
+        note = f"{flow.without_bias} layers have no bias that could make up for what their outputs lose"
+        facts["notes"] = [*facts["notes"], note]
     pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
     announce(pruned)
     return pruned
@@ -161,17 +180,28 @@ def prune_plan(
     swaps: int = 0,
     refit: int = 0,
     reconstruct: int = 0,
+    quantize: Literal["int8", "e4m3"] | None = None,
 ) -> Plan:
     """Returns what prune_ would do with these arguments, and the memory it would take. It runs the model on
     one batch, and changes nothing. Raises Error as prune_ does for arguments that it refuses."""
     model = unwrapped(model)
-    how = Method(method, 0.01, swaps, refit)
+    how = Method(method, 0.01, swaps, refit, quantize)
     needs_data = how.needs_data or reconstruct > 0
     batches = _data(data, forward, needs_data)
     choices, _ = _choices(model, patterns, needs_data, False)
     residence = Residence(model, None if device is None else torch.device(device))
     with quiet(model):
         return Flow(model, choices, how, batches, residence, reconstruct).plan()
+
+
+def _require_eight_bits(choices: list[Match[Pending]]) -> None:
+    for choice in choices:
+        site, recipe = choice.site, choice.rule.target.recipe
+        slides = matrix_of(site).shape[1] != site.shape[1]
+        if not isinstance(recipe, (BlockSparse, Semi24)) or slides or site.form.has_steps:
+            got = f"{recipe!r} for {site.name}, a {site.kind}"
+            remedy = "quantize_ has 8-bit layers for these alone; exchange=False leaves dense layers"
+            raise Error(_OP, "BlockSparse or Semi24() of linear layers with quantize", got, remedy)
 
 
 def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> Data | None:
@@ -183,14 +213,14 @@ def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> 
 
 def _choices(
     model: nn.Module, patterns: Mapping[str, Recipe], observes: bool, strict: bool
-) -> tuple[list[Choice], list[Skip]]:
+) -> tuple[list[Match[Pending]], list[Skip]]:
     require_patchable(_OP, model)
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)
     pending = {regex: Pending(target_of(regex, recipe), observes) for regex, recipe in patterns.items()}
     with _named():
-        choices, skipped = choose(model, pending, strict)
+        choices, skipped = match(model, pending, strict)
     for choice in choices:
         weight = choice.site.value
         if observed(choice.site) and not bool(weight.isfinite().all()):

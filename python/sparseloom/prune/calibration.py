@@ -4,17 +4,19 @@ the block that runs lies on the device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from .._padding import Padding, Paddings, tensors_of
 from ..errors import Error
-from .chains import Chain, first_tensor, tensors_of
+from .chains import Chain, first_tensor
+from .modes import Autocast, autocast_now, autocasting
 from .residence import Residence
-from .statistics import Observer, padding_of
+from .statistics import Observer
 
 _OP = "prune_"
 
@@ -34,6 +36,7 @@ class Data:
         # transformers' BatchEncoding is a mapping that tree_map takes for a leaf
         self.batches = [dict(batch) if isinstance(batch, Mapping) else batch for batch in data]
         self._forward = forward or _called
+        self._autocast = autocast_now()
         if not self.batches:
             remedy = "pass 100 to 1000 samples; an iterator that was used up is empty"
             raise Error(_OP, "at least one batch of data", "none", remedy)
@@ -50,8 +53,9 @@ class Data:
                     raise Error(_OP, "finite data", f"NaN or Inf in batch {number}", "leave that batch out")
 
     def run(self, model: nn.Module, batch: Any) -> object:
-        """Runs the model on one batch."""
-        return self._forward(model, batch)
+        """Runs the model on one batch, in autocast if the caller is."""
+        with autocasting(self._autocast):
+            return self._forward(model, batch)
 
 
 def _called(model: nn.Module, batch: Any) -> object:
@@ -71,24 +75,26 @@ class Stream:
         self._chain, self._residence = chain, residence
         self._rest: list[list[tuple[Any, Any]]] = []  # of each batch and block: the other arguments
         self.hidden: list[Tensor] = []  # of each batch: the input of the block that comes next
-        self.paddings: list[Tensor | None] = []
+        self.paddings: list[Padding] = []
+        self._autocast: list[list[Autocast]] = []  # of each batch and block
 
     def capture(self, model: nn.Module, data: Data, others: Sequence[nn.Module]) -> None:
         """Runs the model up to the chain for each batch: its first block computes, and the others hand their
         input on, so that each is called with its own arguments. ``others`` are the blocks of other chains."""
-        before = None
+        before, paddings = None, Paddings(model)
         first = {id(module) for module in self._chain.blocks[0].modules()}
         later = (module for block in self._chain.blocks[1:] for module in block.modules())
         with self._residence.running(others, (module for module in later if id(module) not in first)):
             for batch in data.batches:
                 calls: list[tuple[Any, Any]] = []
+                self._autocast.append([])
                 with self._handing_on(calls), suppress(_Reached):
                     data.run(model, self._residence.there(batch))
                 hidden, rest = self._taken(calls)
                 before = rest = _shared(rest, before)
                 self.hidden.append(hidden)
                 self._rest.append(rest)
-                self.paddings.append(padding_of(batch))
+                self.paddings.append(paddings.of(batch))
 
     def arguments(self, at: int, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of block ``at`` for a batch, on the device."""
@@ -103,15 +109,27 @@ class Stream:
         there: tuple[tuple[Any, ...], dict[str, Any]] = self._residence.there((args, kwargs))
         return there
 
+    def others(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns a block's arguments without what the one before handed on."""
+        key = self._chain.key
+        return [each for place, each in [*enumerate(args), *kwargs.items()] if place != key]
+
+    def autocasting(self, at: int, batch: int) -> AbstractContextManager[None]:
+        """Returns the state of autocast in which the model calls block ``at`` with a batch."""
+        return autocasting(self._autocast[batch][at])
+
     def run(self, at: int, observer: Observer | None = None, keep: bool = False) -> list[Tensor]:
         """Runs block ``at``, which is on the device, on all batches. Returns its outputs on the CPU if they
         are kept."""
         outputs = []
         for batch, padding in enumerate(self.paddings):
-            if observer is not None:
-                observer.next_batch(padding)
             args, kwargs = self.arguments(at, batch)
-            output = first_tensor(self._chain.blocks[at](*args, **kwargs))
+            if observer is not None:
+                padding.encoded = tensors_of(self.others(args, kwargs))
+                observer.next_batch(padding)
+            with self.autocasting(at, batch):
+                output = first_tensor(self._chain.blocks[at](*args, **kwargs))
+            padding.encoded = ()
             assert output is not None
             if keep:
                 outputs.append(self._residence.home(output))
@@ -133,6 +151,7 @@ class Stream:
                 if len(calls) != at or (at and hidden is not first_tensor(handed[-1])):
                     raise self._another(at)
                 calls.append((args, kwargs))
+                self._autocast[-1].append(autocast_now())
                 if at == last:
                     raise _Reached
                 if at == 0:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
+from .._padding import tensors_of
 from ..patch.forms import Site
 
 
@@ -86,7 +86,9 @@ def parts_of(model: nn.Module, sites: Sequence[Site]) -> list[nn.Module]:
 
     def most(module: nn.Module) -> int:
         """Returns how many children with sites the widest container in a module has."""
-        return max((_with_sites(each, holders) for each in module.modules() if _is_container(each)), default=0)
+        return max(
+            (_with_sites(each, holders) for each in module.modules() if _is_container(each)), default=0
+        )
 
     def walk(module: nn.Module) -> None:
         count = _with_sites(module, holders) if _is_container(module) else 0
@@ -109,11 +111,6 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, (tuple, list)) and output:
         output = output[0]
     return output if isinstance(output, Tensor) else None
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    """Returns the tensors in nested tuples, lists and mappings."""
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
 def _holders(model: nn.Module, sites: Sequence[Site]) -> set[int]:

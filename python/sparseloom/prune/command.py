@@ -20,11 +20,26 @@ from .result import Pruned
 
 _OP = "prune"
 _KEYS: dict[str, type] = {
-    **dict.fromkeys(("model", "output", "data", "evaluate", "method", "device", "checkpoint"), str),
+    **dict.fromkeys(
+        ("model", "output", "data", "evaluate", "method", "quantize", "device", "checkpoint"), str
+    ),
     **dict.fromkeys(("samples", "tokens", "swaps", "refit", "reconstruct"), int),
     **dict.fromkeys(("damping", "max_loss"), float),
-    "zeros": bool,
+    **dict.fromkeys(("compensate_bias", "zeros"), bool),
 }
+#: Keys that are arguments of prune_.
+_PASSED = (
+    "method",
+    "quantize",
+    "compensate_bias",
+    "device",
+    "checkpoint",
+    "swaps",
+    "refit",
+    "reconstruct",
+    "damping",
+    "max_loss",
+)
 #: (a target's text, the recipe of its numbers)
 _TARGETS = (
     (re.compile(r"2:4"), lambda match: Semi24()),
@@ -76,11 +91,7 @@ def run(path: Path) -> Pruned:
     model = cls.from_pretrained(source, dtype="auto").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     samples, length = settings.get("samples", 128), settings.get("tokens", 512)
-    options: dict[str, Any] = {
-        key: settings[key]
-        for key in ("method", "device", "checkpoint", "swaps", "refit", "reconstruct", "damping", "max_loss")
-        if key in settings
-    }
+    options: dict[str, Any] = {key: settings[key] for key in _PASSED if key in settings}
     if "data" in settings:
         options["data"] = _batches(tokenizer, Path(settings["data"]), samples, length)
     if "evaluate" in settings:

@@ -10,21 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._fingerprint import digest
+from .._padding import Paddings
 from ..errors import Error
-from ..patch.choose import Choice
+from ..patch.choose import Match
 from ..patch.forms import Site
 from ..pattern import Pattern
 from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of
 from .checkpoint import Checkpoint
-from .fingerprint import digest
 from .methods import Method, Solver, pruned
+from .modes import autocasting, uncompiled
 from .reconstruct import reconstruct_
 from .residence import Residence
 from .result import Layer, Plan
-from .statistics import Observer, Statistics, padding_of
-from .targets import Pending, Target, observed
+from .statistics import Observer, Statistics, matrix_of
+from .targets import Pending, observed
 
 _OP = "prune_"
 Budget = Callable[[Mapping[str, Statistics]], Mapping[str, float]] | Mapping[str, float]
@@ -35,7 +37,7 @@ class Flow:
     """One run over the chosen weights of a model, which is in evaluation and without gradients."""
 
     model: nn.Module
-    choices: Sequence[Choice]
+    choices: Sequence[Match[Pending]]
     method: Method
     data: Data | None
     residence: Residence
@@ -45,9 +47,10 @@ class Flow:
     told: Callable[[int, int, str], None] = lambda done, total, name: None
     layers: list[Layer] = field(default_factory=list)
     chosen: dict[str, Pattern | Tensor] = field(default_factory=dict)
+    without_bias: int = 0  # layers whose means nothing can restore
 
     def __post_init__(self) -> None:
-        self._targets = {id(choice.site): _target(choice) for choice in self.choices}
+        self._targets = {id(choice.site): choice.rule.target for choice in self.choices}
         self._sites = [choice.site for choice in self.choices if observed(choice.site)]
         self._densities: dict[str, float] = {}
         self._chains: list[Chain] = []
@@ -79,6 +82,7 @@ class Flow:
         hidden = max((chain.hidden_bytes for chain in self._chains), default=0)
         batches = 0 if self.data is None else len(self.data.batches)
         name = self.method.name if isinstance(self.method.name, str) else type(self.method.name).__name__
+        name += f" and {self.method.quantize}" if self.method.quantize else ""
         return Plan(
             name,
             len(self.choices),
@@ -100,7 +104,7 @@ class Flow:
             self.checkpoint.also(self._densities)
         if self.data is None:
             for site in self._sites:
-                self._prune([site], [Statistics(site.value)])
+                self._prune([site], [Statistics(matrix_of(site))])
             return
         stage, total = 0, sum(len(chain.blocks) for chain in self._chains) + bool(self._outside)
         for chain in self._chains:
@@ -146,19 +150,18 @@ class Flow:
         first = len(self.layers)
         masks = self._prune(sites, statistics)
         if self.reconstruct and stream is not None and chain is not None:
-            reconstruct_(
-                chain.blocks[at], sites, masks, lambda batch: stream.arguments(at, batch), outputs,
-                stream.paddings, self.reconstruct,
-            )  # fmt: skip
+            reconstruct_(chain.blocks[at], sites, masks, stream, at, outputs, self.reconstruct)
         if self.checkpoint is not None:
             tensors = {f"{site.name}.values": site.value for site in sites}
             tensors |= {f"{site.name}.mask": mask for site, mask in zip(sites, masks, strict=True)}
+            if self.method.compensate_bias:
+                tensors |= {f"{site.name}.bias": site.bias for site in sites if site.bias is not None}
             facts = {"layers": [asdict(layer) for layer in self.layers[first:]]}
             self.checkpoint.save(stage, weights, tensors, facts)
 
     def _known(self, observer: Observer, site: Site) -> Statistics:
         known = observer.statistics(site)
-        if known.tokens < (least := self.method.least_tokens(site.shape[1])):
+        if known.tokens < (least := self.method.least_tokens(known.weight.shape[1])):
             got = f"{known.tokens} for {site.name}"
             remedy = "pass more or longer samples"
             raise Error(_OP, f"at least {least} tokens that reach each layer", got, remedy)
@@ -167,16 +170,19 @@ class Flow:
     def _run_whole(self, observer: Observer) -> None:
         assert self.data is not None
         blocks = [block for chain in self._chains for block in chain.blocks]
+        paddings = Paddings(self.model)
         with self.residence.running(blocks or parts_of(self.model, self._sites)), observer.watching():
             for batch in self.data.batches:
-                observer.next_batch(padding_of(batch))
-                self.data.run(self.model, self.residence.there(batch))
+                padding = paddings.of(batch)
+                observer.next_batch(padding)
+                with paddings.following(padding):
+                    self.data.run(self.model, self.residence.there(batch))
 
     def _prune(self, sites: Sequence[Site], statistics: Sequence[Statistics]) -> list[Tensor]:
         masks, solver = [], Solver(self.method)
         for site, known in zip(sites, statistics, strict=True):
             with self.residence.of(site.module.modules()):  # outside of blocks it is not there yet
-                known.weight = site.value
+                known.weight = matrix_of(site)
                 masks.append(self._prune_one(site, known, solver))
         return masks
 
@@ -192,15 +198,27 @@ class Flow:
         kept = part / whole if whole else 1.0
         self.layers.append(Layer(site.name, share, known.tokens, kept, error, outcome.swaps))
         self._keep(site, outcome.mask, outcome.chosen)
-        site.value.copy_(outcome.values)
+        if self.method.compensate_bias:
+            self._compensate(site, known, outcome.values)
+        site.value.copy_(outcome.values.reshape(site.value.shape))
+        torch.clear_autocast_cache()  # it may hold the weight as it was
         return outcome.mask
+
+    def _compensate(self, site: Site, known: Statistics, values: Tensor) -> None:
+        """Gives the bias what is lost of the outputs' means."""
+        bias = site.bias
+        if bias is None or known.means is None:
+            self.without_bias += 1
+            return
+        lost = (known.weight.double() - values.double()) @ known.means.double()
+        bias.copy_(bias.double() + lost)
 
     def _keep(self, site: Site, mask: Tensor, chosen: Pattern | Tensor | None = None) -> None:
         """Remembers what the recipe of the exchange has to be told."""
         target = self._targets[id(site)]
         if target.kind == "blocks":
             if chosen is None:
-                chosen = target.pattern_of(mask)
+                chosen = target.pattern_of(mask.unflatten(1, (site.shape[1], -1)).any(2))
             self.chosen[site.name] = chosen
         elif target.needs_mask:
             self.chosen[site.name] = mask if self.residence.device is None else mask.cpu()
@@ -209,6 +227,8 @@ class Flow:
         for site in sites:
             site.value.copy_(tensors[f"{site.name}.values"])
             self._keep(site, tensors[f"{site.name}.mask"])
+            if self.method.compensate_bias and (bias := site.bias) is not None:
+                bias.copy_(tensors[f"{site.name}.bias"])
         self.layers += [Layer(**layer) for layer in facts["layers"]]
 
     def _observed(self) -> dict[str, Statistics]:
@@ -243,13 +263,13 @@ class Flow:
 
     def _at_home(self, known: Statistics, site: Site) -> Statistics:
         squares = known.squares
-        return Statistics(site.value, known.tokens, None if squares is None else squares.cpu())
+        return Statistics(matrix_of(site), known.tokens, None if squares is None else squares.cpu())
 
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Runs the body with the model in evaluation, without gradients, without the caches of decoders, and
-    without torch's fused encoder layers, which call no module inside."""
+    """Runs the body with the model in evaluation, without gradients, autocast, compiled code and the caches
+    of decoders, and without torch's fused encoder layers, which call no module inside."""
     training = [(module, module.training) for module in model.modules()]
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     caching = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
@@ -262,7 +282,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
             config.use_cache = False
         torch.backends.mha.set_fastpath_enabled(False)
         matmul.fp32_precision = "ieee"  # TF32's ten bits make Hessians indefinite
-        with torch.no_grad():
+        with torch.no_grad(), autocasting(None), uncompiled():
             yield
     finally:
         matmul.fp32_precision = precision
@@ -273,29 +293,24 @@ def quiet(model: nn.Module) -> Iterator[None]:
             module.training = was
 
 
-def _target(choice: Choice) -> Target:
-    assert isinstance(choice.recipe, Pending)
-    return choice.recipe.target
-
-
 def _bytes(parameter: Tensor) -> int:
     return parameter.numel() * parameter.element_size()
 
 
 def _sum_bytes(sites: Sequence[Site], method: Method) -> int:
-    return sum(4 * site.shape[1] ** 2 for site in sites) if method.needs_hessian else 0
+    return sum(4 * matrix_of(site).shape[1] ** 2 for site in sites) if method.needs_hessian else 0
 
 
 def _work_bytes(site: Site, method: Method) -> int:
-    rows, cols = site.shape
+    rows, cols = matrix_of(site).shape
     return 16 * rows * cols + (32 * cols * cols if method.needs_hessian else 0)
 
 
-def recipes(flow: Flow, choices: Sequence[Choice]) -> dict[str, Any]:
+def recipes(flow: Flow, choices: Sequence[Match[Pending]]) -> dict[str, Any]:
     """Returns {name of a layer: the recipe that stores what was kept} for sparsify_'s exchange."""
     made = {}
     for choice in choices:
-        site, target = choice.site, _target(choice)
+        site, target = choice.site, choice.rule.target
         chosen = flow.chosen.get(site.name)
         if isinstance(chosen, Tensor):
             chosen = chosen.to(site.parameter.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._checks import share, whole
+from .._checks import require_bool, share, whole
 from ..errors import Error
 from ..patch.forms import Site
 from ..pattern import Pattern, block_shape
@@ -35,6 +35,8 @@ class Method:
     damping: float = 0.01
     swaps: int = 0
     refit: int = 0
+    quantize: str | None = None
+    compensate_bias: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, Sparsifier) and self.name not in NAMES:
@@ -46,23 +48,31 @@ class Method:
             raise Error(_OP, "damping > 0", repr(self.damping), remedy)
         whole(_OP, "swaps", self.swaps)
         whole(_OP, "refit", self.refit)
+        require_bool(_OP, "compensate_bias", self.compensate_bias)
+        if self.quantize not in (None, *solve.GRIDS):
+            got, remedy = repr(self.quantize), "leave it out for float weights"
+            raise Error(_OP, f"quantize to be one of {', '.join(map(repr, solve.GRIDS))}", got, remedy)
 
     @property
     def needs_hessian(self) -> bool:
         """Whether the mean of x x^T decides."""
-        own = isinstance(self.name, Sparsifier) or self.name == "sparsegpt"
-        return own or self.swaps > 0 or self.refit > 0
+        own = isinstance(self.name, Sparsifier)
+        return own or self.solves
+
+    @property
+    def solves(self) -> bool:
+        """Whether the Hessian is solved with."""
+        return self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0 or self.quantize is not None
 
     @property
     def needs_data(self) -> bool:
         """Whether the layers' inputs decide."""
-        return self.needs_hessian or self.name == "wanda"
+        return self.needs_hessian or self.name == "wanda" or self.compensate_bias
 
     def least_tokens(self, cols: int) -> int:
         """Returns how many tokens a layer with that many inputs has to see: where the inverse of the Hessian
         decides, as many as give it full rank."""
-        solves = self.name == "sparsegpt" or self.swaps > 0 or self.refit > 0
-        return cols if solves else _LEAST_TOKENS if self.needs_data else 0
+        return cols if self.solves else _LEAST_TOKENS if self.needs_data else 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def pruned(
     one. Raises Error for a choice that does not fit the target."""
     weight, hessian = known.weight.detach(), known.hessian
     inverse = matrix = None
-    if hessian is not None and (method.name == "sparsegpt" or method.refit or method.swaps):
+    if hessian is not None and method.solves:
         matrix = solver.damped(hessian)
         inverse = solver.inverse(hessian) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
@@ -116,7 +126,7 @@ def pruned(
         chosen: Pattern | Tensor = mask
     else:
         chosen = _chosen(method, site, target, known, weight, inverse, density)
-        mask = elements_of(chosen).to(weight.device)
+        mask = elements_of(chosen, weight.shape[1] // site.shape[1]).to(weight.device)
         if inverse is not None and target.kind != "blocks":
             values, _ = solve.swept(weight, inverse, mask)
     count = 0
@@ -127,16 +137,20 @@ def pruned(
     steps = method.refit or (_BLOCK_STEPS if inverse is not None and target.kind == "blocks" else 0)
     if steps and matrix is not None:
         values = solve.refitted(weight, values, mask, matrix, steps)
+    if method.quantize is not None and hessian is not None:
+        values = values.masked_fill(~mask, 0)
+        grid = solve.Grid.of(values, mask, weight.dtype, method.quantize)
+        values, _ = solve.swept(values, solver.inverse(hessian), mask, grid=grid)
     return Outcome(chosen, mask, values.to(weight.dtype).masked_fill(~mask, 0), count)
 
 
-def elements_of(chosen: Pattern | Tensor) -> Tensor:
-    """Returns which elements of the weight are kept, bool [out features, in features]."""
+def elements_of(chosen: Pattern | Tensor, taps: int = 1) -> Tensor:
+    """Returns which elements of the weight are kept, bool [out features, in features x taps]."""
     if isinstance(chosen, Tensor):
         return chosen
     bm, bn = chosen.block
-    whole = chosen.mask.repeat_interleave(bm, 0).repeat_interleave(bn, 1)
-    return whole[: chosen.rows, : chosen.cols]
+    whole = chosen.mask.repeat_interleave(bm, 0).repeat_interleave(bn * taps, 1)
+    return whole[: chosen.rows, : chosen.cols * taps]
 
 
 def _chooses(method: Method, target: Target) -> bool:
@@ -199,18 +213,24 @@ def _blocks(
     inverse: Tensor | None,
     density: float,
 ) -> Pattern:
-    sides = block_shape(_OP, target.block)
+    sides, inputs = block_shape(_OP, target.block), site.shape[1]
     options = target.scope, target.head_of(site)
+    taps = weight.shape[1] // inputs
     if method.name == "sparsegpt":
         assert inverse is not None
-        return patterns.from_dense(solve.whitened(weight, inverse, sides[1]), sides, density, "l2", *options)
-    ranked = site.form.ranked(weight)
+        whitened = _over_taps(solve.whitened(weight, inverse, sides[1] * taps), inputs)
+        return patterns.from_dense(whitened, sides, density, "l2", *options)
     if method.name == "wanda":
         assert known.squares is not None
-        return patterns.from_dense(
-            ranked.float() * known.squares.sqrt().float(), sides, density, "l2", *options
-        )
+        scores = _over_taps(weight.float() * known.squares.sqrt().float(), inputs)
+        return patterns.from_dense(scores, sides, density, "l2", *options)
+    ranked = site.form.ranked(weight.view(site.value.shape))
     return patterns.from_dense(ranked, sides, density, "l1", *options)
+
+
+def _over_taps(scores: Tensor, inputs: int) -> Tensor:
+    """Returns [out features, in features]: the root of the sum of squares over a convolution's taps."""
+    return scores if scores.shape[1] == inputs else scores.unflatten(1, (inputs, -1)).norm(dim=2)
 
 
 def _by_sparsifier(
@@ -218,6 +238,9 @@ def _by_sparsifier(
 ) -> Pattern | Tensor:
     sides = block_shape(_OP, target.block) if target.kind == "blocks" else (1, 1)
     gradient = site.parameter.grad
+    if known.weight.shape[1] != site.shape[1]:  # what a sparsifier sees of a convolution, as in sparsify_
+        context = Context(site.form.ranked(site.value), sides, density, target.scope)
+        return own(context)
     context = Context(
         known.weight,
         sides,

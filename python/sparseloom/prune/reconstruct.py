@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from .._padding import counted
 from ..patch.forms import Site
+from .calibration import Stream
 from .chains import first_tensor
-from .statistics import counted
 
 #: The first step of a value, as a share of the root mean square of its weight's kept values.
 _STEP = 0.02
@@ -21,19 +21,22 @@ def reconstruct_(
     block: nn.Module,
     sites: Sequence[Site],
     masks: Sequence[Tensor],
-    arguments: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]],
+    stream: Stream,
+    at: int,
     targets: Sequence[Tensor],
-    paddings: Sequence[Tensor | None],
     steps: int,
 ) -> tuple[float, float]:
     """Takes ``steps`` of Adam, one batch each, on the kept values of the sites' weights, which lie inside of
-    the block; its other parameters stay. ``arguments(batch)`` are the block's, ``targets`` its dense outputs,
-    ``paddings`` which tokens of them count.
+    the block, number ``at`` of the stream; its other parameters stay. ``targets`` are its dense outputs.
 
     Returns the mean squared error before and after, and keeps the values before if they were better.
     """
     names = {id(parameter): name for name, parameter in block.named_parameters()}
-    pairs = [(site, mask) for site, mask in zip(sites, masks, strict=True) if id(site.parameter) in names]
+    pairs = [
+        (site, mask.reshape(site.value.shape))
+        for site, mask in zip(sites, masks, strict=True)
+        if id(site.parameter) in names
+    ]
     masters = [site.value.float().clone().requires_grad_() for site, _ in pairs]
 
     def weights() -> dict[str, Tensor]:
@@ -45,11 +48,12 @@ def reconstruct_(
         }
 
     def loss(batch: int) -> Tensor:
-        args, kwargs = arguments(batch)
-        output = first_tensor(torch.func.functional_call(block, weights(), args, kwargs))
+        args, kwargs = stream.arguments(at, batch)
+        with stream.autocasting(at, batch):
+            output = first_tensor(torch.func.functional_call(block, weights(), args, kwargs))
         assert output is not None
         change = output.float() - targets[batch].to(output.device).float()
-        return counted(change, paddings[batch]).square().mean()
+        return counted(change, stream.paddings[batch].of(block)).square().mean()
 
     def whole() -> float:
         with torch.no_grad():
@@ -76,6 +80,7 @@ def reconstruct_(
         return before, before
     for (site, mask), master in zip(pairs, masters, strict=True):
         site.value.copy_((master.detach() * mask).to(site.parameter.dtype))
+    torch.clear_autocast_cache()
     return before, after
 
 

@@ -5,6 +5,7 @@ Hessian H, the mean of x x^T over the inputs x: the mean squared error of the ou
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,27 @@ from torch import Tensor
 from ..errors import Error
 from ..ops.operators import call
 
+#: The 8-bit types that what is kept can be rounded to, by the operator's numbers.
+GRIDS = {"int8": 1, "e4m3": 2}
 #: Columns of one call of the sweep, as the operator takes them.
 _COLUMNS = 128
 _OP = "prune_"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The 8-bit numbers of each row of a weight, as quantize_ finds them: ``tops`` float32 [rows] is the
+    largest magnitude that is kept, which ``pins`` int32 [rows] says the column of."""
+
+    kind: int  # 1: int8, 2: e4m3
+    tops: Tensor
+    pins: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, mask: Tensor, dtype: torch.dtype, kind: str) -> Grid:
+        """Returns the grid of the kept values in a weight of a dtype, in which the largest is exact."""
+        tops, pins = values.detach().float().abs().masked_fill(~mask, 0).max(1)
+        return cls(GRIDS[kind], tops.to(dtype).float().contiguous(), pins.to(torch.int32))
 
 
 def damped(hessian: Tensor, damping: float) -> Tensor:
@@ -46,13 +65,15 @@ def swept(
     n: int = 0,
     m: int = 0,
     choose: Callable[[Tensor, int, int], Tensor] | None = None,
+    grid: Grid | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Removes elements of weight [rows, cols] column by column, and corrects the columns that follow for each
     (SparseGPT, Frantar and Alistarh 2023, arXiv 2301.00774). ``inverse`` is that of the damped Hessian.
 
     What stays is the ``mask``, or ``n`` of each ``m``, or what ``choose(costs, begin, end)`` returns for the
-    costs (w / U_jj)^2 [rows, end - begin] of some columns. Returns the weight, zero elsewhere, in float32,
-    and the mask.
+    costs (w / U_jj)^2 [rows, end - begin] of some columns. What stays is rounded to the ``grid``, and the
+    columns that follow are corrected for that too (GPTQ, Frantar et al. 2022, arXiv 2210.17323). Returns the
+    weight, zero elsewhere, in float32, and the mask.
     """
     result = weight.detach().float().clone()
     factor = torch.linalg.cholesky(inverse, upper=True).float().contiguous()
@@ -70,7 +91,8 @@ def swept(
             chosen = torch.zeros(part.shape, dtype=torch.bool, device=weight.device)
         errors = torch.empty(part.shape, dtype=torch.float32, device=weight.device)
         sizes = (n, m) if mask is None and choose is None else (0, 0)
-        call("column_sweep", part, block, chosen, errors, *sizes)
+        rounding = () if grid is None else (grid.kind, grid.tops, grid.pins - begin)
+        call("column_sweep", part, block, chosen, errors, *sizes, *rounding)
         kept[:, begin:end] = chosen
         if end < cols:
             result[:, end:] -= errors @ factor[begin:end, end:]

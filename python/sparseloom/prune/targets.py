@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from .. import pattern as patterns
@@ -13,7 +12,7 @@ from ..errors import Error
 from ..patch import BlockSparse, InLayout, Semi24
 from ..patch.forms import Site
 from ..patch.heads import head_of
-from ..patch.recipe import Chosen, Recipe
+from ..patch.recipe import Recipe, Rule
 from ..pattern import Block, Head, Pattern
 from ..sparsify import Sparsifier
 from ..sparsify.elements import SameFormat
@@ -22,8 +21,11 @@ if TYPE_CHECKING:
     from ..sparsify import Method
 
 _OP = "prune_"
-#: Forms whose weight multiplies each token of the module's input.
-_OBSERVED = ("LinearForm", "Conv1DForm", "Conv1x1Form", "AttentionForm")
+#: Forms of which it is known what their weights multiply.
+_OBSERVED = (
+    "LinearForm", "Conv1DForm", "Conv1x1Form", "ConvForm", "ConvTransposeForm", "AttentionForm",
+    "RecurrentForm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ def _require_fixed(regex: str, method: Method | None, density: float | None) -> 
 
 
 @dataclass(frozen=True)
-class Pending(Recipe, Chosen):
-    """Stands for a target while the layers are chosen, before their elements are."""
+class Pending(Rule):
+    """Chooses the layers of a target, whose elements are chosen later."""
 
     layer: ClassVar[str] = "sparse layer"
 
@@ -132,13 +134,7 @@ class Pending(Recipe, Chosen):
             return f'the inputs of a {site.kind} are not observed: prune it by method="magnitude"'
         return ""
 
-    def chosen(self, site: Site, generator: torch.Generator | None) -> Pending:
-        return self
-
-    def made(self, site: Site, strict: bool, dense_copy: object) -> Any:
-        raise NotImplementedError("the flow makes layers of the recipe with the elements fixed")
-
 
 def observed(site: Site) -> bool:
-    """Returns whether a weight is a matrix that multiplies each token of its module's input."""
+    """Returns whether it is known what a weight multiplies."""
     return type(site.form).__name__ in _OBSERVED

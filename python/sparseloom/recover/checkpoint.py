@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
 from ..errors import Error
 
@@ -18,16 +16,6 @@ if TYPE_CHECKING:
 _OP = "recover"
 #: Seconds between two writes.
 _EVERY = 60.0
-
-
-def fingerprint(model: nn.Module, *arguments: object) -> str:
-    """Returns the SHA-256 of a model's entries and of arguments: what a recovery begins with."""
-    found = hashlib.sha256(repr(arguments).encode())
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
-            found.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 class Checkpoint:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .. import ops
+from .._padding import Paddings, counted
 from ..errors import Error
 from ..report.inputs import evaluated, run
 from ..sparsify.distillation import distillation_loss
@@ -33,7 +34,8 @@ class Distillation:
     - ``labels``: the student's own cross entropy: its ``loss`` where the model returns one.
 
     Terms of weight 0 are left out. The teacher runs in evaluation mode and without gradients. Tokens that the
-    batch's ``attention_mask`` [batch, tokens] leaves out count in no term; a term of logits or hidden states
+    batch's ``attention_mask`` [batch, tokens] leaves out (of a decoder beside an encoder its
+    ``decoder_attention_mask``) count in no term; a term of logits or hidden states
     then takes outputs [batch, tokens, ...].
 
     Args:
@@ -86,18 +88,21 @@ class Distillation:
         its modules by name."""
         with torch.no_grad(), evaluated(self.teacher), _outputs(self.teacher, self.names) as teacher_hidden:
             expected = run(self.teacher, batch)
-        keep = _kept_tokens(batch)
+        padding = Paddings(student).of(batch)
         terms = []
         if weight := self.weights["logits"]:
-            ours, theirs = (_tokens(logits_of(each), keep).float() for each in (result, expected))
+            ours, theirs = (
+                counted(logits_of(each), padding.of(student)).float() for each in (result, expected)
+            )
             terms.append(weight * distillation_loss(ours, theirs, temperature=self.temperature))
         if weight := self.weights["hidden"]:
             parts = [
                 _relative(
-                    _tokens(student_hidden[name], keep),
-                    _tokens(_activated(student, name, teacher_hidden[name]), keep),
+                    counted(student_hidden[name], keep),
+                    counted(_activated(student, name, teacher_hidden[name]), keep),
                 )
                 for name in self.names
+                for keep in [padding.of(student.get_submodule(name))]
             ]
             terms.append(weight * torch.stack(parts).mean())
         if weight := self.weights["embeddings"]:
@@ -140,8 +145,8 @@ def logits_of(result: Any) -> Tensor:
 
 def pooled(result: Any, batch: Any, op: str = _OP) -> Tensor:
     """Returns embeddings [batch, features]: the output [batch, features] itself, or the mean over tokens of
-    ``last_hidden_state``, or of an output [batch, tokens, features]. Tokens that the batch's
-    ``attention_mask`` leaves out do not count. Raises Error for anything else."""
+    ``last_hidden_state``, or of an output [batch, tokens, features]. Padding that the
+    batch's masks say does not count. Raises Error for anything else."""
     state = result if isinstance(result, Tensor) else _field(result, "last_hidden_state")
     if isinstance(state, Tensor) and state.dim() == 2:
         return state
@@ -149,7 +154,7 @@ def pooled(result: Any, batch: Any, op: str = _OP) -> Tensor:
         got = f"a tensor {list(state.shape)}" if isinstance(state, Tensor) else type(result).__name__
         remedy = "pass a function that makes them: embed=, or forward= of an evaluator"
         raise Error(op, "embeddings, or a last_hidden_state [batch, tokens, features]", got, remedy)
-    keep = _kept_tokens(batch)
+    keep = Paddings().of(batch).of(None)
     if keep is None:
         return state.mean(1)
     counts = keep.unsqueeze(-1).to(state.dtype)
@@ -166,19 +171,6 @@ def _own_loss(result: Any) -> Tensor:
         remedy = "put labels into the batch of a model that returns a loss, or leave labels= out"
         raise Error(_OP, "a loss beside the labels", type(result).__name__, remedy)
     return loss
-
-
-def _kept_tokens(batch: Any) -> Tensor | None:
-    """Returns which tokens count, bool [batch, tokens]; None for all."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    return mask != 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
-
-
-def _tokens(output: Tensor, keep: Tensor | None) -> Tensor:
-    """Returns the rows of an output [batch, tokens, ...] that count."""
-    if keep is None or output.dim() < 3 or output.shape[:2] != keep.shape:
-        return output
-    return output[keep]
 
 
 def _activated(student: nn.Module, name: str, output: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._checks import whole
+from .._fingerprint import digest, digest_of_model
 from ..errors import Error
 from ..patch.pack import pack_
 from ..report.inputs import as_arguments, tensors_in
 from ..sparsify.run import Run
-from .checkpoint import Checkpoint, fingerprint
+from .checkpoint import Checkpoint
 from .distillation import Distillation
 from .masks import Masks
 from .result import Recovery
@@ -95,7 +96,8 @@ def recover(
     batches = _Batches(data, next(model.parameters()).device)
     _require_finite(_probe(model, loss_of, batches, dtype), 0)
     # before adapters are drawn
-    asked = "" if checkpoint is None else fingerprint(model, steps, minutes, lr, weight_decay, warm_up, rank)
+    options = [steps, minutes, lr, weight_decay, warm_up, rank]
+    asked = "" if checkpoint is None else digest([options, digest_of_model(model)])
     result = Recovery()
     result.before = _evaluated(model, evaluate)
     masks = Masks(model, rank, method)

@@ -21,6 +21,8 @@ _HEADS = ("num_heads", "num_attention_heads")
 _GROUPS = ("num_key_value_heads",)
 _PER_GROUP = ("num_key_value_groups",)
 _FEATURES = ("all_head_size", "attn_dim", "split_size")
+#: BigBird's way to another attention where inputs are short.
+_REBUILDS = "set_attention_type"
 #: Norms of one head, which all heads share.
 _NORMS = ("q_norm", "k_norm")
 
@@ -194,5 +196,8 @@ def attention_of(name: str, module: nn.Module) -> Attention | None:
             key: Part(joined(name, paths[key]), layer) for key, layer in layers.items() if layer is not None
         }
         inside = [path.removeprefix(f"{names.inner}.") for path in (*paths.values(), *_NORMS)]
-        return Attention(name, parts, (joined(name, names.inner), inner), others_are_idle(inner, inside))
+        reason = others_are_idle(inner, inside)
+        if hasattr(module, _REBUILDS):
+            reason = f"its {_REBUILDS} makes the attention anew, with the heads of its config"
+        return Attention(name, parts, (joined(name, names.inner), inner), reason)
     return None

@@ -17,6 +17,7 @@ from ..nn.held.sparse_weight import SparseWeight, is_sparse
 from ..patch import BlockSparse, densify_, sparsify_
 from ..patch.announce import unannounced
 from ..patch.forms import form_of
+from ..patch.hooks import without_hooks
 from ..patch.in_layout import Stored
 from ..patch.optimizer import Swap
 from ..patch.recipe import Recipe
@@ -102,6 +103,8 @@ def dense_for(
         for each in packed.values():
             each.narrowed(swaps)
         recipes = {re.escape(name): each.recipe() for name, each in packed.items()}
-        sparsify_(model, recipes, optimizer=optimizers, fuse=any(each.fuses for each in packed.values()))
+        with without_hooks(model, packed):
+            fuse = any(each.fuses for each in packed.values())
+            sparsify_(model, recipes, optimizer=optimizers, fuse=fuse)
         for each in packed.values():
             each.restore(model)

@@ -49,6 +49,24 @@ def test_the_sweep_is_that_of_the_cpu(size: tuple[int, int], group: tuple[int, i
         torch.testing.assert_close(a[same], b[same], rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["int8", "e4m3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_sweep_rounds_as_the_cpus(kind: str, dtype: torch.dtype) -> None:
+    """Most values are the same; a sum that rounds otherwise moves one to the next number of its grid, and
+    that those of its row that follow."""
+    weights, factor, mask = operands(500, 100)
+    inverse = (factor.double().t() @ factor.double()).double()
+    grid = solve.Grid.of(weights, mask, dtype, kind)
+    here, _ = solve.swept(weights, inverse, mask, grid=grid)
+    on_gpu = solve.Grid(grid.kind, grid.tops.cuda(), grid.pins.cuda())
+    there, kept = solve.swept(weights.cuda(), inverse.cuda(), mask.cuda(), grid=on_gpu)
+    assert torch.equal(kept.cpu(), mask)
+    assert float((here == there.cpu()).double().mean()) > 0.95
+    assert torch.equal(there.cpu().abs().amax(1), grid.tops)
+    step = grid.tops[:, None] / (127 if kind == "int8" else 14)  # the largest step of e4m3 is 32 of 448
+    assert float(((here - there.cpu()).abs() / step).max()) <= 2
+
+
 def test_the_sweep_is_captured_in_a_graph() -> None:
     weights, factor, mask = (tensor.cuda() for tensor in operands(64, 128))
     expected = swept(weights.cpu(), factor.cpu(), mask.cpu(), 2, 4, "cuda")

@@ -154,6 +154,29 @@ def test_a_config_no_longer_says_that_weights_are_compressed(tmp_path):
     assert all(torch.equal(tensor, last.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
+class Tied(nn.Module):
+    """Embeddings that the head shares, and a layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(24, 16), nn.Linear(16, 16)
+        self.again, self.head = self.layer, nn.Linear(16, 24, bias=False)
+        self.head.weight = self.embed.weight
+
+
+@pytest.mark.parametrize("left_out", [["head.weight"], ["embed.weight"], ["again.weight", "again.bias"], []])
+def test_tied_weights_are_filled_on_the_meta_device_and_stay_tied(left_out):
+    model = Tied()
+    entries = {k: v.clone() for k, v in model.state_dict().items() if k not in left_out}
+    entries["layer.weight_mask"] = torch.ones(16, 16)
+    entries["layer.weight_orig"] = entries.pop("layer.weight")  # of torch.nn.utils.prune
+    with torch.device("meta"):
+        loaded = Tied()
+    load(entries, loaded)
+    assert loaded.head.weight is loaded.embed.weight and loaded.again is loaded.layer
+    assert all(torch.equal(tensor, loaded.state_dict()[k]) for k, tensor in model.state_dict().items())
+
+
 def test_supermasks_are_multiplied_with_the_weights_they_keep(tmp_path):
     model = nn.Sequential(nn.Linear(24, 20), nn.ReLU(), nn.Linear(20, 4))
     load(FOREIGN / "supermask", model)
@@ -275,6 +298,14 @@ def test_a_dense_export_is_an_ordinary_checkpoint_with_zeros(recipe, tmp_path):
     twin = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
     twin.load_state_dict(safetensors.torch.load_file(tmp_path / "model.safetensors"))
     torch.testing.assert_close(twin(x), before, atol=1e-5, rtol=1e-5)
+    assert torch.equal(twin[0].weight, weight.weight)
+    runtime = pytest.importorskip("onnxruntime")  # Python 3.11 and newer
+    sizes = {0: torch.export.Dim("batch", min=2)}
+    torch.onnx.export(twin, (x,), tmp_path / "model.onnx", dynamic_shapes=(sizes,), verbose=False)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    more = torch.randn(5, 64)
+    (got,) = session.run(None, {session.get_inputs()[0].name: more.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(more).detach(), atol=1e-5, rtol=1e-5)
     inner = weight[0] if isinstance(weight, nn.Sequential) else weight
     assert torch.equal(twin[0].weight, inner.weight)
     assert not isinstance(model[0], nn.Linear)  # the model itself stays as it was

@@ -57,6 +57,32 @@ def kept_of(weight: Tensor, x: Tensor, method: str, target: str) -> Tensor:
     return mask.repeat_interleave(8, 0).repeat_interleave(8, 1)
 
 
+BIASED: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(16, 24),
+    "conv": lambda: nn.Conv1d(16, 24, 3),
+    "transposed": lambda: nn.ConvTranspose1d(16, 24, 3, 2),
+    "no bias": lambda: nn.Linear(16, 24, bias=False),
+}
+
+
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt"])
+@pytest.mark.parametrize("kind", BIASED)
+def test_a_compensated_bias_keeps_the_means_of_the_outputs(kind: str, method: str) -> None:
+    torch.manual_seed(0)
+    dense, recipe = nn.Sequential(BIASED[kind]()).eval(), {".*": BlockSparse(8, 0.5)}
+    x = torch.randn(90, 16, 9) + 2 * torch.randn(16, 1)
+    data = list((x if "Conv" in type(dense[0]).__name__ else x[..., 0]).split(30))
+    model = copy.deepcopy(dense)
+    result = prune_(model, recipe, method=method, data=data, compensate_bias=True)
+    with torch.no_grad():
+        change = (model(torch.cat(data)) - dense(torch.cat(data))).movedim(1, -1).flatten(0, -2)
+    if kind == "no bias":
+        assert "1 layers have no bias" in str(result)
+    else:
+        torch.testing.assert_close(change.mean(0), torch.zeros(24), atol=1e-5, rtol=0)
+        assert float(change.square().mean()) > 1e-3
+
+
 @pytest.mark.parametrize("method", ["magnitude", "wanda"])
 @pytest.mark.parametrize("target", DENSITIES)
 def test_masks_are_those_of_the_definitions(method: str, target: str) -> None:

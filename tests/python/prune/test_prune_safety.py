@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 import sparseloom
 from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_
+from sparseloom.patch import forms
+from sparseloom.patch.forms import LinearForm
 from sparseloom.prune import prune_plan
 from sparseloom.prune.residence import Residence
 from sparseloom.sparsify import Context, ElementSparsifier, PerBlockNM
@@ -35,6 +37,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparsegpt": {},
     "everything": {"swaps": 3, "refit": 2, "reconstruct": 2},
     "wanda": {"method": "wanda"},
+    "8 bits": {"quantize": "int8", "exchange": False},
+    "bias": {"method": "wanda", "compensate_bias": True},
 }
 
 
@@ -259,15 +263,35 @@ def test_a_layer_that_the_data_never_reaches_is_named() -> None:
         prune_(model, {".*": Semi24()}, data=[torch.randn(64, 8)])
 
 
-def test_layers_without_observed_inputs_are_skipped_or_pruned_by_magnitude() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 4, 16)).eval()
-    batches = [torch.randn(64, 8, 4, 4)]
+class Doubled(LinearForm):
+    """A form of a user's own, for layers that multiply something else than their input."""
+
+    def matches(self, module: nn.Module) -> bool:
+        return getattr(module, "doubles", False)
+
+    def kind(self, module: nn.Module) -> str:
+        return "Doubled"
+
+
+def test_layers_without_observed_inputs_are_skipped_or_pruned_by_magnitude(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "FORMS", [Doubled(), *forms.FORMS])
+    net = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 16)).eval()
+    net[0].doubles = True
+    batches = [torch.randn(64, 32)]
     result = prune_(copy.deepcopy(net), {".*": BlockSparse(block=8, density=0.5)}, data=batches)
-    assert [change.names[0] for change in result.changed] == ["2"]
-    assert "inputs of a Conv2d are not observed" in str(result)
+    assert [change.names[0] for change in result.changed] == ["1"]
+    assert "inputs of a Doubled are not observed" in str(result)
     result = prune_(net, {".*": BlockSparse(block=8, density=1.0)}, method="magnitude")
-    assert [change.names[0] for change in result.changed] == ["0", "2"]
+    assert [change.names[0] for change in result.changed] == ["0", "1"]
+
+
+def test_grouped_convolutions_are_refused_in_words() -> None:
+    net = nn.Sequential(nn.Conv2d(16, 16, 3, groups=2), nn.Conv2d(16, 16, 3))
+    result = prune_(net, {".*": BlockSparse(block=8, density=0.5)}, data=[torch.randn(20, 16, 8, 8)])
+    assert [change.names[0] for change in result.changed] == ["1"]
+    assert "its 2 groups are block-diagonal already" in str(result)
 
 
 def test_the_plan_is_told_and_changes_nothing() -> None:

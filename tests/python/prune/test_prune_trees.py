@@ -14,7 +14,7 @@ from pruning import Cheapest, stack
 from torch import Tensor, nn
 
 from sparseloom import Error, Semi24, prune_
-from sparseloom.patch.choose import choose
+from sparseloom.patch.choose import match
 from sparseloom.prune import prune_plan
 from sparseloom.prune.chains import parts_of
 from sparseloom.prune.targets import Pending, target_of
@@ -200,6 +200,6 @@ def test_what_is_lent_to_a_device_at_once_is_one_block() -> None:
     """Also where the chain lies in a container that has layers of its own: its blocks are the longer list."""
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(5)))
     model = nn.Sequential(blocks, nn.Linear(8, 8))
-    choices, _ = choose(model, {".*": Pending(target_of(".*", Semi24()), True)}, False)
+    choices, _ = match(model, {".*": Pending(target_of(".*", Semi24()), True)}, False)
     parts = parts_of(model, [choice.site for choice in choices])
     assert [id(part) for part in parts] == [id(part) for part in (*blocks, model[1])]

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 import timm
+import tiny_models
 import torch
 import transformers
-from emptied import CLASSES, FEED, batch, emptied, made, matrix
+from emptied import CLASSES, FEED, SIZES, batch, emptied, made, matrix
 from tiny_models import reloaded
 
 import sparseloom
@@ -221,6 +222,45 @@ def test_sparse_models_shrink_and_come_back(family, recipe, tmp_path):
     assert all(width.after == width.needed for width in result.widths)
     assert {width.after for width in result.widths if width.kind == "KV heads"} == {3}
     close(reloaded(model, tmp_path)(batch(family)).logits, before)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_hooks_stay_with_narrowed_layers(sparse):
+    model, seen = emptied(made("bert")), []
+    names = [f"bert.encoder.layer.{i}.attention.output.dense" for i in range(2)]
+    if sparse:
+        sparseloom.sparsify_(model, {r".*attention.output.dense": BlockSparse(8, select="stored")})
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda layer, args: seen.append(args[0].shape[-1])
+        )
+        for name in names
+    ]
+    shrink_(model, code=True)
+    model(batch("bert"))
+    assert seen == [24, 24]
+    sparseloom.densify_(model) if sparse else None
+    model(batch("bert"))
+    assert seen == [24] * 4
+    for handle in handles:
+        handle.remove()
+    model(batch("bert"))
+    assert seen == [24] * 4
+
+
+def test_big_bird_keeps_the_heads_that_it_makes_anew():
+    """Its attention is another for short inputs, made by its config when the first one comes."""
+    sizes = transformers.BigBirdConfig(**tiny_models.TOKENS | {"vocab_size": 80}, **SIZES, block_size=2)
+    torch.manual_seed(0)
+    model, config = emptied(transformers.BigBirdForMaskedLM(sizes).eval()), sizes.to_dict()
+    long, short = tiny_models.tokens(2, 64), tiny_models.tokens(2, 9)
+    with torch.no_grad():
+        before = model(long).logits, copy.deepcopy(model)(short).logits
+        result = shrink_(model, code=True)
+        close(model(long).logits, before[0])
+        close(model(short).logits, before[1])
+    assert "set_attention_type makes the attention anew" in str(result)
+    assert model.config.to_dict() == config | {"intermediate_size": 48}
 
 
 def test_an_optimizer_follows():

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "kernels/shared/early_launch.cuh"
 #include "kernels/shared/sparsify/sparsify.h"
+#include "sparsifiers/sweep_grid.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -53,6 +54,9 @@ __global__ void __launch_bounds__(kLanes* kWarps) column_sweep_kernel(ColumnSwee
   float* const weights = sweep.weights + at * sweep.stride;
   bool* const mask = sweep.mask + at * cols;
   float* const errors = sweep.errors + at * cols;
+  const bool rounds = sweep.grid != SweepGrid::none;
+  const sparsifiers::RowGrid grid(sweep.grid, rounds ? sweep.tops[at] : 0.0f);
+  const int pin = rounds ? sweep.pins[at] : -1;
   Row row;
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
@@ -68,15 +72,17 @@ __global__ void __launch_bounds__(kLanes* kWarps) column_sweep_kernel(ColumnSwee
     for (int l = 0; l < kLanes && s * kLanes + l < cols; ++l) {
       const int j = s * kLanes + l;
       if (m > 0 && j % m == 0) choose(row, s, l, min(m, cols - j), static_cast<int>(sweep.n), lane);
-      if ((row.keep[s] >> l & 1u) != 0) continue;
-      const float error = __shfl_sync(kAll, row.w[s], l) / __shfl_sync(kAll, row.diagonal[s], l);
+      const bool stays = (row.keep[s] >> l & 1u) != 0;
+      if (stays && !rounds) continue;
+      const float w = __shfl_sync(kAll, row.w[s], l), value = stays ? grid.nearest(w, pin == j) : 0.0f;
+      const float error = (w - value) / __shfl_sync(kAll, row.diagonal[s], l);
       const float* const u = sweep.factor + j * sweep.factor_stride;
 #pragma unroll
       for (int k = s; k < kSlots; ++k) {
         const int c = k * kLanes + lane;
         if (c > j && c < cols) row.w[k] -= error * __ldg(u + c);
       }
-      if (lane == l) row.error[s] = error, row.w[s] = 0.0f;
+      if (lane == l) row.error[s] = error, row.w[s] = value;
     }
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
