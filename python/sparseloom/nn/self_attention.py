@@ -13,12 +13,13 @@ from ..attention.call import attention
 from ..attention.pattern import AttentionPattern
 from ..attention.plans import planned
 from ..errors import Error
+from .held.options import WithOptions
 
 #: A pattern for one number of tokens, or a function of the tokens that returns one.
 Source: TypeAlias = "AttentionPattern | Callable[[int], AttentionPattern]"
 
 
-class BlockSparseSelfAttention(nn.Module):
+class BlockSparseSelfAttention(WithOptions):
     """Projects x to queries, keys and values, attends over the kept blocks, and projects the result.
 
     Args:
@@ -30,8 +31,11 @@ class BlockSparseSelfAttention(nn.Module):
         bias, causal: as their names say.
 
     The pattern is no part of state_dict; the projections are dense nn.Linear modules, ``qkv`` and
-    ``out_proj``, which sparsify_ takes as any other.
+    ``out_proj``, which sparsify_ takes as any other. ``strict = True`` forbids the reference kernel.
     """
+
+    pattern: Source
+    strict: bool = False
 
     def __init__(
         self, embed_dim: int, num_heads: int, *, pattern: Source, kv_heads: int | None = None,
@@ -66,7 +70,7 @@ class BlockSparseSelfAttention(nn.Module):
             raise Error("BlockSparseSelfAttention", expected, str(list(x.shape)), remedy)
         heads = self.num_heads, self.kv_heads, self.kv_heads
         q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
-        out = attention(q, k, v, self._pattern_of(x.shape[1]), causal=self.causal)
+        out = attention(q, k, v, self._pattern_of(x.shape[1]), causal=self.causal, strict=self.strict)
         y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
         return y
 
@@ -90,7 +94,7 @@ class BlockSparseSelfAttention(nn.Module):
         q, k = ([batch, heads, tokens, self.head_dim] for heads in (self.num_heads, self.kv_heads))
         of = q, k, dtype or weight.dtype, weight.device, pattern.indices.shape[-1], pattern.block
         causal, documents = self.causal or pattern.causal, pattern.q_documents is not None
-        return planned(*of, causal, documents, backward=direction == "dx")
+        return planned(*of, causal, documents, backward=direction == "dx", strict=self.strict)
 
     def _pattern_of(self, tokens: int) -> AttentionPattern:
         return self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(tokens)
