@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import sparseloom
 import sparseloom.nn as snn
 from sparseloom import pattern
+from sparseloom.attention import patterns
 
 WIDTH = 32
 
@@ -29,7 +30,7 @@ def in_layout(layout: str, **options: Any) -> Callable[[], nn.Module]:
     return functools.partial(snn.SparseLinear, WIDTH, WIDTH, layout=layout, **options)
 
 
-MATRIX, IMAGE, SEQUENCE = (8, WIDTH), (2, WIDTH, 6, 6), (3, 2, WIDTH)
+MATRIX, IMAGE, SEQUENCE, TOKENS = (8, WIDTH), (2, WIDTH, 6, 6), (3, 2, WIDTH), (2, 100, WIDTH)
 #: Name of a kind -> what makes a layer of it, and the shape of what the layer maps.
 KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "BlockSparseLinear": (linear, MATRIX),
@@ -44,6 +45,10 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "BlockSparseConvTranspose2d": (
         lambda: snn.BlockSparseConvTranspose2d(WIDTH, WIDTH, 3, density=0.5, block=16),
         IMAGE,
+    ),
+    "BlockSparseSelfAttention": (
+        lambda: snn.BlockSparseSelfAttention(WIDTH, 2, pattern=patterns.sliding_window(100, 10, block=64)),
+        TOKENS,
     ),
     "BlockSparseLSTM": (lstm_like(snn.BlockSparseLSTM), SEQUENCE),
     "BlockSparseGRU": (lstm_like(snn.BlockSparseGRU), SEQUENCE),
@@ -70,7 +75,8 @@ def to_dense(layer: Any, x: Tensor) -> bool:
 
 
 def plan(layer: Any, x: Tensor) -> bool:
-    asked: Any = x.shape if x.dim() == 4 else x.shape[-2]
+    whole = x.dim() == 4 or isinstance(layer, snn.BlockSparseSelfAttention)
+    asked: Any = x.shape if whole else x.shape[-2]
     return bool(layer.plan(asked))
 
 

@@ -15,6 +15,7 @@ from bench_stand import CPU, Stand
 from sparseloom import cli, ops
 from sparseloom_bench.bench.gpu import measure as gpu_measure
 from sparseloom_bench.bench.sweep import cpu, gpu, problems, record, scores
+from sparseloom_bench.bench.sweep.attention_operands import AttentionOperands
 from sparseloom_bench.bench.sweep.conv_operands import ConvOperands
 from sparseloom_bench.bench.sweep.problems import draw
 
@@ -73,7 +74,7 @@ def gpu_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that the sweep on a GPU asks CUDA, replaced."""
 
     def plan_of(made: Any) -> Any:
-        if isinstance(made, ConvOperands):
+        if isinstance(made, (ConvOperands, AttentionOperands)):
             return made.plan()
         return ops.plan(made.host_index, made.cell.direction, made.case.dtype, made.cell.m)
 

@@ -23,6 +23,8 @@ from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 from ..timing.busy import Watch
 from ..timing.rounds import Spread, in_turn, ratios
 from .advice import Advice, LayerAdvice, Option
+from .attention import advised as attentions
+from .attention import watched_dense
 
 #: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
@@ -40,6 +42,7 @@ def advise(
     strict: bool = False,
     semi24: bool = False,
     csr: bool = False,
+    attention: bool = False,
 ) -> Advice:
     """Runs the model once on example_input (a tensor, a tuple of arguments, or a mapping or
     dataclass of keywords, such as what a tokenizer returns) and returns
@@ -61,11 +64,16 @@ def advise(
     random pattern at every one of ``densities``, which trains: Advice.csr_patterns(density) has those that
     gain.
 
+    With ``attention``, each call of scaled_dot_product_attention, by torch's modules, transformers' or your
+    own, is also called over a part of its blocks of keys, and Advice.attention says what gains and how its
+    module gets a pattern. Attention that is written out in products is not seen.
+
     Raises Error for a model on the meta device, for ``semi24`` with ``training``, and for densities outside
     of (0, 1], and passes on what the model itself raises.
     """
     require_module("advise", model)
-    flags = {"training": training, "measure": measure, "strict": strict, "semi24": semi24, "csr": csr}
+    flags = {"training": training, "measure": measure, "strict": strict}
+    flags |= {"semi24": semi24, "csr": csr, "attention": attention}
     for name, value in flags.items():
         require_bool("advise", name, value)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -82,7 +90,8 @@ def advise(
         raise Error("advise", "training of layers that train", "semi24=True with training=True", remedy)
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
-    groups, skipped, linears = _groups(model, as_arguments("advise", example_input))
+    with watched_dense(model, attention) as calls:
+        groups, skipped, linears = _groups(model, as_arguments("advise", example_input))
     if strict:
         _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
@@ -97,7 +106,10 @@ def advise(
                 advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
                 advice.layers[-1].csr_names = fit
             watch.look()
-        advice.lost = watch.lost if advice.layers else 0.0
+        advice.attention, short = attentions(calls, densities, training, measure, seconds)
+        advice.skipped |= short
+        watch.look()
+        advice.lost = watch.lost if advice.layers or advice.attention else 0.0
     return advice
 
 

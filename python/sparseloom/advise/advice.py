@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Error
 from ..patch import BlockSparse, InLayout, Semi24
 from ..patch.result import aligned
 from ..timing.busy import loud
 from ..timing.rounds import Spread
+
+if TYPE_CHECKING:
+    from .attention import AttentionAdvice
 
 #: The speedup from which a change is recommended. Predictions miss by a few percent, and a layer that becomes
 #: slower costs more than a gain of a few percent brings. The value is half way, by ratio, between .97 and
@@ -94,6 +97,7 @@ class Advice:
     directions: tuple[str, ...]
     densities: tuple[float, ...] = ()
     lost: float = 0.0  # share of the CPU time that other work took during the measurements
+    attention: list[AttentionAdvice] = field(default_factory=list)  # where advise was asked
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
         """Returns what to pass to sparsify_: every layer that gains at that density, with its fastest block.
@@ -146,14 +150,16 @@ class Advice:
         layers = []
         for layer in self.layers:
             break_even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
-            options = [_plain(option, layer) for option in layer.options]
-            semi24 = None if layer.semi24 is None else _plain(layer.semi24, layer)
-            csr = [_plain(option, layer) for option in layer.csr]
+            options = [plain(option, layer.dense_us) for option in layer.options]
+            semi24 = None if layer.semi24 is None else plain(layer.semi24, layer.dense_us)
+            csr = [plain(option, layer.dense_us) for option in layer.csr]
             layers.append(
                 asdict(layer) | {"options": options, "break_even": break_even, "semi24": semi24, "csr": csr}
             )
         data = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
-        return {"directions": list(self.directions), **data, "layers": layers, "skipped": self.skipped}
+        attention = [each.to_dict() for each in self.attention]
+        told = {"layers": layers, "attention": attention, "skipped": self.skipped}
+        return {"directions": list(self.directions), **data, **told}
 
     def __str__(self) -> str:
         lines = [words] if (words := loud(self.lost)) else []
@@ -166,6 +172,8 @@ class Advice:
             )
             options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
             lines += aligned([_row(option, layer) for option in options])
+        for each in self.attention:
+            lines += each.lines()
         lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
         lines.append(
             f"us of a call, {' + '.join(self.directions)}; measured beside "
@@ -176,21 +184,25 @@ class Advice:
         return "\n".join(lines)
 
 
-def _plain(option: Option, layer: LayerAdvice) -> dict[str, Any]:
-    return asdict(option) | {"speedup": option.speedup(layer.dense_us), "gains": option.gains(layer.dense_us)}
+def plain(option: Option, dense_us: float) -> dict[str, Any]:
+    """Returns an option as plain data."""
+    return asdict(option) | {"speedup": option.speedup(dense_us), "gains": option.gains(dense_us)}
 
 
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
-    of_blocks = any(option is block_option for block_option in layer.options)
-    break_even = layer.break_even[option.block] if of_blocks else None
-    layout = f"block {option.block[0]} x {option.block[1]}" if of_blocks else "csr"
-    if option is layer.semi24:
-        layout = "2:4"
+    if any(option is block_option for block_option in layer.options):
+        return option_row(option, layer.dense_us, layer.break_even[option.block])
+    row = option_row(option, layer.dense_us, None)
+    return ["2:4" if option is layer.semi24 else "csr", *row[1:-1], ""]
+
+
+def option_row(option: Option, dense_us: float, break_even: float | None) -> list[str]:
+    """Returns the columns of an option of blocks."""
     words = "predicted" if option.measured_us is None else "measured"
-    speedup = option.speedup(layer.dense_us)
+    speedup = option.speedup(dense_us)
     shown = option.ratio is None or not option.ratio.shows_none
     return [
-        layout,
+        f"block {option.block[0]} x {option.block[1]}",
         f"density {option.density:.3g}",
         "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
         f"{speedup:.2f}x" + ("" if option.ratio is None else option.ratio.words),
@@ -201,7 +213,7 @@ def _row(option: Option, layer: LayerAdvice) -> list[str]:
         else "slower than dense"
         if speedup < 1 and shown
         else "recommended"
-        if option.gains(layer.dense_us)
+        if option.gains(dense_us)
         else "",
-        "" if not of_blocks else "never faster" if break_even is None else f"break-even {break_even:.2f}",
+        "never faster" if break_even is None else f"break-even {break_even:.2f}",
     ]

@@ -3,7 +3,8 @@
 A BlockMask has lists of whole blocks, lists of partial blocks, and a function for the elements of the partial
 ones. Kernels here know no functions, so the function is recognised by what it does: it is evaluated on every
 element of the partial blocks and compared with what causal order, a set of keys (as padding leaves them),
-and documents (runs of tokens) give, alone or together with causal order. Any other function is refused.
+and documents (runs of tokens) give, alone or together with causal order. Any other function is refused, a
+window by elements with the generator of the blocks that hold it.
 """
 
 from __future__ import annotations
@@ -63,10 +64,7 @@ def _read(mask: BlockMask) -> AttentionPattern:
     function = mask.mask_mod
     found = next((rule for rule in _rules(function, partial, tokens) if _fits(rule, mask, partial)), None)
     if found is None or (found.causal and _beyond_the_diagonal(whole, sides, tokens)):
-        name = getattr(function, "__qualname__", type(function).__name__)
-        expected = "a mask function of causal order, a set of keys, documents, or two of them"
-        remedy = "keep whole blocks alone (AttentionPattern.from_map), or use flex_attention for this one"
-        raise Error("attention", expected, f"{name} on the partial blocks", remedy)
+        raise _refusal(mask, partial)
     marked = 1 if found.q_documents is None else 2
     codes = torch.where(whole, 1, partial * marked).to(torch.uint8)
     codes, block = lists.cut(codes, sides)
@@ -78,6 +76,35 @@ def _read(mask: BlockMask) -> AttentionPattern:
         q_documents=found.q_documents, kv_documents=found.kv_documents,
     )  # fmt: skip
     return made.to(device)
+
+
+class _Window(NamedTuple):
+    """The keys from ``before`` tokens before a query to ``after`` behind it, as sliding windows keep them."""
+
+    before: int
+    after: int
+
+    def keeps(self, batch: Tensor, q: Tensor, k: Tensor, tokens: tuple[int, int]) -> Tensor:
+        return (q - k <= self.before) & (k - q <= self.after)
+
+
+def _refusal(mask: BlockMask, partial: Tensor) -> Error:
+    """Returns the Error for a function that the kernels do not compute; it names a window as one."""
+    name = getattr(mask.mask_mod, "__qualname__", type(mask.mask_mod).__name__)
+    got = f"{name} on the partial blocks"
+    remedy = "keep whole blocks alone (AttentionPattern.from_map), or use flex_attention for this one"
+    tokens, last = mask.seq_lengths, mask.seq_lengths[0] - 1
+    keys = _ask(mask.mask_mod, 0, 0, torch.tensor([last]), torch.arange(tokens[1])).nonzero()
+    before = last - int(keys[0]) if len(keys) else 0
+    for after in (0, before):
+        if before > 0 and _fits(_Window(before, after), mask, partial):
+            got = f"{name}, a window of {before} tokens by elements"
+            order = "" if after else ", causal=True"
+            whole = f"patterns.sliding_window({tokens[0]}, {before}, kv_tokens={tokens[1]}{order})"
+            remedy = f"{whole} keeps the whole blocks that hold it; or use flex_attention"
+            break
+    expected = "a mask function of causal order, a set of keys, documents, or two of them"
+    return Error("attention", expected, got, remedy)
 
 
 def _map(counts: Tensor, indices: Any, blocks: int) -> Tensor:
@@ -106,7 +133,7 @@ def _rules(function: Any, partial: Tensor, tokens: tuple[int, int]) -> Iterator[
         yield _Rule(True, runs, runs)
 
 
-def _fits(rule: _Rule, mask: BlockMask, partial: Tensor) -> bool:
+def _fits(rule: _Rule | _Window, mask: BlockMask, partial: Tensor) -> bool:
     """Compares a rule with the mask function on every element of the partial blocks."""
     tokens, sides = mask.seq_lengths, mask.BLOCK_SIZE
     found = partial.nonzero()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, overload
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +21,34 @@ from .pattern import AttentionPattern
 
 #: What a call takes as its pattern; "Any" stands for torch's BlockMask, whose import takes a second.
 Kept: TypeAlias = "AttentionPattern | Tensor | tuple[Tensor, ...] | Pattern | Any"
+
+
+class Asked(NamedTuple):
+    """What a call of attention is to compute."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pattern: AttentionPattern
+    causal: bool
+    scale: float | None
+    ragged: bool  # whether it has cu_seqlens
+
+
+#: What a report puts before every call: it looks at the call, and its result, if not None, is the call's.
+_before: Callable[[Asked], Tensor | None] | None = None
+
+
+@contextmanager
+def before_calls(function: Callable[[Asked], Tensor | None]) -> Iterator[None]:
+    """Calls the function before each attention without lse in the body; its result, if not None, is the
+    attention's."""
+    global _before
+    outer, _before = _before, function
+    try:
+        yield
+    finally:
+        _before = outer
 
 
 @overload
@@ -74,6 +103,10 @@ def attention(
     _require(q, k, v, ragged=starts is not None)
     q, k, v = _autocast(q, k, v)
     kept = _pattern(pattern, q, k, starts is not None).to(q.device)
+    if _before is not None and not return_lse:
+        asked = Asked(q, k, v, kept, causal or kept.causal, scale, starts is not None)
+        if (instead := _before(asked)) is not None:
+            return instead
     watched = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     call = _call(kept, q, k, causal or kept.causal, scale, starts, watched, row_of(kernel), strict)
     out, lse = attend(q, k, v, call)

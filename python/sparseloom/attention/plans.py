@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..ops.plans import asked, dtype_name
@@ -17,14 +19,23 @@ def plan(
     """Returns the plan of a call with these q and k [batch, heads, tokens, head size], of which only sizes,
     dtype and device are read, as a dict: kernel, predicted_us, workspace_bytes, candidates (each with kernel,
     refusal and predicted_us) and text. Raises Error when no kernel can run it, with every refusal."""
+    kept = pattern.indices.shape[-1], pattern.block, causal or pattern.causal, pattern.q_documents is not None
+    return planned(q.shape, k.shape, q.dtype, q.device, *kept, backward=backward, strict=strict)
+
+
+def planned(
+    q_shape: Sequence[int], k_shape: Sequence[int], dtype: torch.dtype, device: torch.device, capacity: int,
+    block: tuple[int, int], causal: bool, documents: bool, *, backward: bool = False, strict: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the plan of a call with lists of at most ``capacity`` blocks; see plan."""
     sizes = (
-        q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], *pattern.block,
-        pattern.indices.shape[-1], int(causal or pattern.causal), int(pattern.q_documents is not None),
+        q_shape[0], q_shape[1], k_shape[1], q_shape[2], k_shape[2], q_shape[3], *block, capacity, int(causal),
+        int(documents),
     )  # fmt: skip
-    device = (q.device.index or 0) if q.is_cuda else -1
-    direction, dtype = "dx" if backward else "forward", dtype_name("plan", q.dtype)
+    number = (device.index or 0) if device.type == "cuda" else -1
+    direction, name = "dx" if backward else "forward", dtype_name("plan", dtype)
     answer = asked(
-        "block_attention", sizes, direction, dtype, q.shape[2], device, (False, 0, False), -1, strict
+        "block_attention", sizes, direction, name, q_shape[2], number, (False, 0, False), -1, strict
     )
     answer.pop("dense_copy_us")
     return answer

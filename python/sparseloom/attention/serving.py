@@ -37,12 +37,26 @@ def serve(
     return out.transpose(1, 2)
 
 
+#: What lets modules of other packages have a pattern: sparseloom.patch adds torch's nn.MultiheadAttention.
+TAKING: list[Callable[[nn.Module], None]] = []
+
+
 def use_pattern(model: nn.Module, source: Source | None) -> None:
-    """Gives the attention layers of a transformers model their pattern; None: all blocks.
+    """Gives the attention layers of a model their pattern; None: all blocks. The layers are transformers',
+    of a model with attn_implementation="sparseloom", and every nn.MultiheadAttention, those of torch's
+    encoder and decoder layers among them.
 
     A pattern serves calls with its numbers of tokens, and every other call, such as one for a single new
     token, meets all keys. A function is asked in each call; cache what it returns.
+
+    An nn.MultiheadAttention is replaced by a BlockSparseMultiheadAttention with the same Parameters, which
+    takes padding masks and causal order, needs need_weights=False, and refuses other masks and dropout;
+    densify_ puts torch's back. Call sparsify_ before. Raises Error for one with add_bias_kv, add_zero_attn or
+    keys of another size.
     """
+    if source is not None:
+        for take in TAKING:
+            take(model)
     for module in model.modules():
         setattr(module, _ATTRIBUTE, source)
 
@@ -68,7 +82,7 @@ def forward(
             raise Error("attention", f"a model without {name} in its attention", name, remedy)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     tokens, keys = query.shape[2], key.shape[2]
-    pattern = _pattern_for(getattr(module, _ATTRIBUTE, None), tokens, keys).to(query.device)
+    pattern = (pattern_of(module, tokens, keys) or _full(tokens, keys)).to(query.device)
     if attention_mask is not None:
         pattern = pattern.where_keys(_padding(attention_mask, keys))
     out = attention(query, key, value, pattern, causal=causal, scale=scaling)
@@ -82,16 +96,16 @@ def _padding(mask: Tensor, keys: int) -> Tensor:
     return mask[:, -keys:].bool()
 
 
-def _pattern_for(source: Source | None, tokens: int, keys: int) -> AttentionPattern:
-    if source is None:
-        return _full(tokens, keys)
-    if isinstance(source, AttentionPattern):
-        q_block, kv_block = source.block
-        here = -(-tokens // q_block), -(-keys // kv_block)
-        fits = source.counts.shape[-1] == here[0] and source.kv_blocks in (None, here[1])
-        return source if fits else _full(tokens, keys)
-    made = source(tokens, keys)
-    return _full(tokens, keys) if made is None else made
+def pattern_of(module: nn.Module, tokens: int, keys: int) -> AttentionPattern | None:
+    """Returns the pattern that use_pattern gave to a module, for so many queries and keys; None for all
+    blocks."""
+    source: Source | None = getattr(module, _ATTRIBUTE, None)
+    if not isinstance(source, AttentionPattern):
+        return None if source is None else source(tokens, keys)
+    q_block, kv_block = source.block
+    here = -(-tokens // q_block), -(-keys // kv_block)
+    fits = source.counts.shape[-1] == here[0] and source.kv_blocks in (None, here[1])
+    return source if fits else None
 
 
 @lru_cache(maxsize=64)

@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import Proxy
 
+from ..attention.serving import pattern_of
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .held.options import WithOptions
 from .held.pruned_entries import accept_pruned
 from .held.sparse_weight import SparseWeight, held, held_descriptions, is_sparse
+from .kept_blocks import attend
 from .linear import BlockSparseLinear
 from .masked.linear import MaskedLinear
 from .semi24.linear import Semi24Linear
@@ -34,6 +36,8 @@ class BlockSparseMultiheadAttention(WithOptions):
         in_proj: the query, key and value projections in one, [3 embed_dim, embed_dim]; None keeps the dense
             one.
         out_proj: the output projection [embed_dim, embed_dim]; None keeps the dense one.
+
+    With a pattern (sparseloom.attention.use_pattern) its attention meets the kept blocks alone.
 
     In evaluation, torch's own modules take a fused path that bypasses nn.MultiheadAttention; they never
     bypass this module.
@@ -100,8 +104,13 @@ class BlockSparseMultiheadAttention(WithOptions):
             k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
         added = k.shape[1] - key.shape[1]  # positions that every query sees
         q, k, v = (x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in (q, k, v))
-        mask = _mask(attn_mask, key_padding_mask, added, self.num_heads, q)
-        y, weights = self._attend(q, k, v, mask, need_weights)
+        pattern = pattern_of(self, q.shape[2], k.shape[2])
+        if pattern is None:
+            mask = _mask(attn_mask, key_padding_mask, added, self.num_heads, q)
+            y, weights = self._attend(q, k, v, mask, need_weights)
+        else:
+            how = is_causal, need_weights, self.dropout if self.training else 0.0
+            y, weights = attend(q, k, v, pattern, key_padding_mask, attn_mask, *how), None
         y = self.out_proj(y.transpose(1, 2).flatten(2))
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)

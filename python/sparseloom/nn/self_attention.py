@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from .._checks import require_bool, whole
 from ..attention.call import attention
 from ..attention.pattern import AttentionPattern
+from ..attention.plans import planned
 from ..errors import Error
+from .held.options import WithOptions
 
 #: A pattern for one number of tokens, or a function of the tokens that returns one.
 Source: TypeAlias = "AttentionPattern | Callable[[int], AttentionPattern]"
 
 
-class BlockSparseSelfAttention(nn.Module):
+class BlockSparseSelfAttention(WithOptions):
     """Projects x to queries, keys and values, attends over the kept blocks, and projects the result.
 
     Args:
@@ -29,8 +31,11 @@ class BlockSparseSelfAttention(nn.Module):
         bias, causal: as their names say.
 
     The pattern is no part of state_dict; the projections are dense nn.Linear modules, ``qkv`` and
-    ``out_proj``, which sparsify_ takes as any other.
+    ``out_proj``, which sparsify_ takes as any other. ``strict = True`` forbids the reference kernel.
     """
+
+    pattern: Source
+    strict: bool = False
 
     def __init__(
         self, embed_dim: int, num_heads: int, *, pattern: Source, kv_heads: int | None = None,
@@ -65,10 +70,34 @@ class BlockSparseSelfAttention(nn.Module):
             raise Error("BlockSparseSelfAttention", expected, str(list(x.shape)), remedy)
         heads = self.num_heads, self.kv_heads, self.kv_heads
         q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
-        pattern = self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(x.shape[1])
-        out = attention(q, k, v, pattern, causal=self.causal)
+        out = attention(q, k, v, self._pattern_of(x.shape[1]), causal=self.causal, strict=self.strict)
         y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
         return y
+
+    def plan(
+        self, x_shape: Sequence[int], direction: str = "forward", dtype: torch.dtype | None = None
+    ) -> dict[str, Any]:
+        """Returns what the attention of x [batch, tokens, embed_dim] runs, and why: ``kernel``,
+        ``predicted_us``, ``candidates``, each with its refusal, and ``text``. The projections have plans of
+        their own where they are sparse.
+
+        ``direction`` is forward, or dx for the gradient. ``dtype`` is the module's own by default; its device
+        is asked (on meta: the CPU). Raises Error for another direction or shape, and where nothing runs.
+        """
+        if direction not in ("forward", "dx"):
+            raise Error("plan", "a direction of forward, dx", repr(direction), "choose one of them")
+        if len(x_shape) != 3 or x_shape[-1] != self.embed_dim:
+            expected = f"x_shape [batch, tokens, {self.embed_dim}]"
+            raise Error("plan", expected, str(list(x_shape)), "pass the shape of x")
+        (batch, tokens, _), weight = x_shape, self.qkv.weight
+        pattern = self._pattern_of(tokens)
+        q, k = ([batch, heads, tokens, self.head_dim] for heads in (self.num_heads, self.kv_heads))
+        of = q, k, dtype or weight.dtype, weight.device, pattern.indices.shape[-1], pattern.block
+        causal, documents = self.causal or pattern.causal, pattern.q_documents is not None
+        return planned(*of, causal, documents, backward=direction == "dx", strict=self.strict)
+
+    def _pattern_of(self, tokens: int) -> AttentionPattern:
+        return self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(tokens)
 
     def extra_repr(self) -> str:
         return (

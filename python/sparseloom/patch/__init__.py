@@ -1,5 +1,6 @@
 """Makes existing models sparse in place, and dense again."""
 
+from . import kept_blocks as kept_blocks
 from .config import BlockSparse
 from .densify import densify_
 from .fold_batchnorm import Folded, fold_batchnorm_

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..nn import SparseLinear
-from ..nn.conv.base import ConvModule
 from ..nn.held.sparse_weight import SparseWeight
 from ..nn.linears import Planned
 from ..nn.masked.linear import MaskedLinear
@@ -108,10 +107,9 @@ def masked(name: str, layer: MaskedLinear) -> LayerReport:
     )
 
 
-def dense_kernels(entry: LayerReport, layer: Planned | ConvModule | SparseLinear) -> str:
+def dense_kernels(entry: LayerReport, trains: bool) -> str:
     """Returns a text with the directions in which a layer runs no sparse kernel, and the kernels that it
     runs; "" if there are none."""
-    trains = layer.values.requires_grad
     kernels = [
         f"{direction} {kernel}"
         for direction, kernel in entry.kernels.items()
@@ -120,9 +118,10 @@ def dense_kernels(entry: LayerReport, layer: Planned | ConvModule | SparseLinear
     return f"{entry.name or 'model'} ({', '.join(kernels)})" if kernels else ""
 
 
-def require_sparse(entries: Sequence[tuple[LayerReport, Planned | ConvModule | SparseLinear]]) -> None:
-    """Raises Error that names every layer that would run a dense or reference kernel."""
-    if refused := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
+def require_sparse(entries: Sequence[tuple[LayerReport, bool]]) -> None:
+    """Raises Error that names every layer, of which the second says whether it trains, that would run a dense
+    or reference kernel."""
+    if refused := [words for entry, trains in entries if (words := dense_kernels(entry, trains))]:
         remedy = "the layer's plan(..)['text'] says why; lower the density, or leave strict out"
         raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(refused), remedy)
 
@@ -205,7 +204,7 @@ def timed(
         samples = {"forward": in_turn([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)}
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     if not trains:
-        return _summed_up(samples)
+        return summed_up(samples)
     x.requires_grad_()
 
     def backward(y: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
@@ -215,10 +214,10 @@ def timed(
     with torch.enable_grad():
         calls = [backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])]
         samples["backward"] = in_turn(calls, seconds / 2, gpu)
-    return _summed_up(samples)
+    return summed_up(samples)
 
 
-def _summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Ratios]:
+def summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Ratios]:
     """Summarizes the samples of the layer and of its twin, by direction."""
     medians = [
         {direction: Spread.of(pair[i]).median for direction, pair in samples.items()} for i in range(2)

@@ -20,7 +20,7 @@ from ..nn.masked.linear import MaskedLinear
 from ..sparsify.gates import Gate
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
-from . import convs, layers, whole
+from . import attentions, convs, layers, whole
 from .inputs import as_arguments, gpus_of, watched
 from .result import LayerReport, Report
 from .ways import require_ways
@@ -40,12 +40,14 @@ def report(
     measures its sparse layers and itself.
 
     Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear or the
-    convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer. Layers that are not
-    sparse are listed as they are. The whole model is timed on the example input against a copy whose sparse
-    layers are dense, forward without gradients and, where it trains, backward. The model is left as it was
-    (evaluation mode, no gradients kept). What torch.compile wraps is measured without it, unless ``ways``
-    asks for it; under autocast the products are those of autocast, weights cast in each call. On a GPU the
-    report says "host-bound" where the GPU waits for the host's launches in an eager forward call.
+    convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer; and so is the
+    attention of each module that calls sparseloom.attention, against scaled_dot_product_attention. Layers
+    that are not sparse are listed as they are. The whole model is timed on the example input against a copy
+    whose sparse layers and attention are dense, forward without gradients and, where it trains, backward. The
+    model is left as it was (evaluation mode, no gradients kept). What torch.compile wraps is measured without
+    it, unless ``ways`` asks for it; under autocast the products are those of autocast, weights cast in each
+    call. On a GPU the report says "host-bound" where the GPU waits for the host's launches in an eager
+    forward call.
 
     Args:
         seconds: of timing for each layer, and for the whole model at each batch size.
@@ -67,7 +69,10 @@ def report(
     more_ways = require_ways(ways, whole.gpu_of(model))
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
-        tokens, seen = _inputs_seen(model, example_input)
+        with attentions.watched_attention() as attending:
+            tokens, seen = _inputs_seen(model, example_input)
+        trains = any(parameter.requires_grad for parameter in model.parameters())
+        attended: list[tuple[LayerReport, attentions.Seen]] = []
         entries = []
         sparse: list[tuple[LayerReport, Planned]] = []
         convolutions: list[tuple[LayerReport, ConvModule]] = []
@@ -98,10 +103,17 @@ def report(
                 entries.append(
                     LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched")
                 )
+            if asked := attending.get(module):
+                entries.append(attentions.described(name, module, asked, trains))
+                attended.append((entries[-1], asked))
         if strict:
-            layers.require_sparse([*sparse, *convolutions, *unplanned])
+            of_weights = [*sparse, *convolutions, *unplanned]
+            trained = [(entry, layer.values.requires_grad) for entry, layer in of_weights]
+            layers.require_sparse([*trained, *((entry, trains) for entry, _ in attended)])
         watch = Watch()
-        whole_model, batches = whole.measured(model, example_input, batch_sizes, seconds, more_ways)
+        whole_model, batches = whole.measured(
+            model, example_input, batch_sizes, seconds, more_ways, attends=bool(attended)
+        )
         break_evens: dict[tuple[Any, ...], dict[str, float | None]] = {}
         for entry, layer in sparse:
             layers.measure(entry, layer, seconds)
@@ -119,7 +131,14 @@ def report(
         for entry, convolution in convolutions:
             convs.measure(entry, convolution, seen.get(convolution), seconds)
             watch.look()
-    gpus = {layer.values.device for _, layer in [*sparse, *convolutions] if layer.values.is_cuda}
+        for entry, asked in attended:
+            attentions.measure(entry, asked, seconds)
+            watch.look()
+    devices = [
+        *(layer.values.device for _, layer in [*sparse, *convolutions]),
+        *(a.device for _, a in attended),
+    ]
+    gpus = {device for device in devices if device.type == "cuda"}
     machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(
         ops.info().get("cpu", "cpu")
     )

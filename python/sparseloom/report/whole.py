@@ -19,6 +19,7 @@ from ..patch.exchange import Exchange
 from ..sparsify.gates import Gate
 from ..sparsify.grid import expanded
 from ..timing.rounds import Spread, in_turn, ratios
+from .attentions import DenseAttention
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .layers import scales_of
 from .result import ModelReport, Totals
@@ -105,8 +106,10 @@ def measured(
     batch_sizes: Sequence[int],
     seconds: float,
     more_ways: Sequence[str] = (),
+    attends: bool = False,
 ) -> tuple[ModelReport, list[ModelReport]]:
     """Measures the model at the example's own size, and at each of batch_sizes; forward also in more_ways.
+    ``attends``: its attention over kept blocks is dense in the twin.
 
     What cannot be measured is noted: the twin may not fit beside the model, or a copy may be impossible.
     """
@@ -115,9 +118,10 @@ def measured(
     if any(parameter.is_meta for parameter in model.parameters()):
         return ModelReport(batch, note="on meta: nothing to measure"), []
     models, note = [model], ""
-    if any(sparse_modules(model)) or masked_layers(model):
+    if attends or any(sparse_modules(model)) or masked_layers(model):
         try:
             twin = dense_twin(model)
+            twin = DenseAttention(twin) if attends else twin
             with evaluated(twin), torch.no_grad():
                 run(twin, example_input)
             models.append(twin)

@@ -15,7 +15,7 @@
 #include "sparseloom/generic/half.h"
 
 // clang-format off
-#include "kernels/bsr_linear/cpu/amx/begin.h"
+#include "kernels/shared/cpu/amx/begin.h"
 namespace {
 #include "kernels/amx_emulated_tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile-inl.h"

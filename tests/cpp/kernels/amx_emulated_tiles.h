@@ -1,4 +1,4 @@
-// The vocabulary of kernels/bsr_linear/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where
+// The vocabulary of kernels/shared/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where
 // there is no AMX. What the instruction would fault on, or leave undefined, ends the program with a sentence.
 // Included inside a region.
 

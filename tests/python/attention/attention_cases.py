@@ -58,6 +58,8 @@ CASES = [
     Case("lists of both", heads=4, kv_heads=2, lists=(2, 4), q=200),
     Case("empty rows", empty=(0, 2), lists=(1, 2)),
     Case("nothing at all", density=0.0),
+    Case("few queries", q=3, kv=200, heads=4, kv_heads=2, density=0.8),
+    Case("few queries, causal", q=20, kv=150, causal=True, density=0.8),
     Case("tokens before heads", layout="bshd", heads=4, kv_heads=2),
     Case("packed q, k and v", layout="packed"),
     Case("head size not contiguous", layout="bhds"),

@@ -1,5 +1,6 @@
 """sparseloom.attention against softmax over the expanded mask in fp64: forward, lse and gradients."""
 
+import json
 import math
 
 import pytest
@@ -31,6 +32,32 @@ def test_every_kernel_of_the_cpu(case, kernel):
             answer.check(kernel=kernel)
         except Error as error:
             assert "needs avx" in str(error)  # on another machine
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_16_bits_by_the_tiles_that_the_machine_has(case):
+    """amx_softmax has no backward pass, so that no call is forced to it with gradients."""
+    runs = [json.loads(sparseloom.ops.call("kernel_runs")).get("amx_softmax", 0)]
+    Answer(case, torch.bfloat16).check()
+    runs.append(json.loads(sparseloom.ops.call("kernel_runs")).get("amx_softmax", 0))
+    expected = sparseloom.info()["isa_active"] == "amx"
+    assert (runs[1] > runs[0]) is expected or case.kv == 0
+    with pytest.raises(Error, match=r"the forward pass alone|needs amx"):
+        Answer(case, torch.bfloat16).check(kernel="amx_softmax")
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scales_of_zero_and_below(scale, dtype):
+    q, k, v = (torch.randn(1, 2, 130, 40).to(dtype) for _ in range(3))
+    kept = torch.ones(3, 3).bool().tril()
+    mask = kept.repeat_interleave(64, 0).repeat_interleave(64, 1)[:130, :130].tril()
+    out, lse = sparseloom.attention(
+        q, k, v, AttentionPattern.from_map(kept, 64), causal=True, scale=scale, return_lse=True
+    )
+    exact, exact_lse = softmax_attention(q.double(), k.double(), v.double(), mask, scale)
+    torch.testing.assert_close(out.double(), exact, atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=1e-2)
+    torch.testing.assert_close(lse.double(), exact_lse, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -174,17 +174,25 @@ def test_block_masks(name, side):
     assert AttentionPattern.from_block_mask(mask) is AttentionPattern.from_block_mask(mask)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda b, h, q, k: (q - k).abs() < 20,
-        lambda b, h, q, k: (q + k) % 2 == 0,
-        lambda b, h, q, k: k < 100 + 50 * h,
-        lambda b, h, q, k: q <= k,
-    ],
-    ids=["window", "checkers", "by head", "anticausal"],
-)
-def test_other_mask_functions_are_refused(function):
+@pytest.mark.parametrize(("function", "text"), [
+    (lambda b, h, q, k: (q - k).abs() < 20, "a window of 19 tokens by elements"),
+    (lambda b, h, q, k: (q >= k) & (q - k <= 64), "a window of 64 tokens by elements"),
+    (lambda b, h, q, k: (q >= k) & (q - k <= 64) & (IDS[q] == IDS[k]), "on the partial blocks"),
+    (lambda b, h, q, k: (q + k) % 2 == 0, "on the partial blocks"),
+    (lambda b, h, q, k: k < 100 + 50 * h, "on the partial blocks"),
+    (lambda b, h, q, k: q <= k, "on the partial blocks"),
+], ids=["window", "causal window", "window in documents", "checkers", "by head", "anticausal"])  # fmt: skip
+def test_other_mask_functions_are_refused(function, text):
     mask = create_block_mask(function, 1, 2, TOKENS, TOKENS, device="cpu")
-    with pytest.raises(Error, match=r"a mask function of causal order.* got .*lambda"):
+    with pytest.raises(Error, match=rf"a mask function of causal order.* got .*lambda.*{text}"):
         AttentionPattern.from_block_mask(mask)
+
+
+def test_what_the_refusal_of_a_window_names_holds_it():
+    mask = create_block_mask(lambda b, h, q, k: (q >= k) & (q - k <= 64), 1, 1, TOKENS, TOKENS, device="cpu")
+    with pytest.raises(Error) as refused:
+        AttentionPattern.from_block_mask(mask)
+    call = str(refused.value).partition("patterns.")[2].partition(")")[0]
+    made = eval(f"patterns.{call})", {"patterns": patterns})
+    kept = made.map()[0, 0].repeat_interleave(128, 0).repeat_interleave(128, 1)[:TOKENS, :TOKENS]
+    assert made.causal and kept[(distances() >= 0) & (distances() <= 64)].all()

@@ -8,6 +8,7 @@ from torch import nn
 import sparseloom
 import sparseloom.nn as snn
 from sparseloom import BlockSparse, InLayout, layouts, pattern
+from sparseloom.attention import patterns
 from sparseloom.errors import Error
 from sparseloom.nn import GatedBlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
 
@@ -35,6 +36,9 @@ KINDS = {
     "gated": (lambda: GatedBlockSparseLinear(linear()), ""),
     "attention": (
         lambda: snn.BlockSparseMultiheadAttention(nn.MultiheadAttention(64, 2), None, linear()), "",
+    ),
+    "attention over blocks": (
+        lambda: snn.BlockSparseSelfAttention(64, 2, pattern=patterns.full(64)), "strict pattern",
     ),
     "conv1d": (lambda: snn.BlockSparseConv1d(64, 64, 3, density=0.5), "strict fuse dense_copy activation"),
     "conv2d": (lambda: snn.BlockSparseConv2d(64, 64, 3, density=0.5), "strict fuse dense_copy activation"),

@@ -1,109 +1,21 @@
 """Inductor's pass: what moves into which operator, with the results and gradients of eager calls."""
 
-import re
-import subprocess
-import sys
-
+import inductor_stand
 import pytest
 import torch
 import torch.nn.functional as F
-from test_scaled import fast_int8
+from inductor_stand import DTYPES, Compiled, agree, mlp, named, run
 from torch import nn
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from sparseloom import BlockSparse, InLayout, ops, quantize_, sparsify_
-from sparseloom.nn import BlockSparseConv2d, BlockSparseLinear, Semi24Linear, SparseLinear
-from sparseloom.ops import autograd, operators
-from sparseloom.ops.inductor import beside, epilogues
+from sparseloom import ops
+from sparseloom.ops import operators
 
 # torch's own, at inductor's import
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
-DTYPES = [torch.float32, torch.bfloat16]
-ALL = tuple(ops.ACTIVATIONS)
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def as_on_cuda(monkeypatch):
-    monkeypatch.setattr(autograd, "CPU_FUSES", ALL)
-
-
-def words(node):
-    """What an operator of ours computes: name, activation, and what it adds."""
-    target = node.args[0] if "auto_functionalized" in str(node.target) else node.target
-    if getattr(target, "namespace", "") != "sparseloom":
-        return []
-    given = dict(zip([each.name for each in target._schema.arguments], node.args, strict=False))
-    given = node.kwargs if node.kwargs else given
-    name = target._schema.name.removeprefix("sparseloom::").removeprefix("bsr_")
-    activation = ALL[given.get("activation", 0)]
-    added = "+residual" if isinstance(given.get("residual"), torch.fx.Node) else ""
-    return [f"{name}{f'({activation})' if activation else ''}{added}"]
-
-
-class Compiled:
-    """A function compiled as by Inductor up to its code, for which torch's own operators run; ``graphs`` are
-    those behind the passes. A hundred forms would take Inductor's C++ compiler minutes."""
-
-    def __init__(self, function, dynamic=None):
-        from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._inductor.decomposition import select_decomp_table
-        from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-
-        self.graphs = []
-
-        def keep(graph, _):
-            self.graphs.append(graph.graph)
-            return make_boxed_func(graph.forward)
-
-        def parted(joint, inputs, **how):
-            return min_cut_rematerialization_partition(joint_graph_passes(joint), inputs, **how)
-
-        backend = aot_autograd(
-            fw_compiler=keep, inference_compiler=lambda graph, given: keep(joint_graph_passes(graph), given),
-            partition_fn=parted, decompositions=select_decomp_table(),
-        )  # fmt: skip
-        self.call = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
-
-    def operators(self):
-        return [word for graph in self.graphs for node in graph.nodes for word in words(node)]
-
-
-def agree(got, want, dtype):
-    """One rounding more or less in between costs half an ulp, 2^-9 in bfloat16, and as much at each of the
-    few operators behind."""
-    for a, b in zip(got, want, strict=True):
-        bound = (2**-17 if dtype == torch.float32 else 8 * 2**-9) * (float(b.detach().float().norm()) + 1e-6)
-        assert a.dtype == b.dtype and a.shape == b.shape
-        assert float((a.detach().float() - b.detach().float()).norm()) <= bound
-
-
-def run(function, parameters, x, train, dynamic=None):
-    """Returns the operators of the compiled function, whose results and gradients agree with eager ones."""
-    compiled, leaves = Compiled(function, dynamic), [x, *parameters]
-    x.requires_grad_(train)
-    with torch.set_grad_enabled(train):
-        y, expected = compiled.call(x), function(x)
-        agree([y], [expected], expected.dtype)
-        if train:
-            dy = torch.randn_like(expected)
-            gradients = [torch.autograd.grad(each, leaves, dy, allow_unused=True) for each in (y, expected)]
-            assert [each is None for each in gradients[0]] == [each is None for each in gradients[1]]
-            pairs = ([each for each in group if each is not None] for group in gradients)
-            agree(*pairs, expected.dtype)
-    return compiled.operators()
-
-
-def mlp(dtype=torch.float32, **how):
-    how = {"density": 0.5, "block": 16, "dtype": dtype, "generator": 3, **how}
-    return BlockSparseLinear(48, 64, **how), BlockSparseLinear(64, 48, **how)
+# the fixtures
+as_on_cuda = inductor_stand.as_on_cuda
+fresh_dynamo = inductor_stand.fresh_dynamo
+unchanged = inductor_stand.unchanged
 
 
 def by_hand(z):  # as transformers' NewGELUActivation
@@ -158,15 +70,6 @@ FOLDED = {
 }  # fmt: skip
 
 
-def named(text):
-    names = {".": "linear", "train": "linear_train", "back": "linear_backward"}
-    found = []
-    for word in text.split():
-        name, *rest = re.split(r"(?=[(+])", word, maxsplit=1)
-        found.append(names.get(name, name or "linear") + "".join(rest))
-    return found
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FOLDED)
 def test_what_follows_moves_into_the_product(name, dtype, as_on_cuda):
@@ -185,27 +88,6 @@ def test_a_training_step_on_the_cpu_leaves_inductor_what_a_layer_leaves_it():
         model = nn.Sequential(up, function, down)
         found = run(model, list(up.parameters()), torch.randn(5, 48), True)
         assert found == named(expected)
-
-
-@pytest.fixture
-def unchanged(monkeypatch):
-    """Counts the graphs that the pass meets, which it has to leave as they are."""
-    met = []
-
-    def checked(graph):
-        def all_of_it():
-            return str(graph), [dict(node.meta) for node in graph.nodes]
-
-        before = all_of_it()
-        epilogues.fold(graph)
-        now = all_of_it()
-        assert now[0] == before[0]
-        for a, b in zip(now[1], before[1], strict=True):
-            assert a.keys() == b.keys() and all(a[key] is b[key] for key in a)
-        met.append(graph)
-
-    monkeypatch.setattr(beside, "fold", checked)
-    return met
 
 
 LEFT = {
@@ -294,130 +176,3 @@ def test_autocast(as_on_cuda):
 
     expected = "train(gelu) . back back(gelu)"
     assert run(form, [*up.parameters(), *down.parameters()], torch.randn(5, 48), True) == named(expected)
-
-
-def semi24():
-    return Semi24Linear.from_dense(nn.Linear(64, 64), prune="magnitude")
-
-
-def eight_bits():
-    model = nn.Sequential(BlockSparseLinear(64, 64, density=0.5, block=16, generator=3))
-    quantize_(model)
-    return model[0]
-
-
-def strict():
-    layer = BlockSparseLinear(64, 64, density=0.5, block=16, generator=3)
-    layer.strict = True
-    return layer
-
-
-#: Layer -> what becomes of a relu behind it, and of a residual, in inference and in a training step.
-KINDS = {
-    "2:4": (semi24, "semi24_linear(relu) semi24_linear+residual"),
-    "csr": (lambda: SparseLinear(64, 64, layout="csr", density=0.1), "csr_linear(relu) csr_linear+residual"),
-    "n:m:g": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "nmg_linear nmg_linear"),
-    "strict": (strict, "linear(relu) linear+residual"),
-} | ({"8 bits": (eight_bits, "scaled_linear(relu) linear+residual")} if fast_int8() else {})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_layer_takes_what_its_kernels_do(kind):
-    make, expected = KINDS[kind]
-    torch.manual_seed(3)
-    # Before a layer of 8 bits an activation belongs to the loop that quantizes.
-    a, b, x = make(), strict() if kind == "8 bits" else make(), torch.randn(5, 64)
-    trains = kind not in ("8 bits", "n:m:g")
-    parameters = [each for each in (*a.parameters(), *b.parameters()) if each.requires_grad]
-    for train in (False, True)[: 1 + trains]:
-        torch._dynamo.reset()
-        found = run(lambda x: x + b(F.relu(a(x))), parameters, x, train)
-        products = [each for each in found if "quantize" not in each]
-        assert products[:2] == expected.split()
-    a.fuse = b.fuse = False
-    torch._dynamo.reset()
-    found = run(lambda x: x + b(F.relu(a(x))), parameters, x.detach(), False)
-    assert not any("relu" in each or "residual" in each for each in found)
-
-
-def test_convolutions_take_an_activation_behind_channels_that_were_moved():
-    conv = BlockSparseConv2d(64, 64, 3, density=0.2, block=16, padding=1)
-    conv.strict = True
-    x = torch.randn(2, 64, 6, 6)
-    for train in (False, True):
-        torch._dynamo.reset()
-        found = run(lambda x: conv(F.relu(conv(x))), list(conv.parameters()), x, train)
-        assert found[:2] == ["conv(relu)", "conv"]
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-def test_torchs_encoder_layer_whole(fuse):
-    """sparsify_ leaves the pass no activation, and the pass finds what sparsify_ does not know: residuals."""
-    model = nn.TransformerEncoderLayer(64, 2, 96, 0.0, batch_first=True)
-    sparsify_(model, {".*": BlockSparse(16, 0.5)}, fuse=fuse)
-    attention, feed_forward = "linear linear+residual", "linear(relu) linear+residual"
-    expected = f"{attention} {feed_forward}" if fuse else ". . . ."
-    x = torch.randn(2, 5, 64)
-    assert run(model, [], x, False) == named(expected)
-    torch._dynamo.reset()
-    found = run(model, list(model.parameters()), x, True)
-    assert found[:4] == named(expected) and len(found) == 8
-
-
-def test_sparsify_forbids_it_for_a_model(unchanged):
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-    sparsify_(model, {"0": BlockSparse(16, 0.5), "2": InLayout("csr", density=0.1)}, fuse=False)
-    run(lambda x: x + model(x), list(model.parameters()), torch.randn(5, 64), False)
-    assert unchanged
-    quantize_(model)
-    assert not model[0].fuse  # what a layer becomes keeps it
-
-
-class Theirs(CustomGraphPass):
-    def __init__(self, key):
-        self.key, self.seen = key, []
-
-    def __call__(self, graph):
-        self.seen += [word for node in graph.nodes for word in words(node)]
-
-    def uuid(self):
-        return self.key
-
-
-@pytest.mark.parametrize("key", ["theirs", None])
-def test_it_runs_behind_the_users_pass_and_both_key_what_is_kept(key):
-    up, down = mlp()
-    x, theirs = torch.randn(5, 48), Theirs(key)
-    with torch._inductor.config.patch(joint_custom_post_pass=theirs):
-        found = run(lambda x: down(F.gelu(up(x))), [], x, False)
-        uuid = torch._inductor.config.joint_custom_post_pass.uuid()
-    assert theirs.seen == named(". .") and found == named("(gelu) .")
-    assert uuid is None if key is None else "theirs" in uuid and len(uuid) == 3
-    torch._dynamo.reset()  # and it is back where a program has put its own aside
-    assert run(lambda x: down(F.gelu(up(x))), [], x, False) == named("(gelu) .")
-
-
-def test_inductors_code_holds_no_loop_of_its_own_and_is_found_on_disk():
-    from torch._dynamo.utils import counters
-    from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
-
-    up, down = mlp()
-    x = torch.randn(5, 48)
-    with torch.no_grad(), fresh_inductor_cache():
-        for hits in (0, 1):
-            counters.clear()
-            torch._dynamo.reset()
-            compiled = torch.compile(lambda x: x + down(F.gelu(up(x))), fullgraph=True)
-            y, code = run_and_get_code(compiled, x)
-            agree([y], [x + down(F.gelu(up(x)))], torch.float32)
-            assert (
-                counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-                >= hits
-            )
-        calls = code[0].split("def call")[1].split("def get_args")[0]
-        assert calls.count("bsr_linear.default(") == 2 and "cpp_fused" not in calls
-
-
-def test_importing_us_imports_no_inductor():
-    program = "import sys, sparseloom; assert 'torch._inductor.config' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -19,14 +19,15 @@ from sparseloom import ops
 from sparseloom.errors import Error
 
 from ..results import default_folder
+from . import attention, conv, summary
 from . import compare as comparison
-from . import summary
 from .beside_busy import BesideBusy
-from .conv import require_kernel
 from .cpu import Cpu
 from .gpu import Gpu
 from .run import FAMILIES, Device, Sweep, replayed
 
+#: Families whose kernels have names of their own.
+REQUIRED = {"bsr_conv": conv.require_kernel, "attention": attention.require_kernel}
 DEVICES: dict[str, Callable[[bool], Device]] = {"cpu": Cpu, "cuda": Gpu}
 
 
@@ -44,7 +45,7 @@ def sweep(
     family: Annotated[
         str,
         typer.Option(
-            help="of weights: bsr (blocks), semi24 (2:4) or bsr_conv (convolutions); with --compare OLD's"
+            help="bsr (blocks), semi24 (2:4), bsr_conv (convolutions) or attention; with --compare OLD's"
         ),
     ] = "bsr",
     kernel: Annotated[
@@ -92,8 +93,8 @@ def sweep(
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
         if beside_busy and device != "cpu":
             raise Error("bench sweep", "--beside-busy with --device cpu", device, "add --device cpu")
-        if kernel and family == "bsr_conv":
-            require_kernel(kernel, device)
+        if kernel and family in REQUIRED:
+            REQUIRED[family](kernel, device)
         kind = BesideBusy if beside_busy else DEVICES[device]
         flags = {"dense-copy": dense_copy, "beside-busy": beside_busy}
         asked = [flag for flag, given in flags.items() if given]

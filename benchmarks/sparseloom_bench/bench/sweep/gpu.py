@@ -16,6 +16,7 @@ from ..gpu.measure import Candidate, DeadContext, Settings, entered, one_line, p
 from ..gpu.operands import DENSE, PLAIN, Call, Operands
 from ..gpu.replay import Replay, pause_after
 from ..gpu.semi24_operands import Semi24Operands
+from .attention_operands import AttentionOperands
 from .conv_operands import ConvOperands
 from .problems import Problem
 from .record import Record, Timed, named, predicted_us, record_of, with_copy
@@ -47,8 +48,8 @@ class Gpu:
         self._memory = int(gpu["memory_bytes"])
 
     def fitted(self, problem: Problem) -> Problem:
-        """Returns the problem as drawn: no product is too long for a GPU."""
-        return problem
+        """Returns the problem as drawn, but for what no kernel of GPUs takes: no product is too long."""
+        return problem.on_gpu()
 
     def measure(self, problem: Problem, forced: str | None = None) -> Record:
         """Returns the record of the problem. `forced`: a kernel to time, with every other candidate.
@@ -96,10 +97,10 @@ class Gpu:
         return record
 
 
-def plain(operands: Operands | Semi24Operands | ConvOperands) -> list[Call]:
+def plain(operands: Operands | Semi24Operands | ConvOperands | AttentionOperands) -> list[Call]:
     """Returns torch's product as a user writes it, one call for each copy: the calls that are checked beside
-    ours cost the host more, but those of convolutions."""
-    if isinstance(operands, ConvOperands):
+    ours cost the host more, but those of convolutions and attention."""
+    if isinstance(operands, (ConvOperands, AttentionOperands)):
         return operands.dense_calls()[DENSE]
     return [partial(PLAIN[operands.cell.direction], *own) for own in operands.dense_sets]
 

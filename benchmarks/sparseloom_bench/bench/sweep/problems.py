@@ -28,6 +28,7 @@ from .masks import MASKS, MaskedCase
 from .scores import LAYERS as DEMO_LAYERS
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Problem")
 
 
 class Layer(NamedTuple):
@@ -141,6 +142,10 @@ class Problem(Cell):
         )
         return partial(dense_product, case, x, dy, weight, None)
 
+    def on_gpu(self: P) -> P:
+        """Returns the problem as a GPU is given it."""
+        return self
+
     @property
     def all_candidates(self) -> bool:
         return self.index % EVERY == ALL_CANDIDATES
@@ -163,9 +168,6 @@ class Problem(Cell):
     def more(cls, record: dict[str, Any]) -> dict[str, Any]:
         """Reads back what the fields of a kind have beyond these."""
         return {}
-
-
-P = TypeVar("P", bound=Problem)
 
 
 def problem_of(record: dict[str, Any], kind: type[P] = Problem) -> P:  # type: ignore[assignment]

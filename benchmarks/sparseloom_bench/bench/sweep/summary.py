@@ -92,8 +92,18 @@ OF_CONVOLUTIONS: dict[str, Key] = {
 } | {"taps": taps_of, "stride": steps_of}
 
 
+OF_ATTENTION: dict[str, Key] = GROUPS | {
+    "head size": lambda record: str(record["n"]),
+    "heads for one of keys": lambda record: str(record["heads"] // record["kv_heads"]),
+    "order": lambda record: "causal" if record["causal"] else "none",
+    "lengths": lambda record: record["lengths"],
+}
+
+
 def groups_of(record: Record) -> dict[str, Key]:
     """Returns the groups that records of this one's family have."""
+    if "kv_heads" in record:
+        return OF_ATTENTION
     if "window" in record:
         return OF_CONVOLUTIONS
     packed = record["pattern"] == semi24.PATTERN
@@ -236,6 +246,8 @@ def title(record: Record) -> str:
     size = "{m} x {k} x {n}".format(**record)
     if "window" in record:
         size = convolution(record)
+    if "kv_heads" in record:
+        size = attended(record)
     if record["pattern"] == semi24.PATTERN:
         return f"#{record['index']} {record['direction']} {record['dtype']} {size}, 2:4"
     block = "{} x {}".format(*record["block"])
@@ -251,6 +263,15 @@ def convolution(record: Record) -> str:
     return ", ".join([f"{record['m']} of {extents}", taps, *more])
 
 
+def attended(record: Record) -> str:
+    """Describes the sizes of an attention."""
+    size = "{m} x {k} of {n}, {heads} heads on {kv_heads}".format(**record)
+    more = [f"batch of {record['batch']}" + (", ragged" if record["lengths"] == "ragged" else "")]
+    return ", ".join(
+        [size, *(more if record["batch"] > 1 else []), *(["causal"] if record["causal"] else [])]
+    )
+
+
 def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
     """Returns for each of the ten worst problems a title with the figures, and the plan's text."""
     found = []
@@ -263,7 +284,9 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
 
 def about(head: dict[str, Any]) -> str:
     """Says which sweep it was: seed, device, commit, date, versions."""
-    kernel = {"semi24": ", 2:4 weights", "bsr_conv": ", convolutions"}.get(head.get("family", ""), "")
+    kernel = {"semi24": ", 2:4 weights", "bsr_conv": ", convolutions", "attention": ", attention"}.get(
+        head.get("family", ""), ""
+    )
     kernel += f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it

@@ -19,8 +19,12 @@ using runtime::Isa;
 // Of the rate of fused multiply-adds in registers, of both products and the softmax; two threads of a Zen 4.
 constexpr double kShareOfRate = 0.5;
 
+// The softmax of amx_softmax is by the same vectors; 2.4 to 2.9 on two threads of an Emerald Rapids.
+constexpr double kAmxOverAvx512 = 2.5;
+
+// `vector`: queries that the kernel computes at once; few queries take one vector or two, others a tile.
 Refusal propose(const Problem& p, const plan::Machine& machine, Isa needed, double rate, double lanes,
-                Proposals<Attention>& out) {
+                std::int64_t vector, Proposals<Attention>& out) {
   if (!machine.isa.has(needed))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(needed),
             runtime::name_of(machine.isa)};
@@ -29,11 +33,11 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Isa needed, doub
     return {"supports head sizes up to {}, this one is {}", cpu::kMostHeadDim, p.head_dim};
   // Not measured on this machine: 6 flops a lane and nanosecond.
   const double flops = rate > 0 ? rate : 6e9 * lanes;
-  const double queries =
-      static_cast<double>(core::ceil_div(p.q_tokens, cpu::kTileQueries) * cpu::kTileQueries);
+  const bool forward = p.direction == Direction::forward;
+  const std::int64_t at_once = forward && p.q_tokens <= 2 * vector ? vector : cpu::kTileQueries;
+  const double queries = static_cast<double>(core::round_up(p.q_tokens, at_once));
   const double pairs = static_cast<double>(p.batch * p.heads) * queries *
                        static_cast<double>(std::min(p.capacity * p.kv_block, p.kv_tokens));
-  const bool forward = p.direction == Direction::forward;
   const double products = forward ? 2 : 7;
   const double us = products * 2e6 * pairs * static_cast<double>(p.head_dim) / (flops * kShareOfRate);
   // Backward keeps a number of each query.
@@ -76,13 +80,22 @@ int launch(const cpu::AttentionOps& ops, const Args& args, const Executor& execu
 }
 
 Refusal propose_avx512(const Problem& p, const plan::Machine& machine, Proposals<Attention>& out) {
-  return propose(p, machine, Isa::avx512, machine.rates.f32_avx512, 16, out);
+  return propose(p, machine, Isa::avx512, machine.rates.f32_avx512, 16, 16, out);
 }
 int launch_avx512(const Args& args, const Attention::Schedule&, const Executor& executor) {
   return launch(*cpu::attention_avx512(args.problem.dtype), args, executor);
 }
+Refusal propose_amx(const Problem& p, const plan::Machine& machine, Proposals<Attention>& out) {
+  if (p.dtype != DType::bf16) return {"supports bf16, this is {}", name_of(p.dtype)};
+  if (p.direction != Direction::forward) return {"computes the forward pass alone"};
+  return propose(p, machine, Isa::amx, kAmxOverAvx512 * machine.rates.f32_avx512, 16 * kAmxOverAvx512, 32,
+                 out);
+}
+int launch_amx(const Args& args, const Attention::Schedule&, const Executor& executor) {
+  return launch(cpu::attention_amx(), args, executor);
+}
 Refusal propose_avx2(const Problem& p, const plan::Machine& machine, Proposals<Attention>& out) {
-  return propose(p, machine, Isa::avx2, machine.rates.f32_avx2, 8, out);
+  return propose(p, machine, Isa::avx2, machine.rates.f32_avx2, 8, 8, out);
 }
 int launch_avx2(const Args& args, const Attention::Schedule&, const Executor& executor) {
   return launch(*cpu::attention_avx2(args.problem.dtype), args, executor);
@@ -97,6 +110,7 @@ std::span<const AttentionRow> attention_cpu_rows() {
   // As in dense attention: the share of such an element is zero, and zero times NaN is NaN.
   static constexpr const char* kCaveat = "multiplies v where causal order or documents cut a kept block";
   static const AttentionRow rows[] = {
+      {"amx_softmax", Placement::cpu, propose_amx, launch_amx, kCaveat},
       {"avx512_softmax", Placement::cpu, propose_avx512, launch_avx512, kCaveat},
       {"avx2_softmax", Placement::cpu, propose_avx2, launch_avx2, kCaveat}};
   return rows;

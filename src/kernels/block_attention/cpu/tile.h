@@ -31,5 +31,7 @@ struct AttentionOps {
 /// Null for dtypes that they do not support.
 const AttentionOps* attention_avx2(DType dtype) noexcept;
 const AttentionOps* attention_avx512(DType dtype) noexcept;
+/// The forward pass of bf16.
+const AttentionOps& attention_amx() noexcept;
 
 }  // namespace sparseloom::kernels::cpu

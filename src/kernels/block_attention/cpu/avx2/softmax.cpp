@@ -21,6 +21,7 @@ namespace {
 #include "kernels/shared/cpu/avx2/vector.h"
 #include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
+#include "kernels/block_attention/cpu/generic/mask-inl.h"
 #include "kernels/block_attention/cpu/generic/forward-inl.h"
 #include "kernels/block_attention/cpu/generic/backward-inl.h"
 }  // namespace

@@ -22,6 +22,7 @@ namespace {
 #include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/avx512/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
+#include "kernels/block_attention/cpu/generic/mask-inl.h"
 #include "kernels/block_attention/cpu/generic/forward-inl.h"
 #include "kernels/block_attention/cpu/generic/backward-inl.h"
 }  // namespace

@@ -35,26 +35,26 @@ template <class T>
 }
 
 // to[r][query] = sum over channels of q[c][query] rows[r][c].
-template <int kCount>
+template <int kCount, int kColumns = kGroup>
 [[gnu::always_inline]] inline void score(Cell* to, const Cell* q, const Cell* rows, std::int64_t stride,
-                                         std::int64_t dim) {
-  for (std::int64_t at = 0; at < kTileQueries; at += kGroup * kLanes) {
-    Vec sums[kCount][kGroup];
+                                         std::int64_t dim, std::int64_t lanes = kTileQueries) {
+  for (std::int64_t at = 0; at < lanes; at += kColumns * kLanes) {
+    Vec sums[kCount][kColumns];
     unroll<kCount>(SPARSELOOM_UNROLLED(r) {
-      unroll<kGroup>(SPARSELOOM_UNROLLED(v) { sums[r.value][v.value] = zero(); });
+      unroll<kColumns>(SPARSELOOM_UNROLLED(v) { sums[r.value][v.value] = zero(); });
     });
     for (std::int64_t c = 0; c < dim; ++c) {
-      Vec x[kGroup];
-      unroll<kGroup>(
+      Vec x[kColumns];
+      unroll<kColumns>(
           SPARSELOOM_UNROLLED(v) { x[v.value] = load(q + c * kTileQueries + at + v.value * kLanes); });
       unroll<kCount>(SPARSELOOM_UNROLLED(r) {
         const Vec w = splat(rows + r.value * stride + c);
-        unroll<kGroup>(
+        unroll<kColumns>(
             SPARSELOOM_UNROLLED(v) { sums[r.value][v.value] = fma(sums[r.value][v.value], x[v.value], w); });
       });
     }
     unroll<kCount>(SPARSELOOM_UNROLLED(r) {
-      unroll<kGroup>(SPARSELOOM_UNROLLED(v) {
+      unroll<kColumns>(SPARSELOOM_UNROLLED(v) {
         store(to + r.value * kTileQueries + at + v.value * kLanes, sums[r.value][v.value]);
       });
     });
@@ -62,28 +62,29 @@ template <int kCount>
 }
 
 // sums[r][query] += sum over keys of p[key][query] values[key][r].
-template <int kCount>
+template <int kCount, int kColumns = kGroup>
 [[gnu::always_inline]] inline void add_values(Cell* sums_at, const Cell* p, const Cell* values,
-                                              std::int64_t stride, std::int64_t keys) {
-  for (std::int64_t at = 0; at < kTileQueries; at += kGroup * kLanes) {
-    Vec sums[kCount][kGroup];
+                                              std::int64_t stride, std::int64_t keys,
+                                              std::int64_t lanes = kTileQueries) {
+  for (std::int64_t at = 0; at < lanes; at += kColumns * kLanes) {
+    Vec sums[kCount][kColumns];
     unroll<kCount>(SPARSELOOM_UNROLLED(r) {
-      unroll<kGroup>(SPARSELOOM_UNROLLED(v) {
+      unroll<kColumns>(SPARSELOOM_UNROLLED(v) {
         sums[r.value][v.value] = load(sums_at + r.value * kTileQueries + at + v.value * kLanes);
       });
     });
     for (std::int64_t j = 0; j < keys; ++j) {
-      Vec x[kGroup];
-      unroll<kGroup>(
+      Vec x[kColumns];
+      unroll<kColumns>(
           SPARSELOOM_UNROLLED(v) { x[v.value] = load(p + j * kTileQueries + at + v.value * kLanes); });
       unroll<kCount>(SPARSELOOM_UNROLLED(r) {
         const Vec w = splat(values + j * stride + r.value);
-        unroll<kGroup>(
+        unroll<kColumns>(
             SPARSELOOM_UNROLLED(v) { sums[r.value][v.value] = fma(sums[r.value][v.value], x[v.value], w); });
       });
     }
     unroll<kCount>(SPARSELOOM_UNROLLED(r) {
-      unroll<kGroup>(SPARSELOOM_UNROLLED(v) {
+      unroll<kColumns>(SPARSELOOM_UNROLLED(v) {
         store(sums_at + r.value * kTileQueries + at + v.value * kLanes, sums[r.value][v.value]);
       });
     });
@@ -110,10 +111,10 @@ struct Softmax {
   alignas(64) float largest[kTileQueries], total[kTileQueries];
 
   // scores -> exp(score - largest); returns whether `keep`, the factor of earlier sums, is not 1 somewhere.
-  bool step(Cell* scores, std::int64_t keys, float (&keep)[kTileQueries]) {
+  bool step(Cell* scores, std::int64_t keys, std::int64_t lanes, float (&keep)[kTileQueries]) {
     const Vec8 lowest = all8(-std::numeric_limits<float>::infinity()), one = all8(1.0f);
     int changed = 0;
-    for (std::int64_t at = 0; at < kTileQueries; at += 8) {
+    for (std::int64_t at = 0; at < lanes; at += 8) {
       const Vec8 before = widen8(largest + at);
       Vec8 most = before;
       // max returns its second operand where either is NaN: a NaN score does not become the largest, its
@@ -138,18 +139,6 @@ struct Softmax {
   }
 };
 
-// -inf where a query does not keep a key: beyond the diagonal, or of another document.
-inline void mask(Cell* scores, const cpu::AttentionTile& tile, const Sequence& sequence, std::int64_t begin,
-                 std::int64_t keys, const std::int32_t* q_documents, const std::int32_t* kv_documents) {
-  const Problem& p = tile.args.problem;
-  for (std::int64_t i = 0; i < tile.rows; ++i) {
-    const std::int64_t query = tile.first + i, end = sequence.key_end(p, query) - begin;
-    for (std::int64_t j = 0; j < keys; ++j)
-      if (j >= end || (q_documents != nullptr && q_documents[query] != kv_documents[begin + j]))
-        scores[j * kTileQueries + i] = -std::numeric_limits<float>::infinity();
-  }
-}
-
 template <class T>
 [[gnu::always_inline]] inline float number(const T* x) {
   if constexpr (std::is_same_v<T, float>)
@@ -161,8 +150,11 @@ template <class T>
 [[gnu::always_inline]] inline void put(core::F16* to, float x) { *to = core::to_f16(x); }
 [[gnu::always_inline]] inline void put(core::Bf16* to, float x) { *to = core::to_bf16(x); }
 
-template <class T>
-void forward_tile(const cpu::AttentionTile& tile) {
+// With kFew vectors of queries, of which the tile's rows are the first.
+template <class T, int kFew>
+void forward_rows(const cpu::AttentionTile& tile) {
+  constexpr std::int64_t lanes = kFew * kLanes;
+  constexpr int kColumns = kFew < kGroup ? kFew : kGroup;
   const Args& args = tile.args;
   const Problem& p = args.problem;
   const Sequence sequence(args, tile.batch);
@@ -199,17 +191,18 @@ void forward_tile(const cpu::AttentionTile& tile) {
                      v_rows = rows_of_step<T>(v, begin, keys, dim, widened_v);
       in_tiles(
           keys, [&](std::int64_t at, auto count) __attribute__((always_inline)) {
-            score<count.value>(scores + at * kTileQueries, queries, k_rows.first + at * k_rows.stride,
-                               k_rows.stride, dim);
+            score<count.value, kColumns>(scores + at * kTileQueries, queries,
+                                         k_rows.first + at * k_rows.stride, k_rows.stride, dim, lanes);
           });
       if (entry.partial || begin + keys > first_end)
         mask(scores, tile, sequence, begin, keys, entry.partial ? q_documents : nullptr, kv_documents);
-      if (softmax.step(scores, keys, keep))
+      if (softmax.step(scores, keys, lanes, keep))
         for (std::int64_t c = 0; c < dim; ++c)
-          for (std::int64_t i = 0; i < kTileQueries; ++i) sums[c * kTileQueries + i] *= keep[i];
+          for (std::int64_t i = 0; i < lanes; ++i) sums[c * kTileQueries + i] *= keep[i];
       in_tiles(
           dim, [&](std::int64_t at, auto count) __attribute__((always_inline)) {
-            add_values<count.value>(sums + at * kTileQueries, scores, v_rows.first + at, v_rows.stride, keys);
+            add_values<count.value, kColumns>(sums + at * kTileQueries, scores, v_rows.first + at,
+                                              v_rows.stride, keys, lanes);
           });
     }
   }
@@ -223,4 +216,12 @@ void forward_tile(const cpu::AttentionTile& tile) {
     args.lse[attention::lse_at(args, sequence, tile.batch, tile.head, tile.first + i)] =
         empty ? -std::numeric_limits<float>::infinity() : softmax.largest[i] + std::log(total);
   }
+}
+
+// Of few queries, as in decode, one vector or two hold all.
+template <class T>
+void forward_tile(const cpu::AttentionTile& tile) {
+  if (tile.rows <= kLanes) return forward_rows<T, 1>(tile);
+  if (tile.rows <= 2 * kLanes) return forward_rows<T, 2>(tile);
+  forward_rows<T, kTileQueries / kLanes>(tile);
 }

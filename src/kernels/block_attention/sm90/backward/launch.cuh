@@ -61,24 +61,20 @@ int launch_backward(const Call& call) noexcept {
   if (status != cudaSuccess) return status;
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
-  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
-  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
-    auto* const work =
-        reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
-    const OrderParams order{params.common,
-                            params.order.tiles,
-                            params.kv_tiles,
-                            params.kv_heads,
-                            params.common.heads_per_kv,
-                            T::kKeys,
-                            problem.q_block,
-                            false,
-                            work,
-                            work + tiles};
-    status = static_cast<cudaError_t>(order_tiles(order, grid * T::kTeams, stream));
-    if (status != cudaSuccess) return status;
-    params.order.order = order.order;
-  }
+  auto* const work =
+      reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+  const OrderParams order{params.common,
+                          static_cast<std::int32_t>(tiles),
+                          params.kv_tiles,
+                          params.kv_heads,
+                          params.common.heads_per_kv,
+                          T::kKeys,
+                          problem.q_block,
+                          false,
+                          work,
+                          nullptr};
+  if (const int ordered = order_of(params.order, order, grid * T::kTeams, stream); ordered != cudaSuccess)
+    return ordered;
   if (tiles == 0) return cudaSuccess;
   return launch_kernel(
       {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},

@@ -42,23 +42,20 @@ int launch_dq(const Call& call) noexcept {
   params.dq_strides[2] = args.dq.token;
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
-  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
-  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
-    auto* const work =
-        reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
-    const OrderParams order{params.common,
-                            params.order.tiles,
-                            params.q_tiles,
-                            params.common.heads,
-                            1,
-                            T::kQueries,
-                            problem.kv_block,
-                            true,
-                            work,
-                            work + tiles};
-    if (const int status = order_tiles(order, grid * T::kTeams, stream); status != cudaSuccess) return status;
-    params.order.order = order.order;
-  }
+  auto* const work =
+      reinterpret_cast<std::int32_t*>(static_cast<char*>(args.workspace) + workspace.order_at());
+  const OrderParams order{params.common,
+                          static_cast<std::int32_t>(tiles),
+                          params.q_tiles,
+                          params.common.heads,
+                          1,
+                          T::kQueries,
+                          problem.kv_block,
+                          true,
+                          work,
+                          nullptr};
+  if (const int status = order_of(params.order, order, grid * T::kTeams, stream); status != cudaSuccess)
+    return status;
   constexpr int kBytes = sizeof(DqStorage<T>);
   static_assert(kBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<dq_kernel<T>>(kBytes, problem.device);

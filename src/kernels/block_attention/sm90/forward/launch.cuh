@@ -43,22 +43,19 @@ int launch_forward(const Call& call) noexcept {
   params.q_tiles = static_cast<std::int32_t>(q_tiles);
   const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
   const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
-  params.order = {nullptr, static_cast<std::int32_t>(tiles)};
-  if (tiles > grid * T::kTeams) {  // otherwise all begin at once
-    auto* const work = static_cast<std::int32_t*>(args.workspace);
-    const OrderParams order{params.common,
-                            params.order.tiles,
-                            params.q_tiles,
-                            params.common.heads,
-                            1,
-                            T::kQueries,
-                            problem.kv_block,
-                            true,
-                            work,
-                            work + tiles};
-    if (const int status = order_tiles(order, grid * T::kTeams, stream); status != cudaSuccess) return status;
-    params.order.order = order.order;
-  }
+  auto* const work = static_cast<std::int32_t*>(args.workspace);
+  const OrderParams order{params.common,
+                          static_cast<std::int32_t>(tiles),
+                          params.q_tiles,
+                          params.common.heads,
+                          1,
+                          T::kQueries,
+                          problem.kv_block,
+                          true,
+                          work,
+                          nullptr};
+  if (const int status = order_of(params.order, order, grid * T::kTeams, stream); status != cudaSuccess)
+    return status;
   return launch_kernel(
       {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
       forward_kernel<T>, params);

@@ -42,4 +42,16 @@ struct TileOrder {
   }
 };
 
+/// Makes `to` the order of a launch of which `slots` tiles run at one time, in `params.work`, which has room
+/// for two numbers a tile; `params.order` is not read. As they are numbered where all begin at once. Returns
+/// a cudaError_t.
+inline int order_of(TileOrder& to, OrderParams params, std::int64_t slots, cudaStream_t stream) noexcept {
+  to = {nullptr, params.tiles};
+  if (params.tiles <= slots) return cudaSuccess;
+  params.order = params.work + params.tiles;
+  if (const int status = order_tiles(params, slots, stream); status != cudaSuccess) return status;
+  to.order = params.order;
+  return cudaSuccess;
+}
+
 }  // namespace sparseloom::kernels::cuda::attention

@@ -10,9 +10,9 @@
 #include "kernels/shared/cpu/intrinsics.h"
 
 // clang-format off
-#include "kernels/bsr_linear/cpu/amx/begin.h"
+#include "kernels/shared/cpu/amx/begin.h"
 namespace {
-#include "kernels/bsr_linear/cpu/amx/tiles.h"
+#include "kernels/shared/cpu/amx/tiles.h"
 #include "kernels/bsr_linear/cpu/amx/tile_int8-inl.h"
 }  // namespace
 #include "kernels/shared/cpu/end.h"
