@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/block_attention/cpu/tile.h"
@@ -18,12 +19,19 @@
 #include "kernels/shared/cpu/intrinsics.h"
 #include "ops/attention_case.h"
 #include "runtime/cpu.h"
+#include "sparseloom/activation.h"
 #include "sparseloom/generic/half.h"
 
 // clang-format off
 #include "kernels/shared/cpu/amx/begin.h"
 namespace {
 #include "kernels/amx_emulated_tiles.h"
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/lanes-inl.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/avx512/lanes-inl.h"
+#include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/block_attention/cpu/amx/lanes-inl.h"
 #include "kernels/block_attention/cpu/generic/mask-inl.h"
 #include "kernels/block_attention/cpu/amx/forward-inl.h"

@@ -105,12 +105,13 @@ struct Forward {
       for (std::int64_t j = 0; j < count; ++j)
         most = _mm512_max_ps(_mm512_load_ps(of + j * kTileQueries), most);
       const __m512 shift = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(most, lowest, _CMP_NEQ_UQ), most);
-      const __m512 factor = exp16(_mm512_mul_ps(_mm512_sub_ps(before, shift), by));
+      const __m512 factor = exponential(_mm512_mul_ps(_mm512_sub_ps(before, shift), by));
       __m512 sum = _mm512_mul_ps(_mm512_load_ps(total + at), factor);
       for (std::int64_t j = 0; j < kStepKeys; j += 2) {
         const auto share = [&](std::int64_t key) __attribute__((always_inline)) {
           if (key >= count) return _mm512_setzero_ps();
-          return exp16(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(of + key * kTileQueries), shift), by));
+          return exponential(
+              _mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(of + key * kTileQueries), shift), by));
         };
         const __m512 even = share(j), odd = share(j + 1);
         sum = _mm512_add_ps(sum, _mm512_add_ps(even, odd));
