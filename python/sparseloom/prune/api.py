@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._checks import as_optimizers, require_bool, whole
-from .._fingerprint import digest, digest_of_data, digest_of_model
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..patch.announce import announce
@@ -24,6 +23,7 @@ from ..patch.result import Patched, Skip
 from ..patch.semi24 import Semi24
 from ..patch.sparsify import patched, unwrapped
 from ..patch.survey import parameter_count, require_patchable
+from ..recover.fingerprint import digest, digest_of_data, digest_of_model
 from ..sparsify import Sparsifier
 from .calibration import Data
 from .checkpoint import Checkpoint

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from .._padding import Padding, Paddings, tensors_of
 from ..errors import Error
+from ..recover.padding import Padding, Paddings, tensors_of
 from .chains import Chain, first_tensor
 from .modes import Autocast, autocast_now, autocasting
 from .residence import Residence

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._padding import tensors_of
 from ..patch.forms import Site
+from ..recover.padding import tensors_of
 
 
 @dataclass(eq=False)

@@ -12,9 +12,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from .._fingerprint import digest
 from ..errors import Error
 from ..io.files import write_whole
+from ..recover.fingerprint import digest
 
 _OP = "prune_"
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._fingerprint import digest
-from .._padding import Paddings
 from ..errors import Error
 from ..patch.choose import Match
 from ..patch.forms import Site
 from ..pattern import Pattern
+from ..recover.fingerprint import digest
+from ..recover.padding import Paddings
 from . import solve
 from .calibration import Data, Stream
 from .chains import Chain, chains_of, parts_of

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .._padding import counted
 from ..patch.forms import Site
+from ..recover.padding import counted
 from .calibration import Stream
 from .chains import first_tensor
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._padding import Padding, counted
 from ..errors import Error
 from ..patch.forms import Site
 from ..patch.forms.attention import AttentionForm
 from ..patch.forms.conv import ConvForm
 from ..patch.forms.conv1x1 import Conv1x1Form
 from ..patch.forms.recurrent import RecurrentForm
+from ..recover.padding import Padding, counted
 from .recurrences import inputs_of
 from .windows import way_of, windows_of
 

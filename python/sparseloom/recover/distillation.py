@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .. import ops
-from .._padding import Paddings, counted
 from ..errors import Error
 from ..report.inputs import evaluated, run
 from ..sparsify.distillation import distillation_loss
+from .padding import Paddings, counted
 
 _OP = "Distillation"
 #: Makes embeddings [batch, features] of what a model returned for a batch.

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._checks import whole
-from .._fingerprint import digest, digest_of_model
 from ..errors import Error
 from ..patch.pack import pack_
 from ..report.inputs import as_arguments, tensors_in
 from ..sparsify.run import Run
 from .checkpoint import Checkpoint
 from .distillation import Distillation
+from .fingerprint import digest, digest_of_model
 from .masks import Masks
 from .result import Recovery
 

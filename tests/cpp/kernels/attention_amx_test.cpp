@@ -28,11 +28,8 @@ namespace {
 #include "kernels/amx_emulated_tiles.h"
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/avx512/vector.h"
-#include "kernels/shared/cpu/avx512/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
-#include "kernels/block_attention/cpu/amx/lanes-inl.h"
 #include "kernels/block_attention/cpu/generic/mask-inl.h"
 #include "kernels/block_attention/cpu/amx/forward-inl.h"
 }  // namespace

@@ -14,10 +14,10 @@ from pruning import Cheapest
 from torch import Tensor, nn
 
 from sparseloom import BlockSparse, Distillation, Error, Semi24, prune_
-from sparseloom._padding import Padding
 from sparseloom.patch.survey import survey
 from sparseloom.prune.recurrences import inputs_of
 from sparseloom.prune.statistics import Observer, matrix_of
+from sparseloom.recover.padding import Padding
 
 
 def observed(

@@ -40,4 +40,19 @@ struct ExpandOps {
 std::size_t expand_workspace(const ExpandOps& ops, std::int64_t m, std::int64_t cols);
 void run_expand(const ExpandOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor);
 
+/// Maps the positions of a group to masks.
+struct ExpandTables {
+  /// For each half byte: a bit per stored column of its group; and the same four bits up.
+  std::uint8_t low[16], high[16];
+};
+
+inline constexpr ExpandTables kExpandTables = [] {
+  ExpandTables tables{};
+  for (unsigned half = 0; half < 16; ++half) {
+    tables.low[half] = static_cast<std::uint8_t>(1u << (half & 3u) | 1u << (half >> 2));
+    tables.high[half] = static_cast<std::uint8_t>(tables.low[half] << 4);
+  }
+  return tables;
+}();
+
 }  // namespace sparseloom::kernels::cpu

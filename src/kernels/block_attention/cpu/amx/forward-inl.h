@@ -1,5 +1,5 @@
-// One tile of queries against the keys of its list. Included inside AMX's region, after lanes-inl.h and
-// generic/mask-inl.h.
+// One tile of queries against the keys of its list. Included inside AMX's region, after
+// avx512/vector.h, the activations and generic/mask-inl.h.
 //
 // As in generic/forward-inl.h queries lie along the lanes: scores are [key][query] and sums [channel][query].
 // So K's rows are tiles of A as they are in memory, and the queries, packed once, are tiles of B. For the
@@ -10,6 +10,19 @@ using core::Bf16;
 using cpu::kMostHeadDim, cpu::kStepKeys, cpu::kTileQueries;
 
 constexpr std::int64_t kSide = 16, kDepth = 32;  // of a tile: rows or columns, and pairs of what it sums over
+
+// The first n of sixteen lanes, or none.
+inline __mmask16 first_lanes(std::int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1);
+}
+
+// x[i][j] -> x[j][i], of numbers of 32 bits.
+inline void transpose(__m512i (&x)[kLanes]) {
+  Vec rows[kLanes];
+  unroll<kLanes>(SPARSELOOM_UNROLLED(i) { rows[i.value] = _mm512_castsi512_ps(x[i.value]); });
+  transpose(rows);
+  unroll<kLanes>(SPARSELOOM_UNROLLED(i) { x[i.value] = _mm512_castps_si512(rows[i.value]); });
+}
 
 // Four tiles of sums: of 32 rows of A and 32 columns of B.
 struct Product {

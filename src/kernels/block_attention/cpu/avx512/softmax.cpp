@@ -19,8 +19,6 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
-#include "kernels/shared/cpu/avx512/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/block_attention/cpu/generic/mask-inl.h"
 #include "kernels/block_attention/cpu/generic/forward-inl.h"

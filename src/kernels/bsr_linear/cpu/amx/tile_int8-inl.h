@@ -13,8 +13,6 @@ template <int kSums, int kA, int kB>
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
-#include "kernels/shared/cpu/avx512/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/bsr_linear/cpu/avx512/pairs-inl.h"
 #include "kernels/bsr_linear/cpu/amx/rows-inl.h"

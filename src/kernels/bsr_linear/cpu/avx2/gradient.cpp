@@ -16,7 +16,6 @@
 namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/bsr_linear/cpu/generic/gradient-inl.h"
 // clang-format on

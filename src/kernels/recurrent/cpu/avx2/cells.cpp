@@ -19,7 +19,6 @@
 namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/recurrent/cpu/avx2/lanes-inl.h"
 #define SPARSELOOM_CELL [[gnu::always_inline]] inline

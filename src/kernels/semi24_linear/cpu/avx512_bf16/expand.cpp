@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "kernels/semi24_linear/cpu/ops.h"
-#include "kernels/semi24_linear/cpu/tables.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
 #include "kernels/shared/cpu/tile.h"

@@ -17,7 +17,6 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
-#include "kernels/shared/cpu/avx2/lanes-inl.h"
 #include "kernels/shared/cpu/activation-inl.h"
 #include "kernels/shared/cpu/tile-inl.h"
 // clang-format on
