@@ -28,15 +28,15 @@ from .patch import (
     unpack_,
 )
 from .pattern import Pattern
-from .permute import permute_channels_
 from .quantize import quantize_
 from .recover import Distillation, recover
 from .report import Report, report
-from .shrink import shrink_
 
 if TYPE_CHECKING:
     from .builder import SparsityBuilder
+    from .permute import permute_channels_
     from .prune import prune_
+    from .shrink import shrink_
     from .tensors import SparseTensor, sparsified_op
 
 __all__ = [
@@ -81,16 +81,20 @@ __all__ = [
 _LATER = {
     "SparseTensor": "tensors",
     "SparsityBuilder": "builder",
+    "permute_channels_": "permute",
     "prune_": "prune",
+    "shrink_": "shrink",
     "sparsified_op": "tensors",
 }
+#: Modules that have more than the names above, and are imported on first use too.
+_ROOMS = ("permute", "prune", "shrink")
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # there is one version number, compiled into the C++ core
         return ops.operators.call("version")
-    if name == "prune":  # its evaluators and budgets, beside prune_
-        return importlib.import_module(f"{__name__}.prune")
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _LATER:
         return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

@@ -71,8 +71,11 @@ def _seed_of_the_file(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seed_of_the_test(request: pytest.FixtureRequest) -> None:
+def _as_if_it_were_the_first(request: pytest.FixtureRequest) -> None:
+    """Seeds, and forgets what other tests compiled: torch limits how often a function is compiled anew."""
     seed_by(f"{request.path.name}::{request.node.name}")
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def hide_from_the_collector() -> None:

@@ -14,13 +14,6 @@ DTYPES = [torch.float32, torch.bfloat16]
 ALL = tuple(ops.ACTIVATIONS)
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.fixture
 def as_on_cuda(monkeypatch):
     monkeypatch.setattr(autograd, "CPU_FUSES", ALL)

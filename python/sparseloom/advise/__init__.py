@@ -23,8 +23,6 @@ from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 from ..timing.busy import Watch
 from ..timing.rounds import Spread, in_turn, ratios
 from .advice import Advice, LayerAdvice, Option
-from .attention import advised as attentions
-from .attention import watched_dense
 
 #: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
@@ -90,6 +88,8 @@ def advise(
         raise Error("advise", "training of layers that train", "semi24=True with training=True", remedy)
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
+    from .attention import advised, watched_dense  # `import sparseloom` would wait for it
+
     with watched_dense(model, attention) as calls:
         groups, skipped, linears = _groups(model, as_arguments("advise", example_input))
     if strict:
@@ -106,7 +106,7 @@ def advise(
                 advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
                 advice.layers[-1].csr_names = fit
             watch.look()
-        advice.attention, short = attentions(calls, densities, training, measure, seconds)
+        advice.attention, short = advised(calls, densities, training, measure, seconds)
         advice.skipped |= short
         watch.look()
         advice.lost = watch.lost if advice.layers or advice.attention else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,9 @@ from ..nn.held.sparse_weight import sparse_layers
 from ..patch.announce import unannounced
 from ..patch.pack import pack_
 from ..patch.unpack import unpack_
-from ..sparsify.run import Run
+
+if TYPE_CHECKING:  # with it come the parts of all methods
+    from ..sparsify.run import Run
 
 _OP = "recover"
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,14 @@ from .._checks import whole
 from ..errors import Error
 from ..patch.pack import pack_
 from ..report.inputs import as_arguments, tensors_in
-from ..sparsify.run import Run
 from .checkpoint import Checkpoint
 from .distillation import Distillation
 from .fingerprint import digest, digest_of_model
 from .masks import Masks
 from .result import Recovery
+
+if TYPE_CHECKING:  # with it come the parts of all methods
+    from ..sparsify.run import Run
 
 _OP = "recover"
 #: The loss of a model for a batch.

@@ -19,13 +19,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def agree(compiled, layer, m):
     x = random(m, 2, layer.in_features, seed=m).requires_grad_()
     leaves = [x, *layer.parameters()]

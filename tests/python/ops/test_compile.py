@@ -14,13 +14,6 @@ from sparseloom.ops import autograd
 from sparseloom.pattern import Pattern
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def agree(compiled, layer, m):
     x = torch.randn(m, 2, layer.in_features, requires_grad=True)
     y, expected = compiled(x), layer(x)

@@ -14,7 +14,6 @@ from sparseloom.ops import operators
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 # the fixtures
 as_on_cuda = inductor_stand.as_on_cuda
-fresh_dynamo = inductor_stand.fresh_dynamo
 unchanged = inductor_stand.unchanged
 
 

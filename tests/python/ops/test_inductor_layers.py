@@ -18,7 +18,6 @@ from sparseloom.nn import BlockSparseConv2d, BlockSparseLinear, Semi24Linear, Sp
 # torch's own, at inductor's import
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 # the fixtures
-fresh_dynamo = inductor_stand.fresh_dynamo
 unchanged = inductor_stand.unchanged
 
 
