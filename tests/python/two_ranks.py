@@ -80,6 +80,22 @@ expect(
     "one pattern of 0 on all ranks" in error_of(lambda: prepare_ddp(model(seed=RANK))),
 )
 
+
+def eight_bits(seed=0):
+    net = model().eval()
+    with torch.no_grad():
+        net[0].values += seed
+    sparseloom.quantize_(net, {"0": torch.float8_e4m3fn})
+    net[0].kernel = "reference"
+    return net
+
+
+wrapped = DistributedDataParallel(eight_bits())  # gloo cannot send float8
+wrapped(data()[0]).sum().backward()
+expect("an 8-bit layer stays out of ddp", wrapped.module[3].values.grad is not None)
+differ = error_of(lambda: prepare_ddp(eight_bits(seed=RANK)))
+expect("8-bit weights that differ are named", "8-bit weight of 0 on all ranks" in differ)
+
 sharded = model().eval()
 sharded[0].dense_copy = sharded[3].dense_copy = True
 for layer in (sharded[0], sharded[3], sharded):

@@ -1,19 +1,23 @@
 """Prepares models with sparse layers for DistributedDataParallel, when it is made.
 
 It would broadcast the layers' indices before every forward pass, and where the ranks' patterns differ it
-would add the gradients of different blocks.
+would add the gradients of different blocks. It would broadcast weights of 8 bits as well, which are buffers
+and never train: gloo cannot send float8 (findings/gloo-sends-no-float8.sh).
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import Error
+from ..nn.eight_bit import EightBit
 from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
 from ..tensors.sparse_tensor import SparseTensor
 
@@ -21,24 +25,25 @@ from ..tensors.sparse_tensor import SparseTensor
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     """Prepares a model for DistributedDataParallel, which also does this itself; returns the model.
 
-    Compares the patterns of all ranks, and excludes the index from the buffers that DistributedDataParallel
-    broadcasts before every forward pass. Raises Error on every rank, with the name of the first layer whose
-    pattern is not the same everywhere, and for a SparseTensor among the Parameters.
+    Compares the patterns of all ranks and their weights of 8 bits, and excludes both from the buffers that
+    DistributedDataParallel broadcasts before every forward pass. Raises Error on every rank, with the name of
+    the first layer whose pattern or 8-bit weight is not the same everywhere, and for a SparseTensor among the
+    Parameters.
     """
     _require_plain("prepare_ddp", model)
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():
         require_equal("prepare_ddp", weights, process_group)
     ignored_names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    ignored = sorted(ignored_names | _indices(weights))
+    ignored = sorted(ignored_names | _ignored(weights))
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     return model
 
 
 def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any) -> None:
-    """Raises Error, on every rank of the group, unless all have the same patterns."""
-    own_hashes = {name: weight.content_hash for name, weight in weights.items()}
-    gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
+    """Raises Error, on every rank of the group, unless all have the same patterns and weights of 8 bits."""
+    own_hashes = {name: (weight.content_hash, _digest(weight)) for name, weight in weights.items()}
+    gathered: list[dict[str, tuple[int, str]]] = [{} for _ in range(dist.get_world_size(process_group))]
     dist.all_gather_object(gathered, own_hashes, process_group)
     for rank, hashes in enumerate(gathered):
         for name in sorted(hashes.keys() | gathered[0].keys()):
@@ -47,7 +52,8 @@ def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any)
                     "give BlockSparse a seed, choose by magnitude of equal "
                     "weights, or load one checkpoint on all ranks"
                 )
-                expected = f"one pattern of {name or 'the layer'} on all ranks"
+                what = "pattern and 8-bit weight" if _fixed(weights.get(name)) else "pattern"
+                expected = f"one {what} of {name or 'the layer'} on all ranks"
                 raise Error(op, expected, f"another on rank {rank} than on rank 0", remedy)
 
 
@@ -65,8 +71,27 @@ def _weights(model: nn.Module) -> dict[str, SparseWeight]:
     return {layer.name: layer.weight for layer in sparse_layers(model)}
 
 
-def _indices(weights: dict[str, SparseWeight]) -> set[str]:
-    return {joined(name, buffer) for name, weight in weights.items() for buffer in weight.index_buffers}
+def _ignored(weights: dict[str, SparseWeight]) -> set[str]:
+    """Returns the buffers that need no broadcast: every rank has them."""
+    return {
+        joined(name, buffer)
+        for name, weight in weights.items()
+        for buffer in {*weight.index_buffers, *_fixed(weight)}
+    }
+
+
+def _fixed(weight: SparseWeight | None) -> dict[str, torch.Tensor]:
+    """Returns the buffers of an 8-bit layer by name; none of another one."""
+    if weight is None or not isinstance(weight.owner, EightBit):
+        return {}
+    return {name: each for name, each in weight.owner._buffers.items() if each is not None}
+
+
+def _digest(weight: SparseWeight) -> str:
+    """Returns a SHA-256 of what an 8-bit layer holds, "" of another one."""
+    fixed = _fixed(weight)
+    content = [each.detach().cpu().contiguous().flatten().view(torch.uint8) for each in fixed.values()]
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in content)).hexdigest() if fixed else ""
 
 
 def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -77,7 +102,7 @@ def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> N
     weights = _weights(child)
     if weights:
         require_equal("DistributedDataParallel", weights, parent.process_group)
-        parent.parameters_to_ignore = set(parent.parameters_to_ignore) | _indices(weights)
+        parent.parameters_to_ignore = set(parent.parameters_to_ignore) | _ignored(weights)
 
 
 register_module_module_registration_hook(_on_registration)

@@ -19,6 +19,8 @@ SHOWN = [
     "sparsify_ under ddp is refused",
     "and from inside it",
     "patterns that differ are named",
+    "an 8-bit layer stays out of ddp",
+    "8-bit weights that differ are named",
     "values are sharded by blocks",
     "fsdp2 equals one rank",
     "and reads no dense copy of gathered values",
