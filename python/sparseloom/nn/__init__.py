@@ -11,7 +11,9 @@ from .gated import GatedBlockSparseLinear
 from .held.sparse_weight import SparseModule, SparseWeight
 from .in_layout.linear import SparseLinear
 from .linear import BlockSparseLinear
+from .masked.conv24 import Semi24TrainingConv2d
 from .masked.linear import MaskedLinear
+from .masked.semi24 import Semi24Training
 from .quantized import QuantizedBlockSparseLinear
 from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM
@@ -40,6 +42,8 @@ __all__ = [
     "QuantizedBlockSparseLinear",
     "QuantizedSemi24Linear",
     "Semi24Linear",
+    "Semi24Training",
+    "Semi24TrainingConv2d",
     "SmallWorldLSTM",
     "SparseLinear",
     "SparseModule",

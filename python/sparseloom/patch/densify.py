@@ -66,7 +66,7 @@ def densify_(
             exchange.modules.append((module, dense))
             if isinstance(module, MaskedLinear):
                 exchange.swaps.append(_unmasking(module, dense.weight, all_names[0]))
-                change = change_of_master(all_names, "Linear", module)
+                change = change_of_master(all_names, type(dense).__name__, module)
                 result.changed.append(replace(change, parameters=change.parameters[::-1]))
                 continue
             for weight in module.sparse_weights().values():

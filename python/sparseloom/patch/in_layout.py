@@ -14,7 +14,8 @@ from ..layouts import Layout
 from ..nn import SparseLinear
 from ..ops.scores import block_scores
 from ..sparsify import ElementSparsifier
-from ..sparsify.select import NM
+from ..sparsify.gradients import Soft
+from ..sparsify.select import NM, Semi24
 from .masters import Master, refusal_of_master
 from .recipe import Chosen, Recipe
 
@@ -86,13 +87,18 @@ class InLayout(Recipe):
             got, expected = ", ".join(sorted(extra)), ", ".join(sorted(known_options)) or "no option"
             raise Error(op, f"{expected} beside a method", got, "the method chooses what is stored")
         if n_of_m is not None:
-            if method.select != NM(n_of_m[1]):
+            on_device = self.layout.name == "semi24" and isinstance(method.select, Semi24)
+            if method.select != NM(n_of_m[1]) and not on_device:
                 expected = f"select=select.NM({n_of_m[1]}), since {self.layout.name} stores n of each m"
                 raise Error(op, expected, repr(method.select), "see docs/methods.md")
             density: float | None = n_of_m[0] / n_of_m[1]
             self.options = {"n": n_of_m[0], "m": n_of_m[1]} if known_options else {}
         else:
             density, self.options = self.options.get("density"), {}
+        soft = self.layout.name == "semi24" and method.select == Semi24("magnitude")
+        if isinstance(method.gradient, Soft) and not soft:
+            expected = 'select.Semi24("magnitude") beside gradients.Soft(), in the layout semi24'
+            raise Error(op, expected, repr(method.select), 'see methods.semi24("s_ste")')
         method.require_target(density)
         return density
 
@@ -106,10 +112,15 @@ class InLayout(Recipe):
         return None if self.method is None else (self.method, self.density)
 
     def refusal(self, site: Site) -> str:
-        if self.method is not None and (reason := refusal_of_master(site)):
-            return reason
+        if self.method is not None:
+            in_training = self.layout.name == "semi24" and not self.method.gradient.gated
+            if (reason := refusal_of_master(site, in_training)) or in_training:
+                return reason or self._without_values(site)
         if not site.form.in_any_layout:
             return f"a {site.kind} has no layer for the layout {self.layout.name}"
+        return self._without_values(site)
+
+    def _without_values(self, site: Site) -> str:
         if site.parameter.is_meta:
             remedy = "give the model its values first"
             raise Error("sparsify_", f"values of {site.name} to store", "a weight on the meta device", remedy)
@@ -131,7 +142,8 @@ class InLayout(Recipe):
     def _master(self, method: Method, weight: Tensor, generator: torch.Generator | None) -> Master:
         start: Tensor | None = None
         fixed = self.density is not None and method.schedule.is_fixed(self.density)
-        if fixed and not method.gradient.gated:  # whose gate chooses at once
+        by_layer = isinstance(method.select, Semi24) and self.start is None  # it prunes on its device
+        if fixed and not by_layer and not method.gradient.gated:  # whose gate chooses at once
             if self.start is not None:
                 start = self.start.select_mask(weight, generator)
             else:

@@ -19,6 +19,8 @@ from ..nn import MaskedLinear
 from ..nn.arguments import require_module
 from ..nn.held.sparse_weight import sparse_layers
 from ..pattern import Pattern, block_shape
+from ..sparsify.gradients import Soft
+from ..sparsify.select import Semi24
 from .recipe import Chosen, Recipe
 from .result import Change
 
@@ -40,6 +42,8 @@ class Master(Chosen):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def no_copy(self, site: Site) -> str:
+        if self.layout.name == "semi24" and site.form.layers.semi24 is None:
+            return "a convolution has no packed 2:4 layer"
         if self.block != (1, 1) or self.layout.name == "semi24":
             return ""
         return f"a layer in layout {self.layout.name}, which pack_ makes of it, keeps none"
@@ -48,6 +52,8 @@ class Master(Chosen):
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> MaskedLinear:
         rule, weight = self.method.gradient, site.parameter
+        if self.layout.name == "semi24" and not rule.gated:
+            return self._semi24(site, strict, dense_copy)
         layer = _over(site, self.block, self.layout, self.options, share=rule.share, decay=rule.decay)
         layer.strict, layer.dense_copy = strict, dense_copy
         if self.start is not None:
@@ -59,6 +65,20 @@ class Master(Chosen):
             weight.grad = None
         return layer
 
+    def _semi24(self, site: Site, strict: bool, dense_copy: bool | Literal["auto"]) -> MaskedLinear:
+        rule, select, start = self.method.gradient, self.method.select, self.start
+        cls = site.form.semi24_training(site.module)
+        assert cls is not None and not isinstance(start, Pattern)  # refused
+        prune = select.prune if isinstance(select, Semi24) else "magnitude"
+        if start is None and not isinstance(select, Semi24):  # its budget falls to 2:4
+            start = torch.ones(site.shape, dtype=torch.bool, device=site.parameter.device)
+        layer = cls.over(
+            site.module, site.parameter, start, prune=prune, share=rule.share, decay=rule.decay,
+            soft=isinstance(rule, Soft),
+        )  # fmt: skip
+        layer.strict, layer.dense_copy = strict, dense_copy
+        return layer
+
 
 @dataclass(frozen=True)
 class MaskLater(Recipe, Chosen):
@@ -67,11 +87,12 @@ class MaskLater(Recipe, Chosen):
     block: tuple[int, int]
     layout: type[Layout] = Csr
     options: Mapping[str, Any] = field(default_factory=dict)
+    semi24: Mapping[str, Any] | None = None  # of a Semi24Training
 
     layer: ClassVar[str] = "MaskedLinear"
 
     def refusal(self, site: Site) -> str:
-        return refusal_of_master(site)
+        return refusal_of_master(site, self.semi24 is not None)
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> MaskLater:
         return self
@@ -79,7 +100,11 @@ class MaskLater(Recipe, Chosen):
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> MaskedLinear:
-        return _over(site, self.block, self.layout, self.options)
+        if self.semi24 is None:
+            return _over(site, self.block, self.layout, self.options)
+        cls = site.form.semi24_training(site.module)
+        assert cls is not None  # refused
+        return cls.over(site.module, site.parameter, None, **self.semi24)
 
 
 def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked layer") -> MaskLater:
@@ -94,7 +119,8 @@ def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked la
             return MaskLater(block)
         index_keys = ("layout", "block", "elements", "in_features", "out_features")
         options = {key: value for key, value in description.items() if key not in index_keys}
-        return MaskLater(block, layouts.get(description["elements"]), options)
+        semi24 = {key: options.pop(key) for key in ("prune", "soft", "share", "decay") if key in options}
+        return MaskLater(block, layouts.get(description["elements"]), options, semi24 or None)
     except (KeyError, TypeError) as error:
         remedy = "save the model again, or take an undamaged copy"
         raise Error(op, f"the block of {name}", f"none ({error!r})", remedy) from error
@@ -131,9 +157,11 @@ def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Ch
     return Change(tuple(names), kind, shape, block, stored / cells, blocks, (dense_size, size), "masked")
 
 
-def refusal_of_master(site: Site) -> str:
-    """Returns why a weight cannot train under a mask; "" when it can."""
-    if site.form.layers.masked is None:
+def refusal_of_master(site: Site, semi24: bool = False) -> str:
+    """Returns why a weight cannot train under a mask, or ``semi24``: in 2:4; "" when it can."""
+    if semi24 and site.form.semi24_training(site.module) is None:
+        return f"no 2:4 layer trains in the place of a {site.kind}"
+    if not semi24 and site.form.layers.masked is None:
         remedy = "" if site.form.cannot_move(False) else ": choose a method with gradient=Stored()"
         return f"its kind has no masked layer{remedy}"
     if site.holder[1] == "original":

@@ -14,6 +14,7 @@ from ..errors import Error
 from ..nn.gated import gated_layers
 from ..nn.held.sparse_weight import SparseWeight, sparse_layers
 from ..nn.held.watch import Watch
+from ..nn.masked.conv24 import Semi24TrainingConv2d
 from ..nn.masked.linear import masked_layers
 from .announce import announce
 from .exchange import Exchange
@@ -55,10 +56,15 @@ def pack_(
         return {layer: names for layer, names in found.items() if any(map(regex.fullmatch, names))}
 
     masked, gated = named(masked_layers(model)), named(gated_layers(model))
+    stay = [layer for layer in masked if isinstance(layer, Semi24TrainingConv2d)]
+    unpacked = [masked.pop(layer)[0] for layer in stay]
     moving = named(_driven(model))
     if not masked and not gated and not moving:
         remedy = "sparsify_ with BlockSparse(method=...) makes them"
-        raise Error(_OP, "layers that a method trains", "none", remedy)
+        if unpacked:
+            remedy = "densify_, or save(format='dense'): the zeros stay"
+        got = f"only 2:4 convolutions ({', '.join(unpacked[:5])})" if unpacked else "none"
+        raise Error(_OP, "layers that a method trains and that have a packed kind", got, remedy)
     if any("" in each for each in [*masked.values(), *gated.values()]):
         raise Error(_OP, "a model that holds masked layers", "the layer itself", "use layer.pack()")
     for run in _runs([*masked, *moving]):
@@ -85,6 +91,10 @@ def pack_(
             )
             layers = "1 layer keeps" if len(moving) == 1 else f"{len(moving)} layers keep"
             result.notes.append(f"{layers} the blocks that they have moved to: {moved}")
+        if unpacked:
+            result.notes.append(
+                f"2:4 convolutions have no packed layer, densify_ keeps their zeros: {', '.join(unpacked[:5])}"
+            )
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)

@@ -13,7 +13,7 @@ from .._checks import as_optimizers
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
-from ..nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
+from ..nn import BlockSparseLinear, MaskedLinear, Semi24Linear, Semi24Training, SparseLinear
 from ..nn.held.convert import with_activation
 from ..nn.held.parametrized import values_are_computed
 from ..nn.held.sparse_weight import sparse_modules
@@ -100,15 +100,28 @@ def _masked(module: Any) -> MaskedLinear:
         block, layout = (1, 1), type(module.layout)
         mask = module.layout.to_dense(torch.ones_like(values)) != 0
         options = {key: getattr(module.layout, key) for key in ("n", "m", "g") if hasattr(module.layout, key)}
+    if isinstance(module, Semi24Linear):
+        return _as_before(module, _training24(module, mask), values)
     made = MaskedLinear(
         module.in_features, module.out_features, False, block=block, mask=mask, options=options,
         device="meta", dtype=values.dtype, layout=layout,
     )  # fmt: skip
+    made.mask = (mask if isinstance(mask, Tensor) else mask.mask).to(values.device)
+    return _as_before(module, made, values)
+
+
+def _training24(module: Semi24Linear, mask: Tensor) -> MaskedLinear:
+    """Returns the layer whose products 2:4 kernels run, under the mask of what was stored."""
+    like = module.values
+    weight = nn.Parameter(like.new_empty(module.out_features, module.in_features), False)
+    return Semi24Training.over(module, weight, mask, prune="magnitude", share=0.0)
+
+
+def _as_before(module: Any, made: MaskedLinear, values: Tensor) -> MaskedLinear:
     (weight,) = module.sparse_weights().values()
     trains = module.values.requires_grad or isinstance(module, Semi24Linear)  # whose values never do
     made.weight = nn.Parameter(weight.unpacked(values).clone(), trains)
     vars(made.weight).update(vars(module.values))
-    made.mask = (mask if isinstance(mask, Tensor) else mask.mask).to(values.device)
     made.bias = module.bias
     made.strict, made.fuse = module.strict, module.fuse
     made.dense_copy = getattr(module, "dense_copy", False)

@@ -56,6 +56,16 @@ class Straight(Gradient):
     decay: float = 0.0
 
 
+@dataclass(frozen=True)
+class Soft(Gradient):
+    """Straight through soft thresholds, for select.Semi24("magnitude") (S-STE, Hu et al. 2024, arXiv
+    2409.09099): the products take the kept weights less the largest pruned magnitude of their group, times
+    a factor that stays what the first mask gives. The weight gets G as it is."""
+
+    keeps_pruned: ClassVar[bool] = True
+    share: float = 1.0
+
+
 def _learned(name: str, method: Method) -> Learned:
     if not isinstance(method.score, Learned):
         raise Error(name, "score=scores.Learned(...)", repr(method.score), "its scores are what trains")

@@ -116,6 +116,22 @@ class Held(ABC):
     def shrink(self, amount: float) -> None:
         """Reduces the l2 norm of every block by ``amount``."""
 
+    #: Whether ``refresh`` chooses a 2:4 mask on the weight's device.
+    refreshes: bool = False
+
+    def refresh(self, budget: float) -> None:
+        """Chooses the 2:4 mask anew by |w|, or keeps all with a budget of 1; for weights with
+        ``refreshes``."""
+        raise NotImplementedError
+
+    def flip_rate(self) -> float:
+        """Returns the share of the mask that the last refresh changed; for weights with ``refreshes``."""
+        raise NotImplementedError
+
+    def decay_pruned(self, amount: float, adaptive: bool) -> None:
+        """Decays the pruned part of a 2:4 master: see regrow.PrunedDecay."""
+        raise Error("PrunedDecay", "2:4 layers that train", self.name, 'use InLayout("semi24", method=...)')
+
     @abstractmethod
     def penalty(self) -> Tensor | None:
         """Returns the gate's penalty, None without one."""

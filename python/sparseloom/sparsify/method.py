@@ -16,7 +16,7 @@ from .held import Held
 from .regrow import Regrow
 from .schedules import Constant, Schedule
 from .scores import Norm, Score
-from .select import NM, Select, TopK
+from .select import NM, Select, Semi24, TopK
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,14 @@ class Method:
                 raise Error("Method", f"{name} to be a {kind.__name__}", repr(part), f"see sparsify.{name}s")
         if self.regrow is not None and not isinstance(self.regrow, Regrow):
             raise Error("Method", "regrow to be a Regrow or None", repr(self.regrow), "see sparsify.regrow")
-        if isinstance(self.select, NM) and self.regrow is not None and self.regrow.share_at(0.0):
+        if isinstance(self.select, (NM, Semi24)) and self.regrow is not None and self.regrow.share_at(0.0):
             got = type(self.regrow).__name__
-            raise Error("Method", "no regrowth beside select.NM", got, "use select.TopK() to regrow")
+            raise Error(
+                "Method",
+                f"no regrowth beside select.{type(self.select).__name__}",
+                got,
+                "use select.TopK() to regrow",
+            )
         one_budget = isinstance(self.select, TopK) and self.select.scope == "global"
         if one_budget and not self.gradient.dense_master:
             got = 'gradients.Stored() with scope="global"'
@@ -98,6 +103,11 @@ class Method:
             for held in weights:
                 _require_numbers(held.name, held.learned())
             return True
+        if isinstance(self.select, Semi24) and type(self.score) is Norm:
+            if all(held.refreshes for held in weights):
+                for held, budget in zip(weights, budgets, strict=True):
+                    held.refresh(budget)
+                return True
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
         if self._may_change_on_device(weights):
             done = self._change_on_device(weights, budgets, share, step, optimizers)

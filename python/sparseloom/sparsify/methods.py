@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ..errors import Error
 from . import gradients, regrow, schedules, select
 from .method import Method
 from .scores import Learned, Norm
@@ -94,6 +97,48 @@ def group_lasso(rate: float, threshold: float, begin: int, turn: int, end: int, 
     changes = ((turn - begin) + 1.5 * (end - turn)) / every
     rising = schedules.Rising(threshold / max(1.0, changes), begin, turn, end, every)
     return Method(Norm("l2"), select.Threshold(), rising, gradients.Masked(), regrow.GroupLasso(rate))
+
+
+#: The rules of ``semi24``: the gradient rule, and what happens after a step, for a decay.
+_RULES: dict[str, Callable[[float], tuple[gradients.Gradient, regrow.Regrow | None]]] = {
+    "ste": lambda decay: (gradients.Straight(), None),
+    "masked": lambda decay: (gradients.Straight(share=0.0), None),
+    "sr_ste": lambda decay: (gradients.Straight(decay=decay), None),
+    "sr_ste_decoupled": lambda decay: (gradients.Straight(), regrow.PrunedDecay(decay)),
+    "cast": lambda decay: (gradients.Straight(), regrow.PrunedDecay(decay, adaptive=True)),
+    "s_ste": lambda decay: (gradients.Soft(), None),
+}
+
+
+def semi24(
+    rule: str = "sr_ste",
+    every: int = 10,
+    end: int | None = None,
+    prune: str | None = None,
+    decay: float = 2e-4,
+) -> Method:
+    """2:4 training of a dense weight, for ``InLayout("semi24", method=...)``: Y and dX by 2:4 products, dW
+    dense; the mask is chosen anew by |w| every ``every`` steps, before ``end``.
+
+    ``rule``: "ste" gives the weight the whole gradient, "masked" its kept part. "sr_ste" adds ``decay``
+    times the pruned weights to it (Zhou et al. 2021, arXiv 2102.04010), "sr_ste_decoupled" subtracts that
+    after the step; "cast" shrinks them by ``decay`` over the root of Adam's second moment (after Huang et al.
+    2025, arXiv 2509.25996, whose products are dense until the end). "s_ste" has soft thresholds (Hu et al.
+    2024, arXiv 2409.09099). ``prune`` is select.Semi24's: transposable_greedy, for s_ste magnitude.
+    ``Run.dense_tail()`` ends the sparse phase, ``Run.flip_rates()`` says how much masks still change. Raises
+    Error for another rule.
+    """
+    if rule not in _RULES:
+        expected = f"a rule of {', '.join(map(repr, _RULES))}"
+        raise Error("methods.semi24", expected, repr(rule), "pass one of them")
+    if prune is None:
+        prune = "magnitude" if rule == "s_ste" else "transposable_greedy"
+    if rule == "s_ste" and prune != "magnitude":
+        expected = 'prune="magnitude" with s_ste, whose threshold is that of a group of a row'
+        raise Error("methods.semi24", expected, repr(prune), "leave prune out")
+    gradient, after = _RULES[rule](decay)
+    schedule = schedules.Constant(every, end)
+    return Method(Norm("l1"), select.Semi24(prune), schedule, gradient, after)
 
 
 def ac_dc(warm_up: int, phase: int, end: int) -> Method:

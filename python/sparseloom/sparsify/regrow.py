@@ -148,6 +148,27 @@ class GroupLasso(Regrow):
         held.shrink(lr * self.rate)
 
 
+@dataclass(frozen=True)
+class PrunedDecay(Regrow):
+    """Decays the pruned part of a 2:4 master after every step, apart from the optimizer's moments.
+
+    Without ``adaptive`` by lr * rate * w (SR-STE, Zhou et al. 2021, arXiv 2102.04010, decoupled as AdamW's).
+    With it by lr * rate in magnitude, at most to zero, divided by the root of the optimizer's second moment
+    (of which 1 is the mean; none: undivided): weights that get little gradient vanish first, as with CAST's
+    optimizer (Huang et al. 2025, arXiv 2509.25996). Raises Error for a negative rate.
+    """
+
+    rate: float = 2e-4
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        if not share("regrow.PrunedDecay", self.rate, "rate") >= 0:
+            raise Error("regrow.PrunedDecay", "a rate >= 0", repr(self.rate), "2e-4 is the paper's")
+
+    def after_step(self, held: Held, lr: float) -> None:
+        held.decay_pruned(lr * self.rate, self.adaptive)
+
+
 def shrunk(blocks: Tensor, amount: float, dims: Sequence[int]) -> Tensor:
     """Returns blocks, whose elements are along ``dims``, with their l2 norms reduced by ``amount``; zero if
     the norm is smaller."""

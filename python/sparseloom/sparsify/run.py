@@ -35,6 +35,7 @@ class Run:
         self._waiting = [False] * len(self._groups)  # a change was due, and its gradient was not finite
         for number, held in enumerate(self.weights):
             held.number, held.run = number, self
+        self.tail = False  # whether dense_tail was called
         self._asked = self._warned = False  # whether penalty was read; whether warn_of_unused has run
         self._pace: Optimizer | None = None  # the optimizer that the run is attached to
         self._hooks: list[Any] = []
@@ -112,8 +113,12 @@ class Run:
         for number, (method, weights) in enumerate(self._groups):
             for held in weights:
                 held.made_step(skipped)
+                if self.tail and held.refreshes:
+                    continue
                 if method.regrow is not None:
                     method.regrow.after_step(held, held.learning_rate(self.optimizers))
+            if self.tail and all(held.refreshes for held in weights):
+                continue
             if self._waiting[number] or method.schedule.due(self.steps):
                 if skipped and method.needs_gradient(self.steps):
                     self._waiting[number] = True
@@ -153,6 +158,23 @@ class Run:
         decides = method.gradient.decides or not method.select.takes_density
         return not decides and method.schedule.budget(self.steps, held.target) > held.target + 1e-6
 
+    def flip_rates(self) -> dict[str, float]:
+        """Returns, of each 2:4 weight that trains, the share of its mask that the last refresh changed; the
+        host waits for them here. A mask that has settled is near 0."""
+        return {held.name: held.flip_rate() for held in self.weights if held.refreshes}
+
+    @torch.no_grad()
+    def dense_tail(self) -> None:
+        """Ends the sparse phase of 2:4 weights that train: from now on their whole masters multiply, and no
+        step changes a mask. Optimizers keep their state. Raises Error where no weight is 2:4."""
+        held_weights = [held for held in self.weights if held.refreshes]
+        if not held_weights:
+            got, remedy = "none", 'sparsify_ with InLayout("semi24", method=methods.semi24())'
+            raise Error("Run.dense_tail", "2:4 weights that train", got, remedy)
+        for held in held_weights:
+            held.refresh(1.0)
+        self.tail = True
+
     def densities(self) -> dict[str, float]:
         """Returns the share of present blocks of each weight now."""
         return {held.name: float(held.present().float().mean()) for held in self.weights}
@@ -161,6 +183,8 @@ class Run:
         """Returns plain data for ``load_state_dict``; between two steps whose gradients are summed, also
         their operands."""
         state: dict[str, Any] = {"steps": self.steps, "waiting": list(self._waiting)}
+        if self.tail:
+            state["tail"] = True
         if any(held.pairs for held in self.weights):
             state["pairs"] = [list(held.pairs) for held in self.weights]
         return state
@@ -173,6 +197,7 @@ class Run:
             got = f"{len(state['waiting'])} methods of {len(pairs)} weights"
             expected = f"a state of {len(self._groups)} methods of {len(self.weights)} weights"
             raise Error("Run", expected, got, "call sparsify_ as before")
+        self.tail = bool(state.get("tail", False))
         self.steps, self._waiting = int(state["steps"]), list(state["waiting"])
         for held, saved_pairs in zip(self.weights, pairs, strict=True):
             held.pairs = [(dy.to(held.device), x.to(held.device)) for dy, x in saved_pairs]

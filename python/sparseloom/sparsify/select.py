@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._checks import whole
 from ..errors import Error
+from ..ops import semi24
 from ..pattern import Pattern
 from .context import Context, Sparsifier
 
@@ -182,6 +183,36 @@ class NM(Select):
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         """Raises Error: n of each m is no count."""
         raise Error("select.NM", "a density", "counts, which Regrow asks for", "use select.TopK() to regrow")
+
+
+@dataclass(frozen=True)
+class Semi24(Select):
+    """Keeps two of every four consecutive ones of a row, for 2:4 weights; where the budget is 1, everything.
+
+    ``prune`` is "magnitude", or "transposable_greedy" or "transposable_exact", which leave at most two of
+    four in the columns as well, so that W^T is 2:4 for dX. With ``scores.Norm`` the layer chooses on its
+    device, by |w|. It takes no counts, so that nothing regrows. Raises Error for another ``prune``.
+    """
+
+    prune: str = "transposable_greedy"
+
+    def __post_init__(self) -> None:
+        if self.prune not in semi24.METHODS:
+            semi24.require_method("select.Semi24", repr(self.prune) if self.prune is None else self.prune)
+
+    def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        for layer in scores:
+            require_numbers(layer)
+        return [
+            torch.ones(layer.shape, dtype=torch.bool, device=layer.device)
+            if budget >= 1
+            else semi24.mask(layer, self.prune)
+            for layer, budget in zip(scores, budgets, strict=True)
+        ]
+
+    def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Raises Error: two of four is no count."""
+        raise Error("select.Semi24", "a density", "counts, which Regrow asks for", "use select.TopK()")
 
 
 @dataclass(frozen=True)

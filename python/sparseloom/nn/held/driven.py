@@ -16,6 +16,7 @@ from ...sparsify.held import Held
 from ...sparsify.regrow import shrunk
 from ..conv.base import ConvModule
 from ..masked.linear import MaskedLinear
+from ..masked.semi24 import Semi24Training
 from .fused import unfuse
 from .indexed import IndexedModule
 from .places import Places
@@ -229,6 +230,31 @@ class MaskedWeight(Held):
         if grown is not None:
             new = expanded((mask & ~old_mask).to(weight.device), self.block, self.shape)
             weight.copy_(torch.where(new, grown.to(weight), weight))
+
+    @property
+    def refreshes(self) -> bool:  # type: ignore[override]
+        return isinstance(self.layer, Semi24Training) and self.layer.gate is None
+
+    def refresh(self, budget: float) -> None:
+        layer = self.layer
+        assert isinstance(layer, Semi24Training)
+        if budget >= 1:
+            layer.dense_tail_()
+        else:
+            layer.refresh_()
+        self.places.tell(layer.mask)
+
+    def flip_rate(self) -> float:
+        assert isinstance(self.layer, Semi24Training)
+        return float(self.layer.flips)
+
+    def decay_pruned(self, amount: float, adaptive: bool) -> None:
+        layer = self.layer
+        if not isinstance(layer, Semi24Training):
+            return super().decay_pruned(amount, adaptive)
+        moments = [] if not adaptive else [o.state.get(layer.weight, {}) for o in self.run.optimizers]
+        second = next((state["exp_avg_sq"] for state in moments if "exp_avg_sq" in state), None)
+        layer.decay_pruned_(amount, adaptive, second)
 
     @torch.no_grad()
     def shrink(self, amount: float) -> None:

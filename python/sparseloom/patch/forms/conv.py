@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...nn import Semi24TrainingConv2d
 from ...nn.conv.base import ConvModule
 from ...nn.conv.layers import BLOCK_SPARSE
 from ...nn.conv.transpose import TRANSPOSED
@@ -35,6 +36,9 @@ class ConvForm(Form):
 
     def cannot_move(self, by_gradient: bool) -> str:
         return "the blocks of a convolution stay: choose no method, or kernel size 1"
+
+    def semi24_training(self, module: nn.Module) -> type[Semi24TrainingConv2d] | None:
+        return Semi24TrainingConv2d if isinstance(module, nn.Conv2d) else None
 
     def refusal_of_kind(self, module: nn.Module) -> str:
         groups: Any = module.groups

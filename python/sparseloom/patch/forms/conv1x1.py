@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...nn import BlockSparseConv1x1
+from ...nn import BlockSparseConv1x1, Semi24TrainingConv2d
 from .form import Form
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -34,6 +34,11 @@ class Conv1x1Form(Form):
         assert isinstance(module, _CONVOLUTIONS)
         return "" if module.groups == 1 else f"its {module.groups} groups are block-diagonal already"
 
+    def semi24_training(self, module: nn.Module) -> type[Semi24TrainingConv2d] | None:
+        return Semi24TrainingConv2d if isinstance(module, nn.Conv2d) else None
+
     def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
+        if isinstance(layer := layers["weight"], Semi24TrainingConv2d):
+            return layer
         assert isinstance(module, _CONVOLUTIONS)
         return BlockSparseConv1x1(layers["weight"], len(module.kernel_size), module.stride)

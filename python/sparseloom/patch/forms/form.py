@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 
 from ...layouts.torchs import strided
-from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, SparseLinear
+from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, Semi24Training, SparseLinear
 from ...nn.held.sparse_weight import joined
 from ...nn.in_layout.dense_entries import packed_layer
 from ...pattern import Pattern
@@ -112,6 +112,10 @@ class Form(ABC):
         """Returns why stored blocks of this kind cannot move; "" when they can. ``by_gradient``: whether they
         move to where the gradient of absent blocks is large."""
         return ""
+
+    def semi24_training(self, module: nn.Module) -> type[Semi24Training] | None:
+        """Returns the layer that trains the 2:4 weight of a module; None where it has none."""
+        return None
 
     def refusal_of_kind(self, module: nn.Module) -> str:
         """Returns what only this kind refuses; "" for nothing."""

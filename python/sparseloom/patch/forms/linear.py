@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...nn import MaskedLinear, SparseLinear
+from ...nn import MaskedLinear, Semi24Training, SparseLinear
 from .form import Form, Layers
 
 
@@ -22,3 +22,6 @@ class LinearForm(Form):
 
     def own_forward(self, module: nn.Module) -> type[nn.Module]:
         return nn.Linear
+
+    def semi24_training(self, module: nn.Module) -> type[Semi24Training]:
+        return Semi24Training

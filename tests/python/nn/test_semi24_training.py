@@ -1,0 +1,397 @@
+"""Layers that train a dense weight and multiply with 2:4 of it, against masked twins in fp64."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from sparseloom import Error, InLayout, Semi24, densify_, pack_, sparsify_, unpack_
+from sparseloom.nn import MaskedLinear, Semi24Linear, Semi24Training, Semi24TrainingConv2d
+from sparseloom.nn.masked import product24
+from sparseloom.ops import semi24
+from sparseloom.sparsify import methods
+
+SIZES = [(8, 16), (7, 13), (33, 50), (64, 32), (1, 3), (4, 4), (130, 70)]
+MASKS = ["magnitude", "transposable_greedy", "transposable_exact", "rows", "columns", "any"]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+def mask_of(kind, rows, cols):
+    """A mask that is 2:4 in rows alone, in columns alone, or in neither."""
+    if kind == "any":
+        return torch.rand(rows, cols) < 0.7
+    first_two = (torch.arange(cols if kind == "rows" else rows) % 4 < 2).expand(
+        (rows, cols) if kind == "rows" else (cols, rows)
+    )
+    return first_two.clone() if kind == "rows" else first_two.t().clone()
+
+
+def layer_of(rows, cols, kind="transposable_greedy", dtype=torch.float32, **rule):
+    if kind in semi24.METHODS:
+        return Semi24Training(cols, rows, prune=kind, dtype=dtype, **rule)
+    return Semi24Training(cols, rows, mask=mask_of(kind, rows, cols), dtype=dtype, **rule)
+
+
+def within(actual, dense, exact):
+    """House rule: at most twice the dense product's error, plus a floor of rounding."""
+    error = (actual.double() - exact).abs().max() if exact.numel() else torch.zeros(())
+    allowed = (dense.double() - exact).abs().max() if exact.numel() else torch.zeros(())
+    floor = torch.finfo(actual.dtype).eps * (exact.abs().max() if exact.numel() else 0)
+    assert error <= 2 * allowed + 2 * floor, (error, allowed)
+
+
+def gradients(weight, bias, x, dy, mask, dtype):
+    """y, dx, G = dY^T x and db of the masked dense twin in that dtype."""
+    weight, bias, x, dy = (each.detach().to(dtype) for each in (weight, bias, x, dy))
+    weight = weight.masked_fill(~mask, 0)
+    flat = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    return F.linear(x, weight, bias), dy @ weight, flat[1].t() @ flat[0], flat[1].sum(0)
+
+
+@pytest.mark.parametrize("multiply", ["semi24", "dense"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", MASKS)
+def test_products_and_gradients_are_those_of_the_masked_twin(kind, dtype, multiply):
+    torch.manual_seed(0)
+    for rows, cols in SIZES:
+        for tokens in ((5,), (), (2, 3), (0,), (2, 1, 2, 1, 3)):
+            layer = layer_of(rows, cols, kind, dtype)
+            layer.multiply = multiply
+            x = torch.randn(*tokens, cols, dtype=dtype, requires_grad=True)
+            dy = torch.randn(*tokens, rows, dtype=dtype)
+            y = layer(x)
+            y.backward(dy)
+            mine = y, x.grad, layer.weight.grad, layer.bias.grad
+            operands = layer.weight, layer.bias, x, dy, layer.mask
+            dense, exact = gradients(*operands, dtype), gradients(*operands, torch.float64)
+            for got, one, other in zip(mine, dense, exact, strict=True):
+                assert got.dtype == dtype and got.shape == other.shape
+                within(got, one, other)
+
+
+def test_dx_never_packs_the_transpose_of_a_mask_that_is_not_transposable(monkeypatch):
+    """The published fault: half of W^T was lost there."""
+    packed = []
+    compress = semi24.compress
+    monkeypatch.setattr(semi24, "compress", lambda *a: packed.append(a[1:]) or compress(*a))
+    kinds = {"rows": product24.ROWS, "columns": product24.ANY, "any": product24.ANY}
+    for kind in MASKS:
+        layer, x = layer_of(16, 16, kind), torch.randn(3, 16, requires_grad=True)
+        layer.multiply = "semi24"
+        packed.clear()
+        layer(x).sum().backward()
+        wanted = kinds.get(kind, product24.ROWS if kind == "magnitude" else product24.TRANSPOSABLE)
+        assert layer._kind == wanted == product24.kind_of(layer.mask)
+        assert [each[1] for each in packed] == [wanted == product24.TRANSPOSABLE][: int(wanted > 0)]
+        torch.testing.assert_close(x.grad, layer.effective().sum(0).expand(3, 16))
+
+
+@pytest.mark.parametrize("share, decay", [(1.0, 0.0), (0.0, 0.0), (1.0, 0.1), (0.5, 0.1), (0.0, 0.1)])
+@pytest.mark.parametrize("multiply", ["semi24", "dense"])
+def test_the_pruned_part_gets_share_times_g_plus_decay_times_w(share, decay, multiply):
+    layer = layer_of(12, 20, dtype=torch.float64, share=share, decay=decay)
+    layer.multiply = multiply
+    x, dy = torch.randn(6, 20, dtype=torch.float64), torch.randn(6, 12, dtype=torch.float64)
+    layer(x).backward(dy)
+    g, w = dy.t() @ x, layer.weight.detach()
+    torch.testing.assert_close(layer.weight.grad, torch.where(layer.mask, g, share * g + decay * w))
+
+
+def test_soft_thresholds_are_continuous_where_the_mask_changes():
+    torch.manual_seed(0)
+    layer = layer_of(6, 10, "magnitude", torch.float64, soft=True)
+    w, scale = layer.weight.detach().clone(), float(layer.scale)
+    groups = F.pad(w, (0, 2)).view(6, 3, 4)
+    third = groups.abs().sort(-1, descending=True).values[..., 2:3]
+    soft = ((groups.abs() - third).clamp(min=0) * groups.sign()).flatten(1)[:, :10]
+    torch.testing.assert_close(layer.effective(), scale * soft)
+    assert scale == pytest.approx(float((w * soft).sum() / soft.square().sum()), rel=1e-6)
+    with torch.no_grad():  # the second and third of a group change places
+        layer.weight[0, :4] = torch.tensor([3.0, 1.0, 1.0 + 1e-6, 0.5])
+    layer.refresh_()
+    one = layer.effective()[0, :4].clone()
+    with torch.no_grad():
+        layer.weight[0, :4] = torch.tensor([3.0, 1.0 + 1e-6, 1.0, 0.5])
+    layer.refresh_()
+    assert float(layer.flips) == pytest.approx(2 / 60)
+    torch.testing.assert_close(layer.effective()[0, :4], one, atol=1e-5, rtol=0)
+    assert layer.scale == scale
+    layer(torch.ones(1, 10, dtype=torch.float64)).sum().backward()
+    assert bool((layer.weight.grad == 1).all())
+    with pytest.raises(Error, match="threshold"):
+        layer_of(6, 10, "transposable_greedy", soft=True)
+
+
+CONVOLUTIONS = [
+    (8, 8, 3, {"padding": 1}),
+    (3, 5, 3, {"padding": 1, "stride": 2}),
+    (6, 7, (2, 3), {"padding": "same", "dilation": (1, 2)}),
+    (5, 4, 3, {"padding": (1, 2), "padding_mode": "circular", "bias": False}),
+    (4, 6, 1, {"stride": 2}),
+    (9, 8, 1, {"padding": 1}),
+]
+
+
+@pytest.mark.parametrize("prune", semi24.METHODS)
+@pytest.mark.parametrize("multiply", ["semi24", "dense"])
+@pytest.mark.parametrize("n_in, n_out, kernel, options", CONVOLUTIONS)
+def test_convolutions_keep_two_of_four_channels_of_each_tap(n_in, n_out, kernel, options, multiply, prune):
+    torch.manual_seed(0)
+    dense = nn.Conv2d(n_in, n_out, kernel, **options, dtype=torch.float64)
+    layer = Semi24TrainingConv2d(dense, prune=prune, share=0.5, decay=0.1)
+    layer.multiply = multiply
+    assert layer.weight is dense.weight
+    kept = layer.effective() != 0
+    channels = F.pad(kept.permute(0, 2, 3, 1).int(), (0, -n_in % 4)).unflatten(-1, (-1, 4)).sum(-1)
+    outputs = F.pad(kept.permute(1, 2, 3, 0).int(), (0, -n_out % 4)).unflatten(-1, (-1, 4)).sum(-1)
+    assert int(channels.max()) <= 2 and (prune == "magnitude" or int(outputs.max()) <= 2)
+    twin = layer.to_dense()
+    for sizes in ((2, n_in, 7, 9), (n_in, 6, 6)):
+        x = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+        x_twin = x.detach().clone().requires_grad_()
+        layer.weight.grad = twin.weight.grad = None
+        y, wanted = layer(x), twin(x_twin)
+        dy = torch.randn_like(wanted)
+        y.backward(dy)
+        wanted.backward(dy)
+        g = twin.weight.grad
+        torch.testing.assert_close(y, wanted)
+        torch.testing.assert_close(x.grad, x_twin.grad)
+        rule = torch.where(kept, g, 0.5 * g + 0.1 * dense.weight.detach())
+        torch.testing.assert_close(layer.weight.grad, rule)
+
+
+def net_of(seed=0):
+    torch.manual_seed(seed)
+    conv = nn.Conv2d(5, 8, 3, padding=1)
+    return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 24), nn.GELU(), nn.Linear(24, 6))
+
+
+def trained(rule, steps=6, every=2, optimizer=torch.optim.AdamW, multiply="semi24", **options):
+    net = net_of()
+    opt = optimizer(net.parameters(), lr=1e-2)
+    recipe = InLayout("semi24", method=methods.semi24(rule, every, **options))
+    run = sparsify_(net, {"[035]": recipe}, optimizer=opt).method
+    for module in net:
+        if isinstance(module, MaskedLinear):
+            module.multiply = multiply
+    for step in range(steps):
+        step_of(net, opt, step)
+        run.step()
+    return net, opt, run
+
+
+def step_of(net, opt, step, call=None):
+    x = torch.randn(4, 5, 4, 4, generator=torch.Generator().manual_seed(step))
+    opt.zero_grad()
+    (call or net)(x).square().mean().backward()
+    opt.step()
+
+
+RULES = ["ste", "masked", "sr_ste", "sr_ste_decoupled", "cast", "s_ste"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_methods_train_pack_and_save_what_they_multiplied_with(rule, tmp_path):
+    import sparseloom
+    from safetensors.torch import load_file
+
+    net, opt, run = trained(rule)
+    masks = [net[i].mask.clone() for i in (0, 3, 5)]
+    assert set(run.flip_rates()) == {"0", "3", "5"} and any(run.flip_rates().values())
+    x = torch.randn(3, 5, 4, 4)
+    before = net(x).detach()
+    sparseloom.save(net, tmp_path / "dense.safetensors", format="dense")
+    again = net_of(1)
+    again.load_state_dict(load_file(tmp_path / "dense.safetensors"))
+    torch.testing.assert_close(again(x), before)
+    zeros = [float((again[i].weight == 0).float().mean()) for i in (0, 3, 5)]
+    assert all(0.4 <= each <= (0.8 if rule == "s_ste" else 0.56) for each in zeros), zeros
+    done = pack_(net, optimizer=opt)
+    assert isinstance(net[3], Semi24Linear) and isinstance(net[5], Semi24Linear)
+    assert isinstance(net[0], Semi24TrainingConv2d) and any("convolutions" in note for note in done.notes)
+    torch.testing.assert_close(net(x), before)
+    assert all(int(mask.sum()) > 0 for mask in masks)
+    densify_(net)
+    assert type(net[0]) is nn.Conv2d and type(net[3]) is nn.Linear
+    torch.testing.assert_close(net(x), before)
+
+
+def test_masks_change_at_the_schedule_and_weights_live_under_them():
+    net, opt, run = trained("ste", steps=1, every=3)
+    before = net[3].mask.clone()
+    for step in range(1, 3):
+        assert torch.equal(net[3].mask, before)
+        step_of(net, opt, step)
+        run.step()
+    weight = net[3].weight.detach()
+    assert torch.equal(net[3].mask, semi24.mask(weight, "transposable_greedy"))
+    assert run.flip_rates()["3"] == float((net[3].mask ^ before).float().mean()) > 0
+    assert bool((weight[~net[3].mask] != 0).any())
+
+
+def test_decoupled_decay_is_geometric_and_adaptive_decay_ends_at_zero():
+    for adaptive in (False, True):
+        layer = layer_of(8, 8)
+        weight, second = layer.weight.detach().clone(), torch.arange(64.0).view(8, 8) + 1
+        steps = 0.1 * second.sqrt().mean() / second.sqrt()
+        for _ in range(3):
+            layer.decay_pruned_(0.1, adaptive, second)
+        shrunk = (weight.abs() - 3 * steps).clamp(min=0) * weight.sign() if adaptive else weight * 0.9**3
+        torch.testing.assert_close(layer.weight.detach(), torch.where(layer.mask, weight, shrunk))
+    net, opt, run = trained("cast", steps=1, optimizer=torch.optim.SGD, decay=10.0)  # it has no moments
+    assert bool((net[3].weight[~net[3].mask] == 0).any())
+
+
+@pytest.mark.parametrize("rule", ["sr_ste", "cast", "s_ste"])
+def test_a_resumed_run_is_the_same_to_the_bit_and_a_tail_is_dense(rule):
+    whole = trained(rule, steps=7)
+    net, opt, run = trained(rule, steps=4)
+    stored = io.BytesIO()
+    torch.save([net.state_dict(), opt.state_dict(), run.state_dict()], stored)
+    stored.seek(0)
+    net, opt, run = trained(rule, steps=0)
+    for target, state in zip((net, opt, run), torch.load(stored), strict=True):
+        target.load_state_dict(state)
+    for step in range(4, 7):
+        step_of(net, opt, step)
+        run.step()
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(net.state_dict().values(), whole[0].state_dict().values(), strict=True)
+    )
+    parameters = list(net.parameters())
+    run.dense_tail()
+    assert all(a is b for a, b in zip(net.parameters(), parameters, strict=True))
+    twin = net_of(1)
+    twin.load_state_dict({k: v for k, v in net.state_dict().items() if k.endswith(("weight", "bias"))})
+    x = torch.randn(2, 5, 4, 4)
+    torch.testing.assert_close(net(x), twin(x))
+    for step in range(3):
+        step_of(net, opt, step)
+        run.step()
+    assert bool(net[3].mask.all()) and run.state_dict()["tail"]
+    again, _, other = trained(rule, steps=0)
+    again.load_state_dict(net.state_dict())
+    other.load_state_dict(run.state_dict())
+    torch.testing.assert_close(again(x), net(x))
+    with pytest.raises(Error, match="can store"):
+        pack_(net)
+    densify_(net)
+    torch.testing.assert_close(net(x), again(x))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("multiply", ["semi24", "dense"])
+def test_compiled_training_is_one_graph_that_sees_each_next_mask(rule, multiply):
+    torch._dynamo.reset()
+    net, opt, run = trained(rule, steps=0, multiply=multiply)
+    twin, opt_twin, run_twin = trained(rule, steps=0, multiply=multiply)
+    graphs = []
+    call = torch.compile(net, fullgraph=True, backend=lambda gm, _: graphs.append(gm) or gm)
+    for step in range(5):
+        step_of(net, opt, step, call)
+        step_of(twin, opt_twin, step)
+        run.step()
+        run_twin.step()
+    assert len(graphs) == 1
+    for mine, theirs in zip(net.state_dict().values(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_inductor_compiles_forward_and_backward():
+    torch._dynamo.reset()
+    layer, x = layer_of(16, 24, decay=0.1), torch.randn(6, 24, requires_grad=True)
+    for layer.multiply in ("semi24", "dense"):
+        torch.compile(layer, fullgraph=True)(x).square().sum().backward()
+        mine = x.grad, layer.weight.grad
+        x.grad = layer.weight.grad = None
+        layer(x).square().sum().backward()
+        torch.testing.assert_close(mine, (x.grad, layer.weight.grad))
+        x.grad = layer.weight.grad = None
+
+
+def test_autocast_checkpoints_and_copies():
+    net, opt, run = trained("sr_ste")
+    x = torch.randn(4, 5, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = net(x)
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and net[3].weight.grad.dtype == torch.float32
+    outcomes = []
+    for through in (lambda m, v: m(v), lambda m, v: checkpoint(m, v, use_reentrant=False)):
+        net.zero_grad()
+        through(net, x).sum().backward()
+        outcomes.append([each.grad.clone() for each in net.parameters()])
+    torch.testing.assert_close(*outcomes)
+    copied, _, _ = copy.deepcopy((net, opt, run))
+    assert copied[3]._kind == net[3]._kind and torch.equal(copied(x), net(x))
+
+
+def test_a_packed_layer_comes_back_as_one_that_trains():
+    net = nn.Sequential(nn.Linear(16, 8))
+    sparsify_(net, {"0": Semi24("magnitude")})
+    x = torch.randn(3, 16)
+    before = net(x)
+    unpack_(net)
+    assert isinstance(net[0], Semi24Training) and net[0]._kind == product24.ROWS
+    net[0].multiply = "semi24"
+    y = net(x)
+    torch.testing.assert_close(y, before)
+    y.sum().backward()
+    assert bool((net[0].weight.grad[~net[0].mask] == 0).all())
+
+
+def test_torchaos_names_swap_layers_and_back():
+    from sparseloom.patch.torchao import (
+        SemiSparseLinear,
+        swap_linear_with_semi_sparse_linear,
+        swap_semi_sparse_linear_with_linear,
+    )
+
+    model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(nn.Linear(32, 8)))
+    parameters = list(model.parameters())
+    with pytest.raises(Error, match="no module"):
+        swap_linear_with_semi_sparse_linear(model, {"0": SemiSparseLinear, "2": SemiSparseLinear})
+    assert type(model[0]) is nn.Linear
+    swap_linear_with_semi_sparse_linear(model, {"0": SemiSparseLinear, "1.0": SemiSparseLinear})
+    opt = torch.optim.SGD(model.parameters(), lr=1.0)
+    for _ in range(3):
+        opt.zero_grad()
+        model(torch.randn(4, 16)).square().sum().backward()
+        assert torch.equal(model[0].mask, semi24.mask(model[0].weight, "transposable_greedy"))
+        opt.step()
+    swap_semi_sparse_linear_with_linear(model)
+    assert type(model[0]) is type(model[1][0]) is nn.Linear
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: methods.semi24("best"), "a rule of 'ste'"),
+        (lambda: methods.semi24("s_ste", prune="transposable_exact"), "threshold"),
+        (lambda: InLayout("csr", method=methods.semi24("s_ste"), density=0.5), "gradients.Soft"),
+        (lambda: Semi24Training(8, 8, prune="largest"), "'largest'"),
+        (lambda: Semi24TrainingConv2d(nn.Conv2d(8, 8, 3, groups=2)), "2 groups"),
+        (lambda: Semi24Training(8, 8)(torch.randn(2, 7)), r"\[2, 7\]"),
+        (lambda: Semi24TrainingConv2d(nn.Conv2d(4, 4, 3))(torch.randn(2, 5, 8, 8)), r"\[2, 5, 8, 8\]"),
+        (lambda: sparsify_(nn.Sequential(nn.Conv1d(8, 8, 3)), {"0": InLayout("semi24", method=methods.semi24())}),
+         "no 2:4 layer trains in the place of a Conv1d"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_is_wrong(call, words):
+    with pytest.raises(Error, match=words):
+        call()
+
+
+def test_a_refresh_of_nan_is_an_error_on_the_cpu():
+    layer = layer_of(8, 8)
+    with torch.no_grad():
+        layer.weight[0, 0] = float("nan")
+    with pytest.raises(Error, match="NaN"):
+        layer.refresh_()
