@@ -119,7 +119,9 @@ def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked la
             return MaskLater(block)
         index_keys = ("layout", "block", "elements", "in_features", "out_features")
         options = {key: value for key, value in description.items() if key not in index_keys}
-        semi24 = {key: options.pop(key) for key in ("prune", "soft", "share", "decay") if key in options}
+        semi24: dict[str, Any] = {
+            key: options.pop(key) for key in ("prune", "soft", "share", "decay") if key in options
+        }
         return MaskLater(block, layouts.get(description["elements"]), options, semi24 or None)
     except (KeyError, TypeError) as error:
         remedy = "save the model again, or take an undamaged copy"

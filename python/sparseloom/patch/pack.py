@@ -93,7 +93,7 @@ def pack_(
             result.notes.append(f"{layers} the blocks that they have moved to: {moved}")
         if unpacked:
             result.notes.append(
-                f"2:4 convolutions have no packed layer, densify_ keeps their zeros: {', '.join(unpacked[:5])}"
+                f"2:4 convolutions have no packed layer, densify_ keeps zeros: {', '.join(unpacked[:5])}"
             )
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)

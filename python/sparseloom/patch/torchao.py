@@ -26,7 +26,7 @@ class SemiSparseLinear(Semi24Training):
     @classmethod
     def from_dense(cls, linear: nn.Linear) -> Semi24Training:
         """Returns the layer over the Parameters of ``linear``."""
-        layer = cls.over(linear, linear.weight, None)
+        layer = cls.over(linear, linear.get_parameter("weight"), None)
         layer.bias = linear.bias
         return layer.train(linear.training)  # type: ignore[return-value]
 

@@ -101,6 +101,7 @@ def _masked(module: Any) -> MaskedLinear:
         mask = module.layout.to_dense(torch.ones_like(values)) != 0
         options = {key: getattr(module.layout, key) for key in ("n", "m", "g") if hasattr(module.layout, key)}
     if isinstance(module, Semi24Linear):
+        assert isinstance(mask, Tensor)
         return _as_before(module, _training24(module, mask), values)
     made = MaskedLinear(
         module.in_features, module.out_features, False, block=block, mask=mask, options=options,

@@ -103,11 +103,11 @@ class Method:
             for held in weights:
                 _require_numbers(held.name, held.learned())
             return True
-        if isinstance(self.select, Semi24) and type(self.score) is Norm:
-            if all(held.refreshes for held in weights):
-                for held, budget in zip(weights, budgets, strict=True):
-                    held.refresh(budget)
-                return True
+        by_layer = isinstance(self.select, Semi24) and type(self.score) is Norm
+        if by_layer and all(held.refreshes for held in weights):
+            for held, budget in zip(weights, budgets, strict=True):
+                held.refresh(budget)
+            return True
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
         if self._may_change_on_device(weights):
             done = self._change_on_device(weights, budgets, share, step, optimizers)

@@ -71,6 +71,15 @@ def test_layers_in_other_layouts_on_two_ranks(tmp_path):
     assert [out.splitlines() for out, _ in ranks_of("two_ranks_layouts.py", tmp_path)] == [checks, checks]
 
 
+def test_masks_of_2_to_4_are_the_same_on_two_ranks(tmp_path):
+    checks = [
+        f"{rule} under {how} equals one rank"
+        for rule in ("sr_ste", "sr_ste_decoupled", "cast", "s_ste")
+        for how in ("ddp", "fsdp2")
+    ]
+    assert [out.splitlines() for out, _ in ranks_of("two_ranks_semi24.py", tmp_path)] == [checks, checks]
+
+
 def test_two_ranks(tmp_path):
     done = ranks_of("two_ranks.py", tmp_path)
     gathered = [

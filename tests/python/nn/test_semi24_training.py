@@ -6,9 +6,11 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import sparseloom
 from sparseloom import Error, InLayout, Semi24, densify_, pack_, sparsify_, unpack_
 from sparseloom.nn import MaskedLinear, Semi24Linear, Semi24Training, Semi24TrainingConv2d
 from sparseloom.nn.masked import product24
@@ -192,14 +194,12 @@ def step_of(net, opt, step, call=None):
     opt.step()
 
 
+RECIPE = InLayout("semi24", method=methods.semi24())
 RULES = ["ste", "masked", "sr_ste", "sr_ste_decoupled", "cast", "s_ste"]
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_methods_train_pack_and_save_what_they_multiplied_with(rule, tmp_path):
-    import sparseloom
-    from safetensors.torch import load_file
-
     net, opt, run = trained(rule)
     masks = [net[i].mask.clone() for i in (0, 3, 5)]
     assert set(run.flip_rates()) == {"0", "3", "5"} and any(run.flip_rates().values())
@@ -243,7 +243,7 @@ def test_decoupled_decay_is_geometric_and_adaptive_decay_ends_at_zero():
             layer.decay_pruned_(0.1, adaptive, second)
         shrunk = (weight.abs() - 3 * steps).clamp(min=0) * weight.sign() if adaptive else weight * 0.9**3
         torch.testing.assert_close(layer.weight.detach(), torch.where(layer.mask, weight, shrunk))
-    net, opt, run = trained("cast", steps=1, optimizer=torch.optim.SGD, decay=10.0)  # it has no moments
+    net, _, _ = trained("cast", steps=1, optimizer=torch.optim.SGD, decay=10.0)  # it has no moments
     assert bool((net[3].weight[~net[3].mask] == 0).any())
 
 
@@ -380,7 +380,7 @@ def test_torchaos_names_swap_layers_and_back():
         (lambda: Semi24TrainingConv2d(nn.Conv2d(8, 8, 3, groups=2)), "2 groups"),
         (lambda: Semi24Training(8, 8)(torch.randn(2, 7)), r"\[2, 7\]"),
         (lambda: Semi24TrainingConv2d(nn.Conv2d(4, 4, 3))(torch.randn(2, 5, 8, 8)), r"\[2, 5, 8, 8\]"),
-        (lambda: sparsify_(nn.Sequential(nn.Conv1d(8, 8, 3)), {"0": InLayout("semi24", method=methods.semi24())}),
+        (lambda: sparsify_(nn.Sequential(nn.Conv1d(8, 8, 3)), {"0": RECIPE}),
          "no 2:4 layer trains in the place of a Conv1d"),
     ],
 )  # fmt: skip

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ...errors import Error
 from ...ops.devices import require_one_device
 from .. import arguments
-from . import product24
 from .semi24 import Semi24Training
 
 _OP = "Semi24TrainingConv2d"
@@ -40,11 +39,12 @@ class Semi24TrainingConv2d(Semi24Training):
         taps, padded = dense.kernel_size[0] * dense.kernel_size[1], -(-dense.in_channels // 4) * 4
         super().__init__(taps * padded, dense.out_channels, False, device="meta", dtype=weight.dtype, **rule)
         self.in_channels, self.out_channels = dense.in_channels, dense.out_channels
+        self.kernel_size: Any
         self.kernel_size, self.stride, self.dilation = dense.kernel_size, dense.stride, dense.dilation
         self.padding, self.padding_mode = dense.padding, dense.padding_mode
         self._pads: list[int] = list(dense._reversed_padding_repeated_twice)
         self._hold(weight, mask)
-        self.bias = dense.bias
+        self.bias: Any = dense.bias
         self.train(dense.training)
 
     @classmethod
@@ -121,10 +121,9 @@ class Semi24TrainingConv2d(Semi24Training):
     def to_dense(self) -> nn.Conv2d:  # type: ignore[override]
         """Returns an nn.Conv2d with the weight that evaluation multiplies with, zero where the mask prunes
         (copied). The bias is the same Parameter."""
-        dense = nn.Conv2d(
-            self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding, self.dilation,
-            1, False, self.padding_mode, device="meta", dtype=self.weight.dtype,
-        )  # fmt: skip
+        how: Any = self.kernel_size, self.stride, self.padding, self.dilation, 1, False, self.padding_mode
+        like: Any = {"device": "meta", "dtype": self.weight.dtype}
+        dense = nn.Conv2d(self.in_channels, self.out_channels, *how, **like)
         dense.weight = nn.Parameter(self.effective(), self.weight.requires_grad)
         dense.bias = self.bias
         return dense.train(self.training)

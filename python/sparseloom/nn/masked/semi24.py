@@ -174,7 +174,7 @@ class Semi24Training(MaskedLinear):
         self._dense_tail = False
 
     def _take_mask(self, mask: Tensor) -> None:
-        self.flips.copy_((mask ^ self.mask).float().mean() if mask.numel() else 0)
+        self.flips.copy_((mask ^ self.mask).sum() / max(1, mask.numel()))
         self.mask.copy_(mask)
 
     def _whole(self) -> Tensor:
@@ -202,8 +202,8 @@ class Semi24Training(MaskedLinear):
     @torch.no_grad()
     def decay_pruned_(self, amount: float, adaptive: bool = False, second: Tensor | None = None) -> None:
         """Multiplies the pruned weights by 1 - ``amount``, or with ``adaptive`` moves them to zero by
-        ``amount``, over the root of Adam's ``second`` moment of the weight where there is one, of which 1 is the
-        mean."""
+        ``amount``, over the root of Adam's ``second`` moment of the weight where there is one, of which 1 is
+        the mean."""
         weight: Any = self.weight.detach()
         pruned, steps = ~self._mask_of_parameter(), None
         if adaptive and second is not None:

@@ -1,0 +1,108 @@
+"""2:4 training on a GPU: products of packed W and W^T, refreshes without the host, one CUDA graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from sparseloom import InLayout, sparsify_
+from sparseloom.nn import Semi24Training, Semi24TrainingConv2d
+from sparseloom.nn.masked import product24
+from sparseloom.ops import semi24
+from sparseloom.sparsify import methods
+
+pytestmark = pytest.mark.gpu
+SIZES = [(64, 64, 128), (100, 70, 130), (3000, 256, 512), (17, 33, 35)]
+
+
+def within(actual, dense, exact):
+    error, allowed = (actual.double() - exact).abs().max(), (dense.double() - exact).abs().max()
+    assert error <= 2 * allowed + 2 * torch.finfo(actual.dtype).eps * exact.abs().max(), (error, allowed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("prune", semi24.METHODS)
+def test_products_and_gradients_are_those_of_the_masked_twin(prune, dtype):
+    torch.manual_seed(0)
+    for tokens, rows, cols in SIZES:
+        layer = Semi24Training(cols, rows, prune=prune, device="cuda", dtype=dtype)
+        assert layer._kind == product24.kind_of(layer.mask)
+        layer.multiply = "semi24"
+        x = torch.randn(tokens, cols, device="cuda", dtype=dtype, requires_grad=True)
+        dy = torch.randn(tokens, rows, device="cuda", dtype=dtype)
+        y = layer(x)
+        y.backward(dy)
+
+        def twin(to, layer=layer, x=x, dy=dy):
+            weight = layer.weight.detach().to(to).masked_fill(~layer.mask, 0)
+            own, grad = x.detach().to(to), dy.to(to)
+            bias = layer.bias.detach().to(to)
+            return nn.functional.linear(own, weight, bias), grad @ weight, grad.t() @ own, grad.sum(0)
+
+        mine = y, x.grad, layer.weight.grad, layer.bias.grad
+        for got, one, exact in zip(mine, twin(dtype), twin(torch.float64), strict=True):
+            within(got, one, exact)
+
+
+def test_a_convolution_by_packed_products_is_the_dense_one():
+    torch.manual_seed(0)
+    dense = nn.Conv2d(24, 40, 3, padding=1, device="cuda", dtype=torch.bfloat16)
+    layer = Semi24TrainingConv2d(dense)
+    layer.multiply = "semi24"
+    x = torch.randn(4, 24, 16, 16, device="cuda", dtype=torch.bfloat16)
+    exact = layer.to_dense().double()(x.double())
+    within(layer(x), layer.to_dense()(x), exact)
+
+
+@pytest.mark.parametrize("rule", ["sr_ste", "sr_ste_decoupled", "cast", "s_ste"])
+def test_a_refresh_reads_nothing_on_the_host_and_a_cuda_graph_sees_it(rule):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).cuda().bfloat16()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, capturable=True)
+    recipe = InLayout("semi24", method=methods.semi24(rule, every=1))
+    run = sparsify_(net, {"[02]": recipe}, optimizer=optimizer).method
+    for layer in net:
+        if isinstance(layer, Semi24Training):
+            layer.multiply = "semi24"
+    x = torch.randn(4096, 256, device="cuda", dtype=torch.bfloat16)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        net(x).float().square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(4):
+        graph.replay()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            run.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    layer, before = net[0], net[0].mask.clone()
+    assert torch.equal(before, semi24.mask(layer.weight, layer.prune))
+    graph.replay()
+    run.step()
+    assert any(run.flip_rates().values())
+    own = torch.randn(4096, 256, device="cuda", dtype=torch.bfloat16)
+    exact = own.double() @ layer.effective().double().t() + layer.bias.double()
+    within(layer(own), nn.functional.linear(own, layer.effective(), layer.bias), exact)
+
+
+def test_compiled_by_inductor_it_is_one_graph():
+    layer = Semi24Training(512, 256, device="cuda", dtype=torch.bfloat16)
+    layer.multiply = "semi24"
+    x = torch.randn(4096, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.compile(layer, fullgraph=True)(x).float().square().sum().backward()
+    mine = x.grad.clone(), layer.weight.grad.clone()
+    x.grad = layer.weight.grad = None
+    layer(x).float().square().sum().backward()
+    for got, wanted in zip(mine, (x.grad, layer.weight.grad), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
