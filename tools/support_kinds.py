@@ -41,6 +41,12 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "SparseLinear nm": (in_layout("nm", n=2, m=8), MATRIX),
     "SparseLinear nmg": (in_layout("nmg", n=1, m=8, g=2), MATRIX),
     "Semi24Linear": (lambda: snn.Semi24Linear(WIDTH, WIDTH), MATRIX),
+    "Semi24Training": (lambda: snn.Semi24Training(WIDTH, WIDTH), MATRIX),
+    "Semi24TrainingConv2d": (lambda: snn.Semi24TrainingConv2d(nn.Conv2d(WIDTH, WIDTH, 3)), IMAGE),
+    "Semi24FeedForward": (
+        lambda: snn.Semi24FeedForward(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)),
+        MATRIX,
+    ),
     "BlockSparseConv2d": (lambda: snn.BlockSparseConv2d(WIDTH, WIDTH, 3, density=0.5, block=16), IMAGE),
     "BlockSparseConvTranspose2d": (
         lambda: snn.BlockSparseConvTranspose2d(WIDTH, WIDTH, 3, density=0.5, block=16),

@@ -52,6 +52,11 @@ COMMANDS = {
         "lm_prune_command",
         "train a byte-level GPT, prune it by every method and let it recover; minutes on a GPU",
     ),
+    "experiment semi24": (
+        "sparseloom_bench.experiment.semi24_cli",
+        "semi24_command",
+        "train a byte-level GPT dense, in 2:4 weights and with 2:4 activations; minutes on a GPU",
+    ),
     "experiment encoder": (
         "sparseloom_bench.experiment.encoder",
         "encoder_command",

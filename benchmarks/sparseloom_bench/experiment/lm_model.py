@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,8 +24,13 @@ class Size(NamedTuple):
 class Block(nn.Module):
     """One block: attention and an MLP of four times the width, each behind a norm and added."""
 
-    def __init__(self, size: Size, dropout: float) -> None:
+    #: What stands in the place of ``up``, the activation and ``down``.
+    feed_forward: nn.Module | None
+
+    def __init__(self, size: Size, dropout: float, activation: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
+        self.activation = None if activation is None else activation()  # None is GELU
+        self.feed_forward = None
         width = size.width
         self.heads, self.dropout = size.heads, dropout
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -38,7 +44,14 @@ class Block(nn.Module):
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self._dropped(self.proj(heads.transpose(1, 2).flatten(2)))
-        return x + self._dropped(self.down(F.gelu(self.up(self.norm2(x)))))
+        return x + self._dropped(self._hidden(self.norm2(x)))
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        if self.feed_forward is not None:
+            y: Tensor = self.feed_forward(x)
+            return y
+        h = self.up(x)
+        return self.down(F.gelu(h) if self.activation is None else self.activation(h))  # type: ignore[no-any-return]
 
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -57,11 +70,13 @@ class Gpt(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, size: Size, dropout: float = 0.1) -> None:
+    def __init__(
+        self, size: Size, dropout: float = 0.1, activation: Callable[[], nn.Module] | None = None
+    ) -> None:
         super().__init__()
         self.size = size
         self.embedding = nn.Embedding(BYTES, size.width)
-        blocks = [Block(size, dropout) for _ in range(size.depth)]
+        blocks = [Block(size, dropout, activation) for _ in range(size.depth)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(size.width)
         half = size.width // size.heads // 2

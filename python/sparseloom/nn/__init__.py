@@ -18,6 +18,7 @@ from .quantized import QuantizedBlockSparseLinear
 from .recurrent.layers import BlockSparseGRU, BlockSparseLSTM
 from .recurrent.small_world import SmallWorldLSTM
 from .self_attention import BlockSparseSelfAttention
+from .semi24.feed_forward import Semi24Dropout, Semi24FeedForward
 from .semi24.linear import Semi24Linear
 from .semi24.quantized import QuantizedSemi24Linear
 from .variants import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseTransformersConv1D
@@ -41,6 +42,8 @@ __all__ = [
     "MaskedLinear",
     "QuantizedBlockSparseLinear",
     "QuantizedSemi24Linear",
+    "Semi24Dropout",
+    "Semi24FeedForward",
     "Semi24Linear",
     "Semi24Training",
     "Semi24TrainingConv2d",
