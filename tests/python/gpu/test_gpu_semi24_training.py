@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sparseloom import InLayout, sparsify_
-from sparseloom.nn import Semi24Training, Semi24TrainingConv2d
+from sparseloom.nn import Semi24FeedForward, Semi24Training, Semi24TrainingConv2d
 from sparseloom.nn.masked import product24
 from sparseloom.ops import semi24
 from sparseloom.sparsify import methods
@@ -106,3 +106,24 @@ def test_compiled_by_inductor_it_is_one_graph():
     layer(x).float().square().sum().backward()
     for got, wanted in zip(mine, (x.grad, layer.weight.grad), strict=True):
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("choose", ["largest", "dropout"])
+@pytest.mark.parametrize("prune", ["magnitude", "transposable_greedy"])
+def test_feed_forwards_by_packed_activations_are_those_by_dense_products(prune, choose):
+    torch.manual_seed(0)
+    up, down = (nn.Linear(*sizes, device="cuda", dtype=torch.bfloat16) for sizes in ((96, 260), (260, 80)))
+    layer = Semi24FeedForward(up, down, prune=prune, choose=choose)
+    x = torch.randn(520, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    found = []
+    for layer.multiply in ("semi24", "dense"):
+        torch.manual_seed(3)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            y = layer(x)
+            grads = torch.autograd.grad(y.sum(), [x, *layer.parameters()])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        found.append((y, *grads))
+    for packed, dense in zip(*found, strict=True):
+        torch.testing.assert_close(packed, dense, rtol=2e-2, atol=2e-2 * float(dense.abs().max()))
