@@ -2,12 +2,14 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import sparseloom
@@ -395,3 +397,41 @@ def test_a_refresh_of_nan_is_an_error_on_the_cpu():
         layer.weight[0, 0] = float("nan")
     with pytest.raises(Error, match="NaN"):
         layer.refresh_()
+
+
+@pytest.mark.parametrize("rule", ["sr_ste", "s_ste"])
+def test_files_pickles_averages_and_programs_have_the_mask(rule, tmp_path):
+    net, opt, run = trained(rule)
+    x = torch.randn(3, 5, 4, 4)
+    sparseloom.save(net, tmp_path / "masked.safetensors")
+    again = net_of(1)
+    sparseloom.load(tmp_path / "masked.safetensors", again, sparsify=True)
+    for layer, saved in zip(again, net, strict=True):
+        assert type(layer) is type(saved)
+        if isinstance(layer, Semi24Training):
+            names = ("prune", "soft", "share", "decay", "_kind")
+            assert [getattr(layer, n) for n in names] == [getattr(saved, n) for n in names]
+    torch.testing.assert_close(again(x), net(x))
+    assert torch.equal(pickle.loads(pickle.dumps(net))(x), net(x))
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    for step in (8, 9):
+        step_of(net, opt, step)
+        run.step()
+        average.update_parameters(net)
+    average(x)
+    assert torch.equal(average.module[3].mask, net[3].mask)
+    frozen = copy.deepcopy(net).eval().requires_grad_(False)
+    program = torch.export.export(frozen, (x,), strict=False).module()
+    torch.testing.assert_close(program(x), net(x))
+    torch.testing.assert_close(torch.jit.trace(frozen, x)(x), net(x))
+    assert net.half()[3].mask.dtype == torch.bool
+
+
+def test_torch_func_differentiates_where_the_rule_has_a_derivative():
+    x = torch.randn(3, 16)
+    layer = layer_of(8, 16, share=0.0)
+    for layer.multiply in ("semi24", "dense"):
+        wanted = x.new_ones(3, 8) @ layer.effective()
+        torch.testing.assert_close(torch.func.grad(lambda v: layer(v).sum())(x), wanted)
+    with pytest.raises(Error, match="share=0"):
+        torch.func.grad(lambda v: layer_of(8, 16)(v).sum())(x)

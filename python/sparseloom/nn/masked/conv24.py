@@ -128,6 +128,14 @@ class Semi24TrainingConv2d(Semi24Training):
         dense.bias = self.bias
         return dense.train(self.training)
 
+    def stored_as(self) -> dict[str, Any]:
+        """Returns the metadata that ``save`` writes for the layer, with the sizes of its convolution."""
+        return {
+            **super().stored_as(),
+            "in_features": self.in_channels,
+            "out_features": self.out_channels,
+        }
+
     def extra_repr(self) -> str:
         sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         how = f"stride={self.stride}, padding={self.padding}, bias={self.bias is not None}"
