@@ -18,7 +18,8 @@ def trainer_callback(run: Run) -> Any:
     """Returns a transformers.TrainerCallback that takes a step of ``run`` after each one of the optimizer.
 
     The optimizer is the Trainer's own, whose state moves with the blocks. A resumed training goes on at its
-    global step; topologies and masks come with the checkpoint of the model.
+    global step; topologies and masks come with the checkpoint of the model. ``state.log_history`` has
+    ``flip_rate``, the mean of ``Run.flip_rates``, where there are 2:4 weights that train.
 
     >>> done = sparseloom.sparsify_(model, {r".*fc[12]": BlockSparse(64, density=0.2, method=rigl)})
     >>> Trainer(model, ..., callbacks=[trainer_callback(done.method)])
@@ -35,6 +36,10 @@ def trainer_callback(run: Run) -> Any:
 
         def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             run.step()
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.log_history and (rates := run.flip_rates()):  # the entry was made before this call
+                state.log_history[-1]["flip_rate"] = sum(rates.values()) / len(rates)
 
     return Steps()
 

@@ -124,9 +124,15 @@ class Held(ABC):
         ``refreshes``."""
         raise NotImplementedError
 
-    def flip_rate(self) -> float:
-        """Returns the share of the mask that the last refresh changed; for weights with ``refreshes``."""
+    def flips(self) -> Tensor:
+        """Returns the share of the mask that the last refresh changed, float32 [] on the weight's device; for
+        weights with ``refreshes``."""
         raise NotImplementedError
+
+    @property
+    def in_tail(self) -> bool:
+        """Whether a weight with ``refreshes`` multiplies whole, after ``Run.dense_tail``."""
+        return False
 
     def decay_pruned(self, amount: float, adaptive: bool) -> None:
         """Decays the pruned part of a 2:4 master: see regrow.PrunedDecay."""

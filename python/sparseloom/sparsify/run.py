@@ -115,7 +115,7 @@ class Run:
                 held.made_step(skipped)
                 if self.tail and held.refreshes:
                     continue
-                if method.regrow is not None:
+                if method.regrow is not None and not skipped:
                     method.regrow.after_step(held, held.learning_rate(self.optimizers))
             if self.tail and all(held.refreshes for held in weights):
                 continue
@@ -161,7 +161,7 @@ class Run:
     def flip_rates(self) -> dict[str, float]:
         """Returns, of each 2:4 weight that trains, the share of its mask that the last refresh changed; the
         host waits for them here. A mask that has settled is near 0."""
-        return {held.name: held.flip_rate() for held in self.weights if held.refreshes}
+        return {held.name: float(held.flips()) for held in self.weights if held.refreshes}
 
     @torch.no_grad()
     def dense_tail(self) -> None:
@@ -197,7 +197,10 @@ class Run:
             got = f"{len(state['waiting'])} methods of {len(pairs)} weights"
             expected = f"a state of {len(self._groups)} methods of {len(self.weights)} weights"
             raise Error("Run", expected, got, "call sparsify_ as before")
-        self.tail = bool(state.get("tail", False))
+        by_masks = [held.in_tail for held in self.weights if held.refreshes]
+        self.tail = bool(
+            state.get("tail", by_masks and all(by_masks))
+        )  # a Trainer's checkpoint has the masks
         self.steps, self._waiting = int(state["steps"]), list(state["waiting"])
         for held, saved_pairs in zip(self.weights, pairs, strict=True):
             held.pairs = [(dy.to(held.device), x.to(held.device)) for dy, x in saved_pairs]

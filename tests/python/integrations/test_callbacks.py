@@ -8,7 +8,7 @@ from test_lightning import data, fitted
 from test_trainer import trainer, values
 
 import sparseloom
-from sparseloom import BlockSparse, pack_, sparsify_
+from sparseloom import BlockSparse, InLayout, pack_, sparsify_
 from sparseloom.callbacks import lightning_callback, trainer_callback
 from sparseloom.sparsify import methods
 
@@ -29,6 +29,20 @@ def test_the_trainer_takes_the_steps_and_resumes_in_the_same_bits(tmp_path):
         ends.append((values(model), {held.name: held.present() for held in run.weights}))
     for one, other in zip(*ends, strict=True):
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_trainer_logs_how_much_masks_of_2_to_4_change_and_a_tail_stays_one(tmp_path):
+    model = tiny_models.made("BertForMaskedLM", "bert")
+    recipe = InLayout("semi24", method=methods.semi24("ste", every=1))
+    run = sparsify_(model, {r".*layer.*dense": recipe}).method
+    job = trainer(model, tmp_path, 4, logging_steps=1, save_strategy="no")
+    job.add_callback(trainer_callback(run))
+    job.train()
+    rates = [entry["flip_rate"] for entry in job.state.log_history if "loss" in entry]
+    assert len(rates) == 4 and rates[-1] == pytest.approx(sum(run.flip_rates().values()) / len(run.weights))
+    run.dense_tail()
+    run.load_state_dict({"steps": 4, "waiting": [False]})  # as on_train_begin does when it resumes
+    assert run.tail
 
 
 def test_a_model_of_transformers_is_masked_packed_saved_and_loaded(tmp_path):

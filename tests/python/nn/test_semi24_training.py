@@ -249,6 +249,18 @@ def test_decoupled_decay_is_geometric_and_adaptive_decay_ends_at_zero():
     assert bool((net[3].weight[~net[3].mask] == 0).any())
 
 
+def test_a_step_that_grad_scaler_skipped_decays_nothing():
+    net, opt, run = trained("sr_ste_decoupled", steps=2, decay=0.5)
+    before = net[3].weight.detach().clone()
+    scaler = torch.amp.GradScaler("cpu")
+    opt.zero_grad()
+    scaler.scale((net(torch.randn(4, 5, 4, 4)) * float("inf")).sum()).backward()
+    scaler.step(opt)
+    scaler.update()
+    run.step()
+    assert torch.equal(net[3].weight, before)
+
+
 @pytest.mark.parametrize("rule", ["sr_ste", "cast", "s_ste"])
 def test_a_resumed_run_is_the_same_to_the_bit_and_a_tail_is_dense(rule):
     whole = trained(rule, steps=7)

@@ -244,9 +244,13 @@ class MaskedWeight(Held):
             layer.refresh_()
         self.places.tell(layer.mask)
 
-    def flip_rate(self) -> float:
+    def flips(self) -> Tensor:
         assert isinstance(self.layer, Semi24Training)
-        return float(self.layer.flips)
+        return self.layer.flips
+
+    @property
+    def in_tail(self) -> bool:
+        return isinstance(self.layer, Semi24Training) and self.layer.is_whole
 
     def decay_pruned(self, amount: float, adaptive: bool) -> None:
         layer = self.layer

@@ -136,7 +136,7 @@ class Semi24Training(MaskedLinear):
         if self._places is not None and not torch.compiler.is_compiling():
             self._settle()
         weight = self._ordered(self.weight)
-        if self._dense_tail:
+        if self.is_whole:
             return weight
         mask = self._of_weight(self.mask)
         if not self._followed():
@@ -158,7 +158,8 @@ class Semi24Training(MaskedLinear):
         """Returns the mask in the order and the shape of ``_ordered`` (a view)."""
         return mask
 
-    _dense_tail = False
+    #: Whether all elements are kept, as in a dense tail.
+    is_whole = False
 
     @torch.no_grad()
     def refresh_(self) -> None:
@@ -171,7 +172,7 @@ class Semi24Training(MaskedLinear):
         self._take_mask(semi24.mask(weight.contiguous(), self.prune))
         turns = self.prune != "magnitude"
         self._kind = product24.TRANSPOSABLE if turns else product24.ROWS
-        self._dense_tail = False
+        self.is_whole = False
 
     def _take_mask(self, mask: Tensor) -> None:
         self.flips.copy_((mask ^ self.mask).sum() / max(1, mask.numel()))
@@ -197,7 +198,7 @@ class Semi24Training(MaskedLinear):
     def dense_tail_(self) -> None:
         """Keeps all elements from now on: the layer is an nn.Linear of its master, until ``refresh_``."""
         self.mask.fill_(True)
-        self._kind, self._dense_tail = product24.ANY, True
+        self._kind, self.is_whole = product24.ANY, True
 
     @torch.no_grad()
     def decay_pruned_(self, amount: float, adaptive: bool = False, second: Tensor | None = None) -> None:
@@ -230,13 +231,13 @@ class Semi24Training(MaskedLinear):
     def _read_mask(self) -> None:
         if not self.mask.is_meta:
             self._kind = product24.kind_of(self.mask)
-            self._dense_tail = bool(self.mask.all()) and self._kind == product24.ANY
+            self.is_whole = bool(self.mask.all()) and self._kind == product24.ANY
 
     @torch.no_grad()
     def pack_elements(self) -> SparseLinear | Semi24Linear:
         """Returns a Semi24Linear of what is multiplied with. Raises Error where the mask is not 2:4."""
         if self.gate is None and not self.mask.is_meta and product24.kind_of(self.mask) == product24.ANY:
-            got = "a dense tail" if self._dense_tail else "another one"
+            got = "a dense tail" if self.is_whole else "another one"
             remedy = "densify_ ends a dense tail; refresh_() makes a 2:4 mask"
             raise Error("pack", "a 2:4 mask, whose elements semi24 can store", got, remedy)
         return super().pack_elements()
