@@ -127,3 +127,15 @@ def test_feed_forwards_by_packed_activations_are_those_by_dense_products(prune, 
         found.append((y, *grads))
     for packed, dense in zip(*found, strict=True):
         torch.testing.assert_close(packed, dense, rtol=2e-2, atol=2e-2 * float(dense.abs().max()))
+
+
+def test_auto_runs_packed_products_where_they_should_pay():
+    torch.manual_seed(0)
+    layer = Semi24Training(512, 256, device="cuda", dtype=torch.bfloat16)
+    found = {}
+    for tokens in (64, 4096):
+        x = torch.randn(tokens, 512, device="cuda", dtype=torch.bfloat16)
+        for layer.multiply in ("auto", "semi24", "dense"):
+            found[tokens, layer.multiply] = layer(x)
+    assert torch.equal(found[4096, "auto"], found[4096, "semi24"])
+    assert torch.equal(found[64, "auto"], found[64, "dense"])

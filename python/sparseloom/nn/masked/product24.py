@@ -129,6 +129,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, transposable: bool) 
     return y
 
 
-def pays(x: Tensor, tokens: int) -> bool:
-    """Returns whether 2:4 kernels are expected to be faster than W * mask in a dense product."""
-    return x.is_cuda and x.dtype in (torch.float16, torch.bfloat16) and tokens >= FEWEST_TOKENS
+def pays(x: Tensor, tokens: int, rows: int, cols: int) -> bool:
+    """Returns whether 2:4 kernels are expected to be faster than W * mask [rows, cols] in a dense product.
+    Rows of other sizes than multiples of 16 bytes are none that TMA reads."""
+    aligned = rows % 8 == 0 and cols % 8 == 0
+    return x.is_cuda and x.dtype in (torch.float16, torch.bfloat16) and aligned and tokens >= FEWEST_TOKENS

@@ -49,6 +49,8 @@ class Semi24Training(MaskedLinear):
 
     flips: Tensor
     scale: Tensor | None
+    #: Whether all elements are kept, as in a dense tail.
+    is_whole: bool = False
 
     def __init__(
         self,
@@ -125,7 +127,8 @@ class Semi24Training(MaskedLinear):
     def _by_kernels(self, x: Tensor, tokens: int) -> bool:
         if self._kind == product24.ANY or self.multiply == "dense" or self._followed():
             return False
-        return self.multiply == "semi24" or product24.pays(x, tokens)
+        sizes = self.out_features, self.in_features
+        return self.multiply == "semi24" or product24.pays(x, tokens, *sizes)
 
     def _followed(self) -> bool:
         """Returns whether torch.func, torch.jit or torch.export see the call, which record no Functions."""
@@ -157,9 +160,6 @@ class Semi24Training(MaskedLinear):
     def _of_weight(self, mask: Tensor) -> Tensor:
         """Returns the mask in the order and the shape of ``_ordered`` (a view)."""
         return mask
-
-    #: Whether all elements are kept, as in a dense tail.
-    is_whole = False
 
     @torch.no_grad()
     def refresh_(self) -> None:

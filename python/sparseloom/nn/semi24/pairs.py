@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ...ops import semi24
 
-#: The six pairs of four, as bits: 0b0011 keeps the first two.
-_PAIRS = (0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100)
+#: The six pairs of four, four bits each, the first one lowest: 0b0011 keeps the first two. A number, because
+#: a table would be copied to the device in each call, for which the host waits.
+_PAIRS = 0b1100_1010_0110_1001_0101_0011
 _LOW = 0xFFFFFFFF
 
 
@@ -46,7 +47,7 @@ def drawn(shape: torch.Size, seed: Tensor) -> Tensor:
         word = ((word + seed) & _LOW) ^ (word >> 16)
         word = _product(word ^ (word >> 15), factor)
     word = word ^ (word >> 16)
-    pair = torch.tensor(_PAIRS, dtype=torch.int64, device=seed.device)[(word * 6) >> 32]
+    pair = torch.full_like(word, _PAIRS) >> 4 * ((word * 6) >> 32)
     bits = (pair[:, None] >> torch.arange(4, device=seed.device)) & 1
     return bits.bool().view(*shape[:-1], -1)[..., :features]
 
