@@ -158,7 +158,7 @@ class Map:
     def back(self, gradient: Tensor) -> Any:
         raise NotImplementedError
 
-    def run(self, ctx: Any, tensor: Tensor, *others: Tensor) -> Any:
+    def run(self, ctx: Any, tensor: Tensor, *others: Any) -> Any:
         """Returns the results; ``ctx`` is that of torch's Functions."""
         return self.there(tensor)
 
@@ -171,7 +171,7 @@ class Mapped(torch.autograd.Function):
     """Applies a map to tensors; a linear map's gradient is mapped by its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, applied: Map, *others: Tensor) -> Any:
+    def forward(ctx: Any, tensor: Tensor, applied: Map, *others: Tensor | None) -> Any:
         ctx.applied = applied
         return applied.run(ctx, tensor, *others)
 
@@ -184,7 +184,7 @@ class Mapped(torch.autograd.Function):
 _mapped_eagerly = super(torch.autograd.Function, Mapped).apply
 
 
-def mapped(tensor: Tensor, applied: Map, *others: Tensor) -> Any:
+def mapped(tensor: Tensor, applied: Map, *others: Tensor | None) -> Any:
     """Returns Mapped.apply of these arguments, by the fastest call."""
     run = Mapped.apply if torch.compiler.is_compiling() or functorch_active() else _mapped_eagerly
     return run(tensor, applied, *others)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops import semi24
-from ...ops.once import differentiable_once
+from ...ops.once import once
+from ...ops.verbs import Map, mapped
 
 _OP = "Semi24Training"
 
@@ -59,73 +60,81 @@ def scale_of(weight: Tensor, mask: Tensor) -> Tensor:
     return torch.where(squares > 0, (weight * soft).sum() / squares, torch.ones_like(squares))
 
 
-class _Pruned(torch.autograd.Function):
-    """The weight that is multiplied with, and the master's gradient."""
+class _Pruning(Map):
+    """Maps the master to the weight that is multiplied with; its gradient is the master's."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, weight: Tensor, mask: Tensor, share: float, decay: float, scale: Tensor | None
-    ) -> Tensor:
-        ctx.share, ctx.decay = share, decay
+    def __init__(self, share: float, decay: float) -> None:
+        self.share, self.decay = share, decay
+
+    def run(self, ctx: Any, weight: Tensor, mask: Tensor, scale: Tensor | None) -> Tensor:  # type: ignore[override]
         # Where all of G passes, a refresh may write the mask before the backward pass.
-        ctx.save_for_backward(mask if share != 1 or decay else None, weight if decay else None)
+        masked = self.share != 1 or self.decay
+        ctx.save_for_backward(mask if masked else None, weight if self.decay else None)
         if scale is None:
             return weight.masked_fill(~mask, 0)
         return softened(weight, mask) * scale.to(weight.dtype)
 
-    @staticmethod
-    @differentiable_once(_OP)
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def gradients(self, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        result: tuple[Tensor | None, ...] = once(_OP, self._gradients, ctx, gradient)
+        return result
+
+    def _gradients(self, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         mask, weight = ctx.saved_tensors
-        if ctx.share != 1:
-            gradient = torch.where(mask, gradient, ctx.share * gradient if ctx.share else 0)
-        if ctx.decay:
-            gradient = gradient + ctx.decay * weight.masked_fill(mask, 0)
-        return gradient, None, None, None, None
+        if self.share != 1:
+            gradient = torch.where(mask, gradient, self.share * gradient if self.share else 0)
+        if self.decay:
+            gradient = gradient + self.decay * weight.masked_fill(mask, 0)
+        return gradient, None, None
 
 
 def pruned(weight: Tensor, mask: Tensor, share: float, decay: float, scale: Tensor | None) -> Tensor:
     """Returns W * mask, or with a ``scale`` [] the softened weight times it; pruned elements may hold
     anything, NaN included. Differentiable once: kept elements of W get the gradient, pruned ones ``share`` of
     it plus ``decay`` times themselves."""
-    effective: Tensor = _Pruned.apply(weight, mask, share, decay, scale)
+    effective: Tensor = mapped(weight, _Pruning(share, decay), mask, scale)
     return effective
 
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, transposable: bool) -> Tensor:
+class _Packed(Map):
+    """Maps x, W and a bias to x W^T + bias by 2:4 kernels."""
+
+    def __init__(self, transposable: bool) -> None:
+        self.transposable = transposable
+
+    def run(self, ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
         # All that is not zero is kept: a row has two of four, and where both sides have, greedy takes all.
-        prune = "transposable_greedy" if transposable else "magnitude"
-        values, positions, _, turned, turned_positions = semi24.compress(weight, prune, transposable)
-        ctx.transposable, ctx.rows = transposable, weight.shape[0]
-        kept_x = x if ctx.needs_input_grad[1] else None
+        prune = "transposable_greedy" if self.transposable else "magnitude"
+        values, positions, _, turned, turned_positions = semi24.compress(weight, prune, self.transposable)
+        ctx.rows = weight.shape[0]
+        kept_x = x if ctx.needs_input_grad[2] else None
         # W^T of another mask is not 2:4: to pack it would lose elements, so that dX multiplies with W itself.
-        ctx.save_for_backward(kept_x, *((turned, turned_positions) if transposable else (weight, None)))
+        ctx.save_for_backward(kept_x, *((turned, turned_positions) if self.transposable else (weight, None)))
         metadata = semi24.order(positions, weight.shape[1])
         return semi24.linear(x, values, positions, weight.shape[1], bias, metadata=metadata)
 
-    @staticmethod
-    @differentiable_once(_OP)
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def gradients(self, ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        result: tuple[Tensor | None, ...] = once(_OP, self._gradients, ctx, dy)
+        return result
+
+    def _gradients(self, ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, positions = ctx.saved_tensors
-        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        need_x, _, need_weight, need_bias = ctx.needs_input_grad
         dx = dweight = None
-        if need_x and ctx.transposable:
+        if need_x and self.transposable:
             metadata = semi24.order(positions, ctx.rows)
             dx = semi24.linear(dy.contiguous(), weight, positions, ctx.rows, metadata=metadata)
         elif need_x:
             dx = dy @ weight
         if need_weight:
             dweight = dy.t() @ x
-        return dx, dweight, dy.sum(0) if need_bias else None, None
+        return dx, dweight, dy.sum(0) if need_bias else None
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, transposable: bool) -> Tensor:
     """Returns x W^T + bias of x [tokens, cols] by 2:4 kernels, for a dense W [rows, cols] that holds at most
     two nonzeros in each four of a row, and with ``transposable`` of a column too. Differentiable once; the
     gradient of W is dY^T X, everywhere. No element is checked, and the host waits for nothing."""
-    y: Tensor = _Product.apply(x, weight, bias, transposable)
+    y: Tensor = mapped(x, _Packed(transposable), weight, bias)
     return y
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..._checks import share as checked_share
 from ...errors import Error
 from ...ops import semi24
-from ...ops.once import differentiable_once
+from ...ops.once import once
+from ...ops.verbs import Map, mapped
 from .. import arguments
 from ..held.options import WithOptions
 from . import pairs
@@ -69,25 +70,30 @@ def _columns(dy: Tensor, h: Tensor, whole: Tensor | None, by_kernels: bool) -> T
     return dw if whole is None else dw.index_copy(1, whole, dy.t() @ h.index_select(1, whole))
 
 
-class _FeedForward(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None,
-        u: Tensor, kept: Tensor, whole: Tensor | None, activation: str, by_kernels: bool, transposable: bool,
-        factor: float,
+class _FeedForward(Map):
+    """Maps x, the weights and biases of both layers, act's input u and what stays of it to the result."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def run(  # type: ignore[override]
+        self, ctx: Any, x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None,
+        u: Tensor, kept: Tensor, whole: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        ctx.options = activation, by_kernels, transposable, factor
+        activation, by_kernels, _, factor = self.options
         ctx.save_for_backward(x, up, down, u, kept, whole)
         h = _ACTIVATIONS[activation][0](u).masked_fill(~kept, 0) * factor
         y = _rows(h, down, whole, by_kernels)
         return y if down_bias is None else y + down_bias
 
-    @staticmethod
-    @differentiable_once(_OP)
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def gradients(self, ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        result: tuple[Tensor | None, ...] = once(_OP, self._gradients, ctx, dy)
+        return result
+
+    def _gradients(self, ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, up, down, u, kept, whole = ctx.saved_tensors
-        activation, by_kernels, transposable, factor = ctx.options
-        need_x, need_up, need_up_bias, need_down, need_down_bias, *_ = ctx.needs_input_grad
+        activation, by_kernels, transposable, factor = self.options
+        need_x, _, need_up, need_up_bias, need_down, need_down_bias, *_ = ctx.needs_input_grad
         act, slope = _ACTIVATIONS[activation]
         along_tokens = by_kernels and transposable
         ddown = None
@@ -100,7 +106,7 @@ class _FeedForward(torch.autograd.Function):
         dup = _columns(x, du, whole, along_tokens).t() if need_up else None
         return (
             dx, dup, du.sum(0) if need_up_bias else None, ddown, dy.sum(0) if need_down_bias else None,
-            *[None] * 7,
+            None, None, None,
         )  # fmt: skip
 
 
@@ -196,9 +202,10 @@ class Semi24FeedForward(WithOptions):
             self.activation, self.multiply == "semi24", self.prune != "magnitude",
             2.0 if self.choose == "dropout" else 1.0,
         )  # fmt: skip
-        y: Tensor = _FeedForward.apply(
-            x.reshape(-1, self.up.in_features), up, up_bias, down, down_bias, u, kept, whole, *options
-        )
+        y: Tensor = mapped(
+            x.reshape(-1, self.up.in_features), _FeedForward(options), up, up_bias, down, down_bias, u, kept,
+            whole,
+        )  # fmt: skip
         return y.reshape(*x.shape[:-1], self.down.out_features)
 
     def _chosen(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
