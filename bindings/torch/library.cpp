@@ -239,6 +239,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "
       "Tensor(a!) dx, Tensor(b!) dg, Tensor(c!) dh_before) -> ()");
+  // Rows of floating point as int8 and their factors [..., 1], of which there are none where one is given
+  // (include/sparseloom/quantize.h); on the CPU.
+  m.def("quantize_rows(Tensor x, Tensor? scale) -> (Tensor values, Tensor scale)");
   // A LayerNorm between the steps of a cell, with the input that scales some units or is added to them, and
   // relu (include/sparseloom/unit_norm.h). weight, bias [groups, units]; z, y [rows, groups x units]; extra
   // [rows, ceil(units / stride)]; statistics, means [rows, groups, 2] and sums [8, 2, groups, units], to

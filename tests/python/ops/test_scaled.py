@@ -274,6 +274,22 @@ def test_quantize_rows_passes_no_nan_for_a_number() -> None:
     assert ops.quantize_rows(torch.zeros(3, 0), torch.int8)[1].tolist() == [[0.0]] * 3
 
 
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [None, torch.tensor([0.03])])
+def test_quantize_rows_has_the_bits_of_torchs_operators(given: torch.dtype, factor: Tensor | None) -> None:
+    x = torch.randn(2, 65, 71).to(given) * 5
+    x[0, 3], x[0, 4], x[1, 2] = 0, 1e-44, x[1, 2] * 1e4
+    x = x.transpose(0, 1)
+    scale = x.abs().amax(-1, keepdim=True).float() / 127 if factor is None else factor
+    inverse = scale.reciprocal()
+    wanted = (x * torch.where(inverse.isfinite(), inverse, 0.0)).clamp(-127, 127).round().to(torch.int8)
+    quantized, found = ops.quantize_rows(x, torch.int8, factor)
+    torch.testing.assert_close(quantized, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(found, scale, rtol=0, atol=0)
+    torch.library.opcheck(torch.ops.sparseloom.quantize_rows.default, (x, factor))
+    assert ops.quantize_rows(x.clone().requires_grad_(), torch.int8, factor)[0].shape == x.shape
+
+
 def test_information_names_the_rates() -> None:
     rates = sparseloom.info()["rates"]
     assert (rates["i8_avx512"] > 0) == fast_int8()
