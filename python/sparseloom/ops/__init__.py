@@ -258,11 +258,14 @@ def gated_linear(
         raise _explained(error, "gated_linear", index, None, operands) from None
 
 
+_SCALED_LINEAR = operators.overload("bsr_scaled_linear")
+
+
 def scaled_linear(
     x: Tensor,
     values: Tensor,
     index: Index,
-    x_scale: Tensor,
+    x_scale: Tensor | None,
     w_scale: Tensor,
     bias: Tensor | None = None,
     *,
@@ -279,7 +282,9 @@ def scaled_linear(
     [rows]; bias is [rows] of ``out_dtype``, or None. The result is [..., rows] of ``out_dtype``, bfloat16 or
     float32. int8 sums are exact in int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) is computed in
     float32 and rounded once to ``out_dtype``, so every int8 kernel gives the same bits, except with an
-    activation. Scales of zero, Inf and NaN multiply as any number does.
+    activation. Scales of zero, Inf and NaN multiply as any number does. On CPUs x may be float32, bfloat16 or
+    float16 beside int8 values: the call rounds it as ``quantize_rows(x, int8, x_scale)`` does, x_scale None
+    or of one element.
 
     ``use_fast_accum`` is as in torch._scaled_mm: float8_e4m3fn sums on CUDA may stay in the tensor cores,
     which keep about 14 bits of them; without it, no sum there is longer than 128 products. It has no effect
@@ -306,7 +311,7 @@ def scaled_linear(
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     operands = x, values, index.packed, x_scale, w_scale, index.rows, out_dtype
     options = bias, ACTIVATIONS[activation], number, strict, index.digest, use_fast_accum
-    result: Tensor = call("bsr_scaled_linear", *operands, *options)
+    result: Tensor = operators.run(_SCALED_LINEAR, *operands, *options)
     return result
 
 

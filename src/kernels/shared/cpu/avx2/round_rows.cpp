@@ -24,9 +24,11 @@ using Bits = __m256i;
 
 [[gnu::always_inline]] inline Vec8 widen(const auto* p) { return widen8(p); }
 [[gnu::always_inline]] inline Vec8 times(Vec8 x, float factor) { return _mm256_mul_ps(x, all8(factor)); }
-[[gnu::always_inline]] inline void put(std::int8_t* p, Vec8 x) {
+[[gnu::always_inline]] inline Vec8 clipped(Vec8 x) {
   x = _mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q));
-  x = _mm256_min_ps(_mm256_max_ps(x, all8(-cpu::kMostInt8)), all8(cpu::kMostInt8));
+  return _mm256_min_ps(_mm256_max_ps(x, all8(-cpu::kMostInt8)), all8(cpu::kMostInt8));
+}
+[[gnu::always_inline]] inline void put(std::int8_t* p, Vec8 x) {
   const __m256i whole = _mm256_cvtps_epi32(x);
   const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i_u*>(p), _mm_packs_epi16(half, half));

@@ -24,9 +24,11 @@ constexpr int kRounded = kLanes;
 using Bits = __m512i;
 
 [[gnu::always_inline]] inline Vec times(Vec x, float factor) { return _mm512_mul_ps(x, _mm512_set1_ps(factor)); }
-[[gnu::always_inline]] inline void put(std::int8_t* p, Vec x) {
+[[gnu::always_inline]] inline Vec clipped(Vec x) {
   x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
-  x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-cpu::kMostInt8)), _mm512_set1_ps(cpu::kMostInt8));
+  return _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-cpu::kMostInt8)), _mm512_set1_ps(cpu::kMostInt8));
+}
+[[gnu::always_inline]] inline void put(std::int8_t* p, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
 
