@@ -49,8 +49,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "(Tensor dx, Tensor dvalues, Tensor dbias)");
 
   // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or one per token (x_scale)
-  // or output feature (w_scale). The bias is of out_dtype. On CPUs x may be floating point beside int8 values:
-  // the call rounds it as quantize_rows does, by the one factor x_scale or, without it, one for each token.
+  // or output feature (w_scale). The bias is of out_dtype. On CPUs x may be floating point beside int8
+  // values: the call rounds it as quantize_rows does, by the one factor x_scale or, without it, one for each
+  // token.
   m.def(
       "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor? x_scale, Tensor w_scale, "
       "SymInt out_features, ScalarType out_dtype, Tensor? bias=None, int activation=0, int row=-1, "

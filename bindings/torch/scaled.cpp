@@ -35,7 +35,8 @@ struct Rounded {
   static constexpr std::size_t kAlign = 64;
 };
 
-// What x is multiplied as: itself, or on CPUs, where x is floating point beside int8 values, its rounded rows.
+// What x is multiplied as: itself, or on CPUs, where x is floating point beside int8 values, its rounded
+// rows.
 DType multiplied_as(const Tensor& x, const Tensor& values, int device) {
   const DType dtype = dtype_of(kOp, "x", x);
   const bool rounds = device < 0 && (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
@@ -44,9 +45,9 @@ DType multiplied_as(const Tensor& x, const Tensor& values, int device) {
 }
 
 Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& packed,
-                     std::optional<Tensor> x_scale, const Tensor& w_scale, std::int64_t out_features, ScalarType out_dtype,
-                     std::optional<Tensor> bias, std::int64_t activation, std::int64_t row, bool strict,
-                     std::int64_t digest, bool use_fast_accum) {
+                     std::optional<Tensor> x_scale, const Tensor& w_scale, std::int64_t out_features,
+                     ScalarType out_dtype, std::optional<Tensor> bias, std::int64_t activation,
+                     std::int64_t row, bool strict, std::int64_t digest, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = multiplied_as(x, given_values, device), out = out_of(kOp, out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
@@ -89,7 +90,8 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   if (rounds) {
     auto* const values_at = reinterpret_cast<std::int8_t*>(workspace.span().data() + rows.values_at(own));
     auto* const scale_at = reinterpret_cast<float*>(workspace.span().data() + rows.scale_at(own));
-    quantize_rows(input.view, of_x ? factors.data() : nullptr, {values_at, of_x ? nullptr : scale_at}, executor);
+    quantize_rows(input.view, of_x ? factors.data() : nullptr, {values_at, of_x ? nullptr : scale_at},
+                  executor);
     operand = {values_at, DType::i8, rows.rows, rows.cols, rows.cols};
     if (!of_x) factors = {scale_at, static_cast<std::size_t>(rows.rows)};
   }

@@ -329,12 +329,12 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
     """
     limit = 127.0 if dtype is torch.int8 else 448.0
     is_given = scale is not None
-    if dtype is torch.int8 and x.is_cpu and x.dtype in _ROUNDED and x.dim() and not differentiated(x):
+    one = scale is None or (scale.numel() == 1 and scale.dtype is torch.float32 and scale.is_cpu)
+    if one and dtype is torch.int8 and x.is_cpu and x.dtype in _ROUNDED and x.dim() and not differentiated(x):
         # One pass over each row, where the operators below write six tensors: they took half of a sentence
         # encoder's time on a CPU.
-        if scale is None or (scale.numel() == 1 and scale.dtype is torch.float32 and scale.is_cpu):
-            rounded, found = operators.run(_QUANTIZE_ROWS, x, scale)
-            return rounded, found if scale is None else scale
+        rounded, found = operators.run(_QUANTIZE_ROWS, x, scale)
+        return rounded, found if scale is None else scale
     if scale is None:
         # torch.aminmax reads x once where this reads it twice, but takes five times as long on CPUs.
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))

@@ -39,7 +39,8 @@ TEST_P(QuantizeRows, DividesByTheRowsFactorAndRounds) {
         for (const Executor& executor : {Executor::serial(), Executor::pool(3)}) {
           std::vector<std::int8_t> values(static_cast<std::size_t>(rows * cols), 99);
           std::vector<float> scale(static_cast<std::size_t>(rows), -1);
-          quantize_rows({x.data(), dtype, rows, cols, stride}, given, {values.data(), scale.data()}, executor);
+          quantize_rows({x.data(), dtype, rows, cols, stride}, given, {values.data(), scale.data()},
+                        executor);
           for (std::int64_t r = 0; r < rows; ++r) {
             const auto at = [&](std::int64_t c) {
               return static_cast<float>(kernels::load(dtype, x.data(), r * stride + c));

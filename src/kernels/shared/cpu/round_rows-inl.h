@@ -28,7 +28,8 @@ float largest_of(const T* row, std::int64_t n) {
   return cpu::as_f32(found);
 }
 
-// kGiven: the factor is given. A row's own lets nothing exceed 127, and a NaN is in no row that has an inverse.
+// kGiven: the factor is given. A row's own lets nothing exceed 127, and a NaN is in no row that has an
+// inverse.
 template <class T, class Whole, bool kGiven>
 void round_rows_of(const cpu::RoundRows& call, std::int64_t begin, std::int64_t end) {
   const std::int64_t n = call.x.cols, whole = n / kRounded * kRounded;

@@ -23,7 +23,9 @@ namespace {
 constexpr int kRounded = kLanes;
 using Bits = __m512i;
 
-[[gnu::always_inline]] inline Vec times(Vec x, float factor) { return _mm512_mul_ps(x, _mm512_set1_ps(factor)); }
+[[gnu::always_inline]] inline Vec times(Vec x, float factor) {
+  return _mm512_mul_ps(x, _mm512_set1_ps(factor));
+}
 [[gnu::always_inline]] inline Vec clipped(Vec x) {
   x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
   return _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-cpu::kMostInt8)), _mm512_set1_ps(cpu::kMostInt8));
