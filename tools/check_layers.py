@@ -82,6 +82,7 @@ PUBLIC = dict.fromkeys(
     "gates": "kernels",
     "recurrent": "kernels",
     "unit_norm": "kernels",
+    "quantize": "kernels",
     "semi24_pruning": "layout",
     "topology": "layout",
     "pattern_graph": "pattern",

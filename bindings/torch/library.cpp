@@ -49,9 +49,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "(Tensor dx, Tensor dvalues, Tensor dbias)");
 
   // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or one per token (x_scale)
-  // or output feature (w_scale). The bias is of out_dtype.
+  // or output feature (w_scale). The bias is of out_dtype. On CPUs x may be floating point beside int8
+  // values: the call rounds it as quantize_rows does, by the one factor x_scale or, without it, one for each
+  // token.
   m.def(
-      "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor x_scale, Tensor w_scale, "
+      "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor? x_scale, Tensor w_scale, "
       "SymInt out_features, ScalarType out_dtype, Tensor? bias=None, int activation=0, int row=-1, "
       "bool strict=False, int digest=-1, bool use_fast_accum=False) -> Tensor");
 
@@ -239,6 +241,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "
       "Tensor(a!) dx, Tensor(b!) dg, Tensor(c!) dh_before) -> ()");
+  // Rows of floating point as int8 and their factors [..., 1], of which there are none where one is given
+  // (include/sparseloom/quantize.h); on the CPU.
+  m.def("quantize_rows(Tensor x, Tensor? scale) -> (Tensor values, Tensor scale)");
   // A LayerNorm between the steps of a cell, with the input that scales some units or is added to them, and
   // relu (include/sparseloom/unit_norm.h). weight, bias [groups, units]; z, y [rows, groups x units]; extra
   // [rows, ceil(units / stride)]; statistics, means [rows, groups, 2] and sums [8, 2, groups, units], to

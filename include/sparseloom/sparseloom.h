@@ -25,6 +25,7 @@
 #include "sparseloom/ops.h"
 #include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/quantize.h"
 #include "sparseloom/recurrent.h"
 #include "sparseloom/schedule.h"
 #include "sparseloom/unit_norm.h"

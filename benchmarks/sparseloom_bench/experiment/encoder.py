@@ -161,8 +161,9 @@ def encoder_command(
     calls = {"dense": encoder.dense, "sparse": pruned}
     if device == "cpu":
         calls |= {f"{name}, bf16": copy.deepcopy(each).bfloat16() for name, each in calls.items()}
-        calls["sparse, 8 bits"] = copy.deepcopy(pruned)
-        sparseloom.quantize_(calls["sparse, 8 bits"])
+        for name in ("sparse", "sparse, bf16"):  # of what is not in 8 bits
+            calls[f"{name}, 8 bits"] = copy.deepcopy(calls[name])
+            sparseloom.quantize_(calls[f"{name}, 8 bits"])
         for name in list(calls)[2:]:
             judged(name, calls[name])
     others = peers(encoder.dense, encoder.batch(test[:32]), out) if device == "cpu" else {}

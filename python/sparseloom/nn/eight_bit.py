@@ -56,6 +56,8 @@ class EightBit(WithOptions):
     kernel: str | None
     #: Whether CPU calls accept float8 without ``kernel = "reference"``.
     float8_on_cpu: ClassVar[bool] = False
+    #: Whether ``_product`` rounds x to int8 itself on CPUs.
+    product_rounds: ClassVar[bool] = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does; ``x_scale`` may be a number, as in the constructor."""
@@ -84,8 +86,11 @@ class EightBit(WithOptions):
         zeros = torch.zeros(self.out_features, device=device, dtype=bias_dtype) if bias else None
         self.register_buffer("bias", zeros)
 
-    def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
-        """Returns act(x_scale w_scale (x W^T) + bias) in out_dtype, of x in 8 bits."""
+    def _product(
+        self, x: Tensor, x_scale: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype
+    ) -> Tensor:
+        """Returns act(x_scale w_scale (x W^T) + bias) in out_dtype, of x in 8 bits; or, where
+        ``product_rounds``, of x before its rounding."""
         raise NotImplementedError
 
     @property
@@ -139,9 +144,13 @@ class EightBit(WithOptions):
                 "linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy
             )
         out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32
-        quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
-        bias = None if self.bias is None else self.bias.to(out_dtype)
-        y = self._product(quantized, x_scale, bias, out_dtype)
+        values, x_scale, bias = self.values, self.x_scale, self.bias
+        taken = x.detach()
+        if kind != "cpu" or not self.product_rounds or values.dtype is not torch.int8:
+            taken, x_scale = ops.quantize_rows(taken, values.dtype, x_scale)
+        if bias is not None and bias.dtype is not out_dtype:
+            bias = bias.to(out_dtype)
+        y = self._product(taken, x_scale, bias, out_dtype)
         y = y if self.fuse else ops.apart(y)
         return y if dtype is out_dtype else y.to(dtype)
 

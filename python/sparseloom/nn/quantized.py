@@ -48,6 +48,8 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
     ``kernel = "reference"``, which is slow. All errors are ``sparseloom.Error``.
     """
 
+    product_rounds = True
+
     def __init__(
         self,
         pattern: Pattern,
@@ -110,7 +112,9 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
             quantized_layer.bias.copy_(bias.detach())
         return quantized_layer.train(layer.training)
 
-    def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+    def _product(
+        self, x: Tensor, x_scale: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype
+    ) -> Tensor:
         return ops.scaled_linear(
             x, self.values, self.index, x_scale, self.w_scale, bias,
             out_dtype=out_dtype, activation=self.activation, strict=self.strict, kernel=self.kernel,

@@ -258,11 +258,14 @@ def gated_linear(
         raise _explained(error, "gated_linear", index, None, operands) from None
 
 
+_SCALED_LINEAR = operators.overload("bsr_scaled_linear")
+
+
 def scaled_linear(
     x: Tensor,
     values: Tensor,
     index: Index,
-    x_scale: Tensor,
+    x_scale: Tensor | None,
     w_scale: Tensor,
     bias: Tensor | None = None,
     *,
@@ -279,7 +282,9 @@ def scaled_linear(
     [rows]; bias is [rows] of ``out_dtype``, or None. The result is [..., rows] of ``out_dtype``, bfloat16 or
     float32. int8 sums are exact in int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) is computed in
     float32 and rounded once to ``out_dtype``, so every int8 kernel gives the same bits, except with an
-    activation. Scales of zero, Inf and NaN multiply as any number does.
+    activation. Scales of zero, Inf and NaN multiply as any number does. On CPUs x may be float32, bfloat16 or
+    float16 beside int8 values: the call rounds it as ``quantize_rows(x, int8, x_scale)`` does, x_scale None
+    or of one element.
 
     ``use_fast_accum`` is as in torch._scaled_mm: float8_e4m3fn sums on CUDA may stay in the tensor cores,
     which keep about 14 bits of them; without it, no sum there is longer than 128 products. It has no effect
@@ -306,8 +311,12 @@ def scaled_linear(
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     operands = x, values, index.packed, x_scale, w_scale, index.rows, out_dtype
     options = bias, ACTIVATIONS[activation], number, strict, index.digest, use_fast_accum
-    result: Tensor = call("bsr_scaled_linear", *operands, *options)
+    result: Tensor = operators.run(_SCALED_LINEAR, *operands, *options)
     return result
+
+
+_QUANTIZE_ROWS = operators.overload("quantize_rows")
+_ROUNDED = torch.float32, torch.bfloat16, torch.float16
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -320,6 +329,12 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
     """
     limit = 127.0 if dtype is torch.int8 else 448.0
     is_given = scale is not None
+    one = scale is None or (scale.numel() == 1 and scale.dtype is torch.float32 and scale.is_cpu)
+    if one and dtype is torch.int8 and x.is_cpu and x.dtype in _ROUNDED and x.dim() and not differentiated(x):
+        # One pass over each row, where the operators below write six tensors: they took half of a sentence
+        # encoder's time on a CPU.
+        rounded, found = operators.run(_QUANTIZE_ROWS, x, scale)
+        return rounded, found if scale is None else scale
     if scale is None:
         # torch.aminmax reads x once where this reads it twice, but takes five times as long on CPUs.
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))

@@ -150,3 +150,9 @@ def _scaled_linear_fake(
     **named: Any,
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
+
+
+@fake("quantize_rows")
+def _quantize_rows_fake(x: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    factors = (*x.shape[:-1], 1 if scale is None else 0)
+    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(factors, dtype=torch.float32)

@@ -3,6 +3,8 @@ kernels and graphs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -118,7 +120,9 @@ def test_scales_follow_ieee() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x": torch.zeros(5, 64)}, "int8 or float8_e4m3fn, got f32"),
+        ({"x": torch.zeros(5, 64).double()}, "int8 or float8_e4m3fn, got f64"),
+        ({"x": torch.zeros(5, 64)}, r"one element, or none, beside x that the call rounds, got .5."),
+        ({"x_scale": None}, "x_scale beside x in 8 bits, got none"),
         ({"x": torch.zeros(5, 64, dtype=FLOAT8)}, "values of x's dtype float8_e4m3fn, got int8"),
         ({"x_scale": torch.ones(4)}, r"x_scale of dtype float32 with 1 or 5 elements.*\[4\]"),
         ({"x_scale": torch.ones(5).double()}, "x_scale of dtype float32"),
@@ -272,6 +276,40 @@ def test_quantize_rows_passes_no_nan_for_a_number() -> None:
     _, scale = ops.quantize_rows(x, torch.int8)
     assert scale.flatten().isfinite().tolist() == [False, False, True, True]
     assert ops.quantize_rows(torch.zeros(3, 0), torch.int8)[1].tolist() == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [None, torch.tensor([0.03])])
+def test_quantize_rows_has_the_bits_of_torchs_operators(given: torch.dtype, factor: Tensor | None) -> None:
+    x = torch.randn(2, 65, 71).to(given) * 5
+    x[0, 3], x[0, 4], x[1, 2] = 0, 1e-44, x[1, 2] * 1e4
+    x = x.transpose(0, 1)
+    scale = x.abs().amax(-1, keepdim=True).float() / 127 if factor is None else factor
+    inverse = scale.reciprocal()
+    wanted = (x * torch.where(inverse.isfinite(), inverse, 0.0)).clamp(-127, 127).round().to(torch.int8)
+    quantized, found = ops.quantize_rows(x, torch.int8, factor)
+    torch.testing.assert_close(quantized, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(found, scale, rtol=0, atol=0)
+    torch.library.opcheck(torch.ops.sparseloom.quantize_rows.default, (x, factor))
+    assert ops.quantize_rows(x.clone().requires_grad_(), torch.int8, factor)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [None, torch.tensor([0.03])])
+@pytest.mark.parametrize("tokens", [1, 5, 300])
+def test_a_call_rounds_floats_as_quantize_rows_does(
+    given: torch.dtype, factor: Tensor | None, tokens: int
+) -> None:
+    _, values, index = operands(40, 72, (8, 8), 5)
+    x = (torch.randn(2, 80, tokens) * 3).to(given).transpose(1, 2)[..., :72]
+    rest: dict[str, Any] = {"out_dtype": torch.bfloat16, "activation": "relu", "kernel": KERNEL}
+    w_scale, bias = torch.rand(40), torch.randn(40).bfloat16()
+    rounded, scale = ops.quantize_rows(x, torch.int8, factor)
+    wanted = ops.scaled_linear(rounded, values, index, scale, w_scale, bias, **rest)
+    y = ops.scaled_linear(x, values, index, factor, w_scale, bias, **rest)
+    torch.testing.assert_close(y, wanted, rtol=0, atol=0)
+    empty = ops.scaled_linear(x[:, :0], values, index, factor, w_scale, bias, **rest)
+    assert empty.shape == (2, 0, 40)
 
 
 def test_information_names_the_rates() -> None:

@@ -99,7 +99,10 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         quantized_layer.strict, quantized_layer.fuse = layer.strict, layer.fuse
         return quantized_layer.train(layer.training)
 
-    def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+    def _product(
+        self, x: Tensor, x_scale: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype
+    ) -> Tensor:
+        assert x_scale is not None  # product_rounds is False
         shape, positions = x.shape, self.positions
         y = semi24.scaled_linear(
             x.flatten(0, -2) if len(shape) > 4 else x, self.values, positions, self.in_features, x_scale,

@@ -41,9 +41,9 @@ struct Waits {
 // Time per byte of a result that is mapped anew in each call: zeroing its huge page. Fitted to dw of 40 to
 // 160 MB.
 constexpr double kMappedAnew = 10;
-constexpr Waits kForwardWaits{17, 6.6, 9.7, 0.4, 4.3e6}, kDxWaits{17, 7.6, 6.5, 0.7, 4.7e6},
-    kDwWaits{5.3, 0, 0.83, 3.7, 4e6}, kDecodeForwardWaits{5.7, 11, 1.9, 0, 9.5e6},
-    kDecodeDxWaits{5.2, 13, 2.4, 0, 10e6};
+constexpr Waits kForwardWaits{kPanelForkUs, 6.6, 9.7, 0.4, 4.3e6},
+    kDxWaits{kPanelForkUs, 7.6, 6.5, 0.7, 4.7e6}, kDwWaits{5.3, 0, 0.83, 3.7, 4e6},
+    kDecodeForwardWaits{5.7, 11, 1.9, 0, 9.5e6}, kDecodeDxWaits{5.2, 13, 2.4, 0, 10e6};
 
 // Microseconds per cycle of the costs on this machine.
 double cycle_us(const plan::MachineRates& rates) {

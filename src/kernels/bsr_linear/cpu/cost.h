@@ -48,6 +48,10 @@ struct DecodeCosts {
   double row, token_row;          // dx: per row of a block's strip; and per row and token, to widen dY
 };
 
+/// Microseconds for waking and joining the threads of a panel or tile kernel's forward or dx, which
+/// synchronise once more after packing.
+inline constexpr double kPanelForkUs = 17;
+
 /// `peak`: flops per second that one core reaches with the kernel's own multiply instruction.
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs);

@@ -24,7 +24,6 @@ constexpr double kOutCycles = 0.5, kPackCycles = 0.25, kTransposeCycles = 0.4;
 constexpr double kOuterPackCycles = 0.4, kOuterOutCycles = 0.4;
 constexpr double kSharedBytes = 28e9;  // per second and core, beyond L2
 constexpr double kMacroTokens = 128;   // tokens that stay in L2 while the weights stream past
-constexpr double kForkUs = 25;         // as for the panel kernels, whose threads synchronise as often
 
 // The cycles of one step of depth of one set of sums: `high` tiles of A times `wide` tiles of B.
 double step_cycles(int side, double b_rows, int high, int wide) {
@@ -85,7 +84,7 @@ double predict_tile_us(const Problem& problem, double peak) {
       1e6 * kFlopsPerCycle * (problem.dtype == DType::i8 ? 2 : 1) / (peak > 0 ? peak : 100e9);
   const Work work = problem.direction == Direction::dw ? outer(problem, cycle) : strips(problem, cycle);
   const double tasks = std::clamp(work.tasks, 1.0, static_cast<double>(std::max(1, problem.threads)));
-  return kCallUs + work.us / tasks + (tasks > 1 ? kForkUs : 0);
+  return kCallUs + work.us / tasks + (tasks > 1 ? kPanelForkUs : 0);
 }
 
 }  // namespace sparseloom::kernels::cpu
