@@ -79,7 +79,7 @@ def test_a_tiny_encoder_is_pruned_recovers_and_is_timed(folder, monkeypatch):
         "--block", 8, "--minutes", 0.02, "--rounds", 2, "--reconstruct", 2,
     )  # fmt: skip
     record = json.loads((out / "encoder.json").read_text())
-    others = ["dense, bf16", "sparse, bf16", "sparse, 8 bits"]
+    others = ["dense, bf16", "sparse, bf16", "sparse, 8 bits", "sparse, bf16, 8 bits"]
     assert list(record["stages"]) == ["pruned", "recovered", *others]
     assert all(0 < each["cosine"] <= 1 and -1 <= each["ranks"] <= 1 for each in record["stages"].values())
     assert set(record["latency"]) == {"32x64", "1x20"}

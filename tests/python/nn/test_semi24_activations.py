@@ -57,6 +57,18 @@ def test_forward_and_backward_are_those_of_the_twin(activation, prune, dense, mu
         assert whole is None or len(whole) == 4 * -int(-dense * groups // 1)
 
 
+@pytest.mark.parametrize("prune", ["magnitude", "transposable_greedy"])
+def test_gradients_of_random_pairs_lose_no_token(prune, monkeypatch):
+    layer = layer_of(8, 32, 8, choose="dropout", prune=prune)
+    layer.multiply = "semi24"
+    chosen, seen = layer._chosen, []
+    monkeypatch.setattr(layer, "_chosen", lambda h: seen.append(chosen(h)) or seen[-1])
+    x = torch.randn(40, 8, dtype=torch.float64, requires_grad=True)
+    y, dy = layer(x), torch.randn(40, 8, dtype=torch.float64)
+    wanted = twin(layer, x, seen[0][0], 2.0)
+    torch.testing.assert_close(gradients(y, layer, x, dy), gradients(wanted, layer, x, dy))
+
+
 def test_the_groups_that_lose_most_stay_whole_and_losses_are_told():
     layer = layer_of(8, 16, 8, activation="relu", dense=0.25)
     with torch.no_grad():

@@ -138,8 +138,8 @@ class Semi24FeedForward(WithOptions):
         activation: "relu2" (squared ReLU) or "relu".
         dense: the share of groups that stay whole, 0.05 in the paper.
         prune: "magnitude", or "transposable_greedy" or "transposable_exact", which keep two of four tokens.
-        choose: "largest"; or "dropout": in training two random ones, doubled, with ``dense`` 0; in
-            evaluation h is whole.
+        choose: "largest"; or "dropout": in training two random ones of each token, doubled, whatever
+            ``prune`` and ``dense`` say; in evaluation h is whole.
 
     ``sparse = False`` is the dense warm-up: h stays whole until it is True again; a state dict has it.
     ``lost`` float32 [] is the share of sum |h| that the last call dropped, ``overflowed`` that of groups with
@@ -199,7 +199,9 @@ class Semi24FeedForward(WithOptions):
             u = F.linear(x, up, up_bias).reshape(-1, self.up.out_features)
             kept, whole = self._chosen(act(u))
         options = Options(
-            self.activation, self.multiply == "semi24", self.prune != "magnitude",
+            self.activation, self.multiply == "semi24",
+            # random pairs are none along tokens: to pack them there would lose some
+            self.prune != "magnitude" and self.choose == "largest",
             2.0 if self.choose == "dropout" else 1.0,
         )  # fmt: skip
         y: Tensor = mapped(
