@@ -20,6 +20,7 @@ from ..layouts import Bsr, Dense, Layout
 from ..layouts.products import watched
 from ..nn import BlockSparseLinear
 from ..ops.registry import Registry, current
+from ..ops.transforms import exporting
 from ..ops.verbs import mapped
 from ..patch import InLayout, sparsify_
 from ..patch import optimizer as swapping
@@ -120,7 +121,7 @@ class InFormat(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Returns the weight: dense where torch records or transforms the module's operators, because they do
         not see a subclass there."""
-        if torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and watched()):
+        if exporting() or (not torch.compiler.is_compiling() and watched()):
             if not torch.compiler.is_compiling():
                 registry = current() if self.registry is None else self.registry
                 registry.fall_back("torch.func or torch.jit.trace", [self.template.name])

@@ -46,7 +46,7 @@ from .registry import Output, current
 from .registry import Registry as Registry
 from .registry import strict as strict
 from .transforms import differentiated as differentiated
-from .transforms import functorch_active, transformed
+from .transforms import exporting, functorch_active, transformed
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
 
@@ -97,7 +97,7 @@ def linear(
             fused = activation if x.is_cuda or activation in autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
             # An exported graph has no backward pass.
-            fuses = main_grad_of is not None and values.requires_grad and not torch.compiler.is_exporting()
+            fuses = main_grad_of is not None and values.requires_grad and not exporting()
             weight = main_grad_of if fuses else None
             apply = autograd.eagerly
             if torch.compiler.is_compiling():

@@ -17,6 +17,13 @@ def transformed() -> bool:
     return functorch_active() or forward_ad._current_level >= 0
 
 
+def exporting() -> bool:
+    """Returns whether torch.export records the call. torch.compiler.is_exporting() says so in torch.compile
+    too, to Dynamo of torch 2.11 (findings/dynamo-takes-compiling-for-exporting.sh)."""
+    flag: bool = torch.compiler._is_exporting_flag
+    return flag
+
+
 def gradient_batched(gradient: Tensor) -> bool:
     """Returns whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it
     knows only operators, and calls each of them once per gradient of the batch."""

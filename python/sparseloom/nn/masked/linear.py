@@ -14,7 +14,7 @@ from ...errors import Error
 from ...layouts import Layout
 from ...layouts.csr import Csr
 from ...ops.devices import require_one_device
-from ...ops.transforms import transformed
+from ...ops.transforms import exporting, transformed
 from ...pattern import Block, Pattern, block_shape
 from ...sparsify.grid import expanded
 from .. import arguments
@@ -123,7 +123,7 @@ class MaskedLinear(WithOptions):
         if watched and not no_pruned_gradient and not torch.compiler.is_compiling():
             got = "a gradient for the pruned part, which no function has"
             raise Error(_OP, "share=0 and decay=0 under torch.func and torch.jit", got, "call backward()")
-        watched = watched or torch.compiler.is_exporting()  # a program reads no mask on the host
+        watched = watched or exporting()  # a program reads no mask on the host
         if no_pruned_gradient and (watched or (self.multiply == "dense" and leaves_host_out)):
             x, weight, bias = self._cast(x, self._masked(self._gates()))
             return F.linear(x, weight, bias)

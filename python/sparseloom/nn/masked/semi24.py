@@ -12,7 +12,7 @@ from ...errors import Error
 from ...layouts.semi24 import Semi24Layout
 from ...ops import semi24
 from ...ops.devices import require_one_device
-from ...ops.transforms import transformed
+from ...ops.transforms import exporting, transformed
 from ...pattern import Pattern
 from .. import arguments
 from ..held.sharded import is_sharded, local, parts_of
@@ -132,7 +132,7 @@ class Semi24Training(MaskedLinear):
 
     def _followed(self) -> bool:
         """Returns whether torch.func, torch.jit or torch.export see the call, which record no Functions."""
-        return transformed() or torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
+        return transformed() or torch._C._get_tracing_state() is not None or exporting()
 
     def _effective(self) -> Tensor:
         """Returns the weight that is multiplied with, differentiable."""
@@ -146,7 +146,7 @@ class Semi24Training(MaskedLinear):
             return product24.pruned(weight, mask, self.share, self.decay, self.scale)
         if self.share or self.decay:
             trains = torch.is_grad_enabled() and self.weight.requires_grad
-            if trains and not torch.compiler.is_exporting():
+            if trains and not exporting():
                 got = "a gradient for the pruned part, which no function has"
                 raise Error(_OP, "share=0 and decay=0 under torch.func and torch.jit", got, "call backward()")
         if self.scale is not None:
