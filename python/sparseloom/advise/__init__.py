@@ -292,7 +292,7 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
     groups: dict[Size, list[str]] = {}
     skipped, linears = {}, set()
     for site in sites:
-        reason = site.form.refusal(site.module)
+        reason = site.refusal()
         if not reason and site.parameter.dtype not in ops.DTYPES:
             reason = f"its dtype {site.parameter.dtype} has no kernels"
         if not reason and site.module not in tokens:

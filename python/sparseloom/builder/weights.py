@@ -172,7 +172,7 @@ class Weights:
         sites = {
             id(site.parameter): site
             for site in survey(model).sites
-            if site.form.in_any_layout and site.name and not site.form.refusal(site.module)
+            if site.form.in_any_layout and site.name and not site.refusal()
         }
         for name, spec in specs.items():
             parameter = model.get_parameter(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +71,15 @@ def exact(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return tensor.to(converted.device) if is_integer and converted.dtype != tensor.dtype else converted
 
     return moved
+
+
+def keep_float32(buffers: dict[str, Tensor | None], before: Mapping[str, Tensor | None]) -> None:
+    """Gives ``buffers`` the values that they had before ``module._apply`` in their dtype, on the device that
+    they have now: statistics and factors that ``.bfloat16()`` and its like would round."""
+    for name, old in before.items():
+        new = buffers[name]
+        if old is not None and new is not None and new.dtype != old.dtype:
+            buffers[name] = old.to(new.device)
 
 
 def require_tensor(x: Any) -> Tensor:

@@ -57,7 +57,7 @@ class BlockSparseModelPatcher:
             {"regexp": re.escape(name), "layer": site.module}
             for site in survey(model).sites
             for name in site.names
-            if name and not site.form.refusal(site.module)
+            if name and not site.refusal()
         ]
 
     def patch_model(

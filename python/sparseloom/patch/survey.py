@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import Error
+from ..nn import Semi24FeedForward
 from ..nn.arguments import require_module
 from ..nn.held.sparse_weight import is_sparse, joined
 from .forms import Site, form_of
@@ -46,7 +47,10 @@ def survey(model: nn.Module) -> Survey:
                 for site in by_module[id(module)]:
                     site.around = _around(model, name)
                 surveyed.sites += by_module[id(module)]
+            holder = model.get_submodule(name.rpartition(".")[0]) if name else None
             for site in by_module[id(module)]:
+                if isinstance(holder, Semi24FeedForward):
+                    site.reader = type(holder).__name__
                 site.names.append(site.matched(name))
                 if site.matched(name) != name:
                     site.groups.append(name)

@@ -215,7 +215,7 @@ class _Step:
         """Returns why the layers must not be changed, or "" after it has claimed them for this chain."""
         owners = owners_of(model)
         for site in (self.consumer, *self.producers):
-            if reason := site.form.refusal(site.module):
+            if reason := site.refusal():
                 return f"{site.name}: {reason}"
             if tied_name := tied_to(site, owners):
                 return f"{site.name} is tied to {tied_name}"

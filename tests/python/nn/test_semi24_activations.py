@@ -6,11 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 from torch.utils.checkpoint import checkpoint
 
-from sparseloom import Error
-from sparseloom.nn import Semi24Dropout, Semi24FeedForward
+from sparseloom import BlockSparse, Error, InLayout, Semi24, prune_, sparsify_
+from sparseloom.nn import Semi24Dropout, Semi24FeedForward, Semi24Linear, Semi24Training
 from sparseloom.nn.semi24 import pairs
+from sparseloom.sparsify import methods
 
 SIZES = [(8, 16, 32, 8), (5, 7, 13, 6), (1, 3, 2, 4), (40, 12, 50, 20)]
 #: What the first token of seed 12345 keeps.
@@ -157,3 +159,73 @@ def test_compiled_and_under_autocast(choose):
 def test_errors(options):
     with pytest.raises(Error, match="Semi24FeedForward"):
         layer_of(8, 16, 8, **options)
+
+
+RECIPES = [
+    InLayout("semi24", method=methods.semi24()),
+    BlockSparse(density=0.5),
+    Semi24("magnitude"),
+    InLayout("csr"),
+]
+
+
+@pytest.mark.parametrize("names", [".*up", "ff.down", "shared"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: type(recipe).__name__)
+def test_children_whose_weights_are_read_stay_dense(recipe, names):
+    """They are never called, so that another layer in their place would be ignored."""
+    ff = layer_of(32, 64, 32, torch.float32)
+    model = nn.ModuleDict({"shared": ff.up, "ff": ff, "other": nn.Linear(32, 32)})
+    with pytest.raises(Error, match="Semi24FeedForward reads its weight"):
+        sparsify_(model, {names: recipe})
+    patched = sparsify_(model, {"ff.*|other": recipe})
+    assert type(ff.up) is type(ff.down) is nn.Linear and type(model["other"]) is not nn.Linear
+    assert {skip.name for skip in patched.skipped} == {"shared", "ff.up", "ff.down"}
+
+
+def test_pruning_leaves_children_whose_weights_are_read():
+    model = nn.Sequential(layer_of(32, 64, 32, torch.float32), nn.Linear(32, 32))
+    pruned = prune_(model, {".*": Semi24()}, method="magnitude")
+    assert type(model[0].up) is nn.Linear and type(model[1]) is not nn.Linear
+    assert {skip.name for skip in pruned.skipped} == {"0.up", "0.down"}
+
+
+def with_forward(layer):
+    layer.forward = lambda x: x
+    return layer
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: Semi24Linear.from_dense(layer, prune="magnitude"),
+        lambda layer: Semi24Training(layer.in_features, layer.out_features),
+        lambda layer: nn.Sequential(layer),
+        with_forward,
+        lambda layer: layer.register_forward_hook(lambda *_: None) and layer,
+        lambda layer: layer.register_forward_pre_hook(lambda *_: None) and layer,
+        lambda layer: layer.register_full_backward_hook(lambda *_: None) and layer,
+        lambda layer: l1_unstructured(layer, "weight", 0.5),
+    ],
+)
+@pytest.mark.parametrize("name", ["up", "down"])
+def test_a_call_refuses_children_that_compute_more(name, change):
+    layer = layer_of(32, 64, 32, torch.float32)
+    setattr(layer, name, change(getattr(layer, name)))
+    for layer.sparse in (True, False):
+        with pytest.raises(Error, match=f"{name} to be an nn.Linear"):
+            layer(torch.randn(2, 32))
+    with pytest.raises(Error, match=f"{name} to be an nn.Linear"):
+        Semi24FeedForward(layer.up, layer.down)
+
+
+def test_statistics_stay_float32_and_multiply_is_checked():
+    layer = layer_of(32, 64, 32, torch.float32)
+    layer(torch.randn(4, 32))
+    before = layer.lost.clone(), layer.overflowed.clone()
+    layer.bfloat16()
+    assert layer.up.weight.dtype == torch.bfloat16
+    assert layer.lost.dtype == layer.overflowed.dtype == torch.float32
+    assert torch.equal(layer.lost, before[0]) and torch.equal(layer.overflowed, before[1])
+    layer(torch.randn(4, 32, dtype=torch.bfloat16))
+    with pytest.raises(Error, match="'dense', 'semi24', got 'auto'"):
+        layer.multiply = "auto"

@@ -55,6 +55,9 @@ class WithOptions(nn.Module):
             unknown := ops.unknown_activation(cls.__name__, value, _REMEDIES["activation"])
         ):
             raise unknown
+        if name == "multiply" and value not in (takes := getattr(cls, "multiplies", (value,))):
+            expected = f"one of {', '.join(map(repr, takes))}"
+            raise Error(f"{cls.__name__}.{name}", expected, _words(value), "set one of them")
         if name in ("strict", "fuse"):
             require_bool(cls.__name__, name, value)
 

@@ -110,6 +110,17 @@ class _FeedForward(Map):
         )  # fmt: skip
 
 
+def require_own_forward(name: str, layer: nn.Module) -> None:
+    """Raises Error for a layer that computes more than the nn.Linear of its weight and bias, which are all
+    that a Semi24FeedForward reads of it."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    own = type(layer).forward is nn.Linear.forward and "forward" not in vars(layer)
+    if not own or hooks or layer._backward_pre_hooks:
+        got = f"a {type(layer).__name__}" + (" with hooks" if hooks or layer._backward_pre_hooks else "")
+        remedy = "keep it dense and without hooks or adapters, or call the two layers yourself"
+        raise Error(_OP, f"{name} to be an nn.Linear, of which weight and bias are read", got, remedy)
+
+
 class Semi24Dropout(nn.Module):
     """Drops two random elements of each four consecutive features in training, and doubles the others: a
     dropout of 0.5 whose result is 2:4. In evaluation it returns its input.
@@ -151,6 +162,7 @@ class Semi24FeedForward(WithOptions):
     sparse: bool
     activation: str
     multiply: str = "dense"
+    multiplies = ("dense", "semi24")
 
     def __init__(
         self,
@@ -162,6 +174,8 @@ class Semi24FeedForward(WithOptions):
         choose: Literal["largest", "dropout"] = "largest",
     ) -> None:
         super().__init__()
+        for name, layer in (("up", up), ("down", down)):
+            require_own_forward(name, layer)
         if activation not in _ACTIVATIONS:
             raise Error(_OP, "activation 'relu2' or 'relu'", repr(activation), "others leave few zeros")
         if choose not in ("largest", "dropout"):
@@ -180,6 +194,13 @@ class Semi24FeedForward(WithOptions):
         self.register_buffer("overflowed", zero.clone(), False)
         self.sparse = True
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Semi24FeedForward:
+        """Applies .to(), .half() and their like; ``lost`` and ``overflowed`` stay float32."""
+        before = {name: self._buffers[name] for name in ("lost", "overflowed")}
+        super()._apply(fn, recurse)
+        arguments.keep_float32(self._buffers, before)
+        return self
+
     def get_extra_state(self) -> Tensor:
         """Returns ``sparse`` for the state dict."""
         return torch.tensor(self.sparse)
@@ -189,7 +210,10 @@ class Semi24FeedForward(WithOptions):
         self.sparse = bool(state)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., features] to [..., features of down]. Autocast casts as it does for nn.Linear."""
+        """Maps x [..., features] to [..., features of down]. Autocast casts as it does for nn.Linear. Raises
+        Error when ``up`` or ``down`` have hooks, or are no nn.Linear any more."""
+        require_own_forward("up", self.up)
+        require_own_forward("down", self.down)
         x, up, up_bias, _ = arguments.prologue(x, self.up.weight, self.up.bias)
         _, down, down_bias, _ = arguments.prologue(x, self.down.weight, self.down.bias)
         act = _ACTIVATIONS[self.activation][0]

@@ -95,11 +95,8 @@ class Form(ABC):
                 return (
                     "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
                 )
-        dense_class = self.own_forward(module)
-        if "forward" in vars(module) or (
-            dense_class is not None and type(module).forward is not dense_class.forward
-        ):
-            return f"its forward is not nn.{self.kind(module)}'s own"
+        if reason := self.not_own_forward(module):
+            return reason
         own_weight = module._parameters.get("weight")
         if "weight" in self.parts() and not isinstance(own_weight, nn.Parameter) and not masked(module):
             return (
@@ -107,6 +104,16 @@ class Form(ABC):
                 "make that permanent first"
             )
         return self.refusal_of_kind(module)
+
+    def not_own_forward(self, module: nn.Module) -> str:
+        """Returns that the forward of a module is another than its kind's; "" when it is that one."""
+        dense_class = self.own_forward(module)
+        own = dense_class is None or type(module).forward is dense_class.forward
+        return (
+            ""
+            if own and "forward" not in vars(module)
+            else f"its forward is not nn.{self.kind(module)}'s own"
+        )
 
     def cannot_move(self, by_gradient: bool) -> str:
         """Returns why stored blocks of this kind cannot move; "" when they can. ``by_gradient``: whether they
@@ -158,6 +165,7 @@ class Site:
     names: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
     around: list[nn.Module] = field(default_factory=list)  # modules that contain ``module``, innermost first
+    reader: str = ""  # the kind of a module around that reads the weight instead of calling ``module``
 
     @property
     def name(self) -> str:
@@ -166,6 +174,12 @@ class Site:
     @property
     def kind(self) -> str:
         return self.form.kind(self.module)
+
+    def refusal(self) -> str:
+        """Returns why the module cannot be replaced; "" when it can."""
+        if self.reader:
+            return f"a {self.reader} reads its weight and never calls it: call up and down yourself instead"
+        return self.form.refusal(self.module)
 
     @property
     def holder(self) -> tuple[nn.Module, str]:
