@@ -102,9 +102,14 @@ class MaskLater(Recipe, Chosen):
     ) -> MaskedLinear:
         if self.semi24 is None:
             return _over(site, self.block, self.layout, self.options)
+        rule = dict(self.semi24)
+        if rule.pop("refreshes", None) == "each call":
+            from .torchao import SemiSparseLinear
+
+            return SemiSparseLinear.over(site.module, site.parameter, None, **rule)
         cls = site.form.semi24_training(site.module)
         assert cls is not None  # refused
-        return cls.over(site.module, site.parameter, None, **self.semi24)
+        return cls.over(site.module, site.parameter, None, **rule)
 
 
 def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked layer") -> MaskLater:
@@ -120,7 +125,9 @@ def mask_later(op: str, description: Mapping[str, Any], name: str = "a masked la
         index_keys = ("layout", "block", "elements", "in_features", "out_features")
         options = {key: value for key, value in description.items() if key not in index_keys}
         semi24: dict[str, Any] = {
-            key: options.pop(key) for key in ("prune", "soft", "share", "decay") if key in options
+            key: options.pop(key)
+            for key in ("prune", "soft", "share", "decay", "refreshes")
+            if key in options
         }
         return MaskLater(block, layouts.get(description["elements"]), options, semi24 or None)
     except (KeyError, TypeError) as error:
