@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from numbers import Real
@@ -33,6 +34,22 @@ def share(op: str, value: Any, name: str = "density") -> float:
     the range is checked where the share is used."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise Error(op, f"{name} in [0, 1]", repr(value), f"pass a share as a number: {name}=0.25")
+    return float(value)
+
+
+def gradient_rule(op: str, share_of_pruned: Any, decay: Any) -> tuple[float, float]:
+    """Returns the share of the gradient that pruned weights get and the decay that is added, as floats.
+    Raises Error for a share outside of [0, 1], and for a decay that is negative or not finite."""
+    part, rate = share(op, share_of_pruned, "share"), not_negative(op, "decay", decay)
+    if not 0 <= part <= 1:
+        raise Error(op, "share in [0, 1]", repr(share_of_pruned), "1 is straight through, 0 is masked")
+    return part, rate
+
+
+def not_negative(op: str, name: str, value: Any) -> float:
+    """Returns a rate as a float. Raises Error unless it is a finite number of at least 0."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < math.inf:
+        raise Error(op, f"{name} to be a finite number >= 0", repr(value), f"pass {name}=2e-4, or 0 for none")
     return float(value)
 
 

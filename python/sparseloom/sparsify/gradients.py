@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from .._checks import gradient_rule
 from ..errors import Error
 from .gates import Gate, HardConcreteGate, ScoreGate, TransportGate
 from .scores import Learned
@@ -54,6 +55,9 @@ class Straight(Gradient):
     keeps_pruned: ClassVar[bool] = True
     share: float = 1.0
     decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        gradient_rule("gradients.Straight", self.share, self.decay)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,14 @@ class Held(ABC):
         """Whether a weight with ``refreshes`` multiplies whole, after ``Run.dense_tail``."""
         return False
 
+    def decay_in_step(self, steps: bool) -> None:
+        """Tells a layer whose gradient rule has a decay whether ``add_decay`` adds it before each step."""
+        return None
+
+    def add_decay(self, scale: Tensor | None) -> None:
+        """Adds the gradient rule's decay to the gradient, which GradScaler has multiplied by ``scale``."""
+        return None
+
     def decay_pruned(self, amount: float, adaptive: bool) -> None:
         """Decays the pruned part of a 2:4 master: see regrow.PrunedDecay."""
         raise Error("PrunedDecay", "2:4 layers that train", self.name, 'use InLayout("semi24", method=...)')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .._checks import not_negative, whole
 from ..errors import Error
 from . import gradients, regrow, schedules, select
 from .method import Method
@@ -126,7 +127,7 @@ def semi24(
     2025, arXiv 2509.25996, whose products are dense until the end). "s_ste" has soft thresholds (Hu et al.
     2024, arXiv 2409.09099). ``prune`` is select.Semi24's: transposable_greedy, for s_ste magnitude.
     ``Run.dense_tail()`` ends the sparse phase, ``Run.flip_rates()`` says how much masks still change. Raises
-    Error for another rule.
+    Error for another rule, a negative decay, and steps below 1.
     """
     if rule not in _RULES:
         expected = f"a rule of {', '.join(map(repr, _RULES))}"
@@ -136,6 +137,10 @@ def semi24(
     if rule == "s_ste" and prune != "magnitude":
         expected = 'prune="magnitude" with s_ste, whose threshold is that of a group of a row'
         raise Error("methods.semi24", expected, repr(prune), "leave prune out")
+    not_negative("methods.semi24", "decay", decay)
+    whole("methods.semi24", "every", every, 1)
+    if end is not None:
+        whole("methods.semi24", "end", end, 1)
     gradient, after = _RULES[rule](decay)
     schedule = schedules.Constant(every, end)
     return Method(Norm("l1"), select.Semi24(prune), schedule, gradient, after)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from .._checks import share, whole
+from .._checks import not_negative, share, whole
 from ..errors import Error
 from ..ops.scores import NORMS
 from .grid import expanded
@@ -162,8 +162,7 @@ class PrunedDecay(Regrow):
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        if not share("regrow.PrunedDecay", self.rate, "rate") >= 0:
-            raise Error("regrow.PrunedDecay", "a rate >= 0", repr(self.rate), "2e-4 is the paper's")
+        not_negative("regrow.PrunedDecay", "rate", self.rate)
 
     def after_step(self, held: Held, lr: float) -> None:
         held.decay_pruned(lr * self.rate, self.adaptive)

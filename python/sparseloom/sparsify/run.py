@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,6 +95,7 @@ class Run:
             hook.remove()
         self._hooks, self._tells = [], False
         for held in self.weights:
+            held.decay_in_step(False)
             held.watching = False
             held.pairs.clear()
             held.fresh.clear()
@@ -108,7 +110,7 @@ class Run:
             remedy = "pass optimizer= to sparsify_, assign run.optimizers (may be []), or attach one"
             raise Error("Run.step", "an optimizer whose state moves with the blocks", "none", remedy)
         self.steps += 1
-        skipped = self._tells and not self._stepped
+        skipped = not self._stepped and (self._tells or self._overflowed())
         self._stepped = False
         for number, (method, weights) in enumerate(self._groups):
             for held in weights:
@@ -160,8 +162,9 @@ class Run:
 
     def flip_rates(self) -> dict[str, float]:
         """Returns, of each 2:4 weight that trains, the share of its mask that the last refresh changed; the
-        host waits for them here. A mask that has settled is near 0."""
-        return {held.name: float(held.flips()) for held in self.weights if held.refreshes}
+        host waits for them here. A mask that has settled is near 0; a weight without a refresh is missing."""
+        rates = {held.name: float(held.flips()) for held in self.weights if held.refreshes}
+        return {name: rate for name, rate in rates.items() if not math.isnan(rate)}
 
     @torch.no_grad()
     def dense_tail(self) -> None:
@@ -222,7 +225,52 @@ class Run:
         """Registers hooks that see the optimizers' steps."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [optimizer.register_step_post_hook(self._on_step) for optimizer in self.optimizers]
+        self._hooks = [
+            *(optimizer.register_step_pre_hook(self._before_step) for optimizer in self.optimizers),
+            *(optimizer.register_step_post_hook(self._on_step) for optimizer in self.optimizers),
+        ]
+        stepped = _parameters(*self.optimizers)
+        for held in self.weights:
+            held.decay_in_step(id(held.parameter) in stepped)
+
+    def _before_step(
+        self, optimizer: Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Adds the decays of gradient rules once to the gradients that this step takes, after GradScaler has
+        unscaled them; those that a closure computes, behind it."""
+        closure = arguments[1] if len(arguments) > 1 else named.get("closure")
+        if closure is None:
+            self._add_decays(optimizer)
+            return None
+
+        def with_decays() -> Any:
+            loss = closure()
+            self._add_decays(optimizer)
+            return loss
+
+        if len(arguments) > 1:
+            return (arguments[0], with_decays, *arguments[2:]), named
+        return arguments, {**named, "closure": with_decays}
+
+    def _add_decays(self, optimizer: Optimizer) -> None:
+        stepped = _parameters(optimizer)
+        scale = getattr(optimizer, "grad_scale", None)  # fused optimizers unscale in their kernels
+        for held in self.weights:
+            if id(held.parameter) in stepped:
+                held.add_decay(scale)
+
+    def _overflowed(self) -> bool:
+        """Returns whether a gradient is not finite, for steps before the first that a hook has seen: whether
+        hooks see any is not known then, and GradScaler may have skipped them. The host waits."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    gradient = parameter.grad
+                    if hasattr(gradient, "to_local"):  # of this rank, since ranks ask alone
+                        gradient = gradient.to_local()
+                    if gradient is not None and not bool(gradient.isfinite().all()):
+                        return True
+        return False
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._tells = self._stepped = True
@@ -239,6 +287,12 @@ class Run:
         for held in self.weights:
             held.watch()
         self._listen()
+
+
+def _parameters(*optimizers: Optimizer) -> set[int]:
+    """Returns the ids of the optimizers' Parameters."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 def _changes(method: Method, weights: Sequence[Held]) -> bool:

@@ -9,14 +9,18 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
+from torch.ao.pruning import WeightNormSparsifier
+from torch.nn.utils import parametrizations
+from torch.nn.utils.prune import l1_unstructured
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import sparseloom
-from sparseloom import Error, InLayout, Semi24, densify_, pack_, sparsify_, unpack_
+from sparseloom import BlockSparse, Error, InLayout, Semi24, densify_, pack_, sparsify, sparsify_, unpack_
 from sparseloom.nn import MaskedLinear, Semi24Linear, Semi24Training, Semi24TrainingConv2d
 from sparseloom.nn.masked import product24
 from sparseloom.ops import semi24
+from sparseloom.patch import torchao
 from sparseloom.sparsify import methods
 
 SIZES = [(8, 16), (7, 13), (33, 50), (64, 32), (1, 3), (4, 4), (130, 70)]
@@ -249,16 +253,88 @@ def test_decoupled_decay_is_geometric_and_adaptive_decay_ends_at_zero():
     assert bool((net[3].weight[~net[3].mask] == 0).any())
 
 
-def test_a_step_that_grad_scaler_skipped_decays_nothing():
-    net, opt, run = trained("sr_ste_decoupled", steps=2, decay=0.5)
-    before = net[3].weight.detach().clone()
+@pytest.mark.parametrize("rule", ["sr_ste", "sr_ste_decoupled", "cast"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_step_that_grad_scaler_skipped_decays_nothing(steps, rule):
+    net, opt, run = trained(rule, steps=steps, decay=0.5)
+    before = [parameter.detach().clone() for parameter in net.parameters()]
     scaler = torch.amp.GradScaler("cpu")
+    for _ in range(3):
+        opt.zero_grad()
+        scaler.scale((net(torch.randn(4, 5, 4, 4)) * float("inf")).sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+        run.step()
+    for parameter, old in zip(net.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+
+
+#: How a step may compute its gradient: GradScaler, micro-batches, calls of a layer, a closure, a copied run.
+COMPUTED = ["plain", "scaled", "unscaled", "fused", "batches", "twice", "closure", "named", "copied", "late"]
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv", "elements", "blocks"])
+@pytest.mark.parametrize("how", COMPUTED)
+def test_coupled_decay_is_added_once_to_the_gradient_of_a_step(how, kind):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 8, 3, padding=1) if kind == "conv" else nn.Linear(64, 64)
+    net, x = nn.Sequential(layer), torch.randn(4, 8, 3, 3) if kind == "conv" else torch.randn(4, 64)
+    opt = torch.optim.SGD(net.parameters(), lr=0.5, fused=how == "fused")
+    known = None if how == "late" else opt
+    if kind in ("linear", "conv"):
+        recipe = InLayout("semi24", method=methods.semi24("sr_ste", 100, decay=0.1))
+    else:
+        rule = sparsify.gradients.Straight(decay=0.1)
+        method = sparsify.Method(schedule=sparsify.schedules.Constant(100), gradient=rule)
+        blocks = BlockSparse(block=16, density=0.5, method=method)
+        recipe = blocks if kind == "blocks" else InLayout("csr", density=0.5, method=method)
+    run = sparsify_(net, {"0": recipe}, optimizer=known).method
+    if how == "late":
+        run.optimizers = opt
+    if how == "copied":
+        net, opt, run = copy.deepcopy((net, opt, run))
+    weight, kept = net[0].weight, net[0]._mask_of_parameter()
+    before = weight.detach().clone()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, enabled=how in ("scaled", "unscaled", "fused"))
+
+    def loss():
+        y = net(x) + net(x) if how == "twice" else net(x)
+        scaler.scale(0 * y.sum()).backward()
+
+    for _ in range(4 if how == "batches" else 0 if how in ("closure", "named") else 1):
+        loss()
+    if how == "unscaled":
+        scaler.unscale_(opt)
+    if how == "closure":
+        opt.step(loss)
+    elif how == "named":
+        opt.step(closure=loss)
+    else:
+        scaler.step(opt)
+    torch.testing.assert_close(weight.detach(), torch.where(kept, before, 0.95 * before))
+    run.detach()
     opt.zero_grad()
-    scaler.scale((net(torch.randn(4, 5, 4, 4)) * float("inf")).sum()).backward()
-    scaler.step(opt)
-    scaler.update()
+    (0 * net(x).sum()).backward()  # without a run the backward pass adds it
+    torch.testing.assert_close(weight.grad, (0.1 * weight.detach()).masked_fill(kept, 0))
+
+
+def test_flips_are_no_number_before_the_first_refresh():
+    net, opt, run = trained("ste", steps=1, every=2)
+    assert run.flip_rates() == {} and net[3].flips.isnan()
+    step_of(net, opt, 1)
     run.step()
-    assert torch.equal(net[3].weight, before)
+    assert set(run.flip_rates()) == {"0", "3", "5"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_factors_and_statistics_stay_float32(dtype):
+    net, _, _ = trained("s_ste")
+    for layer in (net[0], net[3]):
+        before = layer.scale.clone(), layer.flips.clone()
+        for again in (layer.to(dtype), layer.type(dtype)):
+            assert again.weight.dtype == dtype and again.mask.dtype == torch.bool
+            assert (again.scale.dtype, again.flips.dtype) == (torch.float32, torch.float32)
+            assert torch.equal(again.scale, before[0]) and torch.equal(again.flips, before[1])
 
 
 @pytest.mark.parametrize("rule", ["sr_ste", "cast", "s_ste"])
@@ -361,32 +437,119 @@ def test_a_packed_layer_comes_back_as_one_that_trains():
 
 
 def test_torchaos_names_swap_layers_and_back():
-    from sparseloom.patch.torchao import (
-        SemiSparseLinear,
-        swap_linear_with_semi_sparse_linear,
-        swap_semi_sparse_linear_with_linear,
-    )
-
     model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(nn.Linear(32, 8)))
-    parameters = list(model.parameters())
+    parameters, kind = list(model.parameters()), torchao.SemiSparseLinear
     with pytest.raises(Error, match="no module"):
-        swap_linear_with_semi_sparse_linear(model, {"0": SemiSparseLinear, "2": SemiSparseLinear})
+        torchao.swap_linear_with_semi_sparse_linear(model, {"0": kind, "2": kind})
     assert type(model[0]) is nn.Linear
-    swap_linear_with_semi_sparse_linear(model, {"0": SemiSparseLinear, "1.0": SemiSparseLinear})
+    torchao.swap_linear_with_semi_sparse_linear(model, {"0": kind, "1.0": kind})
     opt = torch.optim.SGD(model.parameters(), lr=1.0)
     for _ in range(3):
         opt.zero_grad()
         model(torch.randn(4, 16)).square().sum().backward()
         assert torch.equal(model[0].mask, semi24.mask(model[0].weight, "transposable_greedy"))
         opt.step()
-    swap_semi_sparse_linear_with_linear(model)
+    torchao.swap_semi_sparse_linear_with_linear(model)
     assert type(model[0]) is type(model[1][0]) is nn.Linear
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+
+
+class Doubled(nn.Linear):
+    """An nn.Linear with a forward of its own."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def patched_forward():
+    layer = nn.Linear(16, 16)
+    layer.forward = lambda x: x
+    return layer
+
+
+def masked_by_torch():
+    model = nn.Sequential(nn.Linear(16, 16))
+    pruner = WeightNormSparsifier(sparse_block_shape=(1, 4), zeros_per_block=2)
+    pruner.prepare(model, [{"tensor_fqn": "0.weight"}])
+    return model[0]
+
+
+@pytest.mark.parametrize(
+    "made, words",
+    [
+        (lambda: Doubled(16, 16), "forward is not"),
+        (patched_forward, "forward is not"),
+        (lambda: parametrizations.weight_norm(nn.Linear(16, 16)), "remove_parametrizations"),
+        (lambda: nn.utils.weight_norm(nn.Linear(16, 16)), "remove_weight_norm"),
+        (lambda: l1_unstructured(nn.Linear(16, 16), "weight", 0.5), "prune.remove"),
+        (masked_by_torch, "torch.ao.pruning"),
+        (lambda: nn.Conv2d(4, 4, 1), "Conv2d"),
+    ],
+)  # fmt: skip
+def test_torchaos_names_refuse_what_they_would_change(made, words):
+    model = nn.Sequential(nn.Linear(16, 16), made())
+    config = {"0": torchao.SemiSparseLinear, "1": torchao.SemiSparseLinear}
+    kinds = [type(layer) for layer in model]
+    with pytest.raises(Error, match=words):
+        torchao.swap_linear_with_semi_sparse_linear(model, config)
+    assert [type(layer) for layer in model] == kinds
+    with pytest.raises(Error, match="the model itself"):
+        torchao.swap_linear_with_semi_sparse_linear(model[0], {"": torchao.SemiSparseLinear})
+
+
+def test_torchaos_names_keep_torchs_fused_encoder_off_until_they_are_swapped_back():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2), torch.randn(3, 9, 32)
+    names = [f"layers.{i}.linear{j}" for i in (0, 1) for j in (1, 2)]
+    torchao.swap_linear_with_semi_sparse_linear(model, dict.fromkeys(names, torchao.SemiSparseLinear))
+    wanted = model(x).detach()
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), wanted)
+    assert not model.use_nested_tensor and not model.layers[0].activation_relu_or_gelu
+    torchao.swap_semi_sparse_linear_with_linear(model)
+    assert model.use_nested_tensor and model.layers[0].activation_relu_or_gelu == 1
+
+
+@pytest.mark.parametrize("names", [("a",), ("b",), ("a", "b")])
+def test_torchaos_names_swap_a_shared_layer_under_all_its_names(names):
+    layer = nn.Linear(16, 16)
+    model = nn.ModuleDict({"a": layer, "b": layer})
+    torchao.swap_linear_with_semi_sparse_linear(model, dict.fromkeys(names, torchao.SemiSparseLinear))
+    assert model["a"] is model["b"] and type(model["a"]) is torchao.SemiSparseLinear
+    torchao.swap_semi_sparse_linear_with_linear(model)
+    assert model["a"] is model["b"] and type(model["b"]) is nn.Linear
+
+
+def test_torchaos_layer_is_loaded_as_one_whose_mask_moves(tmp_path):
+    model, again = nn.Sequential(nn.Linear(16, 32)), nn.Sequential(nn.Linear(16, 32))
+    torchao.swap_linear_with_semi_sparse_linear(model, {"0": torchao.SemiSparseLinear})
+    sparseloom.save(model, tmp_path / "layer.safetensors")
+    sparseloom.load(tmp_path / "layer.safetensors", again, sparsify=True)
+    assert type(again[0]) is torchao.SemiSparseLinear and torch.equal(again[0].mask, model[0].mask)
+    with torch.no_grad():
+        again[0].weight.copy_(torch.randn(32, 16))
+    again(torch.randn(2, 16))
+    assert torch.equal(again[0].mask, semi24.mask(again[0].weight, "transposable_greedy"))
 
 
 @pytest.mark.parametrize(
     "call, words",
     [
+        (lambda: setattr(Semi24Training(8, 8), "multiply", "blocks"), "'semi24', 'dense', got 'blocks'"),
+        (lambda: setattr(MaskedLinear(8, 8), "multiply", None), "'auto', 'blocks', 'dense'"),
+        (lambda: methods.semi24("sr_ste", decay=-1.0), "decay to be a finite number"),
+        (lambda: methods.semi24("cast", decay=float("nan")), "decay to be a finite number"),
+        (lambda: methods.semi24("ste", decay="much"), "decay to be a finite number"),
+        (lambda: methods.semi24(end=0), "end to be an int >= 1"),
+        (lambda: methods.semi24(end=2.5), "end to be an int >= 1"),
+        (lambda: methods.semi24(every=0), "every to be an int >= 1"),
+        (lambda: Semi24Training(8, 8, decay=-1.0), r"\[Semi24Training\] expected decay"),
+        (lambda: Semi24Training(8, 8, share=5.0), r"share in \[0, 1\], got 5.0"),
+        (lambda: Semi24Training(8, 8, share=float("nan")), r"share in \[0, 1\]"),
+        (lambda: sparsify.gradients.Straight(decay=float("inf")), "decay to be a finite number"),
+        (lambda: sparsify.regrow.PrunedDecay(float("inf")), "rate to be a finite number"),
         (lambda: methods.semi24("best"), "a rule of 'ste'"),
         (lambda: methods.semi24("s_ste", prune="transposable_exact"), "threshold"),
         (lambda: InLayout("csr", method=methods.semi24("s_ste"), density=0.5), "gradients.Soft"),

@@ -252,6 +252,13 @@ class MaskedWeight(Held):
     def in_tail(self) -> bool:
         return isinstance(self.layer, Semi24Training) and self.layer.is_whole
 
+    def decay_in_step(self, steps: bool) -> None:
+        self.layer._decays_in_step = steps and self.layer.decay != 0
+
+    def add_decay(self, scale: Tensor | None) -> None:
+        if self.layer._decays_in_step:
+            self.layer.add_decay_(scale)
+
     def decay_pruned(self, amount: float, adaptive: bool) -> None:
         layer = self.layer
         if not isinstance(layer, Semi24Training):

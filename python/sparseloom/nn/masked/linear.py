@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from ..._checks import gradient_rule
 from ...errors import Error
 from ...layouts import Layout
 from ...layouts.csr import Csr
@@ -21,6 +22,7 @@ from .. import arguments
 from ..held.options import WithOptions
 from ..held.places import Places
 from ..held.pruned_entries import accept_pruned
+from ..held.sharded import is_sharded, local, parts_of
 from ..in_layout.dense_entries import packed_layer
 from ..linear import BlockSparseLinear
 from .elements import layer_of
@@ -50,7 +52,8 @@ class MaskedLinear(WithOptions):
         mask: which blocks are kept; None for all.
         gate: a ``sparsify.gates.Gate``.
         share, decay: the gradient of the pruned part of the weight: ``share`` times dY^T X, plus ``decay``
-            times the weight itself.
+            times the weight itself. A ``sparsify.Run`` that knows the weight's optimizer adds ``decay`` once
+            a step; without one each call's backward pass does, also to a gradient that is scaled.
         layout: the class of ``sparseloom.layouts`` in which ``pack_elements`` stores single elements.
         options: further arguments of its ``from_dense``, such as n and m.
 
@@ -65,10 +68,14 @@ class MaskedLinear(WithOptions):
     block: tuple[int, int]
     layout: type[Layout]
     multiply: str
+    #: The values that ``multiply`` takes.
+    multiplies: ClassVar[tuple[str, ...]] = ("auto", "blocks", "dense")
     weight: nn.Parameter
     #: Links averages of the weights to this layer, whose mask they take; see nn.held.places.
     _places: Places | None = None
     _factors: Tensor | None = None
+    #: Whether a run adds ``decay`` to the gradient before each step, so that backward passes leave it out.
+    _decays_in_step: bool = False
     strict: bool = False
     fuse: bool = True
     dense_copy: bool | Literal["auto"] = False
@@ -95,7 +102,7 @@ class MaskedLinear(WithOptions):
         )
         self.in_features, self.out_features = in_features, out_features
         self.block = block_shape(_OP, block)
-        self.share, self.decay = share, decay
+        self.share, self.decay = gradient_rule(type(self).__name__, share, decay)
         self.layout, self.options = layout, dict(options or {})
         dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
         self.weight = dense.get_parameter("weight")
@@ -135,7 +142,7 @@ class MaskedLinear(WithOptions):
         gates = self._gates()
         blocks = self._blocks()
         x, weight, bias = self._cast(x, self.weight)
-        options = ProductOptions(blocks, self.share, self.decay, self.multiply)
+        options = ProductOptions(blocks, self.share, self._backward_decay(), self.multiply)
         y = product(x.reshape(-1, self.in_features), weight, gates, bias, options)
         return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
 
@@ -198,6 +205,25 @@ class MaskedLinear(WithOptions):
         if self.block == (1, 1):
             raise Error(_OP, "blocks, which have a pattern", "single elements", "read its mask")
         return Pattern(self.out_features, self.in_features, self.block, self._blocks().mask)
+
+    def _backward_decay(self) -> float:
+        return 0.0 if self._decays_in_step else self.decay
+
+    @torch.no_grad()
+    def add_decay_(self, scale: Tensor | None = None) -> None:
+        """Adds ``decay`` times the pruned weights to the weight's gradient, if it has one; times ``scale``
+        [], by which GradScaler has multiplied the gradient."""
+        gradient, weight, kept = self.weight.grad, self.weight.detach(), self._mask_of_parameter()
+        if gradient is None:
+            return
+        if is_sharded(weight):  # each rank has some rows of the weight, and the whole mask
+            ((weight, kept),) = parts_of(weight, kept)
+            gradient = local(gradient)
+        decay = self.decay * weight.masked_fill(kept, 0)
+        gradient.add_(decay if scale is None else decay * scale.to(decay.device))
+
+    def _mask_of_parameter(self) -> Tensor:
+        return expanded(self.mask, self.block, (self.out_features, self.in_features))
 
     def set_mask_(self, mask: Tensor | Pattern) -> None:
         """Sets the mask in place. Raises Error for another shape, and for a layer with a gate."""
@@ -338,9 +364,9 @@ class MaskedLinear(WithOptions):
             self._places.loaded()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the kept index, which a copy makes anew."""
+        """Leaves out the kept index, which a copy makes anew, and that a run adds the decay."""
         self._settle()
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_kept": None, "_decays_in_step": False}
 
     def extra_repr(self) -> str:
         bm, bn = self.block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,14 +44,16 @@ class Semi24Training(MaskedLinear):
             factor that is fixed when the layer is made (S-STE, Hu et al. 2024, arXiv 2409.09099).
 
     ``multiply`` is "semi24", "dense", or "auto": 2:4 kernels on GPUs, in 16 bits, for many tokens. ``flips``
-    float32 [] is the share of the mask that the last refresh changed. Neither a call nor a refresh on a GPU
-    is read by the host, so that CUDA graphs hold them and see each next mask; torch.compile traces calls.
+    float32 [] is the share of the mask that the last refresh changed, NaN before the first. No call and no
+    refresh on a GPU is read by the host, so that CUDA graphs hold them and see each next mask; torch.compile
+    traces calls.
     """
 
     flips: Tensor
     scale: Tensor | None
     #: Whether all elements are kept, as in a dense tail.
     is_whole: bool = False
+    multiplies = ("auto", "semi24", "dense")
 
     def __init__(
         self,
@@ -96,13 +99,16 @@ class Semi24Training(MaskedLinear):
         self.prune, self.soft = prune, soft
         self._kind = product24.ANY
         like = self.weight
-        self.register_buffer("flips", torch.zeros((), dtype=torch.float32, device=like.device), False)
+        self.register_buffer(
+            "flips", torch.full((), float("nan"), dtype=torch.float32, device=like.device), False
+        )
         one = torch.ones((), dtype=torch.float32, device=like.device) if soft else None
         self.register_buffer("scale", one)
         if mask is not None:
             self.set_mask_(mask)
         elif not like.is_meta:
             self.refresh_()
+            self.flips.fill_(float("nan"))  # there was no mask before that one
         self.rescale_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,7 +149,7 @@ class Semi24Training(MaskedLinear):
             return weight
         mask = self._of_weight(self.mask)
         if not self._followed():
-            return product24.pruned(weight, mask, self.share, self.decay, self.scale)
+            return product24.pruned(weight, mask, self.share, self._backward_decay(), self.scale)
         if self.share or self.decay:
             trains = torch.is_grad_enabled() and self.weight.requires_grad
             if trains and not exporting():
@@ -252,6 +258,13 @@ class Semi24Training(MaskedLinear):
 
     def _dense(self, gates: Tensor | None, mask: Tensor) -> Tensor:
         return super()._dense(gates, mask) if gates is not None else self.effective()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Semi24Training:
+        """Applies .to(), .half() and their like; ``flips`` and the factor of soft weights stay float32."""
+        before = {name: self._buffers[name] for name in ("flips", "scale")}
+        super()._apply(fn, recurse)
+        arguments.keep_float32(self._buffers, before)
+        return self
 
     def _settle(self) -> None:
         places = self._places
