@@ -190,7 +190,7 @@ def _reason(site: Site, rule: Rule, owners: list[Owner]) -> str:
         return f"it is the model itself: use {rule.layer}.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
         return "it is lazy: run the model once first"
-    if reason := site.refusal():
+    if reason := site.refusal(rule.in_place):
         return reason
     weight = site.parameter
     if tied_name := tied_to(site, owners):

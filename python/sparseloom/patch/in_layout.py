@@ -12,6 +12,7 @@ from .. import layouts
 from ..errors import Error
 from ..layouts import Layout
 from ..nn import SparseLinear
+from ..nn.masked.conv24 import by_taps, of_taps
 from ..ops.scores import block_scores
 from ..sparsify import ElementSparsifier
 from ..sparsify.gradients import Soft
@@ -147,8 +148,10 @@ class InLayout(Recipe):
             if self.start is not None:
                 start = self.start.select_mask(weight, generator)
             else:
-                scores = [block_scores(weight, (1, 1), "l1")]
-                (start,) = method.select(scores, [method.schedule.budget(0, self.density or 0.0)])
+                budgets, inputs = [method.schedule.budget(0, self.density or 0.0)], weight.shape[1]
+                by_group = by_taps(weight) if weight.dim() == 3 else weight
+                (start,) = method.select([block_scores(by_group, (1, 1), "l1")], budgets)
+                start = of_taps(start, inputs) if weight.dim() == 3 else start
         return Master(method, (1, 1), start, self.layout, self.options)
 
 

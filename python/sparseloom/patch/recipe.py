@@ -17,6 +17,8 @@ class Rule(ABC):
 
     #: The class to make one layer with, for error texts.
     layer: ClassVar[str]
+    #: Whether weights change in the layers that there are, and no layer is made.
+    in_place: bool = False
 
     @abstractmethod
     def refusal(self, site: Site) -> str:

@@ -124,7 +124,7 @@ def prune_(
         raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
     needs_data = how.needs_data or reconstruct > 0 or callable(budget)
     batches = _data(data, forward, needs_data)
-    choices, skipped = _choices(model, patterns, needs_data or not exchange, strict)
+    choices, skipped = _choices(model, patterns, needs_data or not exchange, strict, not exchange)
     if quantize and exchange:
         _require_eight_bits(choices)
     kept = None
@@ -212,13 +212,17 @@ def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> 
 
 
 def _choices(
-    model: nn.Module, patterns: Mapping[str, Recipe], observes: bool, strict: bool
+    model: nn.Module, patterns: Mapping[str, Recipe], observes: bool, strict: bool, in_place: bool = False
 ) -> tuple[list[Match[Pending]], list[Skip]]:
     require_patchable(_OP, model)
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)
-    pending = {regex: Pending(target_of(regex, recipe), observes) for regex, recipe in patterns.items()}
+    if torch.is_inference_mode_enabled() or any(each.is_inference() for each in model.parameters()):
+        got = "a call in torch.inference_mode(), or a model that was made in it"
+        raise Error(_OP, "weights that can be written", got, "call it outside: it takes no gradients itself")
+    targets = {regex: target_of(regex, recipe) for regex, recipe in patterns.items()}
+    pending = {regex: Pending(target, observes, in_place) for regex, target in targets.items()}
     with _named():
         choices, skipped = match(model, pending, strict)
     for choice in choices:

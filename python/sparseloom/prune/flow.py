@@ -313,6 +313,6 @@ def recipes(flow: Flow, choices: Sequence[Match[Pending]]) -> dict[str, Any]:
         site, target = choice.site, choice.rule.target
         chosen = flow.chosen.get(site.name)
         if isinstance(chosen, Tensor):
-            chosen = chosen.to(site.parameter.device)
+            chosen = chosen.to(site.parameter.device).reshape(site.value.shape)
         made[site.name] = target.recipe_with(chosen) if observed(site) else target.untouched()
     return made

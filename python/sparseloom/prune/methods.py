@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._checks import require_bool, share, whole
 from ..errors import Error
+from ..nn.masked.conv24 import by_taps, of_taps
 from ..patch.forms import Site
 from ..pattern import Pattern, block_shape
 from ..sparsify import Context, ElementSparsifier, Sparsifier
@@ -114,6 +115,33 @@ def pruned(
 ) -> Outcome:
     """Returns what the method keeps of the site's weight. ``density`` is the budget of targets that have
     one. Raises Error for a choice that does not fit the target."""
+    if not target.taps_first(site):
+        return _pruned(method, site, target, known, density, solver)
+    if isinstance(method.name, Sparsifier):
+        remedy = 'pass method="sparsegpt"'
+        raise Error(_OP, f"a named method for {site.name}, a 2:4 convolution", repr(method.name), remedy)
+    inputs = site.shape[1]
+    found = _pruned(method, site, target, _by_taps(known, inputs), density, Solver(method))
+    mask, values = (of_taps(each, inputs).flatten(1) for each in (found.mask, found.values))
+    return Outcome(mask, mask, values, found.swaps)
+
+
+def _by_taps(known: Statistics, inputs: int) -> Statistics:
+    """Returns statistics with the taps before the inputs, and zeros where by_taps pads."""
+
+    def ordered(x: Tensor | None) -> Tensor | None:
+        return None if x is None else by_taps(x.unflatten(-1, (inputs, -1)))
+
+    hessian = ordered(known.hessian)
+    if hessian is not None:
+        hessian = by_taps(hessian.t().unflatten(-1, (inputs, -1))).t().contiguous()
+    weight = by_taps(known.weight.unflatten(-1, (inputs, -1)))
+    return Statistics(weight, known.tokens, ordered(known.squares), hessian, ordered(known.means))
+
+
+def _pruned(
+    method: Method, site: Site, target: Target, known: Statistics, density: float | None, solver: Solver
+) -> Outcome:
     weight, hessian = known.weight.detach(), known.hessian
     inverse = matrix = None
     if hessian is not None and method.solves:

@@ -61,8 +61,12 @@ class Target:
         """Returns the recipe for a weight whose elements sparsify_ is to choose, by magnitude."""
         return Semi24("magnitude") if isinstance(self.recipe, Semi24) else self.recipe
 
+    def taps_first(self, site: Site) -> bool:
+        """Returns whether groups of ``m`` are inputs of one tap, as a 2:4 convolution wants them."""
+        return self.kind == "n:m" and site.value.dim() == 3
+
     def recipe_with(self, chosen: Pattern | Tensor | None) -> Recipe:
-        """Returns the recipe that stores these blocks or elements of a weight."""
+        """Returns the recipe that stores these blocks, or these elements in the shape of a site's value."""
         if isinstance(self.recipe, BlockSparse):
             assert isinstance(chosen, Pattern)
             return replace(self.recipe, density=None, select=chosen, scope="layer", seed=None, head=None)
@@ -124,6 +128,7 @@ class Pending(Rule):
 
     target: Target
     observes: bool  # whether the choice needs the layer's inputs
+    in_place: bool = False
 
     def refusal(self, site: Site) -> str:
         if reason := self.target.recipe.refusal(site):

@@ -14,7 +14,8 @@ from pruning import Cheapest, batches, stack
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, InLayout, Semi24, prune_
+from sparseloom import BlockSparse, InLayout, Semi24, prune_, sparsify_
+from sparseloom.nn import Semi24TrainingConv2d
 from sparseloom.sparsify import Method
 from sparseloom.sparsify.gradients import Masked
 from sparseloom.sparsify.select import NM
@@ -167,12 +168,36 @@ def test_layers_that_train_on_keep_the_masks() -> None:
     assert [type(model[at]).__name__ for at in (0, 2)] == ["Semi24Training", "MaskedLinear"]
 
 
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt"])
+@pytest.mark.parametrize(("channels", "kernel"), [(8, (3, 3)), (6, (1, 3)), (6, (1, 1))])
+def test_convolutions_that_train_on_have_masks_of_four_channels(
+    method: str, channels: int, kernel: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    conv = nn.Sequential(nn.Conv2d(channels, 12, kernel, padding="same", dilation=2)).eval()
+    data = [torch.randn(6, channels, 6, 6) + 0.3 for _ in range(2)]
+    recipe = InLayout("semi24", method=Method(select=NM(4), gradient=Masked()))
+    zeros, by_magnitude = copy.deepcopy(conv), copy.deepcopy(conv)
+    options = {"method": method, "data": data, "compensate_bias": True}
+    prune_(zeros, {"0": recipe}, exchange=False, **options)
+    prune_(conv, {"0": recipe}, **options)
+    sparsify_(by_magnitude, {"0": recipe})
+    assert type(conv[0]) is Semi24TrainingConv2d
+    assert int(conv[0].mask.unflatten(1, (-1, 4)).sum(2).max()) == 2
+    if method == "magnitude":
+        assert torch.equal(conv[0].mask, by_magnitude[0].mask)
+    torch.testing.assert_close(conv(data[0]), zeros(data[0]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(conv[0].to_dense().weight, zeros[0].weight, rtol=0, atol=0)
+
+
 def test_zeros_may_stay_in_a_dense_model() -> None:
     model, data = stack(), batches()
     sparse = copy.deepcopy(model)
     prune_(sparse, {".*": Semi24()}, data=data, fuse=False)
+    model[0].register_forward_hook(lambda *_: called.append(1))  # hooks stay with the layer
+    called: list[int] = []
     result = prune_(model, {".*": Semi24()}, data=data, exchange=False)
-    assert isinstance(model[0], nn.Linear)
+    assert isinstance(model[0], nn.Linear) and called and len(model[0]._forward_hooks) == 1
     assert all(torch.equal(model[at].weight, dense_of(sparse[at])) for at in (0, 2))
     assert "left dense" in str(result)
 

@@ -256,6 +256,17 @@ def test_targets_that_no_method_can_choose_are_refused(target: str) -> None:
         prune_(llama(), {".*mlp.*": recipe}, data=data())
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_inference_mode_is_refused_before_anything_changes(made: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(32, 16)), torch.randn(64, 32)
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(32, 16)) if made else model
+    before = bits(model)
+    with torch.inference_mode(not made), pytest.raises(Error, match="prune_.*inference_mode.*outside"):
+        prune_(model, {"0": Semi24()}, data=[x], compensate_bias=True)
+    assert_same(model, before)
+
+
 def test_a_layer_that_the_data_never_reaches_is_named() -> None:
     model = nn.ModuleDict({"used": nn.Linear(8, 8), "unused": nn.Linear(8, 8)})
     model.forward = lambda x: model["used"](x)

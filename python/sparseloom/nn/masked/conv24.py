@@ -16,6 +16,18 @@ from .semi24 import Semi24Training
 _OP = "Semi24TrainingConv2d"
 
 
+def by_taps(like_weight: Tensor) -> Tensor:
+    """Returns [..., in_channels, taps] as [..., taps x in_channels], zero for channels up to a multiple of
+    four: what is 2:4 of a convolution."""
+    return F.pad(like_weight.transpose(-1, -2), (0, -like_weight.shape[-2] % 4)).flatten(-2)
+
+
+def of_taps(matrix: Tensor, in_channels: int) -> Tensor:
+    """Returns [..., in_channels, taps]: undoes ``by_taps``."""
+    split = matrix.unflatten(-1, (-1, -(-in_channels // 4) * 4))
+    return split[..., :in_channels].transpose(-1, -2)
+
+
 class Semi24TrainingConv2d(Semi24Training):
     """Does what Semi24Training does for an nn.Conv2d of one group: of each four consecutive input channels of
     an output channel and tap two take part, as devices with 2:4 convolutions want it.
@@ -52,6 +64,8 @@ class Semi24TrainingConv2d(Semi24Training):
         cls, dense: nn.Module, weight: nn.Parameter, mask: Tensor | None, **rule: Any
     ) -> Semi24TrainingConv2d:
         assert isinstance(dense, nn.Conv2d)  # its form says so
+        if mask is not None:  # in the order of the weight's elements
+            mask = by_taps(mask.reshape(*weight.shape[:2], -1))
         layer = cls(dense, mask=mask, **rule)
         layer.bias = None
         return layer
@@ -110,7 +124,7 @@ class Semi24TrainingConv2d(Semi24Training):
 
     def matrix(self, like_weight: Tensor) -> Tensor:
         """Returns a tensor of the weight's shape as [out_channels, taps x padded channels]."""
-        return F.pad(like_weight.permute(0, 2, 3, 1), (0, -self.in_channels % 4)).flatten(1)
+        return by_taps(like_weight.flatten(2))
 
     @torch.no_grad()
     def effective(self) -> Tensor:

@@ -86,12 +86,13 @@ class Form(ABC):
         """Returns the class whose forward the sparse module computes, None for any."""
         return None
 
-    def refusal(self, module: nn.Module) -> str:
-        """Returns why a module of this kind cannot be replaced; "" when it can."""
+    def refusal(self, module: nn.Module, in_place: bool = False) -> str:
+        """Returns why a module of this kind cannot be replaced, or, ``in_place``, its weight be written; ""
+        when it can."""
         for part in [module, *module.children()]:
             if reason := computed(part):
                 return reason
-            if any(getattr(part, hooks, None) for hooks in _HOOKS):
+            if not in_place and any(getattr(part, hooks, None) for hooks in _HOOKS):
                 return (
                     "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
                 )
@@ -175,11 +176,11 @@ class Site:
     def kind(self) -> str:
         return self.form.kind(self.module)
 
-    def refusal(self) -> str:
-        """Returns why the module cannot be replaced; "" when it can."""
+    def refusal(self, in_place: bool = False) -> str:
+        """Returns why the module cannot be replaced, or its weight be written; "" when it can."""
         if self.reader:
             return f"a {self.reader} reads its weight and never calls it: call up and down yourself instead"
-        return self.form.refusal(self.module)
+        return self.form.refusal(self.module, in_place)
 
     @property
     def holder(self) -> tuple[nn.Module, str]:
