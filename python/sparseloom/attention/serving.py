@@ -8,6 +8,7 @@ a function.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -38,7 +39,8 @@ def serve(
 
 
 #: What lets modules of other packages have a pattern: sparseloom.patch adds torch's nn.MultiheadAttention.
-TAKING: list[Callable[[nn.Module], None]] = []
+#: Each returns how many modules of a model it knows.
+TAKING: list[Callable[[nn.Module], int]] = []
 
 
 def use_pattern(model: nn.Module, source: Source | None) -> None:
@@ -49,16 +51,29 @@ def use_pattern(model: nn.Module, source: Source | None) -> None:
     A pattern serves calls with its numbers of tokens, and every other call, such as one for a single new
     token, meets all keys. A function is asked in each call; cache what it returns.
 
-    An nn.MultiheadAttention is replaced by a BlockSparseMultiheadAttention with the same Parameters, which
-    takes padding masks and causal order, needs need_weights=False, and refuses other masks and dropout;
-    densify_ puts torch's back. Call sparsify_ before. Raises Error for one with add_bias_kv, add_zero_attn or
-    keys of another size.
+    An nn.MultiheadAttention is replaced by a BlockSparseMultiheadAttention with the same Parameters and names
+    in the state dict, which takes padding masks and causal order, needs need_weights=False, and refuses other
+    masks and dropout. With None it stays one that computes what torch's does; densify_ puts torch's back. Call
+    sparsify_ before. Raises Error for one with add_bias_kv, add_zero_attn, keys of another size or weights
+    that are computed, and for another source; warns where subclasses, or all of a model, take no pattern.
     """
     if source is not None:
+        if not isinstance(source, AttentionPattern) and not callable(source):
+            remedy = "pass lambda queries, keys: patterns.sliding_window(queries, 1024, kv_tokens=keys)"
+            raise Error("use_pattern", "an AttentionPattern, a function, or None", repr(source), remedy)
+        found = 0
         for take in TAKING:
-            take(model)
+            found += take(model)
+        if not found and not any(map(_is_served, model.modules())):
+            text = f"use_pattern: no attention of {type(model).__name__} takes a pattern; transformers' need "
+            warnings.warn(text + f'attn_implementation="{NAME}"', UserWarning, stacklevel=2)
     for module in model.modules():
         setattr(module, _ATTRIBUTE, source)
+
+
+def _is_served(module: nn.Module) -> bool:
+    """Returns whether transformers calls ``forward`` below for a module."""
+    return getattr(getattr(module, "config", None), "_attn_implementation", None) == NAME
 
 
 def forward(

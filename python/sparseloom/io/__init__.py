@@ -147,6 +147,7 @@ def _fill(
     settle: Callable[[], None] = lambda: None,
 ) -> None:
     state = _state("load", model)
+    tensors = _renamed(state, tensors)
     _require_fit(model, state, tensors, layers)
     on_meta = any(tensor.is_meta for tensor in state.values())
     if on_meta and any(is_sharded(tensor) for tensor in state.values()):
@@ -167,6 +168,12 @@ def _fill(
         retie(model, ties)
         _require_loaded(_state("load", model), tensors)
         settle()
+
+
+def _renamed(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the entries with the names of torch's for attention that was saved as in_proj.weight before."""
+    before = {name.replace("in_proj_", "in_proj."): name for name in state.keys() - tensors.keys()}
+    return {before.get(name, name): tensor for name, tensor in tensors.items()}
 
 
 def _recipes(

@@ -40,7 +40,7 @@ class BlockSparseMultiheadAttention(WithOptions):
     With a pattern (sparseloom.attention.use_pattern) its attention meets the kept blocks alone.
 
     In evaluation, torch's own modules take a fused path that bypasses nn.MultiheadAttention; they never
-    bypass this module.
+    bypass this module. A dense projection has torch's names in a state dict, in_proj_weight and in_proj_bias.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class BlockSparseMultiheadAttention(WithOptions):
         self.out_proj: nn.Module = out_proj or _linear_of(dense.out_proj.weight, dense.out_proj.bias)
         self.bias_k, self.bias_v = dense.bias_k, dense.bias_v
         self.register_load_state_dict_pre_hook(_attention_entries)
+        self.register_state_dict_post_hook(_name_as_torch)
 
     def forward(
         self,
@@ -222,6 +223,15 @@ def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+def _name_as_torch(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Gives a dense in_proj the names that nn.MultiheadAttention has for it, so that either loads the other's
+    state dict."""
+    if type(module.in_proj) is nn.Linear:
+        for kind in ("weight", "bias"):
+            if f"{prefix}in_proj.{kind}" in tensors:
+                tensors[f"{prefix}in_proj_{kind}"] = tensors.pop(f"{prefix}in_proj.{kind}")
 
 
 def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:

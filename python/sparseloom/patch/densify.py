@@ -33,7 +33,8 @@ def densify_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
     """Undoes sparsify_: sparse and masked layers become the dense modules that they were made from, with zero
-    where nothing was stored or a mask prunes. See sparsify_ for the rest.
+    where nothing was stored or a mask prunes; attention that use_pattern changed becomes torch's again. See
+    sparsify_ for the rest.
 
     A layer with an activation of its own becomes a Sequential of both; one that sparsify_ fused goes back to
     its place. Gates are multiplied into the weight as in evaluation, and leave the optimizer. ``names`` is a
@@ -46,6 +47,7 @@ def densify_(
     regex = regex_of("densify_", names)
     count_before, modules = parameter_count(model), _with_names(model)
     result, exchange = Patched(became="dense"), Exchange(model)
+    torchs = 0
     with exchange.whole(optimizers):
         for module, all_names in modules.items():
             if not any(regex.fullmatch(name) for name in all_names):
@@ -64,6 +66,7 @@ def densify_(
             dense = module.to_dense()
             carry_hooks(module, dense)
             exchange.modules.append((module, dense))
+            torchs += not isinstance(module, MaskedLinear) and not module.sparse_weights()  # use_pattern's
             if isinstance(module, MaskedLinear):
                 exchange.swaps.append(_unmasking(module, dense.weight, all_names[0]))
                 change = change_of_master(all_names, type(dense).__name__, module)
@@ -78,7 +81,9 @@ def densify_(
                     site.set_bias(bias)  # the sparse layer's own, so that optimizers need not change it
                 exchange.swaps.append(_unpacking(site, weight, all_names[0]))
                 result.changed.append(change_of(names_of_weight, site.kind, weight, bias, shrinks=False))
-        if not result.changed:
+        if torchs:
+            result.notes.append(f"{torchs} attentions without a sparse projection are torch's again")
+        elif not result.changed:
             raise _nothing(names, result.skipped)
         exchange.put()
         result.notes += exchange.settle(optimizers)

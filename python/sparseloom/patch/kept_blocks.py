@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..attention import serving
 from ..errors import Error
 from ..nn import BlockSparseMultiheadAttention
 from .exchange import Exchange
+from .forms.attention import AttentionForm
+from .hooks import carry_hooks
 
 
-def take_patterns(model: nn.Module) -> None:
+def take_patterns(model: nn.Module) -> int:
     """Replaces every nn.MultiheadAttention of a model, in encoder and decoder layers too, by a
-    BlockSparseMultiheadAttention with the same Parameters, which can keep blocks. Raises Error, before
-    anything changes, for one that has what the kernels do not compute."""
-    found = {name: each for name, each in model.named_modules() if type(each) is nn.MultiheadAttention}
+    BlockSparseMultiheadAttention with the same Parameters, which can keep blocks, and returns how many there
+    are. Raises Error, before anything changes, for one that has what the kernels do not compute, or weights
+    that are computed. Warns of subclasses, which stay as they are."""
+    found, others = dict[str, nn.MultiheadAttention](), dict[str, str]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            if type(module) is nn.MultiheadAttention or is_parametrized(module):
+                found[name] = module
+            else:
+                others[name] = type(module).__name__
     for name, module in found.items():
         refused = {
             "keys or values of another size than embed_dim": not module._qkv_same_embed_dim,
             "add_bias_kv": module.bias_k is not None,
             "add_zero_attn": module.add_zero_attn,
         }
-        if why := next((option for option, has in refused.items() if has), ""):
+        refused["a parametrized weight"] = any(map(is_parametrized, (module, module.out_proj)))
+        why = next((option for option, has in refused.items() if has), "")
+        if why := why or AttentionForm().refusal(module, in_place=True):
             remedy = "leave this model's attention dense"
             raise Error(
                 "use_pattern", "attention of plain queries, keys and values", f"{name}: {why}", remedy
@@ -33,7 +47,14 @@ def take_patterns(model: nn.Module) -> None:
         made = [(each, BlockSparseMultiheadAttention(each, None, None)) for each in found.values()]
         for old, new in made:
             new.train(old.training)
+            carry_hooks(old, new)
+            carry_hooks(old.out_proj, new.out_proj)
         Exchange(model, list(made)).put()
+    if others:
+        listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
+        text = f"use_pattern: subclasses of nn.MultiheadAttention stay as they are: {listed}"
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return len(others) + sum(isinstance(each, BlockSparseMultiheadAttention) for each in model.modules())
 
 
 serving.TAKING.append(take_patterns)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import sparseloom
 from sparseloom import BlockSparse, Error, densify_, sparsify_
@@ -141,3 +142,83 @@ def test_modules_that_stay_dense(options, text):
     use_pattern(model, None)
     with pytest.raises(Error, match="a module that holds the attention"):
         use_pattern(nn.MultiheadAttention(WIDTH, 2), PATTERN)
+    for bad in (5, "window", PATTERN.map()):
+        with pytest.raises(Error, match="an AttentionPattern, a function, or None"):
+            use_pattern(model, bad)
+
+
+COMPUTED = {
+    "out_proj": lambda each: parametrizations.weight_norm(each.out_proj),
+    "out_proj's bias": lambda each: parametrizations.weight_norm(each.out_proj, "bias"),
+    "in_proj": lambda each: parametrizations.orthogonal(each, "in_proj_weight"),
+    "pruned": lambda each: prune.l1_unstructured(each.out_proj, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("where", COMPUTED)
+def test_weights_that_are_computed_are_refused(where):
+    model = nn.ModuleList([nn.MultiheadAttention(WIDTH, 2), nn.MultiheadAttention(WIDTH, 2)])
+    COMPUTED[where](model[1])
+    classes = [type(each) for each in model]
+    with pytest.raises(Error, match=r"use_pattern.*1: .*(parametrized|masks its weight)"):
+        use_pattern(model, PATTERN)
+    assert [type(each) for each in model] == classes
+
+
+class Derived(nn.MultiheadAttention):
+    """A class of a program's own."""
+
+
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: nn.ModuleList([Derived(WIDTH, 2), nn.MultiheadAttention(WIDTH, 2)]), r"stay as they are: 0 \(Derived"),
+    (lambda: nn.Sequential(nn.Linear(4, 4)), "no attention of Sequential takes a pattern"),
+])  # fmt: skip
+def test_what_takes_no_pattern_is_told(make, text):
+    with pytest.warns(UserWarning, match=text) as told:
+        use_pattern(make(), PATTERN)
+    assert len(told) == 1 and told[0].filename == __file__
+
+
+@pytest.mark.parametrize("names", [".*", r".*self_attn.*"])
+def test_torchs_attention_comes_back_with_its_parameters(names):
+    model, fired = encoder().eval(), []
+    model.layers[0].self_attn.register_forward_hook(lambda *_: fired.append(1))
+    parameters, exact = dict(model.named_parameters()), model(inputs())
+    use_pattern(model, window)
+    fired.clear()
+    model(inputs())
+    assert fired
+    densify_(model, names)
+    assert type(model.layers[0].self_attn) is nn.MultiheadAttention and model.use_nested_tensor
+    after = dict(model.named_parameters())
+    assert after.keys() == parameters.keys() and all(after[name] is parameters[name] for name in after)
+    torch.testing.assert_close(model(inputs()), exact)
+    with pytest.raises(Error, match="a model without any"):
+        densify_(model, names)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_state_dicts_have_torchs_names(bias, tmp_path):
+    make = [nn.ModuleDict({"a": nn.MultiheadAttention(WIDTH, 2, bias=bias)}) for _ in range(3)]
+    dense, ours, half = make
+    use_pattern(ours, PATTERN)
+    sparsify_(half, {r"a\.out_proj": BlockSparse(block=16, density=0.5)})
+    assert ours.state_dict().keys() == dense.state_dict().keys() and "a.in_proj_weight" in half.state_dict()
+    for source, target in ((dense, ours), (ours, dense)):
+        nn.init.normal_(source["a"].in_proj_weight)
+        target.load_state_dict(source.state_dict(), strict=True)
+        assert torch.equal(source["a"].in_proj_weight, target["a"].in_proj_weight)
+    file = tmp_path / "half.safetensors"
+    older = copy.deepcopy(half)
+    older["a"]._state_dict_hooks.clear()  # an earlier version had none
+    before = {name.replace("in_proj_", "in_proj."): each for name, each in half.state_dict().items()}
+    copy.deepcopy(half).load_state_dict(before, strict=True)
+    assert older.state_dict().keys() == before.keys()
+    for saved in (older, half, ours):
+        twin = copy.deepcopy(half if saved is older else saved)
+        sparseloom.save(saved, file)
+        nn.init.zeros_(twin["a"].in_proj_weight)
+        sparseloom.load(file, twin)
+        assert torch.equal(saved["a"].in_proj_weight, twin["a"].in_proj_weight)
+    sparseloom.load(file, dense)  # the last one
+    assert torch.equal(dense["a"].in_proj_weight, ours["a"].in_proj_weight)
