@@ -17,6 +17,7 @@ from .errors import Error
 from .nn import MaskedLinear
 from .nn.arguments import require_module
 from .nn.conv.weight import ConvWeight
+from .nn.eight_bit import is_factor
 from .nn.held.sparse_weight import SparseWeight, sparse_layers
 from .nn.linears import (
     OWN_CLASS,
@@ -129,9 +130,7 @@ def quantize_(
         patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES
     )
     x_scales = x_scale if isinstance(x_scale, Mapping) else {} if x_scale is None else {".*": x_scale}
-    scales = _compiled(
-        x_scales, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
-    )
+    scales = _compiled(x_scales, "x_scale factors > 0 and finite", is_factor)
     linears: dict[nn.Module, Quantizable] = {layer: layer for layer in quantizable(model)}
     unsupported: dict[nn.Module, SparseWeight] = {
         layer.weight.owner: layer.weight for layer in sparse_layers(model)

@@ -28,3 +28,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(plan, name)
     raise AttributeError(f"module 'sparseloom.distributed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

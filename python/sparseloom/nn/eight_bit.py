@@ -22,13 +22,20 @@ _EXACT = ("values", "w_scale", "x_scale")
 
 
 def require_options(op: str, dtype: object, x_scale: object) -> None:
-    """Raises Error unless the dtype has 8 bits and the factor, if there is one, is a number > 0."""
+    """Raises Error unless the dtype has 8 bits and the factor, if there is one, is_factor."""
     if dtype not in ops.SCALED_DTYPES:
         raise Error(op, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
-    if x_scale is not None and not (isinstance(x_scale, Real) and 0 < float(x_scale) < float("inf")):
+    if x_scale is not None and not is_factor(x_scale):
         raise Error(
             op, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own"
         )
+
+
+def is_factor(value: object) -> bool:
+    """Returns whether a value is a number, no bool, that is positive and finite in float32, which holds it."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return 0 < float(torch.tensor(float(value), dtype=torch.float32)) < float("inf")
 
 
 def finite(values: Tensor) -> Tensor:
@@ -61,9 +68,12 @@ class EightBit(WithOptions):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does; ``x_scale`` may be a number, as in the constructor."""
-        if name == "x_scale" and not isinstance(value, (Tensor, type(None))):
-            require_options(f"{type(self).__name__}.x_scale", self.dtype, value)
-            value = self.w_scale.new_tensor([float(value)])
+        if name == "x_scale" and value is not None:
+            is_tensor = isinstance(value, Tensor)
+            if not is_tensor or (type(value) is Tensor and not value.is_meta):  # what is traced is not read
+                number = value.item() if is_tensor and value.numel() == 1 else value
+                require_options(f"{type(self).__name__}.x_scale", self.dtype, number)
+            value = value if is_tensor else self.w_scale.new_tensor([float(value)])
         super().__setattr__(name, value)
 
     def _hold_eight(

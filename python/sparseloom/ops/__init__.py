@@ -324,9 +324,12 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
 
     ``dtype`` is int8, rounded to nearest even within -127 .. 127, or float8_e4m3fn, of at most 448. Without
     ``scale``, each row has its own factor, [..., 1] float32: its largest |x| over 127 or 448. A row that
-    holds NaN or Inf gets that as its factor, and so does not pass for numbers. With ``scale`` (float32,
-    broadcast against x), values beyond the range are clipped.
+    holds NaN or Inf gets that as its factor, and so does not pass for numbers. A row whose factor has no
+    inverse in float32, of denormals alone, gives zeros beside it. With ``scale`` (float32, broadcast against
+    x), values beyond the range are clipped. Raises Error for a scalar x.
     """
+    if not x.dim():
+        raise Error("quantize_rows", "x [..., n]", "a scalar", "pass x.reshape(1)")
     limit = 127.0 if dtype is torch.int8 else 448.0
     is_given = scale is not None
     one = scale is None or (scale.numel() == 1 and scale.dtype is torch.float32 and scale.is_cpu)

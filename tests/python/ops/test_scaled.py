@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Error, ops, pattern
+from sparseloom import Error, ops, pattern, quantize_
+from sparseloom.nn import BlockSparseLinear, Semi24Linear
 from sparseloom.nn.held.state import build_index
 from sparseloom.ops.operators import row_of
 
@@ -276,6 +277,41 @@ def test_quantize_rows_passes_no_nan_for_a_number() -> None:
     _, scale = ops.quantize_rows(x, torch.int8)
     assert scale.flatten().isfinite().tolist() == [False, False, True, True]
     assert ops.quantize_rows(torch.zeros(3, 0), torch.int8)[1].tolist() == [[0.0]] * 3
+    denormals = torch.tensor([[1e-38, -3e-39]])
+    for dtype in (torch.int8, FLOAT8):
+        rounded, scale = ops.quantize_rows(denormals, dtype)
+        assert not rounded.float().any() and scale.item() > 0
+        for given in (None, torch.ones(1)):
+            with pytest.raises(Error, match=r"x \[..., n\], got a scalar"):
+                ops.quantize_rows(torch.tensor(1.0), dtype, given)
+
+
+BAD_FACTORS = [0, -1.0, True, float("inf"), float("nan"), 1e-60, 1e60, "1"]
+OF_TENSORS = [torch.tensor([-1.0]), torch.tensor(0.0), torch.tensor([float("inf")]), torch.ones(2)]
+
+
+FORMATS = {
+    "blocks": lambda: BlockSparseLinear(64, 64, density=0.5, block=16),
+    "2:4": lambda: Semi24Linear(64, 64),
+}
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("factor", BAD_FACTORS + OF_TENSORS, ids=str)
+def test_a_factor_is_a_positive_finite_number(make: Any, factor: Any) -> None:
+    net = nn.Sequential(make())
+    if not isinstance(factor, Tensor):
+        for given in (factor, {"0": factor}):
+            with pytest.raises(Error, match="x_scale factors > 0 and finite"):
+                quantize_(net, x_scale=given)
+    quantize_(net, x_scale=0.5)
+    with pytest.raises(Error, match="x_scale > 0 and finite"):
+        type(net[0]).from_sparse(make(), x_scale=factor)
+    with pytest.raises(Error, match=r"x_scale\] expected x_scale > 0 and finite"):
+        net[0].x_scale = factor
+    assert net[0].x_scale.tolist() == [0.5]
+    net[0].x_scale = torch.tensor([2.0])
+    net[0].to("meta").x_scale = torch.ones(1, device="meta")
 
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])

@@ -52,6 +52,14 @@ def test_every_public_name_is_there_and_has_a_docstring():
         assert (getattr(sparseloom, name).__doc__ or "").strip(), name
 
 
+def test_dir_lists_what_is_imported_on_first_use():
+    code = "from sparseloom import distributed, sparsify; import sparseloom\n"
+    code += "for room in (sparseloom, sparsify, distributed): print(sorted(set(room.__all__) - {*dir(room)}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]"] * 3
+    assert {"__version__", "shrink"} <= {*dir(sparseloom)}
+
+
 def test_every_bug_of_the_list_has_a_test_named_after_it():
     names = [
         name
