@@ -12,7 +12,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import sparseloom
-from sparseloom import BlockSparse, prepare_ddp, sparsify_
+from sparseloom import BlockSparse, InLayout, prepare_ddp, sparsify_
+from sparseloom.sparsify import Method, methods
+from sparseloom.sparsify.gradients import Masked
+from sparseloom.sparsify.select import NM
 
 RANK = int(sys.argv[1])
 
@@ -95,6 +98,36 @@ wrapped(data()[0]).sum().backward()
 expect("an 8-bit layer stays out of ddp", wrapped.module[3].values.grad is not None)
 differ = error_of(lambda: prepare_ddp(eight_bits(seed=RANK)))
 expect("8-bit weights that differ are named", "8-bit weight of 0 on all ranks" in differ)
+
+
+def masked(layout, method, seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 16))
+    sparsify_(net, {"[01]": InLayout(layout, method=method)})
+    return net
+
+
+def called(net, **options):
+    wrapped = DistributedDataParallel(net, **options)
+    for _ in range(2):
+        wrapped(torch.ones(2, 64)).sum().backward()
+    return wrapped
+
+
+METHODS = [
+    ("semi24", methods.semi24("sr_ste", every=2)),
+    ("semi24", methods.semi24("s_ste", every=2)),
+    ("nm", Method(select=NM(4), gradient=Masked())),
+]
+for recipe in METHODS:
+    refused = [
+        error_of(lambda r=recipe: prepare_ddp(masked(*r, RANK))),
+        error_of(lambda r=recipe: called(masked(*r, RANK), broadcast_buffers=False)),
+    ]
+    expect("masks that differ are named", all("one mask of 0 on all ranks" in each for each in refused))
+    called(prepare_ddp(masked(*recipe, 0)), broadcast_buffers=False)
+    wrapped = called(masked(*recipe, RANK))  # those of rank 0 are broadcast
+    expect("masks that are broadcast are taken", error_of(lambda w=wrapped: prepare_ddp(w.module)) == "")
 
 sharded = model().eval()
 sharded[0].dense_copy = sharded[3].dense_copy = True

@@ -53,9 +53,9 @@ def use_pattern(model: nn.Module, source: Source | None) -> None:
 
     An nn.MultiheadAttention is replaced by a BlockSparseMultiheadAttention with the same Parameters and names
     in the state dict, which takes padding masks and causal order, needs need_weights=False, and refuses other
-    masks and dropout. With None it stays one that computes what torch's does; densify_ puts torch's back. Call
-    sparsify_ before. Raises Error for one with add_bias_kv, add_zero_attn, keys of another size or weights
-    that are computed, and for another source; warns where subclasses, or all of a model, take no pattern.
+    masks and dropout. With None it stays one, and computes what torch's does; densify_ puts torch's back.
+    Call sparsify_ before. Raises Error for one with add_bias_kv, add_zero_attn, keys of another size or
+    weights that are computed, and for another source; warns where subclasses, or all of a model, take none.
     """
     if source is not None:
         if not isinstance(source, AttentionPattern) and not callable(source):

@@ -2,12 +2,14 @@
 
 It would broadcast the layers' indices before every forward pass, and where the ranks' patterns differ it
 would add the gradients of different blocks. It would broadcast weights of 8 bits as well, which are buffers
-and never train: gloo cannot send float8 (findings/gloo-sends-no-float8.sh).
+and never train: gloo cannot send float8 (findings/gloo-sends-no-float8.sh). Masks are buffers too: unless
+they are broadcast, the weights of rank 0 would meet each rank's own.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,21 +21,23 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import Error
 from ..nn.eight_bit import EightBit
 from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
+from ..nn.masked.linear import MaskedLinear, masked_layers
 from ..tensors.sparse_tensor import SparseTensor
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     """Prepares a model for DistributedDataParallel, which also does this itself; returns the model.
 
-    Compares the patterns of all ranks and their weights of 8 bits, and excludes both from the buffers that
-    DistributedDataParallel broadcasts before every forward pass. Raises Error on every rank, with the name of
-    the first layer whose pattern or 8-bit weight is not the same everywhere, and for a SparseTensor among the
-    Parameters.
+    Compares the patterns of all ranks, their weights of 8 bits and their masks, and excludes the first two
+    from the buffers that DistributedDataParallel broadcasts before every forward pass. Raises Error on every
+    rank, with the name of the first layer whose pattern, 8-bit weight or mask is not the same everywhere, and
+    for a SparseTensor among the Parameters.
     """
     _require_plain("prepare_ddp", model)
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():
         require_equal("prepare_ddp", weights, process_group)
+        _require_equal_masks("prepare_ddp", model, process_group)
     ignored_names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
     ignored = sorted(ignored_names | _ignored(weights))
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
@@ -55,6 +59,34 @@ def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any)
                 what = "pattern and 8-bit weight" if _fixed(weights.get(name)) else "pattern"
                 expected = f"one {what} of {name or 'the layer'} on all ranks"
                 raise Error(op, expected, f"another on rank {rank} than on rank 0", remedy)
+
+
+def _require_equal_masks(op: str, model: nn.Module, process_group: Any) -> None:
+    """Raises Error, on every rank of the group, unless all have the same masks. A gate's follow from
+    Parameters."""
+    layers = {names[0]: layer for layer, names in masked_layers(model).items() if layer.gate is None}
+    if not layers:
+        return
+    own = {name: _sha256([layer.mask, *_scale(layer)]) for name, layer in layers.items()}
+    gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size(process_group))]
+    dist.all_gather_object(gathered, own, process_group)
+    for rank, digests in enumerate(gathered):
+        for name in sorted(digests.keys() | gathered[0].keys()):
+            if digests.get(name) != gathered[0].get(name):
+                remedy = "seed all ranks alike before sparsify_, or load one checkpoint on all ranks"
+                expected = f"one mask of {name or 'the layer'} on all ranks"
+                raise Error(op, expected, f"another on rank {rank} than on rank 0", remedy)
+
+
+def _scale(layer: MaskedLinear) -> list[torch.Tensor]:
+    """Returns the fixed factor of a soft 2:4 layer."""
+    scale = layer._buffers.get("scale")
+    return [] if scale is None else [scale]
+
+
+def _sha256(tensors: Iterable[torch.Tensor]) -> str:
+    content = [each.detach().cpu().contiguous().flatten().view(torch.uint8) for each in tensors]
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in content)).hexdigest()
 
 
 def _require_plain(op: str, model: nn.Module) -> None:
@@ -90,8 +122,7 @@ def _fixed(weight: SparseWeight | None) -> dict[str, torch.Tensor]:
 def _digest(weight: SparseWeight) -> str:
     """Returns a SHA-256 of what an 8-bit layer holds, "" of another one."""
     fixed = _fixed(weight)
-    content = [each.detach().cpu().contiguous().flatten().view(torch.uint8) for each in fixed.values()]
-    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in content)).hexdigest() if fixed else ""
+    return _sha256(fixed.values()) if fixed else ""
 
 
 def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -103,6 +134,18 @@ def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> N
     if weights:
         require_equal("DistributedDataParallel", weights, parent.process_group)
         parent.parameters_to_ignore = set(parent.parameters_to_ignore) | _ignored(weights)
+    try:
+        _require_equal_masks("DistributedDataParallel", child, parent.process_group)
+    except Error:  # those of rank 0 may reach the others, which no attribute says by now
+        parent._sparseloom_masks = parent.register_forward_pre_hook(_on_first_call)
+
+
+def _on_first_call(wrapper: Any, inputs: Any) -> None:
+    """Raises Error, on every rank, where masks that differed were not broadcast."""
+    synced = getattr(wrapper, "forward_sync_buffers", None)  # torch 2.13 warns of the other name
+    if not (wrapper.broadcast_buffers if synced is None else synced):
+        _require_equal_masks("DistributedDataParallel", wrapper.module, wrapper.process_group)
+    wrapper._sparseloom_masks.remove()
 
 
 register_module_module_registration_hook(_on_registration)

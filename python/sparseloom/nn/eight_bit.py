@@ -32,7 +32,7 @@ def require_options(op: str, dtype: object, x_scale: object) -> None:
 
 
 def is_factor(value: object) -> bool:
-    """Returns whether a value is a number, no bool, that is positive and finite in float32, which holds it."""
+    """Returns whether a value is a number, no bool, that is positive and finite in float32."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return 0 < float(torch.tensor(float(value), dtype=torch.float32)) < float("inf")

@@ -21,6 +21,7 @@ SHOWN = [
     "patterns that differ are named",
     "an 8-bit layer stays out of ddp",
     "8-bit weights that differ are named",
+    *["masks that differ are named", "masks that are broadcast are taken"] * 3,
     "values are sharded by blocks",
     "fsdp2 equals one rank",
     "and reads no dense copy of gathered values",

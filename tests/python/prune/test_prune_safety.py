@@ -262,7 +262,7 @@ def test_inference_mode_is_refused_before_anything_changes(made: bool) -> None:
     with torch.inference_mode():
         model = nn.Sequential(nn.Linear(32, 16)) if made else model
     before = bits(model)
-    with torch.inference_mode(not made), pytest.raises(Error, match="prune_.*inference_mode.*outside"):
+    with torch.inference_mode(not made), pytest.raises(Error, match=r"prune_.*inference_mode.*outside"):
         prune_(model, {"0": Semi24()}, data=[x], compensate_bias=True)
     assert_same(model, before)
 
