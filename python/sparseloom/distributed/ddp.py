@@ -137,7 +137,7 @@ def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> N
     try:
         _require_equal_masks("DistributedDataParallel", child, parent.process_group)
     except Error:  # those of rank 0 may reach the others, which no attribute says by now
-        parent._sparseloom_masks = parent.register_forward_pre_hook(_on_first_call)
+        vars(parent)["_sparseloom_masks"] = parent.register_forward_pre_hook(_on_first_call)
 
 
 def _on_first_call(wrapper: Any, inputs: Any) -> None:
