@@ -1,7 +1,7 @@
 """report, advise and plan of attention over kept blocks."""
 
+import importlib
 import json
-import sys
 
 import pytest
 import torch
@@ -142,7 +142,7 @@ def taken(monkeypatch):
         assert all(call() is not None for call in calls)
         return [[100.0] * 5, *[[40.0] * 5 for _ in calls[1:]]]
 
-    monkeypatch.setattr(sys.modules["sparseloom.advise.attention"], "in_turn", in_turn)
+    monkeypatch.setattr(importlib.import_module("sparseloom.advise.attention"), "in_turn", in_turn)
 
 
 def encoder():
