@@ -119,6 +119,12 @@ class BlockSparseMultiheadAttention(WithOptions):
             return y.squeeze(0), None if weights is None else weights.squeeze(0)
         return y if self.batch_first else y.transpose(0, 1), weights
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("in_proj_weight", "in_proj_bias"):  # loaders set entries of the state dict by their names
+            setattr(self.in_proj, name.removeprefix("in_proj_"), value)
+        else:
+            super().__setattr__(name, value)
+
     @property
     def in_proj_weight(self) -> Tensor:
         """The weight of the projection inside, for code that initialises it; a sparse projection gives what

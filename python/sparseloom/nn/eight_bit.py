@@ -35,7 +35,7 @@ def is_factor(value: object) -> bool:
     """Returns whether a value is a number, no bool, that is positive and finite in float32."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return 0 < float(torch.tensor(float(value), dtype=torch.float32)) < float("inf")
+    return 0 < float(torch.tensor(float(value), dtype=torch.float32, device="cpu")) < float("inf")
 
 
 def finite(values: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def take_patterns(model: nn.Module) -> int:
         listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
         text = f"use_pattern: subclasses of nn.MultiheadAttention stay as they are: {listed}"
         warnings.warn(text, UserWarning, stacklevel=3)
-    return len(others) + sum(isinstance(each, BlockSparseMultiheadAttention) for each in model.modules())
+    return len(others) + sum(type(each) is BlockSparseMultiheadAttention for each in model.modules())
 
 
 serving.TAKING.append(take_patterns)
