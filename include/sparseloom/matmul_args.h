@@ -18,6 +18,8 @@ namespace sparseloom {
 /// bias of 8-bit products. W is [rows, cols] = index.rows x index.cols.
 ///
 ///   forward  out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the only rounding
+///   with `glu`, where z = round(a W^T + bias) are gates [m, rows / 2] beside their factors of the same shape:
+///            out [m, rows / 2] = act(gates) factors
 ///   dx       out [m, cols] = a [m, rows] W
 ///   dw       out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols].
 ///            Padding is written as zero. With `accumulate`, out is fp32 and the unrounded sums are added to
@@ -38,6 +40,7 @@ struct MatmulArgs {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   Activation activation = Activation::none;  // forward only
+  bool glu = false;                          // forward of 16 bits only, for kernels with the trait `glu`
   std::int64_t m = 0;
   const void* a = nullptr;
   std::int64_t a_stride = 0;  // elements
