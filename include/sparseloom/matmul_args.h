@@ -18,7 +18,7 @@ namespace sparseloom {
 /// bias of 8-bit products. W is [rows, cols] = index.rows x index.cols.
 ///
 ///   forward  out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the only rounding
-///   with `glu`, where z = round(a W^T + bias) are gates [m, rows / 2] beside their factors of the same shape:
+///   with `glu`, where round(a W^T + bias) are gates [m, rows / 2] beside their factors of the same shape:
 ///            out [m, rows / 2] = act(gates) factors
 ///   dx       out [m, cols] = a [m, rows] W
 ///   dw       out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols].
@@ -49,6 +49,9 @@ struct MatmulArgs {
   IndexView index;
   TransposedView transposed;     // dx only
   const void* values = nullptr;  // forward and dx: [blocks, bm, bn]
+  /// glu: the blocks of the factors, [blocks - gate_blocks, bm, bn]; `values` are those of the gates.
+  const void* factor_values = nullptr;
+  std::int64_t gate_blocks = 0;
   const void* bias = nullptr;    // forward only, [rows] or null
   void* out = nullptr;
   std::int64_t out_stride = 0;  // forward and dx
