@@ -18,8 +18,8 @@ namespace sparseloom {
 /// bias of 8-bit products. W is [rows, cols] = index.rows x index.cols.
 ///
 ///   forward  out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the only rounding
-///   with `glu`, where round(a W^T + bias) are gates [m, rows / 2] beside their factors of the same shape:
-///            out [m, rows / 2] = act(gates) factors
+///   glu      out [m, rows] = act(round(a W^T + bias)) round(a V^T + factor_bias), a gated linear unit (Shazeer
+///            2020): forward with a second weight V of W's shape and blocks of the same sides
 ///   dx       out [m, cols] = a [m, rows] W
 ///   dw       out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols].
 ///            Padding is written as zero. With `accumulate`, out is fp32 and the unrounded sums are added to
@@ -40,7 +40,7 @@ struct MatmulArgs {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   Activation activation = Activation::none;  // forward only
-  bool glu = false;                          // forward of 16 bits only, for kernels with the trait `glu`
+  bool glu = false;                          // forward of 16 bits, for kernels with the trait `glu`
   std::int64_t m = 0;
   const void* a = nullptr;
   std::int64_t a_stride = 0;  // elements
@@ -49,12 +49,13 @@ struct MatmulArgs {
   IndexView index;
   TransposedView transposed;     // dx only
   const void* values = nullptr;  // forward and dx: [blocks, bm, bn]
-  /// glu: the blocks of the factors, [blocks - gate_blocks, bm, bn]; `values` are those of the gates.
-  const void* factor_values = nullptr;
-  std::int64_t gate_blocks = 0;
   const void* bias = nullptr;    // forward only, [rows] or null
   void* out = nullptr;
   std::int64_t out_stride = 0;  // forward and dx
+  // glu only: V, whose products are the factors of the gates, as W above.
+  IndexView factor_index;
+  const void* factor_values = nullptr;
+  const void* factor_bias = nullptr;
   /// Forward only, and only for kernels with `stores_pre`: they also write round(a W^T + bias) here, which
   /// the gradient of act needs.
   void* pre = nullptr;
