@@ -18,7 +18,7 @@ from sparseloom_bench.bench.sweep.beside_busy import busy_processes, cores
 
 def net():
     return nn.Sequential(
-        BlockSparseLinear(64, 64, density=0.5, block=16, generator=torch.Generator().manual_seed(0))
+        BlockSparseLinear(64, 64, density=0.5, block=16, seed=torch.Generator().manual_seed(0))
     )
 
 
