@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
                                            int unit, std::uint32_t boxes) {
   if constexpr (T::kSwapAB) {
     constexpr int kUnits = T::kUnits / T::kConsumers;
-    ptx::tma_store_2d(&map, in_matrix(params, place.output + unit / kUnits * 64),
+    ptx::tma_store_2d(&map, in_matrix<T>(params, place.output + unit / kUnits * 64),
                       place.token + unit % kUnits * T::kStoreRows, boxes, params.out_policy);
   } else {
     constexpr int kWarps = 4;  // in a consumer warpgroup; each has a unit
