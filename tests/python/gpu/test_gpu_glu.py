@@ -6,7 +6,8 @@ from on_gpu import capture, device_work, make, poison, random
 from torch import nn
 from torch.nn import functional as F
 
-from sparseloom import Error, ops
+from sparseloom import Error, Pattern, ops
+from sparseloom.nn import BlockSparseLinear
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,7 +76,10 @@ def test_weights_of_unlike_patterns_and_empty_block_rows():
     masks = torch.zeros(2, 8, 6, dtype=torch.bool)
     masks[0, ::2, :3] = True
     masks[1, 1:4, 2:] = True
-    gate, up = (make(384, 512, pattern=mask, block=64, dtype=bf16, density=None) for mask in masks)
+    patterns = (Pattern(512, 384, (64, 64), mask) for mask in masks)
+    gate, up = (BlockSparseLinear(384, 512, pattern=each, device="cuda", dtype=bf16) for each in patterns)
+    for layer, seed in ((gate, 1), (up, 2)):
+        layer.bias.data.copy_(random(512, seed=seed))
     x = random(300, 384, dtype=bf16)
     x[:, 320:] = float("nan")
     up_sees = torch.nan_to_num(x)

@@ -278,17 +278,6 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   }
 }
 
-/// A pair of results of a gated linear unit, of gates and factors that were rounded as a product of their own
-/// would store them.
-template <class T, class Function>
-__device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32_t factors, Function activation) {
-  using Out = typename T::Element::Out;
-  const auto at = [](std::uint32_t pair, int i) {
-    return Out::to_f32(static_cast<std::uint16_t>(pair >> (16 * i)));
-  };
-  return Out::pair(activation(at(gates, 0)) * at(factors, 0), activation(at(gates, 1)) * at(factors, 1));
-}
-
 /// kGlu: stores act(gates) factors of the warp's sums box by box. The tile's block rows 2 i are gates and
 /// 2 i + 1 the factors of the same outputs, in the same lanes.
 template <class T, class Function>
