@@ -79,6 +79,15 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
   ptx::bulk_commit();
 }
 
+/// Waits until a unit of the tile whose phases have this parity was handed over. Another warp may have had
+/// the unit of the tile before: until that one was taken, `handed` is a phase behind, where the parity would
+/// pass.
+__device__ __forceinline__ void await_unit(std::uint32_t handed, std::uint32_t taken, int unit,
+                                           unsigned parity) {
+  ptx::mbarrier_wait(taken + unit * 8, parity ^ 1);
+  ptx::mbarrier_wait(handed + unit * 8, parity);
+}
+
 /// A lane's 16-byte vectors of a quarter of a unit: 32 elements, whose instructions hide each other's
 /// latencies.
 template <class T>
@@ -134,7 +143,8 @@ __device__ __forceinline__ void activate_unit(const Params& params, std::uint32_
 
 /// A pair of results of a gated linear unit.
 template <class T, class Function>
-__device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32_t factors, Function activation) {
+__device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32_t factors,
+                                                Function activation) {
   using Out = typename T::Element::Out;
   const auto at = [](std::uint32_t pair, int i) {
     return Out::to_f32(static_cast<std::uint16_t>(pair >> (16 * i)));
@@ -144,7 +154,8 @@ __device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32
 
 /// gates <- act(gates) factors, of `bytes` in boxes of the same layout.
 template <class T, int kBytes>
-__device__ __forceinline__ void multiply_boxes(const Params& params, std::uint32_t gates, std::uint32_t factors) {
+__device__ __forceinline__ void multiply_boxes(const Params& params, std::uint32_t gates,
+                                               std::uint32_t factors) {
   epilogue::with_activation<true>(params.activation, [&](auto function) {
     constexpr int kAtOnce = 2;  // vectors in flight: a warp has 64 registers a lane
     static_assert(kBytes % (512 * kAtOnce) == 0);
@@ -168,9 +179,9 @@ __device__ __forceinline__ void multiply_boxes(const Params& params, std::uint32
   });
 }
 
-/// kGlu: the loop of one of the kEpilogueWarps warps. With swap-AB a warpgroup has the gates and the other the
-/// factors of the same outputs, so that unit i meets unit i + kUnits / 2; otherwise every unit has the block
-/// rows of both in turn.
+/// kGlu: the loop of one of the kEpilogueWarps warps. With swap-AB a warpgroup has the gates and the other
+/// the factors of the same outputs, so that unit i meets unit i + kUnits / 2; otherwise every unit has the
+/// block rows of both in turn.
 template <class T>
 __device__ __forceinline__ void run_glu_warp(const Params& params, SharedStorage<T>& shared,
                                              int epilogue_warp) {
@@ -185,9 +196,9 @@ __device__ __forceinline__ void run_glu_warp(const Params& params, SharedStorage
 #pragma unroll 1
     for (; unit < kPairs; unit += T::kEpilogueWarps) {
       const std::uint32_t boxes = staging + unit * T::kUnitBytes;
-      ptx::mbarrier_wait(handed + unit * 8, parity);
+      await_unit(handed, taken, unit, parity);
       if constexpr (T::kSwapAB) {
-        ptx::mbarrier_wait(handed + (unit + kPairs) * 8, parity);
+        await_unit(handed, taken, unit + kPairs, parity);
         multiply_boxes<T, T::kUnitBytes>(params, boxes, boxes + kPairs * T::kUnitBytes);
       } else {
         constexpr int kBytes = T::kTokenBlocks * T::kStoreBytes;  // of a block row
@@ -205,8 +216,8 @@ __device__ __forceinline__ void run_glu_warp(const Params& params, SharedStorage
 #pragma unroll 1
         for (int n = 0; n < T::kUnitBoxes; ++n) {
           if (n / T::kTokenBlocks % 2 == 1) continue;
-          const OutBox<T> box(params, place, unit / 4 * (T::kTokens / T::kConsumers) + unit % 4 * T::kStoreRows,
-                              n);
+          const OutBox<T> box(params, place,
+                              unit / 4 * (T::kTokens / T::kConsumers) + unit % 4 * T::kStoreRows, n);
           ptx::tma_store_2d(&params.out, box.column, box.row, boxes + n * T::kStoreBytes, params.out_policy);
         }
       }
@@ -236,7 +247,7 @@ __device__ __forceinline__ void run_epilogue_warp(const Params& params, SharedSt
     for (; unit < T::kUnits; unit += T::kEpilogueWarps) {
       const std::uint32_t boxes = staging + unit * T::kUnitBytes;
       // Wait for the unit and store its sums.
-      ptx::mbarrier_wait(handed + unit * 8, parity);
+      await_unit(handed, taken, unit, parity);
       if (ptx::elect_lane()) store_unit<T>(params.pre, params, place, unit, boxes);
       // Activate in place, but write only after TMA has read the sums.
       activate_unit<T>(params, boxes, [] {

@@ -24,7 +24,8 @@
 //   consumers        two warpgroups. Each multiplies half of the tokens, or with swap-AB half of the outputs,
 //                    by wgmma for the parts that are present; TMA stores the result
 //                                                                               [consume, swap_ab, store]
-//   epilogue warps   where the sums are wanted beside their activation (training), or gates meet their factors:
+//   epilogue warps   where the sums are wanted beside their activation (training), or gates meet their
+//   factors:
 //                    they store results while the consumers multiply the next tile         [epilogue_warps]
 //
 // Stages are handed over by the pipeline in kernels/shared/pipeline; a stage has one producer warp, and each

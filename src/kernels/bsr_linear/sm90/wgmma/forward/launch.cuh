@@ -31,8 +31,8 @@ Operands operands_of(const MatmulArgs& args) {
   const IndexView& index = args.index;
   constexpr bool dx = Direction::kIsDx, tf32 = Element::kValueBytes == 4;
   const auto values_of = [&](const void* data, std::int64_t blocks) {
-    return TensorMapMatrix{data, args.dtype, blocks * index.block.rows, index.block.cols,
-                           index.block.cols * kIn, tf32};
+    return TensorMapMatrix{
+        data, args.dtype, blocks * index.block.rows, index.block.cols, index.block.cols * kIn, tf32};
   };
   return {{args.a, args.dtype, args.m, dx ? index.rows : index.cols, args.a_stride * kIn, tf32},
           values_of(args.values, index.blocks),
@@ -55,12 +55,12 @@ inline bool possible(const Operands& operands) {
 template <class T>
 bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, const Schedule& schedule,
              std::size_t l2_bytes) noexcept {
-  // With an order, any block row may come last, and the matrix's ragged last block row may come earlier; a glu
-  // counts the block rows of both weights. Outputs are then counted in whole block rows: where a tile is half a block row, a count of out_width
-  // could drop the second half of the last block row.
-  const std::int64_t outputs = params.ordered || T::kGlu
-                                   ? std::int64_t{params.block_rows} * (T::kGlu ? 2 : 1) << params.block_row_log2
-                                   : params.out_width;
+  // With an order, any block row may come last, and the matrix's ragged last block row may come earlier; a
+  // glu counts the block rows of both weights. Outputs are then counted in whole block rows: where a tile is
+  // half a block row, a count of out_width could drop the second half of the last block row.
+  const std::int64_t outputs = params.ordered || T::kGlu ? std::int64_t{params.block_rows} * (T::kGlu ? 2 : 1)
+                                                               << params.block_row_log2
+                                                         : params.out_width;
   const std::int64_t m_tiles = ceil_div(args.m, T::kTokens), groups = ceil_div(outputs, T::kOutputs);
   if (m_tiles * groups >= std::int64_t{1} << 31) return false;
   params.m_tiles = static_cast<unsigned>(m_tiles);
@@ -89,8 +89,7 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, c
                                     T::kBoxRowBytes * T::kRowsOfOne};
   constexpr TensorMapBox kOutBox{T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes};
   return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kKTile, T::kRowBytes}) &&
-         (T::Element::kBf16x3 ||
-          encode_tensor_map(params.values, in_copies(operands.values), kValuesBox)) &&
+         (T::Element::kBf16x3 || encode_tensor_map(params.values, in_copies(operands.values), kValuesBox)) &&
          (!T::kGlu ||
           encode_tensor_map(params.factor_values, in_copies(operands.factor_values), kValuesBox)) &&
          encode_tensor_map(params.out, operands.out, kOutBox) &&

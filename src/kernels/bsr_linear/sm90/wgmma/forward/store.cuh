@@ -59,7 +59,8 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   Bias<T> bias;
 #pragma unroll
   for (int i = 0; i < T::kOutputs / 32; ++i) {
-    const std::int32_t column = in_matrix<T>(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
+    const std::int32_t column =
+        in_matrix<T>(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
     const void* from = T::kGlu && i * 32 / T::kSlice % 2 == 1 ? params.factor_bias : params.bias;
     const bool exists = from != nullptr && column < params.out_width;
     bias.bits[i] = exists ? ptx::ld_global(static_cast<const Bits*>(from) + column) : Bits{0};
@@ -74,7 +75,8 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < T::kOutputs / 32; ++i) {
-      const std::int32_t output = min(in_matrix<T>(params, place.output + i * 32) + lane, params.out_width - 1);
+      const std::int32_t output =
+          min(in_matrix<T>(params, place.output + i * 32) + lane, params.out_width - 1);
       const std::int32_t column = params.out_scale_each ? output : 0;
       scales.out[i] = ptx::ld_global(params.out_scale + column);
     }
@@ -318,9 +320,9 @@ __device__ __forceinline__ void store_glu(const Params& params, const Place& pla
             // kPairedRows: neighbouring outputs are exchanged back
             const int low = pair % 2 * 2, swap = T::kPairedRows && fragment % 2 == 1 ? 1 : 0;
             const float(&slice)[T::kSlice / 2] = sums[block][first + row];
-            of[row] = T::Element::Out::pair(slice[fragment % kPerSlice * 4 + (low ^ swap)] + shift[row][column],
-                                            slice[fragment % kPerSlice * 4 + (low + 1 ^ swap)] +
-                                                shift[row][column + 1]);
+            of[row] = T::Element::Out::pair(
+                slice[fragment % kPerSlice * 4 + (low ^ swap)] + shift[row][column],
+                slice[fragment % kPerSlice * 4 + (low + 1 ^ swap)] + shift[row][column + 1]);
           }
           pairs[pair] = glu_of<T>(of[0], of[1], activation);
         }

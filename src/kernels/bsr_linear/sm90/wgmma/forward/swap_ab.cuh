@@ -78,8 +78,7 @@ class SwapABStore {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int32_t output = column_ + warp() * 16 + i * 8 + lane() / 4;
-        if (output < params.out_width)
-          bias_[i] = ptx::ld_global(static_cast<const Bits*>(bias) + output);
+        if (output < params.out_width) bias_[i] = ptx::ld_global(static_cast<const Bits*>(bias) + output);
       }
     }
     if constexpr (T::kAddsResidual) {

@@ -43,8 +43,8 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 // features. ForwardPlus adds a residual; it is an instance of its own because its branches in the epilogue
 // slow down products without a residual (measured). ForwardActivated adds what instances with a deferred
 // store omit: an activation, or a scale per token. ForwardWithEpilogueWarps stores the sums and their
-// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors: with wide tiles by
-// epilogue warps, else in the consumers' own epilogue.
+// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors: with wide
+// tiles by epilogue warps, else in the consumers' own epilogue.
 struct Forward {
   static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false,
                         kGlu = false;
@@ -241,7 +241,8 @@ struct Tile : Shape {
   static_assert(kHelpers * Shape::kProducerRegisters + kConsumers * Shape::kConsumerRegisters <=
                 (kConsumers + kHelpers) * ptx::registers_at_launch(kThreads));
   static_assert(!kHasEpilogueWarps || kMayHaveEpilogueWarps);
-  static_assert(!kGlu || (kBlockRows % 2 == 0 && Element::kBytes == 2), "a tile has block rows of both weights");
+  static_assert(!kGlu || (kBlockRows % 2 == 0 && Element::kBytes == 2),
+                "a tile has block rows of both weights");
   static_assert(kStages % kProducers == 0, "a stage is filled by the same producer each time");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2),
