@@ -21,8 +21,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bsr_linear(Tensor x, Tensor values, Tensor index, SymInt out_features, Tensor? bias=None, "
       "int activation=0, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, "
       "int digest=-1) -> Tensor");
-  // act(x W^T + bias) * (x V^T + factor_bias), a gated linear unit, on CUDA only. values and index are those of
-  // W, factor_values and factor_index those of V.
+  // act(x W^T + bias) * (x V^T + factor_bias), a gated linear unit, on CUDA only. values and index are those
+  // of W, factor_values and factor_index those of V.
   m.def(
       "bsr_linear_glu(Tensor x, Tensor values, Tensor index, Tensor factor_values, Tensor factor_index, "
       "SymInt out_features, Tensor? bias=None, Tensor? factor_bias=None, int activation=0, int row=-1, "

@@ -111,7 +111,8 @@ Tensor linear_glu(const Tensor& x, const Tensor& given_values, const Tensor& pac
                                const std::optional<Tensor>& given_bias) {
     require_device(op, name, given, device, "x");
     require_same_dtype(op, dtype, name, given);
-    Operands operands{as_contiguous(given), bias_of(op, given_bias, out_features, dtype, device), {}, nullptr};
+    Operands operands{
+        as_contiguous(given), bias_of(op, given_bias, out_features, dtype, device), {}, nullptr};
     operands.index = index_of(op, index, operands.values.size(0), out_features, input.view.cols,
                               block_of_values(op, operands.values), device, "x", {.digest = digest});
     operands.data = values_of(op, operands.values, operands.index);

@@ -93,8 +93,8 @@ struct GluWeight {
 };
 
 /// A gated linear unit (Shazeer 2020) in one kernel: Y = act(round(X W^T + bias)) * round(X V^T + bias), with
-/// W the gates and V the factors. Both are [rows, cols] in blocks of the same sides, x [m, cols], y [m, rows],
-/// all of the plan's dtype; the plan is one with problem.glu, and both weights have a bias or neither.
+/// W the gates and V the factors. Both are [rows, cols] in blocks of the same sides, x [m, cols], y [m,
+/// rows], all of the plan's dtype; the plan is one with problem.glu, and both weights have a bias or neither.
 /// Workspace and errors as linear.
 SPARSELOOM_API void linear_glu(const Plan& plan, const ConstMatrixView& x, const GluWeight& gates,
                                const GluWeight& factors, const MatrixView& y, std::span<std::byte> workspace,

@@ -37,7 +37,8 @@ __device__ __forceinline__ void store_keys(const BackwardParams& params, Backwar
            token * strides[2];
   };
   store_tokens<typename T::Element, T::kKeys>(at(params.dk, params.dk_strides), params.dk_strides[2], tokens,
-                                              shared.k[buffer] + group * 64 * 128, dk, {scale, scale}, barrier);
+                                              shared.k[buffer] + group * 64 * 128, dk, {scale, scale},
+                                              barrier);
   store_tokens<typename T::Element, T::kKeys>(at(params.dv, params.dv_strides), params.dv_strides[2], tokens,
                                               shared.v[buffer] + group * 64 * 128, dv, {1.f, 1.f}, barrier);
 }
@@ -61,11 +62,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
-  const int slots = T::kTeams * gridDim.x;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x, slots);
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
     return;
   }
   ptx::claim_registers_to<T::kConsumerRegisters>();

@@ -62,14 +62,13 @@ __device__ __forceinline__ void copy_units(const BackwardParams& params, Backwar
 
 /// All tiles of a team. All lanes of the producer's warp call it.
 template <class T>
-__device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot,
-                                        int slots) {
+__device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot) {
   const int group_heads = params.common.heads_per_kv;
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int round = 0; !params.order.ends(round, slots); ++round) {
-    const int tile = params.order.tile(round, slot, slots);
-    if (tile < 0) continue;
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const KeyWork work(params, tile, T::kKeys);
     if (work.first_key >= work.sequence.kv_tokens) continue;
     int units = 0;

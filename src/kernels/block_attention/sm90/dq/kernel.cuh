@@ -61,12 +61,12 @@ __device__ __forceinline__ void copy_keys(const DqParams& params, DqTeam<T>& sha
 /// All tiles of a team. All lanes of the producer's warp call it. There is no room for the queries of two
 /// tiles, so as many keys as the ring holds are on their way before the queries are.
 template <class T>
-__device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& shared, int slot, int slots) {
+__device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& shared, int slot) {
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int round = 0; !params.order.ends(round, slots); ++round) {
-    const int tile = params.order.tile(round, slot, slots);
-    if (tile < 0) continue;
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const Work work(params, tile, T::kQueries);
     if (ptx::elect_lane()) {
       const int first = min(work.units, T::kStages);
@@ -181,8 +181,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constan
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team < T::kTeams)
-      produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x, T::kTeams * gridDim.x);
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
     return;
   }
   ptx::claim_registers_to<T::kConsumerRegisters>();

@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team < T::kTeams)
-      produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x, T::kTeams * gridDim.x);
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
     return;
   }
   ptx::claim_registers_to<T::kConsumerRegisters>();

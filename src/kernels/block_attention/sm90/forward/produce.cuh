@@ -1,5 +1,5 @@
-// The producer: for each tile it tells the consumers the tile and copies its queries, and then K and V of each
-// step, in the order in which they are used: K0 K1 V0 K2 V1 ..
+// The producer: for each tile it tells the consumers the tile and copies its queries, and then K and V of
+// each step, in the order in which they are used: K0 K1 V0 K2 V1 ..
 #pragma once
 
 #include "kernels/block_attention/cuda/work.cuh"
@@ -24,9 +24,9 @@ __device__ __forceinline__ void copy_queries(const ForwardParams& params, TeamSt
   if (work.units <= 0) return;
 #pragma unroll
   for (int group = 0; group < T::kGroups; ++group)
-    copy_tokens<T::kHeadDim, T::kQueries>(
-        ptx::shared_address(shared.q[buffer.index]) + group * 64 * 128, &params.q,
-        work.sequence.q_first + work.first_query + group * 64, work.head, work.sequence.batch, q_full);
+    copy_tokens<T::kHeadDim, T::kQueries>(ptx::shared_address(shared.q[buffer.index]) + group * 64 * 128,
+                                          &params.q, work.sequence.q_first + work.first_query + group * 64,
+                                          work.head, work.sequence.batch, q_full);
 }
 
 /// Copies the keys and values of a tile.
@@ -72,13 +72,12 @@ __device__ __forceinline__ void copy_keys(const ForwardParams& params, TeamStora
 /// All tiles of a team. All lanes of the producer's warp call it. A tile is looked up while the consumers are
 /// busy with the one before: its order, counts and entries are read one after the other.
 template <class T>
-__device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared, int slot,
-                                        int slots) {
+__device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared, int slot) {
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int round = 0; !params.order.ends(round, slots); ++round) {
-    const int tile = params.order.tile(round, slot, slots);
-    if (tile < 0) continue;
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const Work work(params, tile, T::kQueries);
     if (ptx::elect_lane()) {
       copy_queries<T>(params, shared, work, tile_turn);

@@ -36,8 +36,7 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   Strip strip(params, number);
   prefetch<C>(params, pair.guess[member], strip, warp, lane);
   char* const slots = shared + member * warps * C::kWarpBytes;
-  char* const barriers =
-      shared + warps * 2 * C::kWarpBytes + (member * warps + warp) * C::kStages * 8;
+  char* const barriers = shared + warps * 2 * C::kWarpBytes + (member * warps + warp) * C::kStages * 8;
   Walk<C> walk(params, slots + warp * C::kWarpBytes, barriers, warp, warps, lane);
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
@@ -56,7 +55,8 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
     rounded<C>(gates, sum_of_warps<C>(place, warps), gate_bias);
     rounded<C>(factors, sum_of_warps<C>(place + warps * C::kWarpBytes, warps), factor_bias);
     if (to.activation != Activation::none) epilogue::activate(to.activation, gates);
-    put_four<C>(to, {gates[0] * factors[0], gates[1] * factors[1], gates[2] * factors[2], gates[3] * factors[3]},
+    put_four<C>(to,
+                {gates[0] * factors[0], gates[1] * factors[1], gates[2] * factors[2], gates[3] * factors[3]},
                 token, row);
   }
 }

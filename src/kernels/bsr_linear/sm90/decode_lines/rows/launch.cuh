@@ -50,7 +50,8 @@ int launch_glu(const Params& params, const Params& factors, const Schedule& sche
        .shared_bytes = static_cast<std::size_t>(2 * warps * kWarpBytes),
        .stream = static_cast<cudaStream_t>(args.stream),
        .early = true},
-      kKernel, Pair{{params, factors}, {guess_of<C>(params, strips, warps), guess_of<C>(factors, strips, warps)}});
+      kKernel,
+      Pair{{params, factors}, {guess_of<C>(params, strips, warps), guess_of<C>(factors, strips, warps)}});
 }
 
 template <class C, template <class> class Walk>
