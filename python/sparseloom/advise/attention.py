@@ -24,7 +24,7 @@ from ..patch.result import aligned
 from ..report.attentions import modules_running
 from ..report.break_even import FALLBACKS, LADDER, crossing
 from ..report.layers import drawn
-from ..report.text import WIDTH, elided
+from ..report.text import WIDTH
 from ..timing.rounds import Spread, in_turn, quotient
 from .advice import Option, option_row, plain
 
@@ -83,7 +83,8 @@ class AttentionAdvice:
         gains = any(option.gains(self.dense_us) for option in self.options)
         told = f"to keep blocks: {self.remedy}" if gains else ""
         ways = textwrap.wrap(told, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        return [elided(title, WIDTH), *aligned(rows), *ways]
+        titles = textwrap.wrap(title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        return [*titles, *aligned(rows), *ways]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
