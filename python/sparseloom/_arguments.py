@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from .errors import Error
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 Made = TypeVar("Made", bound=type)
 
 #: What other libraries call an argument -> what it is here, and what to pass.

@@ -25,7 +25,7 @@ class Room(types.ModuleType):
         module.__class__ = cls
         if function:
             called = getattr(module, function)
-            module.__call__ = called  # type: ignore[method-assign]
+            vars(module)["__call__"] = called
             module.__doc__ = called.__doc__
             module.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
         return module
