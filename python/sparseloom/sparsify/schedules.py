@@ -156,7 +156,9 @@ class Sharpening(Schedule):
     start: int = 0
 
     def __post_init__(self) -> None:
-        _require(self, self.start, self.start + self.warm_up, self.end, every=self.every)
+        _require(self, self.start, self.end, every=self.every)
+        _require(self, self.warm_up)
+        _require(self, self.start + self.warm_up, self.end)
 
     def due(self, step: int) -> bool:
         at_pace = (step - self.start) % self.every == 0

@@ -163,7 +163,7 @@ def test_the_other_schedules():
         and soft.progress(10) == 0.25
     )
     assert S.schedules.cosine(0) == 1 and S.schedules.cosine(1) == pytest.approx(0, abs=1e-12)
-    with pytest.raises(Error, match="begin <= end"):
+    with pytest.raises(Error, match="start <= end"):
         S.schedules.Cubic(5, 4)
 
 

@@ -60,6 +60,10 @@ def density_of(module: Any) -> float:
     mask = getattr(module, "mask", None)
     if mask is not None and not mask.is_meta:
         return float(mask.float().mean())
+    counts = getattr(getattr(module, "pattern", None), "counts", None)
+    if counts is not None:  # attention over kept blocks
+        keys = module.pattern.kv_blocks or module.pattern.indices.shape[-1]
+        return float(counts.sum()) / max(1, counts.numel() * keys)
     got, remedy = "none", "it is sparse after sparsify_, or ask the pattern"
     raise Error(f"{type(module).__name__}.density", "a sparse weight with values", got, remedy)
 
