@@ -13,6 +13,7 @@ from .registry import chosen as chosen
 from .registry import get, names, register
 from .registry import is_registered as is_registered
 from .semi24 import Semi24Layout
+from .tiles import Tiles
 
 __all__ = [
     "Bsr",
@@ -25,6 +26,7 @@ __all__ = [
     "Nm",
     "Nmg",
     "Semi24Layout",
+    "Tiles",
     "get",
     "names",
     "register",

@@ -38,6 +38,7 @@ _KINDS = {
     "coo": "COO",
     "nm": "n:m",
     "nmg": "n:m:g",
+    "tiles": "tiles",
     "masked": "masked",
 }
 
