@@ -73,7 +73,8 @@ class Tiles(Layout):
     def from_kinds(cls, weight: Tensor, kinds: Tensor, side: int = 64) -> Tiles:
         """Stores the tiles that ``kinds`` [tile rows, tile columns] names: 0 absent, 1 2:4 by magnitude, 2
         dense. Raises Error for other numbers, shapes or sides."""
-        grid = _grid(*weight.shape, side)
+        rows, cols = weight.shape
+        grid = _grid(rows, cols, side)
         if tuple(kinds.shape) != grid or not bool(((kinds >= ABSENT) & (kinds <= DENSE)).all()):
             got = f"{kinds.dtype} {list(kinds.shape)}"
             raise Error(cls.name, f"kinds {list(grid)} of 0, 1 and 2", got, "name a kind for each tile")
