@@ -47,7 +47,7 @@ WERROR := $(if $(CI),ON,OFF)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: FORCE help demo test build wheel bench lint format docs docs-serve docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
+.PHONY: FORCE help demo test build wheel bench lint format wheels release-dry-run docs docs-serve docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
 
 help:
 	@echo 'make demo         train a block-sparse transformer beside its dense twin; ARGS="--help" lists the options;'
@@ -55,6 +55,7 @@ help:
 	@echo 'make test         every check: lint, C++ tests, ASan/UBSan, AArch64 under an emulator, Python tests'
 	@echo 'make build        build the wheel and install it into .venv'
 	@echo 'make wheel        build dist/*.whl'
+	@echo 'make wheels       build wheels for glibc 2.28 in dist/cpu and dist/cuda: ARGS=cpu builds one alone'
 	@echo 'make bench        run the benchmark: ARGS="--help" lists the options'
 	@echo 'make lint         include arrows, clang-format, ruff, mypy'
 	@echo 'make format       apply clang-format and ruff'
@@ -88,6 +89,13 @@ setup-test:
 
 build: setup-demo $(INSTALLED)
 wheel: setup-demo $(INSTALLED)
+
+wheels: setup-demo
+	PYTHON=$(BIN)/python tools/make_wheels.sh $(ARGS)
+
+# What .github/workflows/release.yml does, without what only a release can: attest and publish.
+release-dry-run:
+	tools/release_dry_run.sh
 
 # -v: the compiler's progress and CMake's warnings reach the terminal.
 $(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup $(if $(filter-out $(FLAVOUR),$(FOUND)),FORCE)
