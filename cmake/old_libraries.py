@@ -106,15 +106,13 @@ def main() -> None:
         write_stub(folder / name, symbols)
     for name in stubs:
         linked = folder / name.rpartition(".")[0]
-        others = {
-            "libc.so.6": [folder / home for home in (*MOVED, "ld-linux-x86-64.so.2")],
-            "libstdc++.so.6": [file_of("libstdc++.a")],
-        }
-        # As needed: a library is named by what is linked only where something of it is called.
-        also = " ".join(map(str, others.get(name, [])))
-        linked.write_text(
-            f"INPUT ( AS_NEEDED ( {folder / name} ) {f'AS_NEEDED ( {also} )' if also else ''} )\n"
-        )
+        # As needed: what is linked names a library only where something of it is called.
+        stubs_of = [folder / name]
+        if name == "libc.so.6":
+            stubs_of += [folder / other for other in (*MOVED, "ld-linux-x86-64.so.2")]
+        archive = {"libc.so.6": "libc_nonshared.a", "libstdc++.so.6": "libstdc++.a"}.get(name)
+        shared = " ".join(map(str, stubs_of))
+        linked.write_text(f"INPUT ( AS_NEEDED ( {shared} ) {file_of(archive) if archive else ''} )\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ for flavour in "${flavours[@]}"; do
     --config-settings=cmake.define.SPARSELOOM_MANYLINUX=ON \
     --config-settings=cmake.define.SPARSELOOM_CUDA="${cuda[$flavour]}" .
   # It grafts nothing: torch's libraries are torch's, and all others are on every system of the policy.
-  PATH="$PWD/$tools/bin:$PATH" $tools/bin/auditwheel repair --plat manylinux_2_28_x86_64 --exclude 'libtorch*' --exclude 'libc10*' \
+  PATH="$PWD/$tools/bin:$PATH" $tools/bin/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat --exclude 'libtorch*' --exclude 'libc10*' \
     --wheel-dir "dist/$flavour" "$built"/*.whl
   "$python" tools/check_wheel.py --megabytes "${largest[$flavour]}" "dist/$flavour"/*.whl
 done

@@ -14,7 +14,7 @@ shift 2
 roots=("$@")
 [ ${#roots[@]} -gt 0 ] || roots=(bullseye bookworm trixie jammy noble)
 declare -A mirror=([bullseye]=debian [bookworm]=debian [trixie]=debian [jammy]=ubuntu [noble]=ubuntu)
-declare -A python=([bullseye]=3.10 [bookworm]=3.11 [trixie]=3.13 [jammy]=3.10 [noble]=3.12)
+declare -A python=([bullseye]=3.11 [bookworm]=3.11 [trixie]=3.13 [jammy]=3.10 [noble]=3.12)
 declare -A address=([debian]=http://deb.debian.org/debian [ubuntu]=http://archive.ubuntu.com/ubuntu)
 torch=${TORCH:-torch}
 
