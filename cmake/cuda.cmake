@@ -66,10 +66,12 @@ if(SPARSELOOM_HAVE_CUDA)
     target_link_libraries(sparseloom_cuda INTERFACE $<TARGET_OBJECTS:sparseloom_cuda_${room}>)
   endfunction()
 
-  # sm_80 machine code runs on 8.x only, Hopper needs its own, newer GPUs compile the PTX. A check where no GPU is would run none of
-  # them: it takes two fifths less time for sm_80 alone (nvcc 13.0, CPU seconds: mma/forward 9.9 to 6.1, dw_small 14.4 to 7.9). What it
-  # then leaves to every other build, tools/gpu_check's among them: that the sm80 kernels compile for sm_90, and spill nothing there.
-  set(sm80_architectures "80-real;90-real;80-virtual")
+  # sm_80 machine code runs on 8.x only, Hopper needs its own, newer GPUs compile the PTX. Who builds for one GPU can name it: 90-real
+  # alone takes half of the time. A check where no GPU is would run none of them: it takes two fifths less time for sm_80 alone (nvcc
+  # 13.0, CPU seconds: mma/forward 9.9 to 6.1, dw_small 14.4 to 7.9). What it then leaves to every other build, tools/gpu_check's among
+  # them: that the sm80 kernels compile for sm_90, and spill nothing there.
+  set(SPARSELOOM_SM80_ARCHITECTURES "80-real;90-real;80-virtual" CACHE STRING "machine code and PTX of the sm80 kernels")
+  set(sm80_architectures "${SPARSELOOM_SM80_ARCHITECTURES}")
   if(SPARSELOOM_CUDA_CHECK)
     set(sm80_architectures "80-real")
     message(STATUS "sparseloom: SPARSELOOM_CUDA_CHECK=ON, this build is not for use: its sm80 kernels run on GPUs of 8.x alone")

@@ -2,6 +2,7 @@
 // makes a plan (cached), and runs it on torch's threads or stream in torch's memory.
 #include "linear.h"
 
+#include <limits>
 #include <optional>
 
 #include "convert.h"
@@ -84,6 +85,60 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::i
               std::int64_t row, bool strict, bool tf32, std::int64_t digest) {
   return forward(x, values, index, out_features, bias, activation, residual, row, strict, tf32, digest,
                  nullptr);
+}
+
+Tensor linear_glu(const Tensor& x, const Tensor& given_values, const Tensor& packed,
+                  const Tensor& given_factor_values, const Tensor& packed_factors, std::int64_t out_features,
+                  std::optional<Tensor> bias, std::optional<Tensor> factor_bias, std::int64_t activation,
+                  std::int64_t row, bool strict, std::int64_t digest) {
+  constexpr const char* op = "linear_glu";
+  const int device = device_of(op, "x", x);
+  if (device < 0) core::fail(op, "operands on a CUDA device", "on the CPU", "multiply two products");
+  const Matrix input = matrix_of(op, "x", x);
+  const DType dtype = input.view.dtype;
+  if (is_scaled(dtype))
+    core::fail(op, "f16 or bf16", name_of(dtype), "call scaled_linear twice, and multiply its results");
+  if (bias.has_value() != factor_bias.has_value())
+    core::fail(op, "a bias of both weights or of neither", "that of one", "pass zeros for the other");
+  // The operands of one of the two weights.
+  struct Operands {
+    Tensor values;
+    std::optional<Tensor> bias;
+    IndexView index;
+    const void* data;
+  };
+  const auto operands_of = [&](const char* name, const Tensor& given, const Tensor& index,
+                               const std::optional<Tensor>& given_bias) {
+    require_device(op, name, given, device, "x");
+    require_same_dtype(op, dtype, name, given);
+    Operands operands{
+        as_contiguous(given), bias_of(op, given_bias, out_features, dtype, device), {}, nullptr};
+    operands.index = index_of(op, index, operands.values.size(0), out_features, input.view.cols,
+                              block_of_values(op, operands.values), device, "x", {.digest = digest});
+    operands.data = values_of(op, operands.values, operands.index);
+    return operands;
+  };
+  const Operands gates = operands_of("values", given_values, packed, bias),
+                 factors = operands_of("factor_values", given_factor_values, packed_factors, factor_bias);
+  const Executor executor = torch_executor(device);
+  Problem problem =
+      problem_of(Direction::forward, dtype, input.view.rows, gates.index, digest, strict, false);
+  problem.glu = true;
+  problem.factor_blocks = factors.index.blocks;
+  problem.bias = bias.has_value();
+  problem.activation = activation_of(op, activation);
+  problem.aligned = is_aligned(input.view) && is_aligned(gates.data) && is_aligned(factors.data);
+  problem.out_aligned = is_aligned({nullptr, dtype, input.view.rows, out_features, out_features});
+  const auto plan = make_plan(problem, gates.index, executor, ops::row_name(op, row));
+  const Tensor y = new_like(op, x, with_features(x, out_features));
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  const auto weight_of = [](const Operands& operands) {
+    return GluWeight{operands.index, operands.data,
+                     operands.bias ? operands.bias->const_data_ptr() : nullptr};
+  };
+  sparseloom::linear_glu(*plan, input.view, weight_of(gates), weight_of(factors),
+                         writable(y, dtype, input.view.rows, out_features), workspace.span(), executor);
+  return y;
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, std::int64_t in_features,
@@ -204,13 +259,48 @@ std::string plan(const PlanCall& call) {
 
 const FamilyPlan kPlan("bsr_linear", plan, plan);
 
+double glu_ratio(Numbers sizes, std::string dtype, std::int64_t m, std::int64_t device, bool bias,
+                 std::int64_t activation) {
+  constexpr const char* op = "glu_ratio";
+  if (sizes.size() != 6 || m < 0)
+    core::fail(op, "rows, cols, block_rows, block_cols and two numbers of blocks, and 0 tokens and more",
+               std::to_string(sizes.size()) + " sizes and " + std::to_string(m) + " tokens", "pass those");
+  if (device < 0 || (dtype != "bf16" && dtype != "f16")) return std::numeric_limits<double>::infinity();
+  PlanCall call{};
+  call.device = device;
+  const Executor executor = call.executor();
+  IndexView index{};
+  index.rows = sizes[0], index.cols = sizes[1];
+  index.block = block_of(op, sizes[0], sizes[1], sizes[2], sizes[3]);
+  const auto predicted_us = [&](std::int64_t blocks, std::int64_t factor_blocks, std::int64_t code) {
+    index.blocks = blocks;
+    Problem problem = describe(index, dtype == "f16" ? DType::f16 : DType::bf16, Direction::forward, m);
+    problem.bias = bias;
+    problem.activation = activation_of(op, code);
+    problem.glu = factor_blocks > 0;
+    problem.factor_blocks = factor_blocks;
+    return make_plan(problem, index, executor)->predicted_us;
+  };
+  try {
+    return predicted_us(sizes[4], sizes[5], activation) /
+           (predicted_us(sizes[4], 0, activation) + predicted_us(sizes[5], 0, 0));
+  } catch (const Error&) {  // no kernel computes it
+    return std::numeric_limits<double>::infinity();
+  }
+}
+
 }  // namespace
 }  // namespace sparseloom::binding
 
 // One implementation serves both: the operands have their device. CUDA is registered in builds without CUDA
 // kernels too, so that a CUDA tensor gets our Error and not the dispatcher's.
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("glu_ratio", TORCH_BOX(&sparseloom::binding::glu_ratio));
+}
+
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("bsr_linear_glu", TORCH_BOX(&sparseloom::binding::linear_glu));
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
   m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
@@ -218,6 +308,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("bsr_linear_glu", TORCH_BOX(&sparseloom::binding::linear_glu));
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
   m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));

@@ -56,12 +56,15 @@ struct Linear {
     /// Whether forward of f32 adds args.residual. Otherwise args has none, and the caller adds it to y in a
     /// pass of its own, which rounds as often: y is fp32.
     bool adds_f32_residual = true;
+    /// Whether the kernel computes a glu (MatmulArgs::glu).
+    bool glu = false;
     /// Whether the kernel finds all of its work in the index on the device. Others divide IndexView::blocks
     /// on the host, and refuse Facts::moving.
     bool follows_index = false;
   };
   SPARSELOOM_API static ProblemKey key(const Problem& problem);
   static Refusal refuse(const Traits& traits, const Problem& problem) {
+    if (problem.glu && !traits.glu) return "multiplies one weight, and a gated linear unit has two";
     if (const Refusal why = refuse_moving(traits.follows_index, problem)) return why;
     return refuse_misaligned(traits.alignment_of(problem), problem);
   }

@@ -85,6 +85,21 @@ SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const Ind
                            const void* values, const Addends& addends, const MatrixView& y,
                            std::span<std::byte> workspace, const Executor& executor);
 
+/// One weight of a gated linear unit, and its bias [rows] or null.
+struct GluWeight {
+  IndexView index;
+  const void* values = nullptr;
+  const void* bias = nullptr;
+};
+
+/// A gated linear unit (Shazeer 2020) in one kernel: Y = act(round(X W^T + bias)) * round(X V^T + bias), with
+/// W the gates and V the factors. Both are [rows, cols] in blocks of the same sides, x [m, cols], y [m,
+/// rows], all of the plan's dtype; the plan is one with problem.glu, and both weights have a bias or neither.
+/// Workspace and errors as linear.
+SPARSELOOM_API void linear_glu(const Plan& plan, const ConstMatrixView& x, const GluWeight& gates,
+                               const GluWeight& factors, const MatrixView& y, std::span<std::byte> workspace,
+                               const Executor& executor);
+
 /// Scales of an 8-bit product, fp32, on the device of x: one for the whole operand, or one for each token (x)
 /// or output feature (w). Neither may be empty, except x's when there are no tokens. Zero, Inf and NaN are
 /// multiplied by the rules of IEEE 754.

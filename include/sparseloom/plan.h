@@ -86,6 +86,10 @@ struct Problem : CommonProblem {
   bool accumulate = false;
   // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32.
   bool tf32 = false;
+  // Forward of f16 and bf16 on CUDA only: a gated linear unit (linear_glu in ops.h), whose second weight has
+  // the same shape and block sides, and factor_blocks stored blocks. `bias`: of both.
+  bool glu = false;
+  std::int64_t factor_blocks = 0;
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 

@@ -39,6 +39,7 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
   const Problem& p = plan.problem;
   const auto& [bias, residual] = addends;
   check_planned("linear", Direction::forward, plan, index, workspace, executor);
+  if (p.glu) core::fail("linear", "a plan of one weight", "one with problem.glu", "call linear_glu");
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   check_matrix("linear", "y", y, p.m, p.rows, p.dtype);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null
@@ -88,6 +89,33 @@ void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexV
                         const void* values, const Addends& addends, const MatrixView& pre,
                         const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
   forward(plan, x, index, values, addends, &pre, y, workspace, executor);
+}
+
+void linear_glu(const Plan& plan, const ConstMatrixView& x, const GluWeight& gates, const GluWeight& factors,
+                const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  constexpr const char* op = "linear_glu";
+  const Problem& p = plan.problem;
+  check_planned(op, Direction::forward, plan, gates.index, workspace, executor);
+  if (!p.glu) core::fail(op, "a plan with problem.glu", "one without", "plan the gated linear unit");
+  Problem of_factors = p;
+  of_factors.blocks = p.factor_blocks;
+  ops::check_call(op, of_factors, plan, factors.index, workspace, executor);
+  check_matrix(op, "x", x, p.m, p.cols, p.dtype);
+  check_matrix(op, "y", y, p.m, p.rows, p.dtype);
+  if (p.m == 0 || p.rows == 0) return;
+  check_bias(op, p, gates.bias);
+  check_bias(op, p, factors.bias);
+  ops::check_values(op, "values", p, gates.values);
+  ops::check_values(op, "the factors' values", of_factors, factors.values);
+  check_aligned(op, plan, gates.values, {x}, {y});
+  check_aligned(op, plan, factors.values, {}, {});
+  MatmulArgs args = arguments(plan, gates.index, x, workspace, executor);
+  args.glu = true;
+  args.values = gates.values, args.bias = gates.bias;
+  args.factor_index = factors.index, args.factor_values = factors.values, args.factor_bias = factors.bias;
+  args.out = y.data;
+  args.out_stride = row_distance(y);
+  launch(op, plan, args, executor);
 }
 
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index,

@@ -54,6 +54,11 @@ void check_problem(const Problem& problem) {
   if (problem.residual && problem.direction != Direction::forward)
     core::fail("plan", "a residual on forward of f32, f16, bf16 or f64 only",
                std::string(name_of(problem.direction)) + " of " + dtype, "add it in a pass of your own");
+  if (problem.glu && (problem.direction != Direction::forward || problem.residual || problem.facts.moving))
+    core::fail("plan", "a gated linear unit of forward, without a residual, of blocks that stay",
+               std::string(name_of(problem.direction)) + (problem.residual ? " with a residual" : "") +
+                   (problem.facts.moving ? " of moving blocks" : ""),
+               "plan two products");
   if (problem.accumulate && (problem.direction != Direction::dw || problem.dtype == DType::f64))
     core::fail("plan", "accumulate, into fp32, on dw of f32, f16 or bf16 only",
                std::string(name_of(problem.direction)) + " of " + dtype,

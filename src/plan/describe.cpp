@@ -52,7 +52,8 @@ std::string text_of(const CommonProblem& p, const std::string& product, const ch
 
 std::string to_string(const Problem& p) {
   return text_of(p, std::string(name_of(p.direction)) + " " + name_of(p.dtype), p.residual ? " residual" : "",
-                 std::string(p.accumulate ? " accumulate" : "") + (p.tf32 ? " tf32" : ""));
+                 std::string(p.accumulate ? " accumulate" : "") + (p.tf32 ? " tf32" : "") +
+                     (p.glu ? " glu factor_blocks=" + std::to_string(p.factor_blocks) : ""));
 }
 
 std::string to_string(const ScaledProblem& p) {

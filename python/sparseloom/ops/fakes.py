@@ -52,6 +52,14 @@ def _linear_fake(
     return x.new_empty((*x.shape[:-1], out_features))
 
 
+@fake("bsr_linear_glu", flops.of_glu)
+def _linear_glu_fake(
+    x: Tensor, values: Tensor, index: Tensor, factor_values: Tensor, factor_index: Tensor, out_features: int,
+    *rest: Any, **named: Any,
+) -> Tensor:  # fmt: skip
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
 @fake("bsr_linear_dx", flops.of_values)
 def _linear_dx_fake(
     dy: Tensor, values: Tensor, index: Tensor, in_features: int, *rest: Any, **named: Any

@@ -13,6 +13,10 @@ def of_values(x: Shape, values: Shape, *rest: Any, **named: Any) -> int:
     return 2 * prod(values) * prod(x[:-1])
 
 
+def of_glu(x: Shape, values: Shape, index: Shape, factor_values: Shape, *rest: Any, **named: Any) -> int:
+    return of_values(x, values) + of_values(x, factor_values)
+
+
 def of_dw(
     dy: Shape, x: Shape, index: Shape, blocks: int, block_rows: int, block_cols: int, *rest: Any, **named: Any
 ) -> int:

@@ -33,8 +33,10 @@ std::string print_of(const CommonProblem& p, Direction direction, const Schedule
 }  // namespace
 
 ProblemKey Linear::key(const Problem& p) {
-  return key_of(p, word(static_cast<int>(p.direction)) | word(p.residual) << 8 | word(p.accumulate) << 9 |
-                       word(p.tf32) << 10);
+  ProblemKey key = key_of(p, word(static_cast<int>(p.direction)) | word(p.residual) << 8 |
+                                 word(p.accumulate) << 9 | word(p.tf32) << 10 | word(p.glu) << 11);
+  key.back() = word(p.factor_blocks);
+  return key;
 }
 
 ProblemKey Scaled::key(const Problem& p) {

@@ -143,6 +143,8 @@ class Siblings:
         biases = [each._parameters.get("bias", each) for each in layers]
         if stacked is None or not 1 <= x.dim() <= 4 or not all(map(_is_simple, layers, values)):
             return None
+        if _may_be_gated(layers, self.names, x):
+            return None
         if not _stack(values) or not (all(each is None for each in biases) or _stack(biases)):
             return None
         count = sum(each.numel() for each in values if each is not None)
@@ -184,6 +186,24 @@ def _is_simple(layer: BlockSparseLinear, values: Tensor | None) -> bool:
     """Returns whether a layer's product is that of plain values, without anything that it alone knows."""
     plain = type(values) in (nn.Parameter, Tensor)  # Dynamo of torch 2.11 knows no __class__ of a Parameter
     return plain and layer._cut is None and not layer.fuse_wgrad_accumulation and not layer._dense_copy
+
+
+def _may_be_gated(layers: Sequence[BlockSparseLinear], names: Sequence[str], x: Tensor) -> bool:
+    """Returns whether two layers may be the gates and the factors of a gated unit that a compiled call
+    without gradients computes by one kernel on Hopper as they are (ops/inductor/gated.py)."""
+    if len(layers) != 2 or layers[0].out_features != layers[1].out_features or not x.is_cuda:
+        return False
+    named = layers[0].activation != layers[1].activation or "gate" in names[0]  # k and v are pairs, too
+    fit = {each.block[0] for each in layers} <= {32, 64} and x.dtype in (torch.float16, torch.bfloat16)
+    compiled = torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    return named and fit and compiled and _on_hopper(x.device.index)
+
+
+def _on_hopper(device: int | None) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
+_on_hopper._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as ops.operators.tf32_allowed
 
 
 def _stack(tensors: Sequence[object]) -> bool:

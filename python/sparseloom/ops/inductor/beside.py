@@ -13,6 +13,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from .. import autograd
 from .epilogues import fold
+from .gated import join_gated
 
 
 class Beside(CustomGraphPass):
@@ -25,6 +26,7 @@ class Beside(CustomGraphPass):
         for each in self.users:
             each(graph)
         fold(graph)
+        join_gated(graph)
 
     def uuid(self) -> Any:
         """Returns the key of compiled code that was kept on disk: that of the user's passes and ours. None,

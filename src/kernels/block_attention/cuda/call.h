@@ -17,7 +17,9 @@ struct Call {
 };
 
 /// Bytes of OrderParams's work and order, a multiple of 256.
-inline std::int64_t order_bytes(std::int64_t tiles) noexcept { return (2 * tiles * 4 + 255) / 256 * 256; }
+inline std::int64_t order_bytes(std::int64_t tiles) noexcept {
+  return ((2 * tiles + 1) * 4 + 255) / 256 * 256;
+}
 
 struct BackwardWorkspace {
   std::int64_t places;  // units of 64 queries of a head, or of a batch and head without starts (params.cuh)

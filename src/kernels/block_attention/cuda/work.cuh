@@ -9,7 +9,9 @@ namespace sparseloom::kernels::cuda::attention {
 struct Work {
   Sequence sequence;
   const std::int32_t* entries;
-  int units, first_query, head, batch;
+  int units;  // kNoMore: there is no tile
+  int first_query, head, batch;
+  static constexpr int kNoMore = -1;
 
   /// `params`: those of the kernel, with common, q_tiles and kv_block.
   template <class Params>

@@ -53,18 +53,19 @@ __device__ __forceinline__ void meet(int team) {
   ptx::named_barrier_sync<T::kGroups * 128>(1 + team);
 }
 
-/// The units of a tile.
+/// The units of the tile whose K and V are in this buffer.
 template <class T>
-__device__ __forceinline__ void add_units(const BackwardParams& params, BackwardTeam<T>& shared, int units,
-                                          int team, int group, unsigned& turn, float (&dk)[T::kSums],
-                                          float (&dv)[T::kSums]) {
+__device__ __forceinline__ void add_units(const BackwardParams& params, BackwardTeam<T>& shared,
+                                          unsigned buffer, int team, int group, unsigned& turn,
+                                          float (&dk)[T::kSums], float (&dv)[T::kSums]) {
   const Pipeline pipeline(shared.full, shared.empty);
   const float scale_log2 = params.common.scale * 1.4426950408889634f;
-  const std::uint32_t k = ptx::shared_address(shared.k), v = ptx::shared_address(shared.v);
+  const int units = shared.units[buffer];
+  const std::uint32_t k = ptx::shared_address(shared.k[buffer]), v = ptx::shared_address(shared.v[buffer]);
   const int lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   // Computed again where it is used: in registers throughout, it would push out sums.
   const auto work_again = [&] {
-    int tile = shared.tile;
+    int tile = shared.tile[buffer];
     ptx::opaque(tile);
     return KeyWork(params, tile, T::kKeys);
   };

@@ -11,21 +11,23 @@ namespace sparseloom::kernels::cuda::attention {
 
 /// Zeroes the warpgroup's K and V behind the sequence's end.
 template <class T>
-__device__ __forceinline__ void zero_keys(const BackwardParams& params, BackwardTeam<T>& shared, int group) {
-  const KeyWork work(params, shared.tile, T::kKeys);
+__device__ __forceinline__ void zero_keys(const BackwardParams& params, BackwardTeam<T>& shared,
+                                          unsigned buffer, int group) {
+  const KeyWork work(params, shared.tile[buffer], T::kKeys);
   const int kept = work.sequence.kv_tokens - work.first_key - group * 64;
   if (kept >= 64) return;
-  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.k + group * 64 * 128, kept, threadIdx.x % 128);
-  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.v + group * 64 * 128, kept, threadIdx.x % 128);
+  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.k[buffer] + group * 64 * 128, kept, threadIdx.x % 128);
+  zero_tokens<T::kHeadDim, T::kKeys, 128>(shared.v[buffer] + group * 64 * 128, kept, threadIdx.x % 128);
   ptx::fence_proxy_async();
   ptx::named_barrier_sync<128>(4 + static_cast<int>(threadIdx.x / 128));
 }
 
 /// dk and dv of the warpgroup's keys. K and V have been read for the last time, and serve as staging.
 template <class T>
-__device__ __forceinline__ void store_keys(const BackwardParams& params, BackwardTeam<T>& shared, int group,
-                                           const float (&dk)[T::kSums], const float (&dv)[T::kSums]) {
-  const KeyWork work(params, shared.tile, T::kKeys);
+__device__ __forceinline__ void store_keys(const BackwardParams& params, BackwardTeam<T>& shared,
+                                           unsigned buffer, int group, const float (&dk)[T::kSums],
+                                           const float (&dv)[T::kSums]) {
+  const KeyWork work(params, shared.tile[buffer], T::kKeys);
   const int first = work.first_key + group * 64, tokens = work.sequence.kv_tokens - first;
   const std::int64_t token = work.sequence.kv_first + first;
   const int barrier = 4 + static_cast<int>(threadIdx.x / 128);
@@ -35,9 +37,10 @@ __device__ __forceinline__ void store_keys(const BackwardParams& params, Backwar
            token * strides[2];
   };
   store_tokens<typename T::Element, T::kKeys>(at(params.dk, params.dk_strides), params.dk_strides[2], tokens,
-                                              shared.k + group * 64 * 128, dk, {scale, scale}, barrier);
+                                              shared.k[buffer] + group * 64 * 128, dk, {scale, scale},
+                                              barrier);
   store_tokens<typename T::Element, T::kKeys>(at(params.dv, params.dv_strides), params.dv_strides[2], tokens,
-                                              shared.v + group * 64 * 128, dv, {1.f, 1.f}, barrier);
+                                              shared.v[buffer] + group * 64 * 128, dv, {1.f, 1.f}, barrier);
 }
 
 template <class T>
@@ -51,8 +54,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::prefetch_tensor_map(&params.v);
     ptx::prefetch_tensor_map(&params.dout);
     for (BackwardTeam<T>& team : storage.teams) {
-      ptx::mbarrier_init(ptx::shared_address(&team.kv_full), 1);
-      ptx::mbarrier_init(ptx::shared_address(&team.kv_empty), T::kGroups * 4);
+      Pipeline::init(team.kv_full, team.kv_empty, 1, T::kGroups * 4);
       Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
     }
     ptx::fence_mbarrier_init();
@@ -60,11 +62,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
-  const int slots = T::kTeams * gridDim.x;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x, slots);
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
     return;
   }
   ptx::claim_registers_to<T::kConsumerRegisters>();
@@ -73,19 +74,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   unsigned turn = 0;
 #pragma unroll 1
   for (unsigned tile_turn = 0;; ++tile_turn) {
-    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_full), tile_turn & 1);
-    if (shared.tile < 0) return;
-    if (params.common.q_starts != nullptr) zero_keys<T>(params, shared, group);
+    const StageOf<T::kKvBuffers> buffer(tile_turn);
+    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_full[buffer.index]), buffer.parity);
+    if (shared.tile[buffer.index] < 0) return;
+    if (params.common.q_starts != nullptr) zero_keys<T>(params, shared, buffer.index, group);
     float dk[T::kSums], dv[T::kSums];
 #pragma unroll
     for (float& sum : dk) sum = 0;
 #pragma unroll
     for (float& sum : dv) sum = 0;
-    add_units<T>(params, shared, shared.units, team, group, turn, dk, dv);
-    store_keys<T>(params, shared, group, dk, dv);
+    add_units<T>(params, shared, buffer.index, team, group, turn, dk, dv);
+    store_keys<T>(params, shared, buffer.index, group, dk, dv);
     ptx::fence_proxy_async();
     __syncwarp();  // the next K and V may overwrite dk and dv
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty));
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty[buffer.index]));
   }
 }
 

@@ -25,6 +25,8 @@ struct BackwardTile {
   static constexpr int kGroups = kKeys / 64, kTeams = 2 / kGroups, kConsumers = 2;
   static constexpr int kKvBytes = kKeys * kHeadDim * 2;  // of K or V
   static constexpr int kUnitBytes = 64 * kHeadDim * 2;   // of Q or dO
+  // Tiles whose K and V are in shared memory at one time: see ForwardTile::kQBuffers.
+  static constexpr int kKvBuffers = kTeams == 1 ? 2 : 1;
   static constexpr int kStages = kTeams == 2 ? (kHeadDim == 64 ? 3 : 2) : 3;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
@@ -47,17 +49,19 @@ struct BackwardParams {
 
 template <class T>
 struct BackwardTeam {
-  alignas(1024) std::byte k[T::kKvBytes];  // later dk
-  alignas(1024) std::byte v[T::kKvBytes];  // later dv
+  alignas(1024) std::byte k[T::kKvBuffers][T::kKvBytes];  // later dk
+  alignas(1024) std::byte v[T::kKvBuffers][T::kKvBytes];  // later dv
   alignas(1024) std::byte q[T::kStages][T::kUnitBytes];
   alignas(1024) std::byte dout[T::kStages][T::kUnitBytes];
   alignas(128) float stats[T::kStages][2][64];
-  alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], kv_full, kv_empty;
+  alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], kv_full[T::kKvBuffers],
+      kv_empty[T::kKvBuffers];
   // Of a stage: its first query, with kPartial; its place, or -1 behind the sequence; whether some of its
   // pairs do not meet.
   std::int32_t query[T::kStages], place[T::kStages];
   bool masked[T::kStages];
-  std::int32_t tile, units;  // of K and V: the tile, or -1 after the last one; its units of all query heads
+  // Of K and V: the tile, or -1 after the last one; its units of all query heads.
+  std::int32_t tile[T::kKvBuffers], units[T::kKvBuffers];
 };
 
 template <class T>

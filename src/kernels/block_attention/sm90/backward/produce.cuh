@@ -13,18 +13,19 @@ namespace sparseloom::kernels::cuda::attention {
 template <class T>
 __device__ __forceinline__ void copy_keys(const BackwardParams& params, BackwardTeam<T>& shared,
                                           const KeyWork& work, int tile, int units, unsigned tile_turn) {
-  const std::uint32_t full = ptx::shared_address(&shared.kv_full);
-  ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), (tile_turn ^ 1) & 1);
-  shared.tile = tile;
-  shared.units = units;
+  const StageOf<T::kKvBuffers> buffer(tile_turn);
+  const std::uint32_t full = ptx::shared_address(&shared.kv_full[buffer.index]);
+  ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty[buffer.index]), buffer.parity ^ 1);
+  shared.tile[buffer.index] = tile;
+  shared.units[buffer.index] = units;
   ptx::mbarrier_arrive_expect_tx(full, 2 * T::kKvBytes);
 #pragma unroll
   for (int group = 0; group < T::kGroups; ++group) {
     const int token = work.sequence.kv_first + work.first_key + group * 64;
-    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.k) + group * 64 * 128, &params.k, token,
-                                       work.kv_head, work.sequence.batch, full);
-    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.v) + group * 64 * 128, &params.v, token,
-                                       work.kv_head, work.sequence.batch, full);
+    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.k[buffer.index]) + group * 64 * 128,
+                                       &params.k, token, work.kv_head, work.sequence.batch, full);
+    copy_tokens<T::kHeadDim, T::kKeys>(ptx::shared_address(shared.v[buffer.index]) + group * 64 * 128,
+                                       &params.v, token, work.kv_head, work.sequence.batch, full);
   }
 }
 
@@ -61,14 +62,13 @@ __device__ __forceinline__ void copy_units(const BackwardParams& params, Backwar
 
 /// All tiles of a team. All lanes of the producer's warp call it.
 template <class T>
-__device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot,
-                                        int slots) {
+__device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot) {
   const int group_heads = params.common.heads_per_kv;
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int round = 0; !params.order.ends(round, slots); ++round) {
-    const int tile = params.order.tile(round, slot, slots);
-    if (tile < 0) continue;
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const KeyWork work(params, tile, T::kKeys);
     if (work.first_key >= work.sequence.kv_tokens) continue;
     int units = 0;
@@ -85,9 +85,10 @@ __device__ __forceinline__ void produce(const BackwardParams& params, BackwardTe
     }
   }
   if (ptx::elect_lane()) {
-    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), (tile_turn ^ 1) & 1);
-    shared.tile = -1;
-    ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_full));
+    const StageOf<T::kKvBuffers> buffer(tile_turn);
+    ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty[buffer.index]), buffer.parity ^ 1);
+    shared.tile[buffer.index] = -1;
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_full[buffer.index]));
   }
 }
 

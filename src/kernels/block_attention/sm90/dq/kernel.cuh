@@ -16,26 +16,35 @@
 
 namespace sparseloom::kernels::cuda::attention {
 
+/// Passes the tile to the consumers, with its queries and their gradients if it has keys.
 template <class T>
-__device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& shared, const Work& work,
-                                        unsigned tile_turn, unsigned turn) {
-  const Pipeline pipeline(shared.full, shared.empty);
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+__device__ __forceinline__ void copy_queries(const DqParams& params, DqTeam<T>& shared, const Work& work,
+                                             unsigned tile_turn) {
   const std::uint32_t q_full = ptx::shared_address(&shared.q_full);
-  const int kv_head = head / params.common.heads_per_kv, halves = params.kv_block / 64;
   ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty), (tile_turn ^ 1) & 1);
-  ptx::mbarrier_arrive_expect_tx(q_full, 2 * T::kQBytes);
+  shared.work = work;
+  Pipeline::expect(q_full, work.units > 0 ? 2 * T::kQBytes : 0);
+  if (work.units <= 0) return;
 #pragma unroll
   for (int group = 0; group < T::kGroups; ++group) {
-    const int token = sequence.q_first + first_query + group * 64;
+    const int token = work.sequence.q_first + work.first_query + group * 64;
     copy_tokens<T::kHeadDim, T::kQueries>(ptx::shared_address(shared.q) + group * 64 * 128, &params.q, token,
-                                          head, sequence.batch, q_full);
+                                          work.head, work.sequence.batch, q_full);
     copy_tokens<T::kHeadDim, T::kQueries>(ptx::shared_address(shared.dout) + group * 64 * 128, &params.dout,
-                                          token, head, sequence.batch, q_full);
+                                          token, work.head, work.sequence.batch, q_full);
   }
+}
+
+/// Copies the keys and values of a tile, units `from` to `to`.
+template <class T>
+__device__ __forceinline__ void copy_keys(const DqParams& params, DqTeam<T>& shared, const Work& work,
+                                          unsigned turn, int from, int to) {
+  const Pipeline pipeline(shared.full, shared.empty);
+  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const int kv_head = head / params.common.heads_per_kv, halves = params.kv_block / 64;
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit, ++turn) {
-    const StageOf<T::kStages> stage(turn);
+  for (int unit = from; unit < to; ++unit) {
+    const StageOf<T::kStages> stage(turn + unit);
     const std::int32_t entry = entries[unit / halves], partial = entry & Lists::kPartial;
     const int key = (entry ^ partial) * params.kv_block + unit % halves * 64;
     pipeline.acquire(stage.index, stage.parity ^ 1);
@@ -47,6 +56,31 @@ __device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& share
     copy_tokens<T::kHeadDim, 64>(ptx::shared_address(shared.v[stage.index]), &params.v,
                                  sequence.kv_first + key, kv_head, sequence.batch, full);
   }
+}
+
+/// All tiles of a team. All lanes of the producer's warp call it. There is no room for the queries of two
+/// tiles, so as many keys as the ring holds are on their way before the queries are.
+template <class T>
+__device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& shared, int slot) {
+  unsigned turn = 0, tile_turn = 0;
+#pragma unroll 1
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
+    const Work work(params, tile, T::kQueries);
+    if (ptx::elect_lane()) {
+      const int first = min(work.units, T::kStages);
+      copy_keys<T>(params, shared, work, turn, 0, first);
+      copy_queries<T>(params, shared, work, tile_turn);
+      copy_keys<T>(params, shared, work, turn, first, work.units);
+    }
+    turn += work.units;
+    ++tile_turn;
+  }
+  if (!ptx::elect_lane()) return;
+  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty), (tile_turn ^ 1) & 1);
+  shared.work.units = Work::kNoMore;
+  ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full));
 }
 
 /// sums[64 queries][64 keys] = a b^T over head_dim, queued as one group. `a`: rows of a tile of kQueries.
@@ -144,51 +178,39 @@ __global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constan
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
-  const int slots = T::kTeams * gridDim.x;
-  unsigned turn = 0, tile_turn = 0;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team >= T::kTeams) return;
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
+    return;
+  }
+  ptx::claim_registers_to<T::kConsumerRegisters>();
+  const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
+  DqTeam<T>& shared = storage.teams[team];
+  const float scale = params.common.scale;
+  unsigned turn = 0;
 #pragma unroll 1
-    for (int round = 0; !params.order.ends(round, slots); ++round) {
-      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
-      if (tile < 0) continue;
-      const Work work(params, tile, T::kQueries);
-      if (work.units == 0) continue;
-      if (ptx::elect_lane()) produce<T>(params, storage.teams[team], work, tile_turn, turn);
-      turn += work.units;
-      ++tile_turn;
-    }
-  } else {
-    ptx::claim_registers_to<T::kConsumerRegisters>();
-    const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
-    DqTeam<T>& shared = storage.teams[team];
-    const float scale = params.common.scale;
-#pragma unroll 1
-    for (int round = 0; !params.order.ends(round, slots); ++round) {
-      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
-      if (tile < 0) continue;
-      const Work work(params, tile, T::kQueries);
-      const int first = work.first_query + group * 64, tokens = work.sequence.q_tokens - first;
-      auto* const to = static_cast<std::uint16_t*>(params.dq) + work.sequence.batch * params.dq_strides[0] +
-                       work.head * params.dq_strides[1] +
-                       std::int64_t{work.sequence.q_first + first} * params.dq_strides[2];
-      if (work.units == 0) {
-        store_zero_tokens<T::kHeadDim>(to, params.dq_strides[2], tokens);
-        continue;
-      }
+  for (unsigned tile_turn = 0;; ++tile_turn) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared.q_full), tile_turn & 1);
+    const Work work = shared.work;
+    if (work.units == Work::kNoMore) return;
+    const int first = work.first_query + group * 64, tokens = work.sequence.q_tokens - first;
+    auto* const to = static_cast<std::uint16_t*>(params.dq) + work.sequence.batch * params.dq_strides[0] +
+                     work.head * params.dq_strides[1] +
+                     std::int64_t{work.sequence.q_first + first} * params.dq_strides[2];
+    if (work.units == 0) {
+      store_zero_tokens<T::kHeadDim>(to, params.dq_strides[2], tokens);
+    } else {
       float dq[T::kSums];
 #pragma unroll
       for (float& sum : dq) sum = 0;
-      ptx::mbarrier_wait(ptx::shared_address(&shared.q_full), tile_turn++ & 1);
       consume<T>(params, shared, work, team, group, turn, dq);
       store_tokens<typename T::Element, T::kQueries>(
           to, params.dq_strides[2], tokens, shared.q + group * 64 * 128, dq, {scale, scale}, 4 + warpgroup);
       ptx::fence_proxy_async();
-      __syncwarp();  // the next queries may overwrite dq
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));
     }
+    __syncwarp();  // the next queries may overwrite dq, and the next tile this one
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));
   }
 }
 

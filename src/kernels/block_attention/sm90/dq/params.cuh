@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/block_attention/cuda/sequence.cuh"
+#include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm90/operands/element.cuh"
 #include "kernels/block_attention/sm90/operands/order.h"
 #include "kernels/shared/ptx/sm90/registers.cuh"
@@ -47,6 +47,7 @@ struct DqTeam {
   alignas(1024) std::byte v[T::kStages][T::kUnitBytes];
   alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], q_full, q_empty;
   std::int32_t first_key[T::kStages];  // with Lists::kPartial
+  Work work;                           // of q: see TeamStorage
 };
 
 template <class T>

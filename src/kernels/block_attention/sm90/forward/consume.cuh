@@ -51,16 +51,16 @@ __device__ __forceinline__ void zero_behind_end(std::byte* v, const std::int32_t
   ptx::named_barrier_sync<T::kGroups * 128>(8 + team);
 }
 
+/// `q`: the warpgroup's queries, which have arrived.
 template <class T>
 __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage<T>& shared, const Work& work,
-                                        int team, int group, unsigned tile_turn, unsigned& turn,
+                                        int team, int group, std::uint32_t q, unsigned& turn,
                                         float (&out)[T::kSumsO], Running& running) {
   const auto& [sequence, entries, units, first_query, head, batch] = work;
   const int steps = (units + T::kUnits - 1) / T::kUnits;
   const Pipeline pipeline(shared.full, shared.empty);
   const Mask mask(params.common, sequence, batch, first_query + group * 64);
   const float scale_log2 = params.common.scale * kLog2E;
-  const std::uint32_t q = ptx::shared_address(shared.q) + group * 64 * 128;
   const std::uint32_t ring = ptx::shared_address(shared.ring);
   const bool leads = threadIdx.x % 32 == 0;
   const bool ragged = params.common.q_starts != nullptr;
@@ -98,7 +98,6 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
                        group * 128 + static_cast<int>(threadIdx.x % 128));
   };
 
-  ptx::mbarrier_wait(ptx::shared_address(&shared.q_full), tile_turn & 1);
   {
     const StageOf<T::kSlots> k(turn++);
     wait_for_k(k);

@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::prefetch_tensor_map(&params.k);
     ptx::prefetch_tensor_map(&params.v);
     for (TeamStorage<T>& team : storage.teams) {
-      ptx::mbarrier_init(ptx::shared_address(&team.q_full), 1);
-      ptx::mbarrier_init(ptx::shared_address(&team.q_empty), T::kGroups * 4);
+      Pipeline::init(team.q_full, team.q_empty, 1, T::kGroups * 4);
       Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
     }
     ptx::fence_mbarrier_init();
@@ -31,49 +30,38 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
-  const int slots = T::kTeams * gridDim.x;
-  unsigned turn = 0, tile_turn = 0;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int team = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (team >= T::kTeams) return;
-    TeamStorage<T>& shared = storage.teams[team];
+    if (team < T::kTeams) produce<T>(params, storage.teams[team], blockIdx.x + team * gridDim.x);
+    return;
+  }
+  ptx::claim_registers_to<T::kConsumerRegisters>();
+  const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
+  TeamStorage<T>& shared = storage.teams[team];
+  if (T::kGroups == 2 && group == 1) ptx::named_barrier_arrive<256>(1);  // the other's first turn
+  unsigned turn = 0;
 #pragma unroll 1
-    for (int round = 0; !params.order.ends(round, slots); ++round) {
-      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
-      if (tile < 0) continue;
-      const Work work(params, tile, T::kQueries);
-      if (work.units == 0) continue;
-      if (ptx::elect_lane()) produce<T>(params, shared, work, tile_turn, turn);
-      turn += 2 * ((work.units + T::kUnits - 1) / T::kUnits);
-      ++tile_turn;
-    }
-  } else {
-    ptx::claim_registers_to<T::kConsumerRegisters>();
-    const int team = warpgroup / T::kGroups, group = warpgroup % T::kGroups;
-    TeamStorage<T>& shared = storage.teams[team];
-    if (T::kGroups == 2 && group == 1) ptx::named_barrier_arrive<256>(1);  // the other's first turn
-#pragma unroll 1
-    for (int round = 0; !params.order.ends(round, slots); ++round) {
-      const int tile = params.order.tile(round, blockIdx.x + team * gridDim.x, slots);
-      if (tile < 0) continue;
-      const Work work(params, tile, T::kQueries);
-      const Rows rows = rows_of(params, work, group);
-      if (work.units == 0) {
-        store_nothing<T>(rows);
-        continue;
-      }
+  for (unsigned tile_turn = 0;; ++tile_turn) {
+    const StageOf<T::kQBuffers> buffer(tile_turn);
+    ptx::mbarrier_wait(ptx::shared_address(&shared.q_full[buffer.index]), buffer.parity);
+    const Work work = shared.work[buffer.index];
+    if (work.units == Work::kNoMore) return;
+    const Rows rows = rows_of(params, work, group);
+    if (work.units == 0) {
+      store_nothing<T>(rows);
+    } else {
+      std::byte* const q = shared.q[buffer.index] + group * 64 * 128;
       float out[T::kSumsO];
 #pragma unroll
       for (float& sum : out) sum = 0;
       Running running{{-INFINITY, -INFINITY}, {0, 0}};
-      consume<T>(params, shared, work, team, group, tile_turn, turn, out, running);
-      store<T>(rows, shared.q + group * 64 * 128, out, running, params.common.scale);
+      consume<T>(params, shared, work, team, group, ptx::shared_address(q), turn, out, running);
+      store<T>(rows, q, out, running, params.common.scale);
       ptx::fence_proxy_async();
-      __syncwarp();  // the next queries may overwrite the outputs
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));
-      ++tile_turn;
     }
+    __syncwarp();  // the next queries may overwrite the outputs, and the next tile this one
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[buffer.index]));
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/block_attention/cuda/sequence.cuh"
+#include "kernels/block_attention/cuda/work.cuh"
 #include "kernels/block_attention/sm90/operands/element.cuh"
 #include "kernels/block_attention/sm90/operands/order.h"
 #include "kernels/shared/ptx/sm90/registers.cuh"
@@ -30,6 +30,9 @@ struct ForwardTile {
   static constexpr int kUnits = kGroups, kKeys = 64 * kUnits;
   static constexpr int kTileBytes = kKeys * kHeadDim * 2;  // of K or V
   static constexpr int kQBytes = kQueries * kHeadDim * 2;
+  // Tiles whose queries are in shared memory at one time. A single team has nothing to compute while queries
+  // are on their way; of three, another one has.
+  static constexpr int kQBuffers = kTeams == 1 ? 2 : 1;
   static constexpr int kSlots = (kTeams == 1 ? 5 : 3) * 128 / kHeadDim;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 152 : 232;
@@ -51,10 +54,13 @@ struct ForwardParams {
 /// Of a team.
 template <class T>
 struct TeamStorage {
-  alignas(1024) std::byte q[T::kQBytes];  // later the output
+  alignas(1024) std::byte q[T::kQBuffers][T::kQBytes];  // later the output
   alignas(1024) std::byte ring[T::kSlots][T::kTileBytes];
-  alignas(8) std::uint64_t full[T::kSlots], empty[T::kSlots], q_full, q_empty;
+  alignas(8) std::uint64_t full[T::kSlots], empty[T::kSlots], q_full[T::kQBuffers], q_empty[T::kQBuffers];
   std::int32_t first_key[T::kSlots][T::kUnits];  // of each unit, with Lists::kPartial; of K alone
+  // The tile of each q, as the producer read it: consumers, which would have to wait for order, counts and
+  // entries in turn between two tiles, find it here.
+  Work work[T::kQBuffers];
 };
 
 template <class T>

@@ -11,6 +11,7 @@ constexpr int kWarps = 16, kClasses = 64;
 constexpr int kLongRounds = 64;
 
 struct Windows {
+  std::int32_t slots;
   std::int32_t tiles;  // of a window
   bool long_first;
 };
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   const int window = static_cast<int>(blockIdx.x) * windows.tiles;
   const int window_end = min(window + windows.tiles, params.tiles);
   if (threadIdx.x == 0) least = 0x7fffffff, most = 0;
+  if (threadIdx.x == 0 && blockIdx.x == 0) *params.next = windows.slots;
   for (int i = lane; i < kClasses; i += 32) counts[warp][i] = 0;
   int long_from = 0x7fffffff, long_before = 0, long_of_all = 0;
   if (windows.long_first) {
@@ -135,7 +137,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 
 int order_tiles(const OrderParams& params, std::int64_t slots, cudaStream_t stream) noexcept {
   const bool as_whole = params.tiles <= 6 * slots;
-  const Windows windows{static_cast<std::int32_t>(as_whole ? params.tiles : 2 * slots),
+  const Windows windows{static_cast<std::int32_t>(slots),
+                        static_cast<std::int32_t>(as_whole ? params.tiles : 2 * slots),
                         !as_whole && params.tiles <= kLongRounds * slots};
   const auto grid = static_cast<unsigned>((params.tiles + windows.tiles - 1) / windows.tiles);
   return launch_kernel({.grid = grid, .block = kWarps * 32, .stream = stream}, order_kernel, params, windows);

@@ -18,7 +18,9 @@ namespace sparseloom::kernels::cuda {
 /// (16 x 16: kNarrowBlockRowTokens). A long block row keeps its warps busy after the others are done, so
 /// uneven ones go to other kernels. With a schedule of x_streamed, for many blocks of 16 x 16 and more than
 /// 16 tokens, X streams through shared memory. Operands are aligned and some block is stored.
-inline constexpr int kNarrowBlockRowTokens = 32;
+/// A glu is of at most kGluTokens tokens and wide blocks: each instance costs a compiler five seconds, and
+/// more tokens hide a launch.
+inline constexpr int kNarrowBlockRowTokens = 32, kGluTokens = 16;
 int sm90_decode_lines(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace decode_lines::rows {

@@ -37,7 +37,23 @@ struct BiasFour {
   }
 };
 
-/// Stores four outputs of a token.
+/// Rounds and stores four outputs of a token that exists.
+template <class C>
+__device__ __forceinline__ void put_four(const Params& params, const float (&y)[4], int token, int row) {
+  if (row >= params.rows) return;
+  const std::uint32_t low = C::Mma::rounded(y[0], y[1]), high = C::Mma::rounded(y[2], y[3]);
+  auto* out = static_cast<std::uint16_t*>(params.out) + token * params.out_stride + row;
+  if (params.out_fours && row + 3 < params.rows) {
+    *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
+    return;
+  }
+  const std::uint32_t words[2] = {low, high};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+}
+
+/// Finishes and stores four outputs of a token.
 template <class C>
 __device__ __forceinline__ void store_four(const Params& params, const float4& sum, const BiasFour& bias,
                                            int token, int row) {
@@ -50,16 +66,7 @@ __device__ __forceinline__ void store_four(const Params& params, const float4& s
 #pragma unroll
     for (int i = 0; i < 4; ++i) y[i] += residual_of<C>(params, token, row + i);
   }
-  const std::uint32_t low = C::Mma::rounded(y[0], y[1]), high = C::Mma::rounded(y[2], y[3]);
-  auto* out = static_cast<std::uint16_t*>(params.out) + token * params.out_stride + row;
-  if (params.out_fours && row + 3 < params.rows) {
-    *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
-    return;
-  }
-  const std::uint32_t words[2] = {low, high};
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+  put_four<C>(params, y, token, row);
 }
 
 }  // namespace sparseloom::kernels::cuda::decode_lines

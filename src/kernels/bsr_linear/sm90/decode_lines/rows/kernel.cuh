@@ -64,6 +64,21 @@ __device__ __forceinline__ void prefetch(const Params& params, const Guess& gues
                         guess.units * unit_bytes);
 }
 
+/// The sum of the warps' parts of four outputs, in the order of the warps.
+template <class C>
+__device__ __forceinline__ float4 sum_of_warps(const char* place, int warps) {
+  float4 sum = {};
+#pragma unroll 4
+  for (int warp = 0; warp < warps; ++warp) {
+    const float4 part = *reinterpret_cast<const float4*>(place + warp * C::kWarpBytes);
+    sum.x += part.x;
+    sum.y += part.y;
+    sum.z += part.z;
+    sum.w += part.w;
+  }
+  return sum;
+}
+
 /// Adds the warps' sums in the order of the warps and stores the strip.
 template <class C>
 __device__ __forceinline__ void finish(const Params& params, const char* slots, const BiasFour& bias, int row,
@@ -71,16 +86,7 @@ __device__ __forceinline__ void finish(const Params& params, const char* slots, 
   constexpr int kFours = C::kRows / 4;
   for (int token = threadIdx.x / kFours; token < params.m; token += blockDim.x / kFours) {
     const char* place = slots + C::slot_four(token, threadIdx.x % kFours) * 16;
-    float4 sum = {};
-#pragma unroll 4
-    for (int warp = 0; warp < warps; ++warp) {
-      const float4 part = *reinterpret_cast<const float4*>(place + warp * C::kWarpBytes);
-      sum.x += part.x;
-      sum.y += part.y;
-      sum.z += part.z;
-      sum.w += part.w;
-    }
-    store_four<C>(params, sum, bias, token, row);
+    store_four<C>(params, sum_of_warps<C>(place, warps), bias, token, row);
   }
 }
 

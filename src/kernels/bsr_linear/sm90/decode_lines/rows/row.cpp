@@ -85,7 +85,19 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p, machine)) return why;
-  out.add({decode_lines::rows::schedule_of(p, machine), predict_us(p, machine), 0});
+  // Two weights pass as one with the blocks of both would.
+  Problem both = p;
+  both.glu = false;
+  if (p.glu) {
+    if (p.m > kGluTokens || p.block.rows == 16)
+      return {"computes a glu of at most {} tokens, in blocks of 32 or more", kGluTokens};
+    if (p.factor_blocks == 0) return "needs a stored block in both weights";
+    both.rows *= 2;
+    both.blocks += p.factor_blocks;
+    if (!decode_lines::counts_fit(p.rows, p.cols, p.block, p.factor_blocks))
+      return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
+  }
+  out.add({decode_lines::rows::schedule_of(p, machine), predict_us(both, machine), 0});
   return {};
 }
 
@@ -97,6 +109,7 @@ Kernel sm90_decode_lines_row() {
                           return sm90_decode_lines(args, schedule);
                         });
   row.traits.needs_aligned = inputs_aligned;
+  row.traits.glu = true;
   return row;
 }
 

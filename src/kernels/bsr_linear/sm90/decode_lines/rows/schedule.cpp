@@ -46,19 +46,22 @@ void divide_warps(Schedule& schedule, std::int64_t strips, int multiprocessors, 
 }  // namespace
 
 Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
+  const int members = p.glu ? 2 : 1;
   const int multiprocessors = std::max(machine.cuda.multiprocessors, 1);
   const std::int64_t block_rows = ceil_div(p.rows, p.block.rows), pairs = multiprocessors / 2;
   const bool narrow = p.block.cols == 16, wide = p.block.cols > 32;
-  if (narrow && x_streamed::passes(p.m, p.rows, p.cols, p.blocks, pairs))
+  if (narrow && !p.glu && x_streamed::passes(p.m, p.rows, p.cols, p.blocks, pairs))
     return x_streamed_schedule(block_rows, pairs);
   const int token_tiles = p.m <= 8 ? 1 : p.m <= 16 ? 2 : p.m <= 32 ? 4 : 8;
   Schedule schedule;
   schedule.method = Method::decode_rows;
   schedule.tile_m = 8 * token_tiles, schedule.tile_n = narrow ? 16 : 32;
   schedule.tile_k = narrow ? 16 : wide ? 64 : 32;
-  const std::int64_t strips = block_rows * std::max(p.block.rows / 32, 1);
-  divide_warps(schedule, strips, multiprocessors, warps_of(narrow, token_tiles),
-               registers_of(narrow, wide, token_tiles));
+  const std::int64_t strips = members * block_rows * std::max(p.block.rows / 32, 1);
+  const int most = warps_of(narrow, token_tiles);
+  divide_warps(schedule, strips, multiprocessors, most, registers_of(narrow, wide, token_tiles));
+  // A thread block has the gates and the factors of a strip, and no other.
+  if (p.glu) schedule.tiles_at_once = members, schedule.warps = std::min(schedule.warps, most / members);
   return schedule;
 }
 

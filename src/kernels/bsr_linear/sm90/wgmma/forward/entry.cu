@@ -12,9 +12,11 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const bool dx = args.direction == Direction::dx;
   switch (args.dtype) {
     case DType::bf16:
+      if (args.glu) return wgmma::forward::forward_glu_bf16(args, schedule);
       if (args.residual != nullptr) return wgmma::forward::forward_plus_bf16(args, schedule);
       return dx ? wgmma::forward::dx_bf16(args, schedule) : wgmma::forward::forward_bf16(args, schedule);
     case DType::f16:
+      if (args.glu) return wgmma::forward::forward_glu_f16(args, schedule);
       if (args.residual != nullptr) return wgmma::forward::forward_plus_f16(args, schedule);
       return dx ? wgmma::forward::dx_f16(args, schedule) : wgmma::forward::forward_f16(args, schedule);
     case DType::f32:

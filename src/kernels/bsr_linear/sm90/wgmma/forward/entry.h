@@ -13,8 +13,9 @@ namespace sparseloom::kernels::cuda {
 
 /// Forward and dX by Hopper's wgmma and TMA (compute capability 9.0 only): bf16, f16 and f32 with args.tf32
 /// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1.
-/// Operands are aligned, some block is stored, and f32 comes without a residual. The workspace serves dX of
-/// f32, which transposes the values. The rows choose the schedule by row_parts.h.
+/// Operands are aligned, some block is stored, and f32 comes without a residual. A glu is of bf16 or f16, in
+/// block rows of 32, or of 64 with wide tiles, and both of its weights store blocks. The workspace serves dX
+/// of f32, which transposes the values. The rows choose the schedule by row_parts.h.
 int sm90_wgmma_forward(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The product of bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that
@@ -81,6 +82,8 @@ int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_plus_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;  // with a residual
 int forward_plus_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_glu_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;  // with args.glu
+int forward_glu_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_e4m3_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_e4m3_f32(const MatmulArgs& args, const Schedule& schedule) noexcept;

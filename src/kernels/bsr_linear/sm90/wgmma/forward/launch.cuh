@@ -22,6 +22,7 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 /// The matrices as TMA sees them: x [m, reduction], values [blocks * bm, bn], out [m, outputs].
 struct Operands {
   TensorMapMatrix x, values, out, pre, residual;  // pre and residual have out's shape, if args has them
+  TensorMapMatrix factor_values;                  // kGlu
 };
 
 template <class Direction, class Element>
@@ -29,12 +30,16 @@ Operands operands_of(const MatmulArgs& args) {
   constexpr std::int64_t kIn = Element::kBytes, kOut = size_of(Element::Out::kDtype);
   const IndexView& index = args.index;
   constexpr bool dx = Direction::kIsDx, tf32 = Element::kValueBytes == 4;
+  const auto values_of = [&](const void* data, std::int64_t blocks) {
+    return TensorMapMatrix{
+        data, args.dtype, blocks * index.block.rows, index.block.cols, index.block.cols * kIn, tf32};
+  };
   return {{args.a, args.dtype, args.m, dx ? index.rows : index.cols, args.a_stride * kIn, tf32},
-          {args.values, args.dtype, index.blocks * index.block.rows, index.block.cols, index.block.cols * kIn,
-           tf32},
+          values_of(args.values, index.blocks),
           {args.out, Element::Out::kDtype, args.m, dx ? index.cols : index.rows, args.out_stride * kOut},
           {args.pre, Element::Out::kDtype, args.m, index.rows, args.pre_stride * kOut},
-          {args.residual, Element::Out::kDtype, args.m, index.rows, args.residual_stride * kOut}};
+          {args.residual, Element::Out::kDtype, args.m, index.rows, args.residual_stride * kOut},
+          values_of(args.factor_values, args.factor_index.blocks)};
 }
 
 /// Whether TMA can address all operands. It cannot if no block is stored or if the reduction is empty.
@@ -42,6 +47,7 @@ inline bool possible(const Operands& operands) {
   return tensor_map_possible(operands.x) && tensor_map_possible(operands.values) &&
          tensor_map_possible(operands.out) &&
          (operands.pre.data == nullptr || tensor_map_possible(operands.pre)) &&
+         (operands.factor_values.data == nullptr || tensor_map_possible(operands.factor_values)) &&
          (operands.residual.data == nullptr || tensor_map_possible(operands.residual));
 }
 
@@ -49,11 +55,12 @@ inline bool possible(const Operands& operands) {
 template <class T>
 bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, const Schedule& schedule,
              std::size_t l2_bytes) noexcept {
-  // With an order, any block row may come last, and the matrix's ragged last block row may come earlier.
-  // Outputs are then counted in whole block rows: where a tile is half a block row, a count of out_width
-  // could drop the second half of the last block row.
-  const std::int64_t outputs =
-      params.ordered ? std::int64_t{params.block_rows} << params.block_row_log2 : params.out_width;
+  // With an order, any block row may come last, and the matrix's ragged last block row may come earlier; a
+  // glu counts the block rows of both weights. Outputs are then counted in whole block rows: where a tile is
+  // half a block row, a count of out_width could drop the second half of the last block row.
+  const std::int64_t outputs = params.ordered || T::kGlu ? std::int64_t{params.block_rows} * (T::kGlu ? 2 : 1)
+                                                               << params.block_row_log2
+                                                         : params.out_width;
   const std::int64_t m_tiles = ceil_div(args.m, T::kTokens), groups = ceil_div(outputs, T::kOutputs);
   if (m_tiles * groups >= std::int64_t{1} << 31) return false;
   params.m_tiles = static_cast<unsigned>(m_tiles);
@@ -72,15 +79,19 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, c
   params.out_policy = out_bytes > static_cast<std::int64_t>(l2_bytes / 4) ? ptx::L2Policy::evict_first
                                                                           : ptx::L2Policy::evict_normal;
   // kPairedRows: two rows of the values are one row of the copy.
-  TensorMapMatrix values = operands.values;
-  values.height /= T::kRowsOfOne;
-  values.width *= T::kRowsOfOne;
-  values.stride_bytes *= T::kRowsOfOne;
+  const auto in_copies = [](TensorMapMatrix values) {
+    values.height /= T::kRowsOfOne;
+    values.width *= T::kRowsOfOne;
+    values.stride_bytes *= T::kRowsOfOne;
+    return values;
+  };
   constexpr TensorMapBox kValuesBox{T::kBoxRows / T::kRowsOfOne, T::kBoxColumns * T::kRowsOfOne,
                                     T::kBoxRowBytes * T::kRowsOfOne};
   constexpr TensorMapBox kOutBox{T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes};
   return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kKTile, T::kRowBytes}) &&
-         (T::Element::kBf16x3 || encode_tensor_map(params.values, values, kValuesBox)) &&
+         (T::Element::kBf16x3 || encode_tensor_map(params.values, in_copies(operands.values), kValuesBox)) &&
+         (!T::kGlu ||
+          encode_tensor_map(params.factor_values, in_copies(operands.factor_values), kValuesBox)) &&
          encode_tensor_map(params.out, operands.out, kOutBox) &&
          (!params.store_pre || encode_tensor_map(params.pre, operands.pre, kOutBox)) &&
          (!T::kAddsResidual || encode_tensor_map(params.residual, operands.residual, kOutBox));
@@ -134,6 +145,14 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
                                                                                  schedule)
                 : launch_tile<Tile<Direction, Element, HalfNarrow, kHalf, kPart>>(params, args, operands,
                                                                                   schedule);
+  } else if constexpr (Direction::kGlu) {
+    if (wide)
+      return launch_tile<Tile<ForwardGluWithEpilogueWarps, Element, WideWithEpilogueWarps, kSlice, kPart>>(
+          params, args, operands, schedule);
+    if constexpr (kHalf == 32)
+      return launch_tile<Tile<Direction, Element, Narrow, kHalf, kPart>>(params, args, operands, schedule);
+    else
+      return cudaErrorInvalidValue;  // the tile has one block row
   } else if (wide) {
     using Plain = Tile<Direction, Element, Wide, kSlice, kPart>;
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kMayHaveEpilogueWarps) {
@@ -201,7 +220,11 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
   params.store_pre = args.pre != nullptr;
-  if (args.block_row_order != nullptr && params.block_rows <= plan::kMostOrderedBlockRows) {
+  if constexpr (Direction::kGlu) {
+    params.factor_begin = args.factor_index.crow;
+    params.factor_along = args.factor_index.col;
+    params.factor_bias = args.factor_bias;
+  } else if (args.block_row_order != nullptr && params.block_rows <= plan::kMostOrderedBlockRows) {
     params.ordered = true;
     std::copy_n(args.block_row_order, params.block_rows, params.order);
   }
@@ -226,7 +249,11 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
       else
         return launch_block_row<Direction, Element, 32>(params, args, operands, schedule);
     case 64: return launch_block_row<Direction, Element, 64>(params, args, operands, schedule);
-    case 128: return launch_block_row<Direction, Element, 128>(params, args, operands, schedule);
+    case 128:
+      if constexpr (Direction::kGlu)
+        return cudaErrorInvalidValue;  // two of them are wider than a tile
+      else
+        return launch_block_row<Direction, Element, 128>(params, args, operands, schedule);
     default: return cudaErrorInvalidValue;
   }
 }

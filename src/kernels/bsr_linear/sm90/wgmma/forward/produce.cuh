@@ -95,7 +95,8 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
                                ((from << params.side_log2) + step.column) / T::kRowsOfOne, full,
                                params.values_policy);
             } else {
-              ptx::tma_load_2d(to, &params.values, step.column,
+              const bool factors = T::kGlu && block_row % 2 == 1;
+              ptx::tma_load_2d(to, factors ? &params.factor_values : &params.values, step.column,
                                ((from << params.block_row_log2) + output) / T::kRowsOfOne, full,
                                params.values_policy);
             }

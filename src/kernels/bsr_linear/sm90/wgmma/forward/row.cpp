@@ -63,8 +63,38 @@ std::size_t transposed_bytes(const Problem& p) {
          static_cast<std::size_t>(p.block.cols) * sizeof(float);
 }
 
+// The product of both weights one above the other, which has the kernel's tiles, bytes and operations; only
+// its outputs are twice as wide.
+Problem stacked(const Problem& p) {
+  Problem both = p;
+  both.glu = false;
+  both.rows = 2 * ((p.rows + p.block.rows - 1) / p.block.rows * p.block.rows);
+  both.blocks = p.blocks + p.factor_blocks;
+  return both;
+}
+
+template <bool kNarrow>
+Refusal propose_glu(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (size_of(p.dtype) != 2)
+    return {"computes a glu of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
+  constexpr int kWidest = kNarrow ? 32 : 64;
+  if (p.block.rows > kWidest)
+    return {"has the block rows of both weights in one tile, at most {} wide, and they are {}", kWidest,
+            p.block.rows};
+  if (p.blocks == 0 || p.factor_blocks == 0) return "needs a stored block in both weights";
+  const Problem both = stacked(p);
+  if (const Refusal why = refusal_of_both(both, machine, kNarrow)) return why;
+  Schedule schedule = wgmma::forward::schedule_of(
+      both, machine, kNarrow ? wgmma::forward::kNarrowTile : wgmma::forward::kWideTile);
+  schedule.groups = {0};  // pairs of block rows keep their places
+  schedule.stores_at_end = false;
+  out.add({schedule, wgmma::forward::predict_us(both, machine, kNarrow), 0});
+  return {};
+}
+
 template <bool kNarrow>
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (p.glu) return propose_glu<kNarrow>(p, machine, out);
   if (const Refusal why = kNarrow ? refuse_narrow(p, machine) : refusal_of_both(p, machine, false))
     return why;
   const double predicted_us = wgmma::forward::predict_us(p, machine, kNarrow);
@@ -93,6 +123,7 @@ Kernel row(const char* name) {
     return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
   };
   kernel.traits.stores_pre = true;
+  kernel.traits.glu = true;
   kernel.traits.adds_f32_residual = false;
   kernel.traits.follows_index = true;
   return kernel;

@@ -59,9 +59,11 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   Bias<T> bias;
 #pragma unroll
   for (int i = 0; i < T::kOutputs / 32; ++i) {
-    const std::int32_t column = in_matrix(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
-    const bool exists = params.bias != nullptr && column < params.out_width;
-    bias.bits[i] = exists ? ptx::ld_global(static_cast<const Bits*>(params.bias) + column) : Bits{0};
+    const std::int32_t column =
+        in_matrix<T>(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
+    const void* from = T::kGlu && i * 32 / T::kSlice % 2 == 1 ? params.factor_bias : params.bias;
+    const bool exists = from != nullptr && column < params.out_width;
+    bias.bits[i] = exists ? ptx::ld_global(static_cast<const Bits*>(from) + column) : Bits{0};
   }
   return bias;
 }
@@ -73,7 +75,8 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < T::kOutputs / 32; ++i) {
-      const std::int32_t output = min(in_matrix(params, place.output + i * 32) + lane, params.out_width - 1);
+      const std::int32_t output =
+          min(in_matrix<T>(params, place.output + i * 32) + lane, params.out_width - 1);
       const std::int32_t column = params.out_scale_each ? output : 0;
       scales.out[i] = ptx::ld_global(params.out_scale + column);
     }
@@ -188,7 +191,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   int buffer = 0;
 #pragma unroll
   for (int c = 0; c < T::kOutputs / T::kStoreColumns; ++c) {
-    const std::int32_t to = in_matrix(params, place.output + c * T::kStoreColumns);
+    const std::int32_t to = in_matrix<T>(params, place.output + c * T::kStoreColumns);
     // Load bias and scales of this lane's columns.
     float shift[T::kStoreColumns / 4] = {};
     if (params.bias != nullptr) {
@@ -277,6 +280,65 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   }
 }
 
+/// kGlu: stores act(gates) factors of the warp's sums box by box. The tile's block rows 2 i are gates and
+/// 2 i + 1 the factors of the same outputs, in the same lanes.
+template <class T, class Function>
+__device__ __forceinline__ void store_glu(const Params& params, const Place& place, const Bias<T>& bias,
+                                          std::uint32_t staging, int first_row, const Sums<T>& sums,
+                                          Function activation) {
+  static_assert(T::kStoreColumns == T::kSlice, "a box of outputs is a block row");
+  constexpr int kShifts = T::kStoreColumns / 4, kPerSlice = T::kSlice / 8;
+  const int lane = threadIdx.x % 32;
+  int buffer = 0;
+#pragma unroll
+  for (int pair_of_rows = 0; pair_of_rows < T::kBlockRows / 2; ++pair_of_rows) {
+    const int first = 2 * pair_of_rows;
+    const std::int32_t to = in_matrix<T>(params, place.output + first * T::kStoreColumns);
+    float shift[2][kShifts] = {};
+    if (params.bias != nullptr || params.factor_bias != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 2 * kShifts; ++j) {
+        const int column = own_column<T>(first + j / kShifts, j % kShifts);
+        shift[j / kShifts][j % kShifts] = __shfl_sync(
+            0xffffffff, T::Element::Out::to_f32(bias.bits[column / 32]), column % 32 + lane % 4 * 2);
+      }
+    }
+#pragma unroll
+    for (int block = 0; block < T::kTokenBlocks; ++block) {
+      const std::uint32_t box = staging + buffer * T::kStoreBytes;
+      if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < T::kStoreColumns / 16; ++i) {
+        std::uint32_t pairs[4];
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          std::uint32_t of[2];
+#pragma unroll
+          for (int row = 0; row < 2; ++row) {
+            const int fragment = i * 2 + pair / 2, column = fragment * 2;
+            // kPairedRows: neighbouring outputs are exchanged back
+            const int low = pair % 2 * 2, swap = T::kPairedRows && fragment % 2 == 1 ? 1 : 0;
+            const float(&slice)[T::kSlice / 2] = sums[block][first + row];
+            of[row] = T::Element::Out::pair(
+                slice[fragment % kPerSlice * 4 + (low ^ swap)] + shift[row][column],
+                slice[fragment % kPerSlice * 4 + (low + 1 ^ swap)] + shift[row][column + 1]);
+          }
+          pairs[pair] = glu_of<T>(of[0], of[1], activation);
+        }
+        ptx::stmatrix_x4(pair_row<T>(box, i), pairs);
+      }
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (ptx::elect_lane()) {
+        ptx::tma_store_2d(&params.out, to, place.token + first_row + block * 64, box, params.out_policy);
+        ptx::bulk_commit();
+      }
+      buffer = (buffer + 1) % T::kStagingBuffers;
+    }
+  }
+}
+
 /// Calls store with the activation as a function; dx has none.
 template <class T, class Store>
 __device__ __forceinline__ void with_activation(const Params& params, Store store) {
@@ -316,7 +378,11 @@ class WarpStore {
     // suffice for half as many.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
     const auto store = [&](auto activation) {
-      store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
+      if constexpr (T::kGlu) {
+        store_glu<T>(params, place, bias_, staging_, first_row_, sums, activation);
+      } else {
+        store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
+      }
     };
     if constexpr (T::kHasEpilogueWarps) {
       epilogue_queue_.begin(threadIdx.x / 32);

@@ -70,15 +70,15 @@ class SwapABStore {
 
   /// Fetches bias and scales, and requests the residual's first box.
   __device__ __forceinline__ void begin(const Params& params, const Place& place) {
-    column_ = in_matrix(params, place.output + warpgroup_ * 64);
+    column_ = in_matrix<T>(params, place.output + warpgroup_ * 64);
     bias_[0] = bias_[1] = 0;
     if constexpr (T::Element::kScaled) fetch_scales(params, place.token);
-    if (params.bias != nullptr) {
+    const void* bias = T::kGlu && warpgroup_ == 1 ? params.factor_bias : params.bias;
+    if (bias != nullptr) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int32_t output = column_ + warp() * 16 + i * 8 + lane() / 4;
-        if (output < params.out_width)
-          bias_[i] = ptx::ld_global(static_cast<const Bits*>(params.bias) + output);
+        if (output < params.out_width) bias_[i] = ptx::ld_global(static_cast<const Bits*>(bias) + output);
       }
     }
     if constexpr (T::kAddsResidual) {

@@ -43,21 +43,29 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 // features. ForwardPlus adds a residual; it is an instance of its own because its branches in the epilogue
 // slow down products without a residual (measured). ForwardActivated adds what instances with a deferred
 // store omit: an activation, or a scale per token. ForwardWithEpilogueWarps stores the sums and their
-// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh).
+// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors: with wide
+// tiles by epilogue warps, else in the consumers' own epilogue.
 struct Forward {
-  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false;
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false,
+                        kGlu = false;
 };
-struct ForwardActivated {
-  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true, kHasEpilogueWarps = false;
+struct ForwardActivated : Forward {
+  static constexpr bool kActivates = true;
 };
-struct ForwardWithEpilogueWarps {
-  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true, kHasEpilogueWarps = true;
+struct ForwardWithEpilogueWarps : ForwardActivated {
+  static constexpr bool kHasEpilogueWarps = true;
 };
-struct ForwardPlus {
-  static constexpr bool kIsDx = false, kAddsResidual = true, kActivates = true, kHasEpilogueWarps = false;
+struct ForwardPlus : ForwardActivated {
+  static constexpr bool kAddsResidual = true;
 };
-struct Dx {
-  static constexpr bool kIsDx = true, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false;
+struct ForwardGlu : ForwardActivated {
+  static constexpr bool kGlu = true;
+};
+struct ForwardGluWithEpilogueWarps : ForwardGlu {
+  static constexpr bool kHasEpilogueWarps = true;
+};
+struct Dx : Forward {
+  static constexpr bool kIsDx = true;
 };
 
 /// 256 tokens x 128 outputs measured faster than 128 x 256: a K tile has fewer block rows to test, and each
@@ -113,7 +121,7 @@ struct Tile : Shape {
                                   !Element::kPromoted && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kAddsResidual = Direction::kAddsResidual,
-                        kHasEpilogueWarps = Direction::kHasEpilogueWarps;
+                        kHasEpilogueWarps = Direction::kHasEpilogueWarps, kGlu = Direction::kGlu;
   // Deferred store: rounded sums are stored during the next tile's first products, which measured faster.
   // With an activation it is not used: half of the registers are then occupied, so few activations would be
   // in flight. Nor is it used with a scale for each of 256 tokens: in registers these spill, and in shared
@@ -123,7 +131,7 @@ struct Tile : Shape {
   // instances that may have such warps; otherwise the consumers do (kStoresPre).
   static constexpr bool kMayHaveEpilogueWarps = kTokens == kWideTile.tokens && !kIsDx && !kAddsResidual &&
                                                 !Element::kScaled && size_of(Element::Out::kDtype) == 2;
-  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kMayHaveEpilogueWarps;
+  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kMayHaveEpilogueWarps && !kGlu;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kKTiles =
       Element::kNarrowKTiles && kPart * Element::kBytes == 64 ? 2 : 1;  // K tiles per stage
@@ -233,6 +241,8 @@ struct Tile : Shape {
   static_assert(kHelpers * Shape::kProducerRegisters + kConsumers * Shape::kConsumerRegisters <=
                 (kConsumers + kHelpers) * ptx::registers_at_launch(kThreads));
   static_assert(!kHasEpilogueWarps || kMayHaveEpilogueWarps);
+  static_assert(!kGlu || (kBlockRows % 2 == 0 && Element::kBytes == 2),
+                "a tile has block rows of both weights");
   static_assert(kStages % kProducers == 0, "a stage is filled by the same producer each time");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2),
@@ -277,12 +287,16 @@ struct Params {
   CUtensorMap out;                 // [m, out_width]; boxes of [kStoreRows, kStoreColumns]
   CUtensorMap pre;                 // with store_pre: out's shape, before the activation
   CUtensorMap residual;            // kAddsResidual: out's shape
+  CUtensorMap factor_values;       // kGlu: values of the second weight
   const std::int32_t* list_begin;  // crow or ccol, [block rows]
   const std::int32_t* list_end;    // [block rows]
   const std::int32_t* along;       // col or row, [blocks]
   const std::int32_t* slot;        // dx only, [blocks]
   const void* bias;                // [out_width] or null
   std::int32_t block_rows, out_width;
+  // kGlu: the second weight's lists, and its bias or null
+  const std::int32_t *factor_begin, *factor_along;
+  const void* factor_bias;
   unsigned tiles, m_tiles, groups, chunk, stride;  // see Tiles
   // Tiles adds these per step of the grid: its whole M tiles, the remaining groups, and the shift of the
   // first group by these M tiles

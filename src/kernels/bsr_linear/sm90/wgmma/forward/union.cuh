@@ -99,6 +99,8 @@ class Union {
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int group() { return lane() / T::kGroup; }
+  /// kGlu: whether this lane's lists are those of the second weight.
+  static __device__ __forceinline__ bool of_factors() { return group() % 2 == 1; }
   static __device__ __forceinline__ int within() { return lane() % T::kGroup; }
   static __device__ __forceinline__ std::uint32_t below(int bit) { return (std::uint32_t{1} << bit) - 1; }
 
@@ -107,7 +109,13 @@ class Union {
     Bounds bounds;
     if (!ahead_.any(params)) return bounds;
     std::int32_t block_row = (ahead_.template place<T>().output >> params.block_row_log2) + group();
+    if constexpr (T::kGlu) block_row /= 2;
     if (block_row < params.block_rows) {
+      if (T::kGlu && of_factors()) {
+        bounds.begin = ptx::ld_global(params.factor_begin + block_row);
+        bounds.end = ptx::ld_global(params.factor_begin + block_row + 1);
+        return bounds;
+      }
       if (params.ordered) block_row = params.order[block_row];
       bounds.begin = ptx::ld_global(params.list_begin + block_row);
       bounds.end = ptx::ld_global(params.list_end + block_row);
@@ -122,7 +130,7 @@ class Union {
       const std::int32_t at = list.begin + i * T::kGroup + within();
       along_[i] = kNone;
       if (at >= list.end) continue;
-      along_[i] = ptx::ld_global(params.along + at);
+      along_[i] = ptx::ld_global((T::kGlu && of_factors() ? params.factor_along : params.along) + at);
       if constexpr (T::kIsDx) slot_[i] = ptx::ld_global(params.slot + at);
       if constexpr (T::Element::kBf16x3) slot_[i] = ptx::ld_global(params.kind + at);
     }

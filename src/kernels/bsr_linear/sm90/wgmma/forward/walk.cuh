@@ -14,9 +14,13 @@ struct Place {
   std::int32_t token, output;
 };
 
-/// The matrix column of an output that is counted as in Place.
+/// The matrix column of an output that is counted as in Place. With kGlu, where block rows of the two weights
+/// take turns, both of a pair have the same columns.
+template <class T>
 __device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int32_t output) {
   const std::int32_t block_row = output >> params.block_row_log2;
+  if constexpr (T::kGlu)
+    return (block_row / 2 << params.block_row_log2) + (output & ((1 << params.block_row_log2) - 1));
   if (!params.ordered || block_row >= params.block_rows) return output;
   return (params.order[block_row] << params.block_row_log2) + (output & ((1 << params.block_row_log2) - 1));
 }
@@ -27,7 +31,7 @@ struct OutBox {
   static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
   std::int32_t column, row;
   __device__ __forceinline__ OutBox(const Params& params, const Place& place, int first_row, int n)
-      : column(in_matrix(params, place.output + n / T::kTokenBlocks * T::kStoreColumns)),
+      : column(in_matrix<T>(params, place.output + n / T::kTokenBlocks * T::kStoreColumns)),
         row(place.token + first_row + n % T::kTokenBlocks * 64) {}
 };
 
