@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Loads a wheel in roots of Debian 11, 12 and 13 and Ubuntu 22.04 and 24.04, which debootstrap makes in a folder. Needs to be root; no
 # part of make test, since a root and its torch are a gigabyte.
-# Usage: tools/try_wheel_roots.sh WHEEL FOLDER [ROOT...]; TORCH is torch's requirement for pip.
+# Usage: tools/try_wheel_roots.sh WHEEL FOLDER [ROOT...]; TORCH is torch's requirement for pip, and LIBRARIES=1 tries no Python.
 #
-# Packages are installed from here, by pip for the root's Python. Debian 11 has Python 3.9, which torch 2.11 does not run on: there both
-# libraries are loaded beside libtorch_cpu.so, and the C++ consumer of the tests multiplies.
+# Packages are installed from here, by pip for the root's Python. Debian 11 has Python 3.9, which torch 2.11 does not run on: there, as
+# with LIBRARIES=1, both libraries are loaded beside libtorch_cpu.so, and the C++ consumer of the tests multiplies.
 set -euo pipefail
 wheel=$(realpath "$1")
 mkdir -p "$2"
@@ -14,7 +14,7 @@ shift 2
 roots=("$@")
 [ ${#roots[@]} -gt 0 ] || roots=(bullseye bookworm trixie jammy noble)
 declare -A mirror=([bullseye]=debian [bookworm]=debian [trixie]=debian [jammy]=ubuntu [noble]=ubuntu)
-declare -A python=([bullseye]=3.11 [bookworm]=3.11 [trixie]=3.13 [jammy]=3.10 [noble]=3.12)
+declare -A python=([bookworm]=3.11 [trixie]=3.13 [jammy]=3.10 [noble]=3.12)
 declare -A address=([debian]=http://deb.debian.org/debian [ubuntu]=http://archive.ubuntu.com/ubuntu)
 torch=${TORCH:-torch}
 
@@ -36,12 +36,14 @@ make_consumer() {
 for name in "${roots[@]}"; do
   root=$folder/$name
   [ -e "$root/usr/bin/python3" ] || make_root "$name"
+  libraries=${LIBRARIES:-}
+  [ "$name" != bullseye ] || libraries=1
   rm -rf "$root/opt/site"
   python3 -m pip install --quiet --disable-pip-version-check --no-compile --target "$root/opt/site" --only-binary=:all: \
-    --python-version "${python[$name]}" --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+    --python-version "$([ -n "$libraries" ] && echo 3.11 || echo "${python[$name]}")" --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform linux_x86_64 "$torch" "$wheel"
   run="python3 -m sparseloom info && python3 readme_example.py README.md"
-  if [ "$name" = bullseye ]; then
+  if [ -n "$libraries" ]; then
     make_consumer "$root/opt/site"
     loaded='ctypes.CDLL(f"/opt/site/{name}.so", ctypes.RTLD_GLOBAL)'
     names='"torch/lib/libtorch_cpu", "sparseloom/libsparseloom_torch", "consumer"'

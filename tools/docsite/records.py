@@ -9,21 +9,22 @@ from result_files import Record, runs_of
 #: Columns, and whether they hold numbers.
 COLUMNS = {
     "device": False,
-    "machine": False,
     "operation": False,
     "direction": False,
     "dtype": False,
     "problem": False,
     "block": False,
     "density": True,
-    "pattern": False,
-    "kernel": False,
+    "times dense": True,
     "us": True,
     "dense us": True,
+    "kernel": False,
+    "pattern": False,
+    "machine": False,
     "date": False,
     "commit": False,
-    "times dense": True,
 }
+RATIO = list(COLUMNS).index("times dense")
 #: Columns that a reader may choose one value of.
 CHOICES = ("device", "operation", "direction", "dtype")
 
@@ -68,20 +69,20 @@ def row(run: Record, record: Record) -> list[str]:
     density = record.get("density")
     return [
         str(run["device"]),
-        setting,
         op if listed else suite if op in ("", suite) else f"{suite}: {op}",
         str(record.get("direction", "")),
         str(record.get("dtype", "")),
         problem(record),
         sides(record.get("block")),
         f"{density:.3g}" if isinstance(density, int | float) else "",
-        str(record.get("pattern", "")),
-        kernel(record) or ("failed" if "error" in record and us is None else ""),
+        f"{ratio:.2f}" if ratio else "",
         f"{us:,.4g}" if us else "",
         f"{dense:,.4g}" if dense else "",
+        kernel(record) or ("failed" if "error" in record and us is None else ""),
+        str(record.get("pattern", "")),
+        setting,
         str(run["date"])[:10],
         str(run["commit"])[:7],
-        f"{ratio:.2f}" if ratio else "",
     ]
 
 
@@ -89,7 +90,7 @@ def rows(folders: list[Path]) -> list[list[str]]:
     """Returns a row for every record: those beside dense first, the newest run before the others."""
     runs = sorted((run for folder in folders for run in runs_of(folder)), key=lambda run: str(run["date"]))
     found = [row(run, record) for run in reversed(runs) for record in run["records"]]
-    return sorted(found, key=lambda line: line[-1] == "")
+    return sorted(found, key=lambda line: line[RATIO] == "")
 
 
 def page(found: list[list[str]]) -> str:
@@ -107,7 +108,7 @@ def page(found: list[list[str]]) -> str:
         )
     lines = []
     for line in found:
-        slower = line[-1] != "" and float(line[-1]) < 1
+        slower = line[RATIO] != "" and float(line[RATIO]) < 1
         cells = [
             f"<td{' class=n' if number else ''}>{html.escape(cell)}"
             for cell, number in zip(line, COLUMNS.values(), strict=True)

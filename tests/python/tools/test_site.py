@@ -49,9 +49,9 @@ def test_every_record_has_a_row_and_losses_are_marked(tmp_path: Path) -> None:
     run = {"device": "d", "commit": "0123456789", "date": "2026-01-02T03", "suite": "gpu", "gpu": {}}
     (tmp_path / "a.json").write_text(json.dumps(run | {"records": [other, linear]}))
     found = records.rows([tmp_path])
-    assert [line[2] for line in found] == ["linear", "host"]  # those beside dense come first
-    assert found[0][5:10] == ["8 x 64 x 32", "16 x 32", "0.25", "", "<k>"]
-    assert found[0][10:] == ["4", "2", "2026-01-02", "0123456", "0.50"]
+    assert [line[1] for line in found] == ["linear", "host"]  # those beside dense come first
+    assert found[0][4:11] == ["8 x 64 x 32", "16 x 32", "0.25", "0.50", "4", "2", "<k>"]
+    assert found[0][11:] == ["", "GPU", "2026-01-02", "0123456"]
     page = records.page(found)
     assert page.count("<tr") == 3 and page.count("<tr class=slower>") == 1 and "&lt;k&gt;" in page
 
