@@ -38,7 +38,8 @@ for name in "${roots[@]}"; do
   [ -e "$root/usr/bin/python3" ] || make_root "$name"
   libraries=${LIBRARIES:-}
   [ "$name" != bullseye ] || libraries=1
-  rm -rf "$root/opt/site"
+  # Nothing below a mount is this script's: what an interrupted run left mounted stays whole.
+  rm -rf --one-file-system "$root/opt/site"
   python3 -m pip install --quiet --disable-pip-version-check --no-compile --target "$root/opt/site" --only-binary=:all: \
     --python-version "$([ -n "$libraries" ] && echo 3.11 || echo "${python[$name]}")" --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform linux_x86_64 "$torch" "$wheel"
@@ -50,7 +51,8 @@ for name in "${roots[@]}"; do
     run="python3 -c 'import ctypes; *_, last = [$loaded for name in ($names)]; assert last._Z8consumerv() == 0; print(\"libraries load, C++ ran\")'"
   fi
   cp "$tree/README.md" "$tree/tools/readme_example.py" "$root/opt/"
-  mount -t proc proc "$root/proc"
+  mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+  trap 'umount "$root/proc" 2>/dev/null || true' EXIT
   status=0
   chroot "$root" /bin/sh -c "cd /opt && export PYTHONPATH=/opt/site HOME=/tmp && $run" >"$folder/$name.out" 2>&1 || status=$?
   umount "$root/proc"
