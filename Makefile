@@ -176,9 +176,9 @@ docs: setup-demo $(DOCS)
 docs-serve: docs
 	$(BIN)/python tools/make_site.py --serve $(ARGS)
 
-$(DOCS): docs/requirements.txt constraints.txt $(VENV)/.sparseloom-setup
+$(DOCS): tools/docsite/requirements.txt constraints.txt $(VENV)/.sparseloom-setup
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
-	  $(BIN)/python -m pip install --quiet --no-compile --requirement docs/requirements.txt; \
+	  $(BIN)/python -m pip install --quiet --no-compile --requirement tools/docsite/requirements.txt; \
 	fi
 	@touch $@
 

@@ -1,6 +1,6 @@
 """Builds the site in build/site/html from docs/ and bench/results, strictly: a warning is an error.
 
-Usage: python tools/make_site.py [--serve [PORT]], with docs/requirements.txt installed. tools/check_site.py
+Usage: python tools/make_site.py [--serve [PORT]], with tools/docsite/requirements.txt installed. tools/check_site.py
 then checks what was built. --serve shows it on http://localhost:8000 instead of building it.
 """
 

@@ -73,7 +73,9 @@ def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, floa
     for row, (colour, (name, line)) in enumerate(zip(COLOURS, panel.lines.items(), strict=False)):
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{colour}"/>' for x, y in line]
+        # A point is a line of no length with round ends.
+        points = "".join(f"M{x_of(x):.1f} {y_of(y):.1f}h0" for x, y in line)
+        parts.append(f'<path d="{points}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
         parts.append(text(left + WIDTH - 4, TOP + 16 + 16 * row, name, anchor="end", colour=colour))
     return parts
 

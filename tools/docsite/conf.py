@@ -33,7 +33,7 @@ WORD = r"[\w]+(?:[.:\-][\w]+)*"
 PART = r"\w+"
 
 
-class Words(SearchEnglish):
+class Words(SearchEnglish):  # type: ignore[misc]
     """English, with such words whole beside their parts; the browser splits what is searched for likewise."""
 
     js_splitter_code = (

@@ -47,7 +47,18 @@ def problem(record: Record) -> str:
     """Returns the sizes of what was measured, in the words of its suite."""
     if "m" in record and "k" in record:
         return f"{record['m']} x {record['k']} x {record['n']}"
-    named = ("name", "model", "kind", "way", "arm", "images", "channels", "extent", "kernel_size", "shape")
+    named: tuple[str, ...] = (
+        "name",
+        "model",
+        "kind",
+        "way",
+        "arm",
+        "images",
+        "channels",
+        "extent",
+        "kernel_size",
+        "shape",
+    )
     named += ("units", "steps", "batch", "tokens", "out_features", "in_features", "sparsity", "group", "mlp")
     return ", ".join(f"{name} {sides(record[name])}" for name in named if record.get(name) is not None)
 

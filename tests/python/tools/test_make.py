@@ -31,7 +31,7 @@ def tree(tmp_path):
         "cmake",
         "include/sparseloom",
         "benchmarks",
-        "docs",
+        "tools/docsite",
     ):
         (tmp_path / folder).mkdir(parents=True)
     for name in (
@@ -41,7 +41,7 @@ def tree(tmp_path):
         "LICENSE",
         "include/sparseloom/version.h",
         "benchmarks/pyproject.toml",
-        "docs/requirements.txt",
+        "tools/docsite/requirements.txt",
         "constraints.txt",
         ".venv/.sparseloom-setup",
         "python/sparseloom/a.py",

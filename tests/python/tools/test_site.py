@@ -95,7 +95,7 @@ def site(folder: Path, links: str = "", style: str = "a.css", terms: dict[str, i
 
 
 def test_faults_of_a_site_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("snowballstemmer")  # of docs/requirements.txt
+    pytest.importorskip("snowballstemmer")  # of tools/docsite/requirements.txt
     check_site = importlib.import_module("check_site")
     good = site(tmp_path, '<a href="#top">a</a><a href="index.html#top">b</a><a href="https://x.org">c</a>')
     assert check_site.faults_of_links(good) == check_site.faults_of_search(good) == []
