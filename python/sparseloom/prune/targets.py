@@ -94,6 +94,8 @@ def target_of(regex: str, recipe: object) -> Target:
         own = None if recipe.select == "magnitude" else recipe.sparsifier
         sizes = recipe.density, recipe.shape
         return Target("blocks", recipe, *sizes, sparsifier=own, scope=recipe.scope, head=recipe.head)
+    if isinstance(recipe, Semi24) and recipe.method is not None:
+        recipe = InLayout("semi24", method=recipe.method)
     if isinstance(recipe, Semi24):
         if recipe.prune not in (None, "magnitude"):
             remedy = "pass Semi24(); sparsify_ makes transposable masks"

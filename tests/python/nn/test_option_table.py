@@ -163,12 +163,12 @@ def test_an_activation_of_a_layout_survives_files_of_transformers_and_densify():
 @pytest.mark.parametrize("kind", ["linear", "conv2d", "transposed", "lstm", "small world"])
 def test_a_seed_is_taken_as_the_generator(kind):
     makes = {
-        "linear": lambda g: snn.BlockSparseLinear(64, 64, density=0.5, generator=g),
-        "conv2d": lambda g: snn.BlockSparseConv2d(64, 64, 3, density=0.5, generator=g),
-        "transposed": lambda g: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5, generator=g),
-        "lstm": lambda g: snn.BlockSparseLSTM(32, 32, density=0.5, block=16, generator=g),
+        "linear": lambda g: snn.BlockSparseLinear(64, 64, density=0.5, seed=g),
+        "conv2d": lambda g: snn.BlockSparseConv2d(64, 64, 3, density=0.5, seed=g),
+        "transposed": lambda g: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5, seed=g),
+        "lstm": lambda g: snn.BlockSparseLSTM(32, 32, density=0.5, block=16, seed=g),
         "small world": lambda g: snn.SmallWorldLSTM(
-            32, 32, pattern=lambda step: pattern.full(32, 32, 16), generator=g
+            32, 32, pattern=lambda step: pattern.full(32, 32, 16), seed=g
         ),
     }
     torch.manual_seed(0)
@@ -176,7 +176,7 @@ def test_a_seed_is_taken_as_the_generator(kind):
     by_generator = makes[kind](torch.Generator().manual_seed(0)).state_dict()
     names = [name for name in by_seed if "values" in name or "crow" in name or "col" in name]
     assert names and all(torch.equal(by_seed[name], by_generator[name]) for name in names)
-    with pytest.raises(Error, match="generator"):
+    with pytest.raises(Error, match="seed"):
         makes[kind]("0")
 
 
