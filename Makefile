@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 BUILD := build/release
 INSTALLED := $(VENV)/.sparseloom-installed
 BENCHMARKS := $(VENV)/.sparseloom-bench-installed
+DOCS := $(VENV)/.sparseloom-docs
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # setup.sh leaves it to the first import to compile a module. Where the environment keeps Python from writing that down, as some
@@ -46,7 +47,7 @@ WERROR := $(if $(CI),ON,OFF)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: FORCE help demo test build wheel bench lint format docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
+.PHONY: FORCE help demo test build wheel bench lint format wheels release-dry-run docs docs-serve docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
 
 help:
 	@echo 'make demo         train a block-sparse transformer beside its dense twin; ARGS="--help" lists the options;'
@@ -54,9 +55,11 @@ help:
 	@echo 'make test         every check: lint, C++ tests, ASan/UBSan, AArch64 under an emulator, Python tests'
 	@echo 'make build        build the wheel and install it into .venv'
 	@echo 'make wheel        build dist/*.whl'
+	@echo 'make wheels       build wheels for glibc 2.28 in dist/cpu and dist/cuda: ARGS=cpu builds one alone'
 	@echo 'make bench        run the benchmark: ARGS="--help" lists the options'
 	@echo 'make lint         include arrows, clang-format, ruff, mypy'
 	@echo 'make format       apply clang-format and ruff'
+	@echo 'make docs         build the site in build/site/html, strictly; make docs-serve shows it'
 	@echo 'make docs-tables  regenerate the tables and the picture in README.md and docs/'
 	@echo 'make clean        remove build/ and dist/; .venv stays'
 
@@ -72,6 +75,7 @@ test python-tests: export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/build/inductor
 
 test: setup-test
 	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory cpp-tests
 	@$(MAKE) --no-print-directory sanitizers
 	@$(MAKE) --no-print-directory aarch64-tests
@@ -85,6 +89,13 @@ setup-test:
 
 build: setup-demo $(INSTALLED)
 wheel: setup-demo $(INSTALLED)
+
+wheels: setup-demo
+	PYTHON=$(BIN)/python tools/make_wheels.sh $(ARGS)
+
+# What .github/workflows/release.yml does, without what only a release can: attest and publish.
+release-dry-run:
+	tools/release_dry_run.sh
 
 # -v: the compiler's progress and CMake's warnings reach the terminal.
 $(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup $(if $(filter-out $(FLAVOUR),$(FOUND)),FORCE)
@@ -142,6 +153,7 @@ lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
 	$(BIN)/python tools/check_subjects.py
+	$(BIN)/python tools/check_english.py
 	@echo "clang-format, ruff and, beside them, mypy"
 	@$(BIN)/mypy & mypy=$$!; \
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES) && $(BIN)/ruff format --check . && $(BIN)/ruff check .; others=$$?; \
@@ -151,6 +163,24 @@ format: setup-test
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Sphinx 9 needs Python 3.11.
+docs: setup-demo $(DOCS)
+	@echo "== the site"
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  $(BIN)/python tools/make_site.py && $(BIN)/python tools/check_site.py; \
+	else \
+	  echo "SKIPPED: the site needs Python 3.11"; \
+	fi
+
+docs-serve: docs
+	$(BIN)/python tools/make_site.py --serve $(ARGS)
+
+$(DOCS): tools/docsite/requirements.txt constraints.txt $(VENV)/.sparseloom-setup
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  $(BIN)/python -m pip install --quiet --no-compile --requirement tools/docsite/requirements.txt; \
+	fi
+	@touch $@
 
 docs-tables: build $(BENCHMARKS)
 	$(BIN)/python tools/make_support_table.py

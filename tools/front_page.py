@@ -1,4 +1,5 @@
-"""Picks what README.md shows of bench/results: a picture of one layer on a GPU, and eight rows."""
+"""Picks what README.md shows of bench/results: a picture of one layer on a GPU, six rows, and the models that
+lost."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from speedup_svg import Panel
 #: The layer of the picture, and of the first rows.
 LAYER = {"op": "linear", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096, "pattern": "balanced"}
 BLOCKS = (128, 64, 32, 16)
-ROWS = ((64, 0.1), (32, 0.2))
+ROWS = ((64, 0.1),)
 STEP = {"op": "step", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096, "block": [64, 64], "density": 0.2}
 ON_CPU = LAYER | {"direction": "forward", "m": 1024, "block": [32, 32], "density": 0.2}
 MODELS = {"vit_base_patch16_224": "ViT-B/16", "bert_base": "BERT-base", "resnet50": "ResNet-50"}
@@ -79,6 +80,11 @@ def model_row(pair: Found, where: str) -> list[str]:
     return [what, where, blocks_of(record), dense, sparse, gain]
 
 
+def is_loss(row: list[str]) -> bool:
+    """Whether a model's row begins by a loss: it is told under README.md's "When not", and by no row."""
+    return "slower" in row[-1].partition(";")[0]
+
+
 def ways_row(pair: Found, where: str) -> list[str]:
     record, ways = pair[0], pair[0]["ways"]
     dense, sparse = (f"{ways[WAY][kind]['median']:.2f} ms" for kind in ("dense", "sparse"))
@@ -100,16 +106,14 @@ def blocks_of(record: Record) -> str:
     return f"{densities} of {' x '.join(map(str, next(iter(parts))['block']))}"
 
 
-def demo_rows(run: Record, where: str) -> list[list[str]]:
+def demo_row(run: Record, where: str) -> list[str]:
     told = {line[0]: line[1:] for line in run["table"]}
     settings = run["settings"]
     blocks = f"{settings['density']:g} of {settings['block']} x {settings['block']}"
-    model = f"language model of {told['parameters'][0]} parameters"
     rate, bits = told["training, tokens/s"], told["held-out bits per byte"]
-    return [
-        [f"{model}: training", where, blocks, f"{rate[0]} tokens/s", f"{rate[1]} tokens/s", rate[2]],
-        [f"the same: bits per byte, held out, {settings['steps']:,} steps", where, blocks, *bits],
-    ]
+    model = f"language model of {told['parameters'][0]} parameters"
+    what = f"{model}: held-out bits per byte, {settings['steps']:,} steps"
+    return [what, where, blocks, bits[0], bits[1], f"{bits[2]}; trained {rate[2]} as fast"]
 
 
 def sources(runs: Iterable[Record]) -> str:
@@ -138,15 +142,34 @@ def gpu_rows(runs: list[Record]) -> list[tuple[list[str], Record]]:
             rows.append((layer_row(pair, f"layer, {size}, bf16: forward", where), pair[1]))
     if pair := found(suite, STEP):
         rows.append((layer_row(pair, "the same with bias and GELU: training step", where), pair[1]))
+    rows += [(row, run) for row, run in model_rows(runs, where) if not is_loss(row)]
+    rows += [(demo_row(run, where), run) for run in [run for run in runs if run.get("preset") == "h200"][-1:]]
+    return rows
+
+
+def model_rows(runs: list[Record], where: str) -> list[tuple[list[str], Record]]:
+    """Returns a row for each model that was measured on one GPU, by one graph where that was."""
+    rows = []
+    of_models = [run for run in runs if is_models(run)]
     for model in MODELS:
-        of_models = [run for run in runs if is_models(run)]
         if (pair := found(of_models, {"op": "ways", "model": model})) and measured(pair[0]["ways"], WAY):
             rows.append((ways_row(pair, where), pair[1]))
         elif pair := found(of_models, {"op": "model", "model": model}):
             rows.append((model_row(pair, where), pair[1]))
-    for run in [run for run in runs if run.get("preset") == "h200"][-1:]:
-        rows += [(row, run) for row in demo_rows(run, where)]
     return rows
+
+
+def losses(folders: list[Path]) -> str:
+    """Returns a line for each whole model whose step took longer; "" where none did."""
+    lines = []
+    for folder in folders:
+        runs = runs_of(folder)
+        where = next(
+            (str(run["gpu"]["name"]).removeprefix("NVIDIA ") for run in runs if is_models(run)), "GPU"
+        )
+        rows = [row for row, _ in model_rows(runs, where) if is_loss(row)]
+        lines += [f"- {row[0]}, {row[2]} on {row[1]}: {row[5].replace(' **slower**', '')}." for row in rows]
+    return "\n".join(lines)
 
 
 def cpu_rows(folders: Iterable[Path]) -> list[tuple[list[str], Record]]:

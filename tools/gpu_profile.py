@@ -125,8 +125,8 @@ def missed(records: list[Record]) -> list[str]:
 
 
 def newest_records(folder: Path) -> list[Record]:
-    """Returns the newest record of every cell that any of a GPU's runs has measured, as docs/results_gpu.md
-    shows them."""
+    """Returns the newest record of every cell that any of a GPU's runs has measured, as the
+    site shows them."""
     runs = [run for run in runs_of(folder) if is_gpu(run)]
     found: list[Record] = merged(runs, lambda _: "")["records"] if runs else []
     return found

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cell_summary import losses, summary_table
 from generated import table
 
 Record = dict[str, Any]
@@ -166,9 +165,8 @@ def density(record: Record) -> str:
     return f"{record['density']:.3g}" + ("" if record["pattern"] == "balanced" else f" {record['pattern']}")
 
 
-def page(run: Record, caption: str, whole: bool = False) -> str:
-    """Returns what each kernel reaches and every loss, or with ``whole`` every cell; and what no column can
-    say."""
+def page(run: Record, caption: str) -> str:
+    """Returns every cell, and what no column can say."""
     head = [
         "dtype",
         "direction",
@@ -185,9 +183,6 @@ def page(run: Record, caption: str, whole: bool = False) -> str:
         "cuSPARSE us",
     ]
     gpu = run["gpu"]
-    found = cells(run)
-    shown = [table(head, list(map(cell_row, found)))]
-    if not whole:
-        shown = [summary_table(found, DTYPES), losses(found, DTYPES)]
+    shown = table(head, list(map(cell_row, cells(run))))
     machine = f"{gpu['name']}, driver {gpu['driver']}, L2 {gpu['l2_bytes'] / 2**20:.0f} MB"
-    return "\n\n".join(part for part in (caption, machine, host_line(run), *shown) if part)
+    return "\n\n".join(part for part in (caption, machine, host_line(run), shown) if part)

@@ -16,8 +16,7 @@ PAGE, FOLDER = ROOT / "docs" / "patterns.md", ROOT / "docs" / "patterns"
 
 def files(drawn: list[gallery.Picture]) -> dict[str, str]:
     """Returns what the folder holds: file name -> text."""
-    made = {f"{picture.name}.svg": by_lines(picture.made.svg(160)) for picture in drawn}
-    return made | {"spreading.svg": gallery.spreading()}
+    return {f"{picture.name}.svg": by_lines(picture.made.svg(160)) for picture in drawn}
 
 
 def by_lines(svg: str) -> str:

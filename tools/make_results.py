@@ -1,4 +1,6 @@
-"""Makes README.md's rows and picture and the tables of docs/results_*.md from bench/results/<device>/*.json.
+"""Makes README.md's rows and picture and the tables of docs/ from bench/results/<device>/*.json.
+
+The site's pages of each device, and its table of all records, are tools/docsite's.
 
 Without a result file there is no number.
 
@@ -13,17 +15,16 @@ from pathlib import Path
 
 import claims_tables
 import front_page
-from cell_summary import losses, summary_table
 from conv_tables import is_conv
 from conv_tables import page as conv_page
 from cpu_goals import NO_CPU_GOALS, cpu_goals_part
-from cpu_tables import DTYPES, captions, load, record_table
+from cpu_tables import captions, load, record_table
 from csr_tables import is_csr
 from csr_tables import page as csr_page
 from digits_tables import digits_part
 from generated import ROOT, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, limits_part, profile_part
-from gpu_tables import is_gpu, merged, page, peers_table
+from gpu_tables import is_gpu, merged, page
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
 from nmg_tables import is_nmg
@@ -42,7 +43,7 @@ NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes the
 NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes them."
 #: What a part says while there is no result for it, by page and part.
 EMPTY = {
-    "README.md": {"front": MISSING},
+    "README.md": {"front": MISSING, "losses": ""},
     "docs/distributed.md": {"ranks": "No result files yet: `sparseloom bench ranks` writes them."},
     "docs/convolutions.md": {
         "cpu": "No result files yet: `sparseloom bench conv` writes them.",
@@ -51,8 +52,6 @@ EMPTY = {
     "docs/csr.md": {"csr": "No result files yet: `sparseloom bench csr` writes them."},
     "docs/nmg.md": {"nmg": "No result files yet: `sparseloom bench nmg` writes them."},
     "docs/performance.md": {"headlines": MISSING},
-    "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
-    "docs/results_cpu.md": {"records": MISSING},
     "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
     "docs/semi24.md": {
         "gpu": NO_SEMI24,
@@ -69,9 +68,6 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
     """Adds what was measured on one GPU."""
     if measured := [run for run in runs if is_gpu(run)]:
         whole = merged(measured, caption)
-        parts["docs/results_gpu.md", "records"].append(f"### {name}\n\n{page(whole, whole['caption'])}")
-        if peers := peers_table(whole):
-            parts["docs/results_gpu.md", "peers"].append(f"### {name}\n\n{peers}")
         parts["docs/results_targets.md", "goals"].append(f"### {name}\n\n{goals_part(whole['records'])}")
         if products := semi24_part(whole["records"]):
             parts["docs/semi24.md", "gpu"].append(f"{name}:\n\n{products}")
@@ -90,9 +86,6 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
 def add_cpu(parts: Parts, folder: Path) -> None:
     """Adds what was measured on one CPU, by instruction set and threads."""
     for setting, records in load(folder).items():
-        about = f"### {folder.name}: {setting}\n\n{captions(records)}"
-        shown = f"{summary_table(records, DTYPES)}\n\n{losses(records, DTYPES)}"
-        parts["docs/results_cpu.md", "records"].append(f"{about}\n\n{shown}")
         if goals := cpu_goals_part(f"{folder.name}, {setting}", records):
             first, *_ = goals.splitlines()
             parts["docs/performance.md", "headlines"].append(f"- {first}")
@@ -149,6 +142,7 @@ def made(folders: list[Path]) -> Parts:
             parts["docs/results_digits.md", "table"].append(digits)
     parts["docs/results.md", "claims"] = [claims_tables.page(claims_tables.read(folders))]
     parts["README.md", "front"] = [front_page.front(folders)]
+    parts["README.md", "losses"] = [front_page.losses(folders)]
     return parts
 
 
@@ -167,7 +161,7 @@ def every_cell(folder: Path) -> str:
     parts = [f"## {folder.name}"]
     if measured := [run for run in runs_of(folder) if is_gpu(run)]:
         whole = merged(measured, caption)
-        parts.append(page(whole, whole["caption"], whole=True))
+        parts.append(page(whole, whole["caption"]))
     parts += [profile_part(run, caption(run)) for run in runs_of(folder) if is_profile(run)]
     for setting, records in load(folder).items():
         parts += [f"### {setting}", captions(records), record_table(records)]

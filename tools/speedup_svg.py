@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 
 WIDTH, HEIGHT, GAP, LEFT, TOP = 270, 260, 60, 70, 60
-COLOURS = ("#1f77b4", "#d9730d", "#2a9d4a", "#8e44ad")
+#: Of the lines: each has a contrast of 3 or more on white and on near black.
+COLOURS = ("#3b82c4", "#d9730d", "#2a9d4a", "#a65fc4")
+#: Where the picture stands alone it follows the reader's theme. The site's pages take this off.
+STYLE = (
+    "<style>.drawing{color:#444;background:#fff}"
+    "@media (prefers-color-scheme:dark){.drawing{color:#ccc;background:#181a1c}}</style>"
+)
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,10 @@ def bounds(panels: list[Panel]) -> tuple[float, float, float, float]:
 
 
 def text(
-    x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "#555"
+    x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "currentColor"
 ) -> str:
     """Writes one label; what the root element says already is left out."""
-    told = {"font-size": (size, 12), "text-anchor": (anchor, "middle"), "fill": (colour, "#555")}
+    told = {"font-size": (size, 12), "text-anchor": (anchor, "middle"), "fill": (colour, "currentColor")}
     more = "".join(f' {name}="{value}"' for name, (value, default) in told.items() if value != default)
     return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{html.escape(content)}</text>'
 
@@ -55,16 +61,21 @@ def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, floa
     parts = [text(left + WIDTH / 2, TOP - 10, panel.title, 14)]
     for power in range(round(math.log2(y0)), round(math.log2(y1)) + 1):
         y = y_of(2.0**power)
-        style = 'stroke="#555" stroke-width="1.5" stroke-dasharray="5 3"' if power == 0 else 'stroke="#ccc"'
+        style = 'stroke="currentColor" stroke-width="1.5" stroke-dasharray="5 3"'
+        style = style if power == 0 else 'stroke="currentColor" stroke-opacity=".25"'
         parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" {style}/>')
-        parts.append(text(left - 6, y + 4, "dense = 1" if power == 0 else f"{2.0**power:g}x", anchor="end"))
+        # Between two panels is no room for more than the number.
+        label = "dense = 1" if power == 0 and left == LEFT else f"{2.0**power:g}x"
+        parts.append(text(left - 6, y + 4, label, anchor="end"))
     for density in sorted({x for line in panel.lines.values() for x, _ in line}):
         parts.append(text(x_of(density), TOP + HEIGHT + 18, f"{density:g}"))
     parts.append(text(left + WIDTH / 2, TOP + HEIGHT + 36, "density (share of blocks stored)"))
     for row, (colour, (name, line)) in enumerate(zip(COLOURS, panel.lines.items(), strict=False)):
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{colour}"/>' for x, y in line]
+        # A point is a line of no length with round ends.
+        points = "".join(f"M{x_of(x):.1f} {y_of(y):.1f}h0" for x, y in line)
+        parts.append(f'<path d="{points}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
         parts.append(text(left + WIDTH - 4, TOP + 16 + 16 * row, name, anchor="end", colour=colour))
     return parts
 
@@ -75,11 +86,11 @@ def speedup_svg(panels: list[Panel], title: str, note: str) -> str:
     width = LEFT + len(panels) * (WIDTH + GAP)
     height = TOP + HEIGHT + 70
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {width} '
         f'{height}" width="{width}" font-family="sans-serif" font-size="12" '
-        'text-anchor="middle" fill="#555">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        text(width / 2, 22, title, 15, colour="#222"),
+        'text-anchor="middle" fill="currentColor">',
+        STYLE,
+        text(width / 2, 22, title, 15),
     ]
     for number, panel in enumerate(panels):
         parts += panel_svg(panel, LEFT + number * (WIDTH + GAP), limits)

@@ -41,6 +41,7 @@ _KINDS = {
     "coo": "COO",
     "nm": "n:m",
     "nmg": "n:m:g",
+    "tiles": "tiles",
     "masked": "masked",
 }
 

@@ -59,6 +59,7 @@ KINDS = {
     "coo": (lambda: SparseLinear(64, 64, layout="coo", density=0.1), "strict fuse activation"),
     "nm": (lambda: SparseLinear(64, 64, layout="nm", n=2, m=8), "strict fuse activation"),
     "nmg": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "strict fuse activation"),
+    "tiles": (lambda: SparseLinear(64, 64, layout="tiles"), "strict fuse activation"),
     "semi24": (lambda: Semi24Linear(64, 64), "strict fuse dense_copy activation"),
     "quantized": (lambda: eight_bit(linear()), "strict fuse activation kernel use_fast_accum x_scale"),
     "quantized 2:4": (
@@ -109,7 +110,7 @@ def test_a_subclass_from_outside_may_have_attributes_of_any_name():
     assert Mine().kernel == 3
 
 
-LAYOUT_KINDS = ["csr", "coo", "nm", "nmg", "semi24"]
+LAYOUT_KINDS = ["csr", "coo", "nm", "nmg", "tiles", "semi24"]
 
 
 @pytest.mark.parametrize("kind", LAYOUT_KINDS)

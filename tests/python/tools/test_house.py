@@ -215,6 +215,13 @@ def test_a_claim_says_what_each_record_has_or_that_there_is_none(tmp_path: Path)
     ("page", "least"),
     [
         ("docs/quickstart.md", 5),
+        ("docs/concepts.md", 2),
+        ("docs/eight_bits.md", 1),
+        ("docs/index.md", 1),
+        ("docs/tutorials/one_layer.md", 6),
+        ("docs/tutorials/rigl.md", 4),
+        ("docs/tutorials/deploy.md", 5),
+        ("docs/tutorials/several_gpus.md", 1),
         ("docs/converting.md", 5),
         ("docs/training.md", 5),
         ("docs/moving_blocks.md", 2),
@@ -236,6 +243,16 @@ def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Pa
     assert len(blocks) >= least
     done = forked.run("\n".join(blocks), tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.package("transformers")
+def test_the_tutorial_of_a_smaller_bert_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs/tutorials/bert.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    tests = str(ROOT / "tests" / "python")
+    define = f"import sys; sys.path.insert(0, {tests!r})\nimport vision_operators as v; v.define_missing()"
+    done = forked.run("\n".join([define, *blocks]), tmp_path)
+    assert len(blocks) == 7 and done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

@@ -31,6 +31,7 @@ def tree(tmp_path):
         "cmake",
         "include/sparseloom",
         "benchmarks",
+        "tools/docsite",
     ):
         (tmp_path / folder).mkdir(parents=True)
     for name in (
@@ -40,6 +41,8 @@ def tree(tmp_path):
         "LICENSE",
         "include/sparseloom/version.h",
         "benchmarks/pyproject.toml",
+        "tools/docsite/requirements.txt",
+        "constraints.txt",
         ".venv/.sparseloom-setup",
         "python/sparseloom/a.py",
     ):
