@@ -6,7 +6,7 @@ import torch
 import sparseloom
 
 generator = torch.Generator().manual_seed(0)
-layer = sparseloom.nn.BlockSparseLinear(1024, 2048, density=0.1, block=32, generator=generator)
+layer = sparseloom.nn.BlockSparseLinear(1024, 2048, density=0.1, block=32, seed=generator)
 x = torch.randn(512, 1024, generator=generator, requires_grad=True)
 
 print(layer)

@@ -213,8 +213,12 @@ def reference() -> str:
     for module_name, names in MODULES.items():
         module = importlib.import_module(module_name)
         lines += [f"## {module_name}", ""]
-        for name in sorted(names or module.__all__, key=str.lower):
-            lines += entry(name, getattr(module, name))
+        again = set(sparseloom.nn.__all__) if module is sparseloom else set()  # layers: under sparseloom.nn
+        for name in sorted(set(names or module.__all__) - again, key=str.lower):
+            thing = getattr(module, name)
+            if inspect.ismodule(thing):  # a module that is called as its function
+                thing = vars(thing).get("__call__", thing)
+            lines += entry(name, thing)
     for module_name, functions in READ.items():
         source = (ROOT / "python" / "sparseloom" / f"{module_name}.py").read_text()
         lines += [f"## sparseloom.{module_name}", "", *read_entries(functions, source)]

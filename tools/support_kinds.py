@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "SparseLinear coo": (in_layout("coo", density=0.1), MATRIX),
     "SparseLinear nm": (in_layout("nm", n=2, m=8), MATRIX),
     "SparseLinear nmg": (in_layout("nmg", n=1, m=8, g=2), MATRIX),
+    "SparseLinear tiles": (in_layout("tiles"), MATRIX),
     "Semi24Linear": (lambda: snn.Semi24Linear(WIDTH, WIDTH), MATRIX),
     "Semi24Training": (lambda: snn.Semi24Training(WIDTH, WIDTH), MATRIX),
     "Semi24TrainingConv2d": (lambda: snn.Semi24TrainingConv2d(nn.Conv2d(WIDTH, WIDTH, 3)), IMAGE),

@@ -53,6 +53,20 @@ def not_negative(op: str, name: str, value: Any) -> float:
     return float(value)
 
 
+def positive(op: str, name: str, value: Any) -> float:
+    """Returns a number above 0 as a float. Raises Error for anything else."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
+        raise Error(op, f"{name} to be a finite number > 0", repr(value), f"pass {name}=0.3")
+    return float(value)
+
+
+def several(op: str, name: str, values: Any, example: str) -> list[Any]:
+    """Returns a sequence as a list. Raises Error for a text, and for what is none."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise Error(op, f"{name} to be a list", repr(values), f"pass {name}={example}")
+    return list(values)
+
+
 def require_bool(op: str, name: str, value: Any) -> None:
     """Raises Error for anything that is not True or False, such as an argument in the wrong position."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):

@@ -1,5 +1,5 @@
-"""The command line. info, plan and patterns need nothing but torch, prune and deploy need transformers; other
-packages bring more commands: benchmarks/ of the source tree brings bench, experiment and demo."""
+"""The command line. info, plan, report and patterns need nothing but torch, prune and deploy transformers.
+Other packages bring more commands: benchmarks/ of the source tree brings bench, experiment and demo."""
 
 from __future__ import annotations
 
@@ -76,6 +76,18 @@ def _parser() -> argparse.ArgumentParser:
     patterns.add_argument("--out", type=Path, default=Path("patterns-out"), help="folder (patterns-out)")
     patterns.add_argument("--seed", type=int, default=1, help="of the patterns that are drawn (default 1)")
     patterns.set_defaults(run=_patterns)
+    report = commands.add_parser(
+        "report", help="measure a model's layers and itself beside dense: a page to send on, and JSON"
+    )
+    report.add_argument("factory", nargs="?", help="MODULE:NAME of what returns (model, example input)")
+    report.add_argument("--hf", metavar="FOLDER", help="a folder that transformers' save_pretrained wrote")
+    report.add_argument("--out", type=Path, default=Path("report.html"), help="the page (report.html)")
+    report.add_argument("--batch", type=int, default=1, help="rows of tokens, with --hf (default 1)")
+    report.add_argument("--tokens", type=int, default=128, help="tokens of a row, with --hf (default 128)")
+    report.add_argument("--ways", default="eager", help="of eager,compiled,graph (default eager)")
+    report.add_argument("--seconds", type=float, default=0.3, help="of timing a layer (default 0.3)")
+    report.add_argument("--no-advice", action="store_true", help="leave out what dense layers would gain")
+    report.set_defaults(run=_report)
     prune = commands.add_parser("prune", help="prune a transformers checkpoint as a recipe file says")
     prune.add_argument("recipe", type=Path, help="file with [prune] and [layers]: see docs/pruning.md")
     prune.set_defaults(run=_prune)
@@ -185,6 +197,16 @@ def _prune(parsed: argparse.Namespace) -> int:
     from .prune import command
 
     command.run(parsed.recipe)
+    return 0
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    from .advise import command
+
+    command.run(
+        parsed.factory, parsed.hf, parsed.out, batch=parsed.batch, tokens=parsed.tokens,
+        ways=parsed.ways.split(","), seconds=parsed.seconds, with_advice=not parsed.no_advice,
+    )  # fmt: skip
     return 0
 
 

@@ -37,6 +37,11 @@ class Error(RuntimeError, ValueError):
         return type(self), (self.op, self.expected, self.actual, self.remedy)
 
 
+class MissingAttribute(Error, AttributeError):
+    """The Error for an attribute that something does not have. ``hasattr`` and ``getattr`` with a default
+    take it for Python's own."""
+
+
 def translated(error: RuntimeError) -> RuntimeError:
     """Returns the Error that the C++ core raised, or ``error`` itself when it is not one of ours.
 

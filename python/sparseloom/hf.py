@@ -7,13 +7,15 @@ by the name in config.json, "sparseloom". The module needs transformers 5; ``imp
 >>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # also in model.config
 >>> model.save_pretrained("folder")
 >>> model = AutoModel.from_pretrained("folder")
+>>> config = sparseloom.hf.SparsifyConfig({r".*dense": sparseloom.BlockSparse(density=0.25)})
+>>> model = AutoModel.from_pretrained("dense_folder", quantization_config=config)  # sparse when it is loaded
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
@@ -25,6 +27,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
+from ._arguments import nearest
 from .attention.serving import register
 from .errors import Error
 from .nn.held.fusions import Fusions
@@ -36,8 +39,12 @@ from .patch.described import (
     make_described,
     names_in_files,
 )
+from .patch.recipe import Recipe
+from .patch.sparsify import sparsify_
 
 METHOD = "sparseloom"
+#: Options of sparsify_ that a model has before anybody trains it.
+_OPTIONS = ("strict", "dense_copy", "fuse")
 register()  # attn_implementation="sparseloom"
 # In version 1 the blocks are called values in the file too, and nothing stops transformers without this
 # module. Version 3 has entries of other layouts than blocks.
@@ -77,6 +84,23 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         """Returns what is written to config.json."""
         data = {"quant_method": METHOD, "version": self.version, "layers": self.layers}
         return data | self.fusions.told()
+
+
+class SparsifyConfig(SparseloomConfig):
+    """Makes from_pretrained sparsify a dense checkpoint while it loads it.
+
+    ``patterns`` and the options are those of sparsify_: AutoModel.from_pretrained(folder,
+    quantization_config=SparsifyConfig({r".*dense": BlockSparse(density=0.25)})). The model's own config then
+    describes the layers as after sparsify_, so that save_pretrained writes them. Raises Error as sparsify_
+    does, in from_pretrained, and for options that it does not have.
+    """
+
+    def __init__(self, patterns: Mapping[Any, Recipe] | Recipe, **options: Any) -> None:
+        if foreign := [name for name in options if name not in _OPTIONS]:
+            got, remedy = f"{foreign[0]}={options[foreign[0]]!r}", nearest(foreign[0], list(_OPTIONS))
+            raise Error("SparsifyConfig", f"options of {', '.join(_OPTIONS)}", got, remedy)
+        super().__init__()
+        self.patterns, self.options = patterns, options
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
@@ -134,6 +158,8 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
             with contextlib.suppress(AttributeError):
                 del parameter._is_hf_initialized  # type: ignore[attr-defined]
         describe_(model)
+        if isinstance(self.quantization_config, SparsifyConfig):
+            sparsify_(model, self.quantization_config.patterns, **self.quantization_config.options)
 
     def is_serializable(self, *rest: Any, **keywords: Any) -> bool:
         """Returns True: save_pretrained writes blocks, crow and col as they are."""

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from ._arguments import named_init
 from .errors import Error
 
 
+@named_init
 class AdamW(Optimizer):
     """torch.optim.AdamW, but each block of a block-sparse layer counts its own steps.
 

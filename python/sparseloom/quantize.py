@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +11,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from . import ops
+from ._arguments import named_arguments
 from ._checks import require_bool
+from ._progress import Bar
+from ._rooms import Room
 from .errors import Error
 from .nn import MaskedLinear
 from .nn.arguments import require_module
@@ -29,6 +31,7 @@ from .nn.linears import (
 )
 from .patch.announce import announce
 from .patch.exchange import Exchange
+from .patch.keys import Key
 from .patch.result import Skip, aligned
 
 _OP = "quantize_"
@@ -96,9 +99,10 @@ def _row(c: QuantizedLayer) -> list[str]:
     return [*cells, f"weight error {100 * c.error:.2g} %"]
 
 
+@named_arguments
 def quantize_(
     model: nn.Module,
-    patterns: Mapping[str, torch.dtype] | torch.dtype = torch.int8,
+    patterns: Mapping[Any, torch.dtype] | torch.dtype = torch.int8,
     *,
     x_scale: Mapping[str, float] | float | None = None,
     use_fast_accum: bool = False,
@@ -111,8 +115,8 @@ def quantize_(
     attn.in_proj).
 
     Args:
-        patterns: {regex: torch.int8 or torch.float8_e4m3fn}; names are matched whole (re.fullmatch), and the
-            first regex that matches counts. Or one dtype for all block-sparse layers.
+        patterns: {key: torch.int8 or torch.float8_e4m3fn}, with keys as for sparsify_; the first that matches
+            counts. Or one dtype for all block-sparse layers.
         x_scale: factors for the inputs that were found beforehand, {regex: factor} or one for all: |x| beyond
             127 (int8) or 448 (float8) times the factor is clipped.
         use_fast_accum: the value of the layers' attribute of that name. True lets float8 sums on CUDA stay in
@@ -126,11 +130,12 @@ def quantize_(
     require_bool(_OP, "use_fast_accum", use_fast_accum)
     if isinstance(patterns, torch.dtype):
         patterns = {".*": patterns}
+    known = {name for name, _ in model.named_modules(remove_duplicate=False)}
     settings = _compiled(
-        patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES
+        patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES, known
     )
     x_scales = x_scale if isinstance(x_scale, Mapping) else {} if x_scale is None else {".*": x_scale}
-    scales = _compiled(x_scales, "x_scale factors > 0 and finite", is_factor)
+    scales = _compiled(x_scales, "x_scale factors > 0 and finite", is_factor, known)
     linears: dict[nn.Module, Quantizable] = {layer: layer for layer in quantizable(model)}
     unsupported: dict[nn.Module, SparseWeight] = {
         layer.weight.owner: layer.weight for layer in sparse_layers(model)
@@ -149,30 +154,31 @@ def quantize_(
             "the layer itself",
             "use the from_sparse of nn.QuantizedBlockSparseLinear or nn.QuantizedSemi24Linear",
         )
-    regex_of = {module: _first(settings, all_names) for module, all_names in sparse.items()}
+    regex_of = {module: _first(settings, all_names, module) for module, all_names in sparse.items()}
     _require_matches(settings, regex_of, sparse, names, unsupported)
-    scaled = {module: _first(scales, all_names) for module, all_names in sparse.items()}
+    scaled = {module: _first(scales, all_names, module) for module, all_names in sparse.items()}
     _require_matches(scales, scaled, sparse, names, unsupported)
 
     result, exchange, eight_bit_layers = Quantized(), Exchange(model), list[EightBitLinear]()
     with exchange.whole():
-        for module, all_names in names.items():
-            layer = linears.get(module)
-            reason = (
-                _other_reason(module, unsupported)
-                if layer is None
-                else _reason(layer, regex_of[module], settings)
-            )
-            if layer is None or reason:
-                result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
-                continue
-            dtype = settings[regex_of[module] or ""][1]
-            scale = _first(scales, all_names)
-            factor = None if scale is None else float(scales[scale][1])
-            eight_bit_layers.append(eight_bit_of(layer, dtype, factor))
-            eight_bit_layers[-1].use_fast_accum = use_fast_accum
-            exchange.modules.append((layer, eight_bit_layers[-1]))
-            result.changed.append(_change(all_names, layer, eight_bit_layers[-1]))
+        with Bar(_OP) as bar:
+            for module, all_names in bar.over(names.items(), lambda entry: entry[1][0]):
+                layer = linears.get(module)
+                reason = (
+                    _other_reason(module, unsupported)
+                    if layer is None
+                    else _reason(layer, regex_of[module], settings)
+                )
+                if layer is None or reason:
+                    result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
+                    continue
+                dtype = settings[regex_of[module]][1]
+                scale = _first(scales, all_names, module)
+                factor = None if scale is None else float(scales[scale][1])
+                eight_bit_layers.append(eight_bit_of(layer, dtype, factor))
+                eight_bit_layers[-1].use_fast_accum = use_fast_accum
+                exchange.modules.append((layer, eight_bit_layers[-1]))
+                result.changed.append(_change(all_names, layer, eight_bit_layers[-1]))
         if not eight_bit_layers:
             refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
             raise Error(
@@ -195,7 +201,9 @@ def quantize_(
     return result
 
 
-def _compiled(patterns: Mapping[str, Any], name: str, fits: Any) -> dict[str, tuple[re.Pattern[str], Any]]:
+def _compiled(
+    patterns: Mapping[Any, Any], name: str, fits: Any, names: Collection[str]
+) -> dict[Any, tuple[Key, Any]]:
     if not isinstance(patterns, Mapping):
         raise Error(
             _OP, f"{{regex: {name}}}, or one for all", repr(patterns), 'pass {r".*mlp.*": torch.int8}'
@@ -204,24 +212,20 @@ def _compiled(patterns: Mapping[str, Any], name: str, fits: Any) -> dict[str, tu
     for regex, value in patterns.items():
         if not fits(value):
             raise Error(_OP, name, f"{value!r} for {regex!r}", "pass one of them")
-        try:
-            compiled[regex] = re.compile(regex), value
-        except (re.error, TypeError) as error:
-            raise Error(
-                _OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets"
-            ) from error
+        compiled[regex] = Key(_OP, regex, names), value
     return compiled
 
 
-def _first(compiled: Mapping[str, tuple[re.Pattern[str], Any]], names: list[str]) -> str | None:
+def _first(compiled: Mapping[Any, tuple[Key, Any]], names: list[str], module: nn.Module) -> Any:
     return next(
-        (regex for regex, (pattern, _) in compiled.items() if any(map(pattern.fullmatch, names))), None
+        (given for given, (key, _) in compiled.items() if any(key.takes_module(n, module) for n in names)),
+        None,
     )
 
 
 def _require_matches(
-    compiled: Mapping[str, Any],
-    regex_of: Mapping[nn.Module, str | None],
+    compiled: Mapping[Any, Any],
+    regex_of: Mapping[nn.Module, Any],
     sparse: Mapping[nn.Module, list[str]],
     names: Mapping[nn.Module, list[str]],
     weights: Mapping[nn.Module, SparseWeight],
@@ -235,14 +239,14 @@ def _require_matches(
         remedy = "no sparse layer of the model has one"
     else:
         remedy = "the model has none: sparsify_ first"
-    for regex, (pattern, _) in compiled.items():
+    for regex, (key, _) in compiled.items():
         if regex in regex_of.values():
             continue
         without = {
             name: _other_reason(module, weights)
             for module, all_names in names.items()
             for name in all_names
-            if module not in sparse and pattern.fullmatch(name)
+            if module not in sparse and key.takes_module(name, module)
         }
         reasons = "; ".join(dict.fromkeys(without.values()))
         got = (
@@ -250,7 +254,7 @@ def _require_matches(
             if without
             else "nothing"
         )
-        if any(pattern.fullmatch(name) for name in listed):
+        if any(key.takes_module(name, module) for module, its in sparse.items() for name in its):
             got = "only layers that a pattern before it has taken"
         raise Error(_OP, f"sparse layers with an 8-bit twin for {regex!r}", got, remedy)
 
@@ -273,9 +277,7 @@ def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeigh
     return OWN_CLASS
 
 
-def _reason(
-    module: Quantizable, regex: str | None, settings: Mapping[str, tuple[re.Pattern[str], Any]]
-) -> str:
+def _reason(module: Quantizable, regex: Any, settings: Mapping[Any, tuple[Key, Any]]) -> str:
     """Returns why a block-sparse layer stays as it is; "" if it can change."""
     if regex is None:
         return "no pattern matches"
@@ -317,3 +319,6 @@ def _change(names: list[str], old: Quantizable, new: EightBitLinear) -> Quantize
         error,
         weight.layout,
     )
+
+
+Room.of(__name__)

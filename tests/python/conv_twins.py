@@ -78,7 +78,7 @@ def made_of(kind: Any, channels: tuple[int, int], block: tuple[int, int], **how:
     mask[1:2], mask[0, 0], mask[-1, -1] = False, True, True
     found = patterns.from_mask(rows, cols, block, mask)
     how.setdefault("kernel_size", 3)
-    return kind(cols, rows, pattern=found, generator=generator, **how)
+    return kind(cols, rows, pattern=found, seed=generator, **how)
 
 
 def stored(layer: Any, weight: Tensor) -> Tensor:

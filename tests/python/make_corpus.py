@@ -26,7 +26,7 @@ def model() -> nn.Module:
     """The model that every file of the corpus was made for: ragged in both directions, a tied dense layer, a
     buffer."""
     generator = torch.Generator().manual_seed(0)
-    sparse = BlockSparseLinear(20, 12, density=0.5, block=8, generator=generator)
+    sparse = BlockSparseLinear(20, 12, density=0.5, block=8, seed=generator)
     made = nn.Sequential(sparse, nn.Linear(12, 12), nn.Linear(12, 12), nn.BatchNorm1d(12))
     made[2].weight = made[1].weight
     with torch.no_grad():

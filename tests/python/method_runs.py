@@ -16,7 +16,7 @@ METHODS = {
     "magnitude": (M.magnitude(5), True),
     "gradual": (M.gradual(4, 16, 3), True),
     "gradual global": (M.gradual(4, 16, 3, scope="global", returns=False), True),
-    "set": (M.set_(4, end_step=17), True),
+    "set": (M.set_(4, end=17), True),
     "rigl": (M.rigl(17, 4), True),
     "decreasing": (M.decreasing(4, 16, 3), True),
     "movement": (M.movement(4, 16, 3, lr=0.1), True),

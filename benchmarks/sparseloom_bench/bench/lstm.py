@@ -70,7 +70,7 @@ def sequences(cell: Cell) -> tuple[float, dict[str, Calls]]:
     "dense", over one sequence each."""
     generator = torch.Generator().manual_seed(0)
     ours = BlockSparseLSTM(
-        cell.units, cell.units, density=cell.density, block=cell.block, generator=generator
+        cell.units, cell.units, density=cell.density, block=cell.block, seed=generator
     )
     dense, same = nn.LSTM(cell.units, cell.units), ours.to_dense()
     x = torch.randn(STEPS, cell.batch, cell.units, generator=generator)

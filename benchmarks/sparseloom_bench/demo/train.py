@@ -138,7 +138,7 @@ def _sparse_factory(generator: torch.Generator, settings: Settings) -> LinearFac
                 f"--density {settings.density} keeps no block of a "
                 f"{out_features} x {in_features} layer: raise it"
             )
-        return BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, generator=generator)
+        return BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, seed=generator)
 
     return linear
 

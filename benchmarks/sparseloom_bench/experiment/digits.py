@@ -75,7 +75,7 @@ def arms(steps: int) -> dict[str, Arm]:
         Arm("dense", dense=True),
         Arm("static", select="random"),
         Arm("static, scaled", select="random", redraw=True),
-        Arm("SET", methods.set_(every, end_step=at(0.75)), "random", True),
+        Arm("SET", methods.set_(every, end=at(0.75)), "random", True),
         Arm("RigL", methods.rigl(at(0.75), every), "random", True),
         Arm("one-shot", methods.magnitude(at(0.5))),
         Arm("gradual", methods.gradual(at(0.1), at(0.7), every)),

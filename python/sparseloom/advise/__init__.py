@@ -3,31 +3,41 @@ nothing."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from .. import ops
-from .._checks import require_bool
+from .._arguments import named_arguments
+from .._checks import positive, require_bool, several, share
+from .._progress import Bar
+from .._rooms import Room
 from ..errors import Error
 from ..nn import Semi24Linear, SparseLinear
 from ..nn.arguments import require_module
+from ..ops.scores import block_scores
+from ..patch.forms import Site
 from ..patch.survey import survey
 from ..pattern import Block, block_shape
 from ..report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
 from ..report.inputs import as_arguments, gpus_of, watched
 from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 from ..timing.busy import Watch
-from ..timing.rounds import Spread, in_turn, ratios
+from ..timing.rounds import Spread, in_turn, quotient
 from .advice import Advice, LayerAdvice, Option
 
 #: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
 
 
+@named_arguments
 def advise(
     model: nn.Module,
     example_input: Any,
@@ -81,6 +91,9 @@ def advise(
             "parameters on the meta device",
             "call model.to_empty(device='cpu') first",
         )
+    seconds = positive("advise", "seconds", seconds)
+    blocks = several("advise", "blocks", blocks, "[16, 32]")
+    densities = [share("advise", each) for each in several("advise", "densities", densities, "[0.1, 0.25]")]
     if not densities or not all(0 < density <= 1 for density in densities):
         raise Error("advise", "densities above 0, at most 1", repr(densities), "pass densities=[0.1, 0.25]")
     if semi24 and training:
@@ -91,13 +104,14 @@ def advise(
     from .attention import advised, watched_dense  # `import sparseloom` would wait for it
 
     with watched_dense(model, attention) as calls:
-        groups, skipped, linears = _groups(model, as_arguments("advise", example_input))
+        groups, first, skipped, linears = _groups(model, as_arguments("advise", example_input))
     if strict:
         _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
-    with torch.random.fork_rng(devices=gpus_of(model)):
+    with torch.random.fork_rng(devices=gpus_of(model)), ExitStack() as stack:
         watch = Watch()
-        for size, names in groups.items():
+        bar = stack.enter_context(Bar("advise"))
+        for size, names in bar.over(groups.items(), lambda group: group[1][0]):
             fitting = [block for block in shapes if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
             advice.layers.append(_advised(size, names, fitting, densities, directions, measure, seconds))
             if semi24:
@@ -105,6 +119,7 @@ def advise(
             if csr and (fit := [name for name in names if name in linears]):
                 advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
                 advice.layers[-1].csr_names = fit
+            _add_kept(advice.layers[-1], first[size].value)
             watch.look()
         advice.attention, short = advised(calls, densities, training, measure, seconds)
         advice.skipped |= short
@@ -142,7 +157,7 @@ def _advised(
     trials = [sparse_trial(size, *block_and_density, training) for block_and_density in anchors.items()]
     dense_samples, samples = _beside(dense, trials, seconds, gpu)
     timings = {
-        block_and_density: (Spread.of(us), ratios(dense_us, us))
+        block_and_density: _compared(dense_us, us)
         for block_and_density, dense_us, us in zip(anchors.items(), dense_samples, samples, strict=False)
     }
     del trials
@@ -153,7 +168,7 @@ def _advised(
         anchor = None
         if block in anchors:
             timed = block, anchors[block]
-            anchor = Anchor(timings[timed][0].median, plans[timed][0] or 0.0, extra, gpu is not None)
+            anchor = Anchor(timings[timed][0], plans[timed][0] or 0.0, extra, gpu is not None)
         curve = (
             [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
             if anchor
@@ -165,9 +180,8 @@ def _advised(
             if measure and us is not None and (block, density) not in timings:
                 trial = sparse_trial(size, block, density, training)
                 dense_again, ours = in_turn([dense.call, trial.call], seconds, gpu)
-                timings[block, density] = (Spread.of(ours), ratios(dense_again, ours))
-            measured, ratio = timings.get((block, density), (None, None))
-            measured_us = None if measured is None else measured.median
+                timings[block, density] = _compared(dense_again, ours)
+            measured_us, ratio, beside_us = timings.get((block, density), (None, None, None))
             dense_in = tuple(
                 d for d, kernel in chosen(size, block, density, directions).items() if kernel == "dense"
             )
@@ -181,6 +195,7 @@ def _advised(
                     ratio,
                     bare[block, density],
                     dense_in,
+                    beside_us,
                 )
             )
     return entry
@@ -222,8 +237,35 @@ def _called(
     kernels = {direction: str(plan["kernel"]) for direction, plan in plans.items()}
     fallback = tuple(direction for direction, kernel in kernels.items() if kernel in FALLBACKS)
     planned = sum(float(plan["predicted_us"]) for plan in plans.values())
-    measured = Spread.of(ours).median, ratios(dense_us, ours)
-    return Option(group, density, kernels, planned, *measured, dense_in=fallback)
+    measured_us, ratio, beside_us = _compared(dense_us, ours)
+    return Option(group, density, kernels, planned, measured_us, ratio, 0, fallback, beside_us)
+
+
+def _compared(dense: list[float], ours: list[float]) -> tuple[float, Spread, float]:
+    """Returns the median of our calls, the ratio to dense, and the median of dense, called in turn."""
+    return Spread.of(ours).median, quotient(dense, ours), Spread.of(dense).median
+
+
+def _add_kept(advice: LayerAdvice, matrix: Tensor) -> None:
+    """Adds to each option what it keeps of the magnitude of one weight [out features, in features]."""
+    magnitudes = matrix.detach().abs().float()
+    total = float(magnitudes.sum(dtype=torch.float64))
+    if not 0 < total < math.inf:
+        return
+    advice.options = [
+        replace(each, kept=_kept(block_scores(magnitudes, each.block, "l1"), each.density, total))
+        for each in advice.options
+    ]
+    advice.csr = [replace(each, kept=_kept(magnitudes, each.density, total)) for each in advice.csr]
+    if advice.semi24 is not None:
+        groups = F.pad(magnitudes, (0, -magnitudes.shape[1] % 4)).unflatten(1, (-1, 4))
+        two = groups.topk(2, dim=2).values.sum(dtype=torch.float64)
+        advice.semi24 = replace(advice.semi24, kept=float(two) / total)
+
+
+def _kept(scores: Tensor, density: float, total: float) -> float:
+    count = round(density * scores.numel())
+    return float(scores.flatten().topk(count).values.sum(dtype=torch.float64)) / total
 
 
 def _beside(
@@ -284,12 +326,14 @@ def _require_sparse(
         raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(refused), remedy)
 
 
-def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str], set[str]]:
-    """Returns the layers by size, those that cannot become sparse with the reason, and which of the first can
-    lie in any layout."""
+def _groups(
+    model: nn.Module, example_input: Any
+) -> tuple[dict[Size, list[str]], dict[Size, Site], dict[str, str], set[str]]:
+    """Returns the layers by size, the first of each, those that cannot become sparse with the reason, and
+    which of the first can lie in any layout."""
     sites = survey(model).sites
     tokens = _tokens_seen(model, [site.module for site in sites], example_input)
-    groups: dict[Size, list[str]] = {}
+    groups, first = dict[Size, list[str]](), dict[Size, Site]()
     skipped, linears = {}, set()
     for site in sites:
         reason = site.refusal()
@@ -303,9 +347,10 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
         weight = site.parameter
         size = Size(site.shape, tokens[site.module], weight.dtype, weight.device, site.bias is not None)
         groups.setdefault(size, []).append(site.name)
+        first.setdefault(size, site)
         if site.form.in_any_layout:
             linears.add(site.name)
-    return groups, skipped, linears
+    return groups, first, skipped, linears
 
 
 def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
@@ -326,3 +371,6 @@ def _features(module: nn.Module) -> int:
     return int(
         getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1)
     )
+
+
+Room.of(__name__, "advise")

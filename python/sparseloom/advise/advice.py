@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Error
-from ..patch import BlockSparse, InLayout, Semi24
-from ..patch.result import aligned
+from ..patch import BlockSparse, InLayout, Recipe, Semi24
+from ..patch.result import aligned, folded
+from ..report.text import WIDTH, elided
 from ..timing.busy import loud
 from ..timing.rounds import Spread
 
@@ -36,6 +38,10 @@ class Option:
     bare_rows: int = 0  # block rows without a block: their outputs would be the bias alone
     # the directions in which the layer's plan would go dense, which `strict` forbids
     dense_in: tuple[str, ...] = ()
+    dense_us: float | None = None  # median of dense, called in turn with this one; None where not called
+    #: The share of sum |w| of the group's first layer that this option keeps, chosen by magnitude; None where
+    #: it is not known. What that costs in quality shows after training.
+    kept: float | None = None
 
     @property
     def us(self) -> float:
@@ -78,6 +84,34 @@ class LayerAdvice:
     csr: list[Option] = field(default_factory=list)
     csr_names: list[str] = field(default_factory=list)
 
+    def fastest(self, least: float = 0.0) -> Option | None:
+        """Returns the fastest option that gains, of blocks, 2:4 and CSR, among those that store at least that
+        share; None if none does."""
+        asked = [*self.options, *([self.semi24] if self.semi24 else []), *self.csr]
+        gaining = [each for each in asked if each.density >= least and each.gains(self.dense_us)]
+        return max(gaining, key=lambda option: option.speedup(self.dense_us), default=None)
+
+    def recipe(self, option: Option) -> Recipe:
+        """Returns what makes one of the layers what the option is."""
+        if option is self.semi24:
+            return Semi24("magnitude")
+        if any(option is each for each in self.csr):
+            return InLayout("csr", density=option.density)
+        return BlockSparse(option.block, option.density)
+
+    def names_of(self, option: Option) -> list[str]:
+        """Returns the layers that can become what the option is."""
+        return self.csr_names if any(option is each for each in self.csr) else self.names
+
+    def words(self, option: Option) -> str:
+        """Returns the option as text."""
+        if option is self.semi24:
+            return "2:4"
+        if any(option is each for each in self.csr):
+            return f"CSR at density {option.density:.3g}"
+        bm, bn = option.block
+        return f"blocks of {bm} x {bn} at density {option.density:.3g}"
+
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
         candidates = [
@@ -90,7 +124,8 @@ class LayerAdvice:
 
 @dataclass
 class Advice:
-    """The advice on the layers of a model, grouped by size; prints as a table."""
+    """The advice on the layers of a model, grouped by size; prints as a table of at most 100 columns, with
+    what was found in its first line. ``best`` is what to pass to sparsify_."""
 
     layers: list[LayerAdvice]
     skipped: dict[str, str]  # name -> why it cannot become sparse
@@ -98,6 +133,54 @@ class Advice:
     densities: tuple[float, ...] = ()
     lost: float = 0.0  # share of the CPU time that other work took during the measurements
     attention: list[AttentionAdvice] = field(default_factory=list)  # where advise was asked
+
+    def best(self, least: float = 0.0) -> dict[str, Recipe]:
+        """Returns what to pass to sparsify_: each layer that gains, as the fastest of all that was looked at:
+        blocks of each size and density, 2:4 and CSR. ``least`` leaves out what stores a smaller share of the
+        weight, since the fastest option is the one that loses most. 2:4 does not train."""
+        found: dict[str, Recipe] = {}
+        for layer in self.layers:
+            if (option := layer.fastest(least)) is not None:
+                found |= {re.escape(name): layer.recipe(option) for name in layer.names_of(option)}
+        return found
+
+    def choices(self) -> list[list[str]]:
+        """Returns a row for each group of layers: its names, its fastest option, the times of dense and of
+        the option, the ratio, and what is known of the cost in quality."""
+        rows = []
+        for layer in self.layers:
+            title = layer.names[0] if len(layer.names) == 1 else f"{len(layer.names)} x {layer.names[0]} .."
+            option = layer.fastest()
+            if option is None:
+                rows.append([title, "stay dense", f"{layer.dense_us:,.0f} us", "", "", ""])
+                continue
+            dense_us = layer.dense_us if option.dense_us is None else option.dense_us
+            ratio = f"{option.speedup(layer.dense_us):.2f}x" + (
+                " (predicted)" if option.ratio is None else option.ratio.words
+            )
+            kept = "not known" if option.kept is None else f"keeps {100 * option.kept:.0f} % of sum |w|"
+            times = f"{dense_us:,.0f} us", f"{option.us:,.0f} us"
+            rows.append([title, layer.words(option), *times, ratio, kept])
+        return rows
+
+    def code(self) -> str:
+        """Returns the lines that do what ``best`` says."""
+        return "advice = sparseloom.advise(model, x)\nsparseloom.sparsify_(model, advice.best())"
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one sentence."""
+        chosen = [(layer, option) for layer in self.layers if (option := layer.fastest()) is not None]
+        every = sum(len(layer.names) for layer in self.layers)
+        if not chosen:
+            return f"None of the {every} dense layers would gain: leave them dense."
+        gaining = sum(len(layer.names_of(option)) for layer, option in chosen)
+        layer, option = max(chosen, key=lambda each: len(each[0].names) * each[0].dense_us)
+        return (
+            f"{gaining} of {every} dense layers would gain: advice.best() has them. The most time goes to "
+            f"{layer.names[0]}{'' if len(layer.names) == 1 else ' and its like'}: {layer.words(option)}, "
+            f"{option.speedup(layer.dense_us):.2f} times as fast."
+        )
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
         """Returns what to pass to sparsify_: every layer that gains at that density, with its fastest block.
@@ -162,24 +245,24 @@ class Advice:
         return {"directions": list(self.directions), **data, **told}
 
     def __str__(self) -> str:
-        lines = [words] if (words := loud(self.lost)) else []
+        lines = _wrapped(loud(self.lost)) + _wrapped(self.headline)
         for layer in self.layers:
             (rows, cols), count = layer.shape, len(layer.names)
             others = f" and {count - 1} of its size" if count > 1 else ""
-            lines.append(
-                f"{layer.names[0]}{others}: {rows} x {cols}, {layer.tokens} "
-                f"tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
-            )
+            about = f": {rows} x {cols}, {layer.tokens} tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
+            lines.append(elided(f"{layer.names[0]}{others}", WIDTH - len(about)) + about)
             options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
             lines += aligned([_row(option, layer) for option in options])
         for each in self.attention:
             lines += each.lines()
-        lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
-        lines.append(
-            f"us of a call, {' + '.join(self.directions)}; measured beside "
-            "dense in turn (20th to 80th percentile of the rounds' "
-            f"ratios); recommended from {WORTH}x on; break-even: "
-            "predicted density above which dense is faster"
+        for reason in dict.fromkeys(self.skipped.values()):
+            names = [name for name, why in self.skipped.items() if why == reason]
+            lines += _wrapped(f"stay dense, {reason}: {', '.join(folded(names))}")
+        lines += _wrapped(
+            f"us of a call, {' + '.join(self.directions)}: dense -> sparse; measured beside dense in turn "
+            "(20th to 80th percentile of the rounds' ratios), or predicted (p); recommended from "
+            f"{WORTH}x on; even: predicted density above which dense is faster; keeps: of sum |w|, by "
+            "magnitude"
         )
         return "\n".join(lines)
 
@@ -193,27 +276,36 @@ def _row(option: Option, layer: LayerAdvice) -> list[str]:
     if any(option is block_option for block_option in layer.options):
         return option_row(option, layer.dense_us, layer.break_even[option.block])
     row = option_row(option, layer.dense_us, None)
-    return ["2:4" if option is layer.semi24 else "csr", *row[1:-1], ""]
+    return ["2:4" if option is layer.semi24 else "csr", *row[1:-2], "", row[-1]]
 
 
 def option_row(option: Option, dense_us: float, break_even: float | None) -> list[str]:
-    """Returns the columns of an option of blocks."""
-    words = "predicted" if option.measured_us is None else "measured"
+    """Returns the columns of an option of blocks: at most WIDTH columns in all."""
     speedup = option.speedup(dense_us)
     shown = option.ratio is None or not option.ratio.shows_none
+    beside = dense_us if option.dense_us is None else option.dense_us
+    spread = "" if option.ratio is None else f" ({option.ratio.p20:.2f} to {option.ratio.p80:.2f})"
+    predicted = " p" if option.measured_us is None else ""
     return [
-        f"block {option.block[0]} x {option.block[1]}",
-        f"density {option.density:.3g}",
-        "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
-        f"{speedup:.2f}x" + ("" if option.ratio is None else option.ratio.words),
-        f"{option.bare_rows} block rows without a block"
+        f"{option.block[0]} x {option.block[1]}",
+        f"{option.density:.3g}",
+        "no sparse kernel" if option.predicted_us is None else f"{beside:.0f} -> {option.us:.0f}{predicted}",
+        f"{speedup:.2f}x{spread}" if option.us < math.inf else "",
+        f"{option.bare_rows} bare rows"
         if option.bare_rows
-        else "its plan goes dense"
+        else "plan goes dense"
         if option.goes_dense
+        else "no difference shown"
+        if not shown
         else "slower than dense"
-        if speedup < 1 and shown
+        if speedup < 1
         else "recommended"
         if option.gains(dense_us)
         else "",
-        "never faster" if break_even is None else f"break-even {break_even:.2f}",
+        "never" if break_even is None else f"even {break_even:.2f}",
+        "" if option.kept is None else f"keeps {100 * option.kept:.0f} %",
     ]
+
+
+def _wrapped(words: str) -> list[str]:
+    return textwrap.wrap(words, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -4,6 +4,7 @@ the blocks."""
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,8 @@ from ..patch.result import aligned
 from ..report.attentions import modules_running
 from ..report.break_even import FALLBACKS, LADDER, crossing
 from ..report.layers import drawn
-from ..timing.rounds import Spread, in_turn, ratios
+from ..report.text import WIDTH
+from ..timing.rounds import Spread, in_turn, quotient
 from .advice import Option, option_row, plain
 
 BLOCKS = (64, 128)
@@ -79,7 +81,10 @@ class AttentionAdvice:
         )
         rows = [option_row(each, self.dense_us, self.break_even[each.block[0]]) for each in self.options]
         gains = any(option.gains(self.dense_us) for option in self.options)
-        return [title, *aligned(rows), *([f"  to keep blocks: {self.remedy}"] if gains else [])]
+        told = f"to keep blocks: {self.remedy}" if gains else ""
+        ways = textwrap.wrap(told, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        titles = textwrap.wrap(title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        return [*titles, *aligned(rows), *ways]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
@@ -216,7 +221,7 @@ def _advised(
     twin = called(lambda: dense(Asked(q, k, v, whole, size.causal, None, False)))
     asked = [(block, each) for block in blocks for each in densities if measure or each == middle]
     dense_us, *samples = in_turn([twin, *(ours(*each) for each in asked)], seconds * len(asked), gpu)
-    timed = {each: (Spread.of(us), ratios(dense_us, us)) for each, us in zip(asked, samples, strict=True)}
+    timed = {each: (Spread.of(us), quotient(dense_us, us)) for each, us in zip(asked, samples, strict=True)}
     entry = AttentionAdvice(
         names, size.q, size.kv_heads, size.keys, size.causal, str(size.dtype).removeprefix("torch."),
         Spread.of(dense_us).median, size.remedy,
@@ -232,7 +237,16 @@ def _advised(
             measured = None if spread is None else spread.median
             slow = tuple(way for way, kernel in kernels.items() if kernel in FALLBACKS)
             entry.options.append(
-                Option((block, block), density, kernels, predicted, measured, ratio, dense_in=slow)
+                Option(
+                    (block, block),
+                    density,
+                    kernels,
+                    predicted,
+                    measured,
+                    ratio,
+                    dense_in=slow,
+                    dense_us=None if ratio is None else entry.dense_us,
+                )
             )
     return entry
 

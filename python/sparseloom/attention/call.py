@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
@@ -158,7 +158,7 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
             blocks = [-(-n // side) for n, side in zip((q.shape[2], k.shape[2]), made.block, strict=True)]
             return codes(made.map()[..., : blocks[0], : blocks[1]], made.block)
         return codes(kept, (q_block, kv_block))
-    if hasattr(pattern, "mask_block_cnt") or (isinstance(pattern, Sequence) and len(pattern) in (2, 4)):
+    if hasattr(pattern, "mask_block_cnt") or (isinstance(pattern, (tuple, list)) and len(pattern) in (2, 4)):
         if ragged:
             raise Error("attention", "an AttentionPattern beside cu_seqlens", "lists", "see from_lists")
         return _of_lists(pattern, q, k)

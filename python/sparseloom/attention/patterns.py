@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as weight_patterns
+from .._arguments import named_arguments
 from .._checks import whole
 from ..errors import Error
 from ..pattern import Block, block_shape
@@ -18,6 +19,7 @@ from . import lists
 from .pattern import AttentionPattern
 
 
+@named_arguments
 def full(
     tokens: int, *, kv_tokens: int | None = None, block: Block = 128, causal: bool = False
 ) -> AttentionPattern:
@@ -26,6 +28,7 @@ def full(
     return grid.pattern(torch.ones(grid.blocks, dtype=torch.bool), causal)
 
 
+@named_arguments
 def sliding_window(
     tokens: int, window: int, *, kv_tokens: int | None = None, block: Block = 128, causal: bool = False
 ) -> AttentionPattern:
@@ -34,6 +37,7 @@ def sliding_window(
     return grid.pattern(grid.distance() <= whole("attention", "window", window), causal)
 
 
+@named_arguments
 def dilated(
     tokens: int, window: int, dilation: int, *, kv_tokens: int | None = None, block: Block = 128,
     causal: bool = False,
@@ -46,6 +50,7 @@ def dilated(
     return grid.pattern(near & (steps % whole("attention", "dilation", dilation, 1) == 0), causal)
 
 
+@named_arguments
 def global_tokens(
     tokens: int, count: int, *, kv_tokens: int | None = None, block: Block = 128, causal: bool = False
 ) -> AttentionPattern:
@@ -57,6 +62,7 @@ def global_tokens(
     return grid.pattern(first | seen | (grid.distance() <= 0), causal)
 
 
+@named_arguments
 def strided(
     tokens: int, stride: int, *, kv_tokens: int | None = None, block: Block = 128, causal: bool = False
 ) -> AttentionPattern:
@@ -67,6 +73,7 @@ def strided(
     return AttentionPattern.from_pattern(made, causal=causal)
 
 
+@named_arguments
 def fixed(
     tokens: int, stride: int, summary: int = 1, *, kv_tokens: int | None = None, block: Block = 128,
     causal: bool = False,
@@ -78,6 +85,7 @@ def fixed(
     return AttentionPattern.from_pattern(made, causal=causal)
 
 
+@named_arguments
 def radial(frames: int, frame_tokens: int, *, block: Block = 128, causal: bool = False) -> AttentionPattern:
     """Takes, for video, fewer blocks the farther two frames lie apart (Li et al. 2025, Radial Attention).
 
@@ -101,6 +109,7 @@ def radial(frames: int, frame_tokens: int, *, block: Block = 128, causal: bool =
     return grid.pattern(kept, causal)
 
 
+@named_arguments
 def documents(ids: Tensor, *, block: Block = 128, causal: bool = False) -> AttentionPattern:
     """Takes the pairs of tokens of one document, exactly: blocks with several documents are cut inside.
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import named_init
 from .._checks import as_optimizers
 from ..errors import Error
 from ..layouts import Csr, Dense, Layout
@@ -28,6 +29,7 @@ _OP = "SparsityBuilder"
 Kind = str | type[Layout]
 
 
+@named_init
 class SparsityBuilder:
     """Collects which tensors of a model become sparse, and in which format; then makes a sparse copy, or
     changes the model.

@@ -18,13 +18,16 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from .._arguments import named_arguments
 from ..errors import Error
+from ..nn.arguments import require_module
 from ..nn.eight_bit import EightBit
 from ..nn.held.sparse_weight import SparseWeight, joined, sparse_layers
 from ..nn.masked.linear import MaskedLinear, masked_layers
 from ..tensors.sparse_tensor import SparseTensor
 
 
+@named_arguments
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     """Prepares a model for DistributedDataParallel, which also does this itself; returns the model.
 
@@ -33,6 +36,7 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     rank, with the name of the first layer whose pattern, 8-bit weight or mask is not the same everywhere, and
     for a SparseTensor among the Parameters.
     """
+    require_module("prepare_ddp", model)
     _require_plain("prepare_ddp", model)
     weights = _weights(model)
     if dist.is_available() and dist.is_initialized():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import layouts
+from .._arguments import named_arguments
 from .._checks import require_bool, whole
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _SHAPE = ("out_features", "in_features")
 
 
+@named_arguments
 def save(model: nn.Module, path: str | bytes | os.PathLike[str], *, format: str | None = None) -> None:
     """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored
     once.
@@ -90,11 +92,15 @@ def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.Pa
     write_whole(path, file_of(tensors, layers, aliases, Fusions.of(model), pruning))
 
 
+@named_arguments
 def load(
-    path: str | bytes | os.PathLike[str] | Mapping[str, Any], model: nn.Module, *, sparsify: bool = False
+    path: str | bytes | os.PathLike[str] | Mapping[str, Any] | nn.Module,
+    model: nn.Module | str | bytes | os.PathLike[str] | Mapping[str, Any],
+    *,
+    sparsify: bool = False,
 ) -> None:
-    """Fills the model from a file that ``save`` wrote. Sparse layers take the file's patterns; meta tensors
-    become real ones on the CPU.
+    """Fills the model from a file that ``save`` wrote; the two may come in either order. Sparse layers take
+    the file's patterns; meta tensors become real ones on the CPU.
 
     ``path`` may also be a file, a folder or a state_dict of another program that stores sparse or masked
     weights: compressed-tensors, torch.nn.utils.prune and SparseML, pytorch_block_sparse, nn_pruning, STen,
@@ -111,7 +117,10 @@ def load(
     Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another
     program or from a newer version, or does not fit the model.
     """
-    model = _unwrapped("load", model, path, "load(path, model)")
+    if isinstance(path, nn.Module) and not isinstance(model, nn.Module):
+        path, model = model, path
+    model = _unwrapped("load", model, path, "load(path, model)")  # type: ignore[arg-type]
+    assert not isinstance(path, nn.Module)
     require_bool("load", "sparsify", sparsify)
     if isinstance(path, Mapping):
         return fill_from(model, foreign.dense_entries(foreign.state_in(path)), sparsify)

@@ -12,7 +12,9 @@ from .nmg import Nmg
 from .registry import chosen as chosen
 from .registry import get, names, register
 from .registry import is_registered as is_registered
+from .registry import require_options as require_options
 from .semi24 import Semi24Layout
+from .tiles import Tiles
 
 __all__ = [
     "Bsr",
@@ -25,6 +27,7 @@ __all__ = [
     "Nm",
     "Nmg",
     "Semi24Layout",
+    "Tiles",
     "get",
     "names",
     "register",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from .._arguments import nearest
+from .._checks import share
 from ..errors import Error
 from .layout import Layout
 
@@ -68,11 +71,30 @@ def chosen(op: str, layout: str | type[Layout] | Layout, weight: Tensor, options
     cls = get(layout) if isinstance(layout, str) else layout
     if not (isinstance(cls, type) and issubclass(cls, Layout)):
         raise Error(op, "a layout's name, its class or a Layout", repr(layout), "see sparseloom.layouts")
+    require_options(op, cls, options)
     try:
         return cls.from_dense(weight, **options)
     except TypeError as error:
         remedy = "pass what its from_dense asks for, by name"
         raise Error(op, f"the options of layout {cls.name}", str(error), remedy) from error
+
+
+def require_options(op: str, cls: type[Layout], options: dict[str, Any], whole: bool = True) -> None:
+    """Raises Error for options that the layout's ``from_dense`` does not take, for those that it lacks, where
+    they have to be ``whole``, and for a density that is no share."""
+    takes = {n: each for n, each in inspect.signature(cls.from_dense).parameters.items() if n != "weight"}
+    known = [name for name, each in takes.items() if each.kind is not each.VAR_KEYWORD]
+    if len(known) == len(takes) and (foreign := [name for name in options if name not in known]):
+        expected = f"options of layout {cls.name}: {', '.join(known) or 'none'}"
+        raise Error(op, expected, f"{foreign[0]}={options[foreign[0]]!r}", nearest(foreign[0], known))
+    needed = [name for name in known if takes[name].default is inspect.Parameter.empty]
+    if whole and (missing := [name for name in needed if name not in options]):
+        remedy = f"pass {', '.join(f'{name}=' for name in needed)}"
+        expected = f"the options {', '.join(needed)} of layout {cls.name}"
+        raise Error(op, expected, f"none for {missing[0]}", remedy)
+    if (density := options.get("density")) is not None and not 0 <= share(op, density) <= 1:
+        remedy = "density is the share of elements that stay: density=0.1"
+        raise Error(op, "density in [0, 1]", repr(density), remedy)
 
 
 def names() -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,18 +48,43 @@ def checked(
     return in_features, out_features, None if density is None else share(op, density)
 
 
+def like_of(op: str, device: Any, dtype: Any) -> Tensor:
+    """Returns an empty tensor with the device and dtype of a new layer. Raises Error for what torch has
+    not."""
+    try:
+        return torch.empty(0, device=device, dtype=dtype)
+    except (RuntimeError, TypeError) as error:
+        got = f"device={device!r}, dtype={dtype!r} ({str(error).splitlines()[0][:80]})"
+        remedy = f"pass device='cpu' or 'cuda' and dtype=torch.float32; this build has {_devices()}"
+        raise Error(op, "a device and a dtype of this torch", got, remedy) from None
+
+
 def require_activation(activation: str | None, op: str = _OP) -> None:
     """Raises Error unless the products support that activation."""
     if unknown := ops.unknown_activation(op, activation, "apply any other one after the layer"):
         raise unknown
 
 
-def generator_of(op: str, generator: torch.Generator | int | None) -> torch.Generator | None:
+def generator_of(op: str, seed: torch.Generator | int | None) -> torch.Generator | None:
     """Returns the given generator, a CPU generator for a given seed, or None for torch's default ones. Raises
     Error for anything else."""
-    if generator is None or isinstance(generator, torch.Generator):
-        return generator
-    return torch.Generator().manual_seed(whole(op, "generator", generator, None))
+    if seed is None or isinstance(seed, torch.Generator):
+        return seed
+    return torch.Generator().manual_seed(whole(op, "seed", seed, None))
+
+
+@contextmanager
+def drawing(op: str, seed: torch.Generator | int | None, device: torch.device) -> Iterator[None]:
+    """Lets torch's default generators give what a seed says in the body, and restores them. Raises Error for
+    anything but an int, a generator or None, which leaves them alone."""
+    generator = generator_of(op, seed)
+    if generator is None:
+        yield
+        return
+    drawn = torch.randint(2**62, (), generator=generator, device=generator.device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(drawn))
+        yield
 
 
 def exact(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

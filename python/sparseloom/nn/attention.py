@@ -50,6 +50,9 @@ class BlockSparseMultiheadAttention(WithOptions):
         out_proj: BlockSparseLinear | Semi24Linear | None,
     ) -> None:
         super().__init__()
+        if not isinstance(dense, nn.MultiheadAttention):
+            got, remedy = f"a {type(dense).__name__}", "sparsify_ makes these layers of a model"
+            raise Error("BlockSparseMultiheadAttention", "an nn.MultiheadAttention", got, remedy)
         self.embed_dim, self.num_heads, self.head_dim = dense.embed_dim, dense.num_heads, dense.head_dim
         self.dropout, self.batch_first, self.add_zero_attn = (
             dense.dropout,

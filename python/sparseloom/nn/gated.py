@@ -44,6 +44,9 @@ class GatedBlockSparseLinear(WithOptions):
         self, layer: BlockSparseLinear, gate: Gate | None = None, strength: float = 1e-3, drop: float = 0.1
     ) -> None:
         super().__init__()
+        if not in_blocks(layer):
+            remedy = "make one with BlockSparseLinear.from_dense"
+            raise Error(_OP, "a BlockSparseLinear", f"a {type(layer).__name__}", remedy)
         if layer.activation is not None:
             raise Error(_OP, "a layer without an activation", layer.activation, "apply it behind this layer")
         self.layer = layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,6 +18,7 @@ from ..timing import candidates
 from . import arguments
 from .held import convert, cut, from_torch, state
 from .held import dense_copy as copies
+from .held.answers import tokens_of
 from .held.indexed import IndexedModule
 from .held.parametrized import require_own_values
 from .held.sparse_weight import SparseWeight, described
@@ -41,8 +43,8 @@ class BlockSparseLinear(IndexedModule):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
             into the product, except that a training step on the CPU fuses only "relu".
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
-        generator: CPU torch.Generator for the pattern and the initial values, or a seed of one; torch's
-            default ones otherwise.
+        seed: an int, or a CPU torch.Generator, for the pattern and the initial values; torch's default
+            generators otherwise.
         fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor
             that the training framework provides (the protocol of Megatron-LM and Transformer Engine), in the
             product's own kernel and unrounded. ``values.grad`` stays None.
@@ -80,16 +82,16 @@ class BlockSparseLinear(IndexedModule):
         activation: str | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        generator: torch.Generator | int | None = None,
+        seed: torch.Generator | int | None = None,
         fuse_wgrad_accumulation: bool = False,
         dense_copy: bool | Literal["auto"] = False,
         capacity: float | None = None,
     ) -> None:
         super().__init__()
-        like = torch.empty(0, device=device, dtype=dtype)
+        like = arguments.like_of(type(self).__name__, device, dtype)
         checked = arguments.checked(in_features, out_features, density, pattern, activation, like)
         in_features, out_features, density = checked
-        generator = arguments.generator_of("BlockSparseLinear", generator)
+        generator = arguments.generator_of("BlockSparseLinear", seed)
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
@@ -116,7 +118,7 @@ class BlockSparseLinear(IndexedModule):
             self.reserve_(capacity)
         self.dense_copy = dense_copy
 
-    def reset_parameters(self, generator: torch.Generator | int | None = None) -> None:
+    def reset_parameters(self, seed: torch.Generator | int | None = None) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
         of the output feature).
 
@@ -125,7 +127,7 @@ class BlockSparseLinear(IndexedModule):
         parametrization, norm or pruning).
         """
         require_own_values("reset_parameters", self)
-        generator = arguments.generator_of("reset_parameters", generator)
+        generator = arguments.generator_of("reset_parameters", seed)
         if self._cut is not None:
             got, remedy = "a part of one", "draw before parallelize_module, or load"
             raise Error("reset_parameters", "a whole layer", got, remedy)
@@ -218,22 +220,25 @@ class BlockSparseLinear(IndexedModule):
 
     def plan(
         self,
-        tokens: int,
+        tokens: int | None = None,
         direction: str = "forward",
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
         measure: bool = False,
         residual: bool = False,
         accumulate: bool | None = None,
+        *,
+        shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
-        ``ops.plan``. ``direction`` is forward, dx or dw. ``dtype`` and ``device`` are the layer's own by
-        default (on meta: the CPU). ``residual`` says that forward is called with one; ``accumulate`` says
-        that dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` is set. ``measure`` runs
-        the candidates on the layer's device, for about a second, and adds their times to the predicted ones:
-        as ``measured_us``, and in the text. ``dense_copy`` of a plan of forward or dx is a dict of what
-        the attribute means for it: bytes, predicted_us, used, reason. Raises Error when no call has these
-        arguments, or to measure on another device than the layer's."""
+        """Returns what would run for ``tokens`` rows of x, or x of that ``shape``, how long it should take,
+        and why: see ``ops.plan``. ``direction`` is forward, dx or dw. ``dtype`` and ``device`` are the
+        layer's own by default (on meta: the CPU). ``residual`` says that forward is called with one;
+        ``accumulate`` says that dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` is
+        set. ``measure`` runs the candidates on the layer's device, for about a second, and adds their times
+        to the predicted ones: as ``measured_us``, and in the text. ``dense_copy`` of a plan of forward or dx
+        is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises Error when no
+        call has these arguments, or to measure on another device than the layer's."""
+        tokens = tokens_of(tokens, shape, self.in_features)
         forward = direction == "forward"
         own_device = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ..pattern import Pattern
 from . import arguments
 from .eight_bit import MOST, EightBit, finite, require_options
 from .held import state
+from .held.answers import tokens_of
 from .held.sparse_weight import SparseWeight, described
 from .held.with_index import WithIndex
 from .in_layout import dense_entries
@@ -83,6 +84,9 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
         The given layer stays as it is. Raises Error for weights that hold NaN or Inf and for a dynamic layer.
         An int8 layer with more inputs than int32 can sum (131071) raises Error when it is called.
         """
+        if not isinstance(layer, BlockSparseLinear):
+            remedy = "make one with BlockSparseLinear.from_dense, or sparsify_ the model first"
+            raise Error("quantize", "a BlockSparseLinear", f"a {type(layer).__name__}", remedy)
         options: dict[str, Any] = {"device": layer.values.device, "bias_dtype": layer.values.dtype}
         if layer.dynamic:
             raise Error(
@@ -126,9 +130,16 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
         """Which blocks exist; immutable."""
         return self._pattern
 
-    def plan(self, tokens: int, out_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
-        ``ops.plan``."""
+    def plan(
+        self,
+        tokens: int | None = None,
+        out_dtype: torch.dtype = torch.bfloat16,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Returns what would run for ``tokens`` rows of x, or x of that ``shape``, how long it should take,
+        and why: see ``ops.plan``."""
+        tokens = tokens_of(tokens, shape, self.in_features)
         index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
         flags = self.bias is not None, self.activation, self.strict, self.kernel
         options: dict[str, Any] = {

@@ -13,6 +13,7 @@ from ..attention.call import attention
 from ..attention.pattern import AttentionPattern
 from ..attention.plans import planned
 from ..errors import Error
+from .arguments import drawing, like_of
 from .held.options import WithOptions
 
 #: A pattern for one number of tokens, or a function of the tokens that returns one.
@@ -28,7 +29,7 @@ class BlockSparseSelfAttention(WithOptions):
         pattern: an AttentionPattern for one number of tokens, which moves with the module; or a function of
             the number of tokens, asked in each call.
         kv_heads: the heads of keys and values, a divisor of num_heads; None: num_heads.
-        bias, causal: as their names say.
+        bias, causal: as their names say. seed: an int or a torch.Generator, for the projections.
 
     The pattern is no part of state_dict; the projections are dense nn.Linear modules, ``qkv`` and
     ``out_proj``, which sparsify_ takes as any other. ``strict = True`` forbids the reference kernel.
@@ -40,6 +41,7 @@ class BlockSparseSelfAttention(WithOptions):
     def __init__(
         self, embed_dim: int, num_heads: int, *, pattern: Source, kv_heads: int | None = None,
         bias: bool = True, causal: bool = False, device: Any = None, dtype: torch.dtype | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         op = "BlockSparseSelfAttention"
@@ -59,8 +61,9 @@ class BlockSparseSelfAttention(WithOptions):
         self.head_dim = self.embed_dim // self.num_heads
         self.pattern, self.causal = pattern, causal
         width = (self.num_heads + 2 * self.kv_heads) * self.head_dim
-        self.qkv = nn.Linear(self.embed_dim, width, bias, device, dtype)
-        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
+        with drawing(op, seed, like_of(op, device, dtype).device):
+            self.qkv = nn.Linear(self.embed_dim, width, bias, device, dtype)
+            self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns [batch, tokens, embed_dim]."""
@@ -75,20 +78,28 @@ class BlockSparseSelfAttention(WithOptions):
         return y
 
     def plan(
-        self, x_shape: Sequence[int], direction: str = "forward", dtype: torch.dtype | None = None
+        self,
+        x_shape: Sequence[int] = (),
+        direction: str = "forward",
+        dtype: torch.dtype | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        **unknown: Any,
     ) -> dict[str, Any]:
         """Returns what the attention of x [batch, tokens, embed_dim] runs, and why: ``kernel``,
         ``predicted_us``, ``candidates``, each with its refusal, and ``text``. The projections have plans of
         their own where they are sparse.
 
         ``direction`` is forward, or dx for the gradient. ``dtype`` is the module's own by default; its device
-        is asked (on meta: the CPU). Raises Error for another direction or shape, and where nothing runs.
-        """
+        is asked (on meta: the CPU). ``shape`` is another name of x_shape. Raises Error for another direction
+        or shape, and where nothing runs."""
         if direction not in ("forward", "dx"):
             raise Error("plan", "a direction of forward, dx", repr(direction), "choose one of them")
-        if len(x_shape) != 3 or x_shape[-1] != self.embed_dim:
+        x_shape = x_shape if shape is None else shape
+        if unknown or not isinstance(x_shape, Sequence) or len(x_shape) != 3 or x_shape[-1] != self.embed_dim:
             expected = f"x_shape [batch, tokens, {self.embed_dim}]"
-            raise Error("plan", expected, str(list(x_shape)), "pass the shape of x")
+            got = f"{', '.join(unknown)}=" if unknown else repr(x_shape)
+            raise Error("plan", expected, got, f"pass layer.plan([1, 128, {self.embed_dim}]), for example")
         (batch, tokens, _), weight = x_shape, self.qkv.weight
         pattern = self._pattern_of(tokens)
         q, k = ([batch, heads, tokens, self.head_dim] for heads in (self.num_heads, self.kv_heads))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import named_arguments
 from .._checks import whole
 from ..errors import Error
 from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_number, tf32_allowed, unknown_activation
@@ -105,6 +106,7 @@ def planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
     return f"{SCALED_DTYPES[dtype]} to {OUT_DTYPES[out_dtype]}"
 
 
+@named_arguments
 @cache
 def info() -> dict[str, Any]:
     """Returns what the C++ core reports about the machine and the build: digest, compiler, ISA, the kernels
@@ -117,7 +119,7 @@ def kernel_number(name: str) -> int:
     """Returns the row of a kernel in the registry. Raises Error for a name that is not compiled in."""
     names = info()["kernels"]
     if name not in names:  # a kernel from outside may have come since
-        info.cache_clear()
+        info.__wrapped__.cache_clear()  # type: ignore[attr-defined]
         names = info()["kernels"]
     if name not in names:
         raise Error(

@@ -1,6 +1,7 @@
 """Makes existing models sparse in place, and dense again."""
 
 from . import kept_blocks as kept_blocks
+from .by_name import Coo, Csr, Nm
 from .config import BlockSparse
 from .densify import densify_
 from .fold_batchnorm import Folded, fold_batchnorm_
@@ -18,8 +19,11 @@ __all__ = [
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Change",
+    "Coo",
+    "Csr",
     "Folded",
     "InLayout",
+    "Nm",
     "Patched",
     "Recipe",
     "Semi24",

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
-from .._checks import share, whole
+from .._arguments import named_init
+from .._checks import share
 from ..errors import Error
+from ..nn.arguments import generator_of
 from ..nn.semi24.semi_structured import is_torchs
 from ..pattern import Block, Head, Pattern, block_shape
 from ..pattern.empty_rows import warn_of_empty_heads, warn_of_empty_rows
@@ -28,6 +30,7 @@ _OP = "BlockSparse"
 _SPARSIFY = "sparsify_"
 
 
+@named_init
 @dataclass(frozen=True)
 class BlockSparse(Recipe):
     """Says which blocks of a layer's weight stay.
@@ -45,10 +48,11 @@ class BlockSparse(Recipe):
             every block row keeps its exact share, for weights whose rows differ in scale, which would lose
             whole rows otherwise. "random" does that anyway. With "head" every head of an attention keeps its
             exact share, and its blocks compete with each other.
-        seed: the seed of "random"; torch's default generator otherwise. Layers draw one after the other from
-            one generator.
-        method: a ``sparsify.Method``, which changes the blocks in training; ``select`` then says where they
-            lie at first. A method with a dense master makes an nn.MaskedLinear of the layer.
+        seed: of "random", an int or a torch.Generator; torch's default generator otherwise. Layers draw one
+            after the other from one generator.
+        method: a ``sparsify.Method``, or the name of one with its defaults, such as "rigl", which changes the
+            blocks in training; ``select`` then says where they lie at first. A method with a dense master
+            makes an nn.MaskedLinear of the layer.
         capacity: share of blocks that the layer has room for (``reserve_``), for a method with
             gradient=Stored() whose density changes, or that must not wait for the device.
         head: for scope "head", (out features, in features) of one head: (64, None) or 64 in the projections
@@ -64,9 +68,9 @@ class BlockSparse(Recipe):
     block: Block = 32
     density: float | None = None
     select: str | Pattern | Sparsifier = "magnitude"
-    seed: int | None = None
+    seed: int | torch.Generator | None = None
     scope: str = "layer"
-    method: Method | None = None
+    method: Any = None  # a Method once it is made
     capacity: float | None = None
     head: Head | None = None
     pattern: InitVar[Pattern | None] = None
@@ -80,12 +84,9 @@ class BlockSparse(Recipe):
         if self.capacity is not None:
             self._require_capacity(self.capacity)
         if self.method is not None:
-            from ..sparsify.method import Method
+            from ..sparsify import methods  # most programs train by none
 
-            if not isinstance(self.method, Method):
-                raise Error(
-                    _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"
-                )
+            object.__setattr__(self, "method", methods.by_name(_OP, self.method))
             if not isinstance(self.select, Pattern) and self.sparsifier.decides:
                 remedy = "pass select=pattern.from_nonzero(weight, block)"
                 raise Error(_OP, "a pattern for a method to begin with", repr(self.select), remedy)
@@ -106,8 +107,7 @@ class BlockSparse(Recipe):
                 raise Error(_OP, "a pattern alone", got, "it says which blocks stay: leave them out")
             return
         patterns.require_any_scope(_OP, self.scope, self.head)
-        if self.seed is not None:
-            whole(_OP, "seed", self.seed, None)
+        generator_of(_OP, self.seed)
         sparsifier_of(_OP, self.select, more=", a Pattern")
         if self.sparsifier.decides and self.density is not None:
             remedy = 'leave density out, or choose by select="magnitude"'
@@ -166,9 +166,7 @@ class BlockSparse(Recipe):
     def generator(self) -> torch.Generator | None:
         """Returns the generator that the layers of one sparsify_ call draw from; None stands for torch's
         default one."""
-        return (
-            None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
-        )
+        return generator_of(_OP, self.seed)
 
     def blocks(self, rows: int, cols: int) -> int | None:
         """Returns how many blocks of a [rows, cols] weight stay; None where the sparsifier decides."""

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers
 from ..errors import Error
 from ..nn import MaskedLinear
@@ -29,6 +30,7 @@ from .survey import parameter_count, regex_of, require_patchable
 _NO_MATCH = "no pattern matches"
 
 
+@named_arguments
 def densify_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..nn.held.dense_copy import own_writes
 from ..nn.held.parametrized import values_are_computed
@@ -45,6 +46,7 @@ class Folded:
         return "\n".join(lines)
 
 
+@named_arguments
 def fold_batchnorm_(model: nn.Module, pairs: Iterable[tuple[str, str]] | None = None) -> Folded:
     """Multiplies each nn.BatchNorm that follows a sparse convolution into its values and bias, in place, and
     puts nn.Identity in its place: in eval mode the model computes the same, but for rounding.

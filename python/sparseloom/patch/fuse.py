@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from ..nn import MaskedLinear
 from ..nn.held.fused import Fused, FusedFunction
+from ..nn.held.options import takes
 from ..nn.held.sparse_weight import sparse_layers
 from ..nn.linears import holder_of_convolution
 from .activations import activation_of, is_activation, products_have
@@ -56,7 +57,7 @@ def takes_activation(module: nn.Module, layer: Any) -> bool:
     activation."""
     is_result = module is layer or holder_of_convolution(module) is layer
     ours = type(layer).__module__.startswith("sparseloom.")  # a foreign forward may ignore the attribute
-    return is_result and ours and (isinstance(layer, MaskedLinear) or hasattr(layer, "activation"))
+    return is_result and ours and (isinstance(layer, MaskedLinear) or takes(layer, "activation"))
 
 
 def fuse_(model: nn.Module, layers: Sequence[New]) -> list[Behind]:

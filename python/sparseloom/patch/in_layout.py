@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import layouts
+from .._arguments import named_init
 from ..errors import Error
 from ..layouts import Layout
 from ..nn import SparseLinear
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     from .forms import Site
 
 
+@named_init
 class InLayout(Recipe):
     """Says that a layer becomes an nn.SparseLinear: its weight is what the layout stores of it.
 
     Args:
         layout: the name of a registered layout, or its class; "csr" and "coo" store single elements,
             "nm" and "nmg" n of each m.
-        method: a ``sparsify.Method`` with a dense master, which chooses single elements in training: of the
-            layer it makes an nn.MaskedLinear, and ``pack_`` stores what is kept in the layout. Its density is
-            ``density``, or n / m, for which the method has select.NM(m); "semi24" is 2:4, and has no dW.
+        method: a ``sparsify.Method`` with a dense master, or the name of one, which chooses single elements
+            in training: of the layer it makes an nn.MaskedLinear, and ``pack_`` stores what is kept in the
+            layout. Its density is ``density``, or n / m, for which the method has select.NM(m); "semi24" is
+            2:4, and has no dW.
         start: the ``sparsify.ElementSparsifier`` that says what is kept at first, where the method's density
             is fixed; None for the largest magnitudes.
         options: what the layout's ``from_dense`` asks for. For "csr" and "coo": nothing stores the elements
@@ -50,17 +53,19 @@ class InLayout(Recipe):
     def __init__(
         self,
         layout: str | type[Layout] = "csr",
-        method: Method | None = None,
+        method: Method | str | None = None,
         start: ElementSparsifier | None = None,
         **options: Any,
     ) -> None:
         if method is not None:
-            from ..sparsify.method import Method
+            from ..sparsify import methods  # most programs train by none
 
-            if not isinstance(method, Method):
+            if not isinstance(method, (str, methods.Method)):
                 remedy = "pass what the layout asks for by name: InLayout('csr', density=0.1)"
                 raise Error("InLayout", "method to be a Method", repr(method), remedy)
-        self.layout = layouts.get(layout) if isinstance(layout, str) else layout
+            method = methods.by_name("InLayout", method)
+        self.layout = _layout_class(layout)
+        layouts.require_options("InLayout", self.layout, options, whole=method is None)
         self.options, self.method, self.start = options, method, start
         self.density: float | None = None
         if method is not None:
@@ -199,6 +204,17 @@ class Anywhere(Chosen):
         layer = _kind(site).holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))
         layer.strict = strict
         return layer
+
+
+def _layout_class(layout: Any) -> type[Layout]:
+    """Returns the class of a layout. Raises Error for anything but a registered name or a class."""
+    if isinstance(layout, str):
+        return layouts.get(layout)
+    if not (isinstance(layout, type) and issubclass(layout, Layout)):
+        raise Error(
+            "InLayout", "a layout's name or its class", repr(layout), 'pass "csr", "coo", "nm" or "nmg"'
+        )
+    return layout
 
 
 def _kind(site: Site) -> type[SparseLinear]:

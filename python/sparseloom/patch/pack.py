@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers
 from ..errors import Error
 from ..nn.gated import gated_layers
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _OP = "pack_"
 
 
+@named_arguments
 def pack_(
     model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, names: str = ".*"
 ) -> Patched:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
+from .._arguments import named_init
 from ..errors import Error
 from .config import BlockSparse
 from .result import Patched
@@ -19,6 +20,7 @@ from .survey import survey
 _OPTIONS = ("block", "density", "select", "seed", "scope", "head")
 
 
+@named_init
 class BlockSparseModelPatcher:
     """Collects patterns, then patches a model with all of them.
 

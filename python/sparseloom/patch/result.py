@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import Error
+from torch import nn
+
+from ..errors import Error, MissingAttribute
 
 if TYPE_CHECKING:
     from ..sparsify import Run
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part of a module's name
+
+
+_IN_PLACE = "sparsify_ changes the model in place: call model(x), and keep what it returns for its report"
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,17 @@ class Patched:
             raise Error("sparsify_", "a pattern with a method", "none", remedy)
         return self.run
 
+    def __call__(self, *arguments: Any, **keywords: Any) -> NoReturn:
+        """Raises Error: the model that was passed has changed, and is called as before."""
+        raise Error("sparsify_", "a call of the model", "one of what sparsify_ returned", _IN_PLACE)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raises Error for what a model would have, such as ``parameters``."""
+        if not name.startswith("_") and hasattr(nn.Module, name):
+            got = f"{name} of what sparsify_ returned"
+            raise MissingAttribute("sparsify_", "the model itself", got, _IN_PLACE)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         data = asdict(replace(self, run=None))
@@ -88,10 +104,10 @@ class Patched:
         if reasons:
             lines.append(f"skipped {len(self.skipped)}:")
         for reason in reasons:
-            names = _folded([f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason])
+            names = folded([f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason])
             lines.append(f"  {reason}: {', '.join(names)}")
         for reason in dict.fromkeys(change.unfused for change in self.changed if change.unfused):
-            names = _folded([each.names[0] for each in self.changed if each.unfused == reason])
+            names = folded([each.names[0] for each in self.changed if each.unfused == reason])
             lines.append(f"activation not fused, {reason}: {', '.join(names)}")
         return "\n".join([*lines, *self.notes])
 
@@ -121,7 +137,7 @@ def _percent(share: float) -> str:
     return "above 99.9 %" if percent == "100.0 %" and share < 1 else percent
 
 
-def _folded(names: list[str]) -> list[str]:
+def folded(names: list[str]) -> list[str]:
     """Folds three names or more that differ in one number into one: layer.0-5.dense, layer.0,2,5.dense. The
     list of a deep model would be unreadable otherwise."""
     groups: dict[str, list[int | None]] = {}

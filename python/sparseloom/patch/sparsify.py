@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers, require_bool
+from .._progress import Bar
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.held.dense_copy import require_setting
@@ -30,6 +32,7 @@ from .recipe import Recipe
 from .result import Change, Patched
 from .survey import parameter_count, require_patchable
 
+_OP = "sparsify_"
 #: Layout -> the name of its layers in reports.
 _KINDS = {
     "bsr": "block-sparse",
@@ -38,13 +41,15 @@ _KINDS = {
     "coo": "COO",
     "nm": "n:m",
     "nmg": "n:m:g",
+    "tiles": "tiles",
     "masked": "masked",
 }
 
 
+@named_arguments
 def sparsify_(
     model: nn.Module,
-    patterns: Mapping[str, Recipe],
+    patterns: Mapping[Any, Recipe] | Recipe,
     *,
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
@@ -61,8 +66,10 @@ def sparsify_(
     Parameters; random numbers are drawn only by select="random".
 
     Args:
-        patterns: {regex: BlockSparse(...) or Semi24(...)}; names are matched whole (re.fullmatch), and the
-            first pattern that matches counts.
+        patterns: {key: BlockSparse(...) or another recipe}. A key is a name, a regular expression or a
+            compiled one, matched whole with the names (re.fullmatch), or a class of modules; the first that
+            matches counts. A recipe alone is for all linear layers: nn.Linear, transformers' Conv1D and the
+            projections of nn.MultiheadAttention.
         strict: raises Error instead of skipping a matched layer, and becomes the attribute ``strict`` of the
             new layers, of every kind: a call that would run a dense or reference kernel raises Error. Layers
             that train under a mask hand it on when they are packed.
@@ -82,8 +89,9 @@ def sparsify_(
             that module's forward runs. torch.compile moves what follows any product into it, where nothing is
             lost; ``fuse=False`` forbids that too, as the attribute ``fuse`` of the new layers does.
 
-    ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
-    after each step of the optimizer, or ``attach`` it to one.
+    ``run`` of the result is the ``sparsify.Run`` of the methods that were asked for, else None. It takes its
+    steps with those of the ``optimizer`` given; without one call its ``step()`` after each step of the
+    optimizer, or ``attach`` it to one. ``method`` is the same, and raises Error where there is none.
 
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
@@ -100,7 +108,7 @@ def sparsify_(
 
 def patched(
     model: nn.Module,
-    patterns: Mapping[str, Recipe],
+    patterns: Mapping[Any, Recipe] | Recipe,
     *,
     strict: bool,
     optimizer: Optimizer | Sequence[Optimizer] | None,
@@ -136,6 +144,7 @@ def patched(
                 None if choice.recipe.trained() is None else magnitude_of(choice.site) for choice in choices
             ]
             result.run = run_of(driven, None if optimizer is None else optimizers)
+            result.run.attach_itself()
             _tell_first_masks(result, choices, layers, wholes)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
@@ -185,19 +194,20 @@ def prepare(
     order. ``strict`` and ``dense_copy`` are what the layers' attributes become; ``has_values`` says that the
     weights are the model's own, and not read from a file afterwards."""
     changes, made_of = list[Change](), dict[int, Any]()
-    for module, module_choices in _by_module(choices):
-        chosen = {choice.site.weight: choice.chosen for choice in module_choices}
-        sparse_module, layers = module_choices[0].site.form.sparse(module, chosen, strict, dense_copy)
-        for choice in module_choices:
-            layer = made_of[id(choice)] = layers[choice.site.weight]
-            if isinstance(layer, MaskedLinear):  # it trains the dense Parameter
-                change = change_of_master(choice.site.names, choice.site.kind, layer)
-            else:
-                (weight,) = layer.sparse_weights().values()
-                exchange.swaps.append(_packing(choice.site, weight))
-                change = change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True)
-            changes.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
-        exchange.modules.append((module, sparse_module))
+    with Bar(_OP) as bar:
+        for module, module_choices in bar.over(_by_module(choices), lambda each: each[1][0].site.name):
+            chosen = {choice.site.weight: choice.chosen for choice in module_choices}
+            sparse_module, layers = module_choices[0].site.form.sparse(module, chosen, strict, dense_copy)
+            for choice in module_choices:
+                layer = made_of[id(choice)] = layers[choice.site.weight]
+                if isinstance(layer, MaskedLinear):  # it trains the dense Parameter
+                    change = change_of_master(choice.site.names, choice.site.kind, layer)
+                else:
+                    (weight,) = layer.sparse_weights().values()
+                    exchange.swaps.append(_packing(choice.site, weight))
+                    change = change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True)
+                changes.append(with_kept(change, magnitude_of(choice.site) if has_values else None, layer))
+            exchange.modules.append((module, sparse_module))
     return changes, [made_of[id(choice)] for choice in choices]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers
 from ..errors import Error
 from ..layouts import Layout
@@ -32,6 +33,7 @@ _OP = "unpack_"
 _KINDS = (BlockSparseLinear, Semi24Linear, SparseLinear)
 
 
+@named_arguments
 def unpack_(
     model: nn.Module, names: str = ".*", *, optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._arguments import named_arguments
 from .._checks import share, whole
 from ..errors import Error
 from .pattern import Block, Pattern, block_shape, require_sides
@@ -37,29 +38,34 @@ def generated(name: str, rows: int, cols: int, block: Block, *numbers: float, se
     return Pattern(rows, cols, shape, bits)
 
 
+@named_arguments
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """Draws round(density * grid) blocks uniformly without replacement; grid is the number of blocks in the
     weight. The same seed gives the same pattern on every machine."""
     return generated("random", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
+@named_arguments
 def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """Draws exactly as many blocks as random; every block row gets the floor or ceiling of its share."""
     return generated("balanced", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
+@named_arguments
 def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """Draws exactly as many blocks as random; every block row and every block column gets the floor or
     ceiling of its share."""
     return generated("biregular", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
+@named_arguments
 def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
     """Takes the blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 gives the
     diagonal alone."""
     return generated("banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
 
 
+@named_arguments
 def block_diagonal(rows: int, cols: int, block: Block, groups: int, shuffle: bool = False) -> Pattern:
     """Takes ``groups`` dense boxes along the diagonal, as even as the grid allows; ``groups`` is 1 to the
     shorter side of the grid.
@@ -72,6 +78,7 @@ def block_diagonal(rows: int, cols: int, block: Block, groups: int, shuffle: boo
     return generated("block_diagonal", rows, cols, block, *numbers)
 
 
+@named_arguments
 def full(rows: int, cols: int, block: Block) -> Pattern:
     """Takes every block."""
     bm, bn = block_shape("pattern_full", block)
@@ -82,6 +89,7 @@ def full(rows: int, cols: int, block: Block) -> Pattern:
     )
 
 
+@named_arguments
 def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
     """Takes the blocks where ``mask`` (bool [block rows, block columns]) is true."""
     return Pattern(rows, cols, block, mask)

@@ -8,12 +8,14 @@ for one node, so that signals spread through it as through the graph.
 from __future__ import annotations
 
 from .. import ops
+from .._arguments import named_arguments
 from .._checks import share, whole
 from ..errors import Error
 from .generators import Seed, draw_seed, generated, truth
 from .pattern import Block, Pattern
 
 
+@named_arguments
 def watts_strogatz(rows: int, cols: int, block: Block, k: int, p: float, seed: Seed = None) -> Pattern:
     """Draws a small world (Watts & Strogatz 1998) of n nodes, the grid's shorter side, plus the diagonal.
 
@@ -25,6 +27,7 @@ def watts_strogatz(rows: int, cols: int, block: Block, k: int, p: float, seed: S
     return generated("watts_strogatz", rows, cols, block, *numbers, seed=draw_seed(seed))
 
 
+@named_arguments
 def watts_strogatz_2d(
     rows: int, cols: int, block: Block, k: int, p: float, seed: Seed = None, height: int | None = None
 ) -> Pattern:
@@ -40,6 +43,7 @@ def watts_strogatz_2d(
     return generated("watts_strogatz_2d", rows, cols, block, *numbers, seed=draw_seed(seed))
 
 
+@named_arguments
 def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = None) -> Pattern:
     """Draws a graph by preferential attachment (Barabasi & Albert 1999) of n nodes, the grid's shorter side.
     It grows from ``m`` nodes, and each further node is joined to m others in proportion to the edges that
@@ -54,6 +58,7 @@ def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = Non
     )
 
 
+@named_arguments
 def extra_edges(pattern: Pattern, edges: int, seed: Seed = None) -> Pattern:
     """Adds ``edges`` edges to a pattern, one after the other, each from a node that has the fewest to one
     drawn uniformly among those that it does not join.
@@ -73,6 +78,7 @@ def extra_edges(pattern: Pattern, edges: int, seed: Seed = None) -> Pattern:
     return Pattern(pattern.rows, pattern.cols, pattern.block, mask)
 
 
+@named_arguments
 def strided(rows: int, cols: int, block: Block, stride: int, causal: bool = False) -> Pattern:
     """Takes the blocks (q, k) with q and k less than ``stride`` apart or a multiple of it, with ``causal``
     only those with k <= q: the strided pattern of sparse transformers (Child et al. 2019), both heads in
@@ -81,6 +87,7 @@ def strided(rows: int, cols: int, block: Block, stride: int, causal: bool = Fals
     return generated("strided", rows, cols, block, *numbers)
 
 
+@named_arguments
 def fixed(rows: int, cols: int, block: Block, stride: int, summary: int = 1, causal: bool = False) -> Pattern:
     """Takes the blocks (q, k) with q and k in one box of ``stride`` lines, or k among the last ``summary``
     lines of its box, with ``causal`` only those with k <= q: the fixed pattern of sparse transformers (Child
@@ -89,6 +96,7 @@ def fixed(rows: int, cols: int, block: Block, stride: int, summary: int = 1, cau
     return generated("fixed", rows, cols, block, *numbers, truth("pattern_fixed", "causal", causal))
 
 
+@named_arguments
 def butterfly(rows: int, cols: int, block: Block, factors: int | None = None) -> Pattern:
     """Joins the nodes whose numbers differ in one of the lowest ``factors`` bits, by default all: the flat
     butterfly (Chen et al. 2022, Pixelated Butterfly), the factors of a fast Fourier transform in one.
@@ -100,6 +108,7 @@ def butterfly(rows: int, cols: int, block: Block, factors: int | None = None) ->
     return generated("butterfly", rows, cols, block, *numbers)
 
 
+@named_arguments
 def expander(rows: int, cols: int, block: Block, degree: int, seed: Seed = None) -> Pattern:
     """Draws a biregular pattern whose second singular value is at most 1.05 (sqrt(a - 1) + sqrt(b - 1)), near
     the least that lines of a and b blocks allow: every part of it is joined to the rest by about its even

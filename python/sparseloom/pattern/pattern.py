@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._arguments import named_init
 from .._checks import whole
 from ..errors import Error
 
@@ -43,6 +44,7 @@ class PatternStats:
     row_mean: float
 
 
+@named_init
 class Pattern:
     """The present blocks of a weight of shape [rows, cols] = [out features, in features] that is cut into
     blocks; immutable.

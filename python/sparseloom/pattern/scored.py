@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._arguments import named_arguments
 from .._checks import share, whole
 from ..errors import Error
 from ..ops.scores import block_scores, scores_on_device
@@ -26,6 +27,7 @@ def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: 
     return Pattern(rows, cols, shape, ops.call(op, scores, rows, cols, *shape, count))
 
 
+@named_arguments
 def top_k(
     rows: int,
     cols: int,
@@ -61,6 +63,7 @@ def _best(
     return Pattern(rows, cols, sides, unfolded(of_heads, at, scores))
 
 
+@named_arguments
 def from_nonzero(weight: Tensor, block: Block) -> Pattern:
     """Takes the blocks of weight [rows, cols] that hold an element other than zero; NaN is one."""
     sides = block_shape("pattern_from_nonzero", block)
@@ -73,6 +76,7 @@ def from_nonzero(weight: Tensor, block: Block) -> Pattern:
     return Pattern(rows, cols, sides, mask)
 
 
+@named_arguments
 def from_dense(
     weight: Tensor,
     block: Block,

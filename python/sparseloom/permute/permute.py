@@ -3,7 +3,8 @@ reorders the layers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .._arguments import named_arguments
 from .._checks import whole
+from .._progress import Bar
 from ..errors import Error
 from ..nn.arguments import require_module
 from ..ops import semi24
@@ -76,10 +79,11 @@ class Permuted:
         return "\n".join(lines)
 
 
+@named_arguments
 def permute_channels_(
     model: nn.Module,
     example_input: Any,
-    names: str = ".*",
+    names: str | re.Pattern[str] = ".*",
     *,
     chains: Sequence[Chain] | None = None,
     rounds: int = 0,
@@ -97,8 +101,7 @@ def permute_channels_(
         names: a regex that is matched whole with the names of the layers whose inputs may move.
         chains: the chains of this model, instead of those that are found.
         rounds: of swaps in each search; 0 searches until no swap of two channels gains anything, which takes
-            minutes for layers of many thousand inputs. How far it is is logged every ten seconds; Ctrl-C ends
-            it.
+            minutes for layers of many thousand inputs. A terminal shows how far it is; Ctrl-C ends it.
 
     Returns what changed, with the kept magnitude before and after, and prints it as sparsify_ does. Raises
     Error, with the model untouched, for chains that do not fit the model, where none is found, and for NaN or
@@ -127,8 +130,10 @@ def permute_channels_(
     with torch.no_grad(), evaluated(model):
         wanted_outputs = _outputs(model, example_input)
         _require_comparable(wanted_outputs, _outputs(model, example_input))
-        for step in steps:
-            step.search(rounds)
+        with Bar(_OP, len(steps)) as bar:
+            for done, step in enumerate(steps):
+                bar.at(done, step.chain.consumer)
+                step.search(rounds, bar.tell)
         _apply(model, example_input, wanted_outputs, steps, result)
     result.changed = [step.reordered for step in steps if step.moved]
     announce(result)
@@ -229,19 +234,18 @@ class _Step:
         used |= ids
         return ""
 
-    def search(self, rounds: int) -> None:
-        """Finds the order of channels, separately for each head."""
+    def search(self, rounds: int, tell: Callable[[str], None]) -> None:
+        """Finds the order of channels, separately for each head, and tells how far it is."""
         weight = self.consumer.matrix(self.consumer.parameter.detach())
         rows, inputs = weight.shape
         heads = self.chain.heads
         size = self._width(self.producers[0]) // heads
         # for each head of the producers: all rows of all the consumer's heads that read it
         parts = weight.unflatten(1, (heads, -1, size)).permute(1, 2, 0, 3).flatten(1, 2).float().cpu()
-        names = [f"{self.chain.consumer}, head {i + 1} of {heads}" for i in range(heads)]
-        names = names if heads > 1 else [self.chain.consumer]
-        orders = [
-            channel_order(part.contiguous(), rounds, name) for part, name in zip(parts, names, strict=True)
-        ]
+        orders = []
+        for i, part in enumerate(parts):
+            head = f"head {i + 1} of {heads}, " if heads > 1 else ""
+            orders.append(channel_order(part.contiguous(), rounds, lambda at, head=head: tell(head + at)))
         self._order = torch.stack(orders)  # [heads, size]
         total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
         half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]

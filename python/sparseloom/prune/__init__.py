@@ -1,5 +1,6 @@
 """One-shot pruning of trained models: prune_, its budgets and its evaluators."""
 
+from .._rooms import Room
 from .api import prune_, prune_plan
 from .budgets import owl
 from .evaluators import embedding_agreement, perplexity
@@ -17,3 +18,5 @@ __all__ = [
     "prune_",
     "prune_plan",
 ]
+
+Room.of(__name__)

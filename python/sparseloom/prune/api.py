@@ -12,12 +12,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers, require_bool, whole
+from .._progress import Bar
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..patch.announce import announce
 from ..patch.choose import Match, match
 from ..patch.config import BlockSparse
+from ..patch.keys import with_keys
 from ..patch.recipe import Recipe
 from ..patch.result import Patched, Skip
 from ..patch.semi24 import Semi24
@@ -40,9 +43,10 @@ _OP = "prune_"
 Forward = Callable[[nn.Module, Any], object]
 
 
+@named_arguments
 def prune_(
     model: nn.Module,
-    patterns: Mapping[str, Recipe],
+    patterns: Mapping[Any, Recipe] | Recipe,
     *,
     method: str | Sparsifier = "sparsegpt",
     data: Iterable[Any] | None = None,
@@ -73,10 +77,10 @@ def prune_(
     of the whole model. What will be done, and the memory it takes, is announced first.
 
     Args:
-        patterns: {regex: recipe} as for sparsify_: BlockSparse(block=32, density=0.5) keeps blocks, Semi24()
-            2:4, InLayout("nm", n=2, m=4) n of each m, and InLayout("csr", density=0.5) single elements. A
-            recipe that brings a Pattern, a mask or a sparsifier of its own is taken at its choice, and the
-            method corrects the values alone.
+        patterns: {key: recipe}, or one recipe, as for sparsify_: BlockSparse(block=32, density=0.5) keeps
+            blocks, Semi24() 2:4, InLayout("nm", n=2, m=4) n of each m, and InLayout("csr", density=0.5)
+            single elements. A recipe that brings a Pattern, a mask or a sparsifier of its own is taken at its
+            choice, and the method corrects the values alone.
         method: "magnitude" (|w|; needs no data), "wanda" (|w| times the norm of its input, per output;
             arXiv 2306.11695), "sparsegpt" (the least error of the outputs, with the kept values corrected;
             arXiv 2301.00774; blocks by the error of removing them whole), or a ``sparsify.Sparsifier``, which
@@ -103,7 +107,7 @@ def prune_(
             unless ``allow_loss``.
         checkpoint: a folder for finished blocks. The same call on the same model, after the process was
             killed, goes on there and ends with the same bits.
-        progress: a bar of tqdm where that is installed, or called with (done, total, name) after each block.
+        progress: a bar on a terminal, or called with (done, total, name) after each block.
         exchange: False leaves dense layers with zeros in their weights.
         strict, optimizer, dense_copy, fuse: see sparsify_.
 
@@ -118,7 +122,8 @@ def prune_(
     optimizers = as_optimizers(_OP, optimizer)
     whole(_OP, "reconstruct", reconstruct)
     gate = Gate(evaluate, max_loss, allow_loss)
-    told = reporter(progress)
+    bar = Bar(_OP, 0)
+    told = reporter(progress, bar)
     how = Method(method, damping, swaps, refit, quantize, compensate_bias)
     if quantize and reconstruct:
         raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
@@ -142,7 +147,8 @@ def prune_(
         with quiet(model):
             plan = flow.plan()
             announce(plan)
-            flow.run()
+            with bar:
+                flow.run()
         gate.judge("pruned", model)
         if exchange:
             with _named():
@@ -169,9 +175,10 @@ def prune_(
     return pruned
 
 
+@named_arguments
 def prune_plan(
     model: nn.Module,
-    patterns: Mapping[str, Recipe],
+    patterns: Mapping[Any, Recipe] | Recipe,
     *,
     method: str | Sparsifier = "sparsegpt",
     data: Iterable[Any] | None = None,
@@ -212,9 +219,14 @@ def _data(data: Iterable[Any] | None, forward: Forward | None, needed: bool) -> 
 
 
 def _choices(
-    model: nn.Module, patterns: Mapping[str, Recipe], observes: bool, strict: bool, in_place: bool = False
+    model: nn.Module,
+    patterns: Mapping[Any, Recipe] | Recipe,
+    observes: bool,
+    strict: bool,
+    in_place: bool = False,
 ) -> tuple[list[Match[Pending]], list[Skip]]:
     require_patchable(_OP, model)
+    patterns = with_keys(patterns, Recipe)
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)

@@ -103,8 +103,9 @@ class Flow:
         if self.checkpoint is not None:
             self.checkpoint.also(self._densities)
         if self.data is None:
-            for site in self._sites:
+            for done, site in enumerate(self._sites, 1):
                 self._prune([site], [Statistics(matrix_of(site))])
+                self.told(done, len(self._sites), site.name)
             return
         stage, total = 0, sum(len(chain.blocks) for chain in self._chains) + bool(self._outside)
         for chain in self._chains:

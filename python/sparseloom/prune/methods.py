@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._checks import require_bool, share, whole
 from ..errors import Error
+from ..layouts import Tiles
 from ..nn.masked.conv24 import by_taps, of_taps
 from ..patch.forms import Site
 from ..pattern import Pattern, block_shape
@@ -149,7 +150,7 @@ def _pruned(
         inverse = solver.inverse(hessian) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
     values: Tensor = weight
-    if inverse is not None and target.kind != "blocks" and _chooses(method, target):
+    if inverse is not None and target.kind in ("n:m", "elements") and _chooses(method, target):
         values, mask = _swept(weight, inverse, target, density)
         chosen: Pattern | Tensor = mask
     else:
@@ -158,7 +159,7 @@ def _pruned(
         if inverse is not None and target.kind != "blocks":
             values, _ = solve.swept(weight, inverse, mask)
     count = 0
-    if method.swaps and isinstance(chosen, Tensor) and target.fixed is None:
+    if method.swaps and target.kind in ("n:m", "elements") and target.fixed is None:
         assert matrix is not None
         values, mask, count = solve.swapped(weight, values, matrix, mask, target.m, method.swaps)
         chosen = mask
@@ -222,6 +223,11 @@ def _chosen(
     if method.name == "wanda":
         assert known.squares is not None
         scores = scores * known.squares.sqrt().float()
+    if target.kind == "tiles":
+        if inverse is not None:  # the error of the outputs that each removal leaves, as in _swept
+            scores = weight.abs().float() / inverse.diagonal().sqrt().float()
+        assert isinstance(target.block, int)
+        return Tiles.from_dense(weight, density or 0.0, target.block, scores.square()).mask()
     if target.kind == "n:m":
         return PerBlockNM(target.n, target.m).select_mask(scores)
     if method.name == "wanda":  # elements of one output compete (Sun et al. 2023, arXiv 2306.11695)

@@ -30,8 +30,9 @@ _OBSERVED = (
 
 @dataclass(frozen=True)
 class Target:
-    """The structure of what is kept. ``kind`` is "blocks", "n:m" (``n`` of each ``m`` inputs) or "elements";
-    ``fixed`` is a choice that the recipe brings: a Pattern, or a bool mask."""
+    """The structure of what is kept. ``kind`` is "blocks", "n:m" (``n`` of each ``m`` inputs), "tiles" (of
+    side ``block``, each dense, 2:4 or absent; the density is of bytes) or "elements"; ``fixed`` is a choice
+    that the recipe brings: a Pattern, or a bool mask."""
 
     kind: str
     recipe: Recipe
@@ -75,6 +76,8 @@ class Target:
         assert isinstance(self.recipe, InLayout) and isinstance(chosen, Tensor)
         layout, method = self.recipe.layout, self.recipe.method
         sizes: dict[str, Any] = {"n": self.n, "m": self.m} if layout.name == "nm" else {}
+        if self.kind == "tiles":
+            sizes = {"side": self.block}
         if method is None:
             return InLayout(layout, mask=chosen, **sizes)
         sizes |= {} if self.kind == "n:m" else {"density": self.density}
@@ -91,6 +94,8 @@ def target_of(regex: str, recipe: object) -> Target:
         own = None if recipe.select == "magnitude" else recipe.sparsifier
         sizes = recipe.density, recipe.shape
         return Target("blocks", recipe, *sizes, sparsifier=own, scope=recipe.scope, head=recipe.head)
+    if isinstance(recipe, Semi24) and recipe.method is not None:
+        recipe = InLayout("semi24", method=recipe.method)
     if isinstance(recipe, Semi24):
         if recipe.prune not in (None, "magnitude"):
             remedy = "pass Semi24(); sparsify_ makes transposable masks"
@@ -107,6 +112,8 @@ def target_of(regex: str, recipe: object) -> Target:
     if name == "nm" and {"n", "m"} <= options.keys():
         n, m = options["n"], options["m"]
         return Target("n:m", recipe, n / m, n=n, m=m, fixed=fixed)
+    if name == "tiles" and recipe.method is None:
+        return Target("tiles", recipe, options.get("density", 0.6), options.get("side", 64), fixed=fixed)
     density = recipe.density if recipe.method is not None else options.get("density")
     if name in ("csr", "coo") and (fixed is not None or density is not None):
         return Target("elements", recipe, density, fixed=fixed)

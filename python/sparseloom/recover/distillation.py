@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .. import ops
+from .._arguments import named_init
 from ..errors import Error
 from ..report.inputs import evaluated, run
 from ..sparsify.distillation import distillation_loss
@@ -23,6 +24,7 @@ _OP = "Distillation"
 Embed = Callable[[Any, Any], Tensor]
 
 
+@named_init
 class Distillation:
     """The loss of a student that shall do what its teacher does: a weighted sum of up to four terms.
 

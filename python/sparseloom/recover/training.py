@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import whole
 from ..errors import Error
 from ..patch.pack import pack_
@@ -33,6 +34,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 _ENTRIES = 50
 
 
+@named_arguments
 def recover(
     model: nn.Module,
     teacher: nn.Module | Distillation | Loss,

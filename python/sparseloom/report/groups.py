@@ -59,7 +59,7 @@ def _joined(layers: list[LayerReport]) -> LayerReport:
         copy_bytes=sum(layer.copy_bytes for layer in layers),
         times=_medians([layer.times for layer in layers]),
         dense_times=_medians([layer.dense_times for layer in layers]),
-        ratios=_ratios([layer.ratios for layer in layers]),
+        ratios=_ratios(layers),
         note=_notes(layers),
         pattern=None,
     )
@@ -72,16 +72,20 @@ def _medians(times: list[Times | None]) -> Times | None:
     return {direction: median(of_layer[direction] for of_layer in measured) for direction in measured[0]}
 
 
-def _ratios(ratios: list[Ratios]) -> Ratios:
-    return {
-        direction: Spread(
-            *(
-                median(getattr(layer_ratios[direction], at) for layer_ratios in ratios)
-                for at in ("median", "p20", "p80")
-            )
-        )
-        for direction in ratios[0]
-    }
+def _ratios(layers: list[LayerReport]) -> Ratios:
+    """Returns the quotients of the medians over the layers, with the medians of their spreads around them."""
+    times, dense_times = (
+        _medians([layer.times for layer in layers]),
+        _medians([layer.dense_times for layer in layers]),
+    )
+    joined = {}
+    for direction in layers[0].ratios:
+        spreads = [layer.ratios[direction] for layer in layers]
+        middle, p20, p80 = (median(getattr(each, at) for each in spreads) for at in ("median", "p20", "p80"))
+        if times and dense_times and direction in times and direction in dense_times:
+            middle = dense_times[direction] / times[direction]
+        joined[direction] = Spread(middle, p20, p80).around(middle)
+    return joined
 
 
 def _notes(layers: list[LayerReport]) -> str:

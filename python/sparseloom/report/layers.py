@@ -14,7 +14,7 @@ from ..nn import SparseLinear
 from ..nn.held.sparse_weight import SparseWeight
 from ..nn.linears import Planned
 from ..nn.masked.linear import MaskedLinear
-from ..timing.rounds import Spread, in_turn, ratios
+from ..timing.rounds import Spread, in_turn, quotient
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
 
@@ -225,5 +225,5 @@ def summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Rati
     return (
         medians[0],
         medians[1],
-        {direction: ratios(dense, ours) for direction, (ours, dense) in samples.items()},
+        {direction: quotient(dense, ours) for direction, (ours, dense) in samples.items()},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .._checks import require_bool
+from .._arguments import named_arguments
+from .._checks import positive, require_bool, several
+from .._progress import Bar
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv.base import ConvModule
@@ -26,6 +29,7 @@ from .result import LayerReport, Report
 from .ways import require_ways
 
 
+@named_arguments
 def report(
     model: nn.Module,
     example_input: Any,
@@ -63,11 +67,13 @@ def report(
     """
     require_module("report", model)
     require_bool("report", "strict", strict)
+    seconds = positive("report", "seconds", seconds)
+    batch_sizes = several("report", "batch_sizes", batch_sizes, "[1, 16, 256]")
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     example_input = as_arguments("report", example_input)
     more_ways = require_ways(ways, whole.gpu_of(model))
-    with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
+    with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache(), ExitStack() as stack:
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         with attentions.watched_attention() as attending:
             tokens, seen = _inputs_seen(model, example_input)
@@ -115,7 +121,8 @@ def report(
             model, example_input, batch_sizes, seconds, more_ways, attends=bool(attended)
         )
         break_evens: dict[tuple[Any, ...], dict[str, float | None]] = {}
-        for entry, layer in sparse:
+        bar = stack.enter_context(Bar("report"))
+        for entry, layer in bar.over(sparse, lambda each: each[0].name):
             layers.measure(entry, layer, seconds)
             watch.look()
             key = (

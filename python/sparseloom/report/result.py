@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
+from ..errors import Error
 from ..pattern import Pattern
 from ..timing.busy import loud
 from ..timing.rounds import Spread
+
+if TYPE_CHECKING:
+    from ..advise.advice import Advice
 
 #: Median microseconds of one call: "forward" and "backward"; of whole models also "compiled" and "graph", the
 #: forward pass in these ways.
@@ -70,6 +78,29 @@ class LayerReport:
     def undecided(self) -> list[str]:
         """The directions in which no difference was shown: the middle 60 % of the rounds' ratios hold 1."""
         return undecided(self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a flat row for each measured direction; one without times if there is none."""
+        about = {name: getattr(self, name) for name in ("name", "kind", "shape", "block", "layout")}
+        about |= {
+            name: getattr(self, name) for name in ("density", "tokens", "dtype", "bytes", "dense_bytes")
+        }
+        rows = []
+        for direction in self.times or {"": 0.0}:
+            ratio, ways = self.ratios.get(direction), {"forward": ("forward",)}.get(direction, ("dx", "dw"))
+            kernels = dict.fromkeys(self.kernels[way] for way in ways if way in self.kernels)
+            measured = {
+                "direction": direction or None,
+                "dense_us": (self.dense_times or {}).get(direction),
+                "sparse_us": (self.times or {}).get(direction),
+                "ratio": self.speedups.get(direction),
+                "ratio_p20": None if ratio is None else ratio.p20,
+                "ratio_p80": None if ratio is None else ratio.p80,
+                "kernel": ", ".join(kernels) or None,
+                "break_even": self.break_even.get(direction),
+            }
+            rows.append(about | measured | {"note": self.note})
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data, without the pattern's bits."""
@@ -145,8 +176,9 @@ class Totals:
 class Report:
     """The layers of a model in order, its totals, and the whole model against its dense twin.
 
-    Prints in lines of at most 100 columns: the whole model first, then block-sparse layers, equal ones
-    together; other layers are counted. ``layers`` has every layer by itself.
+    Prints in lines of at most 100 columns: what was found in a sentence, the whole model, then a row for each
+    group of equal sparse layers; other layers are counted. ``show`` prints it in colour. ``layers`` has every
+    layer by itself.
     """
 
     layers: list[LayerReport]
@@ -156,6 +188,10 @@ class Report:
     model: ModelReport | None = None
     batches: list[ModelReport] = field(default_factory=list)
     lost: float = 0.0  # share of the CPU time that other work took meanwhile
+    #: What advise said of the same model, for the page; assign it.
+    advice: Advice | None = None
+    #: What prune_'s ``evaluate`` returned: {"dense": .., "pruned": .., "exchanged": ..}; empty if not known.
+    quality: dict[str, float] = field(default_factory=dict)
 
     @property
     def busy(self) -> bool:
@@ -163,9 +199,10 @@ class Report:
         return bool(loud(self.lost))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON: {"machine", "threads", "lost", "busy", "layers": [...], "totals",
-        "model", "batches": [...]}."""
+        """Returns plain data for JSON: {"headline", "machine", "threads", "lost", "busy", "layers": [...],
+        "totals", "model", "batches": [...], "quality", "advice"}."""
         return {
+            "headline": self.headline,
             "machine": self.machine,
             "threads": self.threads,
             "lost": self.lost,
@@ -174,7 +211,16 @@ class Report:
             "totals": None if self.totals is None else asdict(self.totals),
             "model": None if self.model is None else self.model.to_dict(),
             "batches": [batch.to_dict() for batch in self.batches],
+            "quality": self.quality,
+            "advice": None if self.advice is None else self.advice.to_dict(),
         }
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one or two sentences."""
+        from .words import headline  # which imports this module's classes
+
+        return headline(self)
 
     def __str__(self) -> str:
         from .text import text  # which imports this module's classes
@@ -187,12 +233,44 @@ class Report:
         words = [f"{direction} {gain:.2f}x" for direction, gain in gains.items()]
         return f"Report({', '.join([f'{sparse} of {len(self.layers)} layers sparse', *words])})"
 
-    def to_html(self) -> str:
-        """Returns a self-contained fragment with the tables and a picture of every pattern; it has no scripts
-        and fetches nothing."""
-        from .page import fragment
+    def show(self, file: TextIO | None = None) -> None:
+        """Prints the report to a stream, by default stdout: in colour if it is a terminal, unless the
+        environment has NO_COLOR."""
+        from .text import on_terminal, text
 
-        return fragment(self)
+        stream = sys.stdout if file is None else file
+        stream.write(text(self, colour=on_terminal(stream)) + "\n")
+
+    def to_html(self, title: str | None = None) -> str:
+        """Returns the report in HTML, with its bars and a picture of each kind of pattern: one section, or
+        with ``title`` a whole page. It has no scripts and fetches nothing, fits screens from 360 pixels on,
+        and follows a dark colour scheme."""
+        from .page import fragment, page
+
+        return fragment(self) if title is None else page(self, title)
+
+    def save(self, path: str | os.PathLike[str], title: str = "Sparseloom report") -> None:
+        """Writes the page to ``path`` and the plain data beside it, in a file with the ending .json. Raises
+        Error where the folder cannot be written."""
+        page_path = Path(path)
+        try:
+            page_path.write_text(self.to_html(title), encoding="utf-8")
+            data = json.dumps(self.to_dict(), indent=2, default=str)
+            page_path.with_suffix(".json").write_text(data + "\n", encoding="utf-8")
+        except OSError as error:
+            raise Error(
+                "Report.save", "a file that can be written", str(error), "pass another path"
+            ) from error
+
+    def to_dataframe(self) -> Any:
+        """Returns a pandas.DataFrame with a row for each layer and measured direction, and one for each layer
+        that was not measured. Raises Error where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            got, remedy = "an environment without it", "pip install pandas, or take to_dict()"
+            raise Error("Report.to_dataframe", "the package pandas", got, remedy) from None
+        return pandas.DataFrame([row for layer in self.layers for row in layer.rows()])
 
     def _repr_html_(self) -> str:
         return self.to_html()

@@ -18,7 +18,7 @@ from ..nn.masked.linear import MaskedLinear, masked_layers
 from ..patch.exchange import Exchange
 from ..sparsify.gates import Gate
 from ..sparsify.grid import expanded
-from ..timing.rounds import Spread, in_turn, ratios
+from ..timing.rounds import Spread, in_turn, quotient
 from .attentions import DenseAttention
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .layers import scales_of
@@ -186,7 +186,7 @@ def _measured(
         entry.times = (entry.times or {}) | {direction: Spread.of(ours).median}
         if dense:
             entry.dense_times = (entry.dense_times or {}) | {direction: Spread.of(dense[0]).median}
-            entry.ratios[direction] = ratios(dense[0], ours)
+            entry.ratios[direction] = quotient(dense[0], ours)
     return entry
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from .result import LayerReport, ModelReport, Report, Totals
 
 DIRECTIONS = ("forward", "backward")
@@ -30,6 +33,68 @@ def host_words(model: ModelReport) -> str:
     return f'host-bound: {words}; compile the model (mode="reduce-overhead"), or replay a CUDA graph'
 
 
+class Unit(NamedTuple):
+    """A unit of time for a table, and what microseconds are multiplied by."""
+
+    name: str
+    factor: float
+
+
+def unit_of(entries: Sequence[LayerReport | ModelReport]) -> Unit:
+    """Returns milliseconds where a time of the table is 100 ms or more, else microseconds."""
+    times = [
+        us for entry in entries for each in (entry.times, entry.dense_times) for us in (each or {}).values()
+    ]
+    return Unit("ms", 1e-3) if max(times, default=0.0) >= 1e5 else Unit("us", 1.0)
+
+
+def duration(us: float) -> str:
+    """Returns a time in the unit that it is read in."""
+    for limit, factor, unit in ((1e3, 1.0, "us"), (1e6, 1e-3, "ms")):
+        if us < limit:
+            return f"{us * factor:.3g} {unit}"
+    return f"{us * 1e-6:.3g} s"
+
+
+def headline(report: Report) -> str:
+    """Returns what was found: how fast a call is beside dense, and how many layers are sparse."""
+    sparse = [layer for layer in report.layers if layer.sparse]
+    if not sparse:
+        return "No layer of this model is sparse: advise(model, x) says which ones would gain."
+    slower = sum(bool(layer.slower) for layer in sparse)
+    counts = f"{len(sparse)} of {len(report.layers)} layers {'is' if len(sparse) == 1 else 'are'} sparse"
+    counts += f", {slower} of them slower than dense." if slower else "."
+    return f"{_call_words(report.model)} {counts}".strip()
+
+
+def _call_words(model: ModelReport | None) -> str:
+    if model is None or not model.times or not model.dense_times or "forward" not in model.speedups:
+        return "The whole model was not measured against dense:"
+    way = min(model.speedups.keys() - {"backward"}, key=lambda each: model.times[each])  # type: ignore[index]
+    ours, dense, ratio = model.times[way], model.dense_times[way], model.speedups[way]
+    call = {"forward": "A forward call", "compiled": "A compiled call", "graph": "A replayed graph"}[way]
+    times = f"{call} takes {duration(ours)}"
+    if way in model.undecided:
+        return f"{times}, dense {duration(dense)}: no difference was shown."
+    if ratio >= 1:
+        return f"{times}, {ratio:.2f} times as fast as dense ({duration(dense)})."
+    return f"{times}, {1 / ratio:.2f} times as long as dense ({duration(dense)})."
+
+
+def kernel_words(layer: LayerReport, direction: str) -> str:
+    """Returns the kernels of a direction; of both where they are not the same."""
+    products = ("forward",) if direction in ("forward", "") else ("dx", "dw")
+    kernels = {product: layer.kernels[product] for product in products if product in layer.kernels}
+    if len(set(kernels.values())) < 2:
+        return next(iter(kernels.values()), "")
+    return ", ".join(kernels.values())
+
+
+def quality_words(stages: Mapping[str, float]) -> str:
+    """Returns the evaluations of the model that are known, in their order."""
+    return ", ".join(f"{stage} {value:.4g}" for stage, value in stages.items())
+
+
 def even_words(even: float | None) -> str:
     """Returns a break-even density."""
     return "never" if even is None else f"{even:.2f}"
@@ -56,17 +121,14 @@ def byte_words(entry: LayerReport | Totals) -> str:
 def legend(report: Report, grouped: bool) -> str:
     """Returns the legend: the meaning of the figures, and the machine."""
     words = (
-        f"{report.machine}, {report.threads} CPU threads. us: median of "
-        "one call, dense twin -> sparse, interleaved, warm, and "
-        "the rounds' median ratio (20th to 80th percentile), no difference shown where those hold 1; "
-        "backward is everything that needs a gradient."
+        f"{report.machine}, {report.threads} CPU threads. Times: medians of one call, dense twin and sparse "
+        "in turn, warm; ratio: dense over sparse, ~ where the middle 60 % of the rounds hold 1: no "
+        "difference shown. Backward is everything that needs a gradient."
     )
     if grouped:
         words += " Of equal layers: medians over them."
     if any(layer.break_even for layer in report.layers):
-        words += (
-            " Break-even: density above which dense is faster, from predictions scaled to the time measured."
-        )
+        words += " Even: the density above which dense is faster, predicted from the time measured."
     return words
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from .._arguments import named_arguments
 from .._checks import as_optimizers, require_bool, whole
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
@@ -29,6 +30,7 @@ from .role import Role
 _OP = "shrink_"
 
 
+@named_arguments
 def shrink_(
     model: nn.Module,
     names: str = ".*",

@@ -4,6 +4,7 @@ Methods choose repeatedly during training."""
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .._rooms import Room
 from .context import Context, Sparsifier
 from .elements import (
     BlockwiseFraction,
@@ -72,3 +73,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+Room.of(__name__)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .._checks import share
 from ..errors import Error
 from ..ops.scores import block_scores
@@ -18,6 +19,7 @@ from .select import top
 _OP = "densities"
 
 
+@named_arguments
 def erdos_renyi(shapes: Mapping[str, tuple[int, int]], density: float, block: Block = 32) -> dict[str, float]:
     """Returns densities proportional to (block rows + block columns) / (block rows * block columns), so that
     all layers together keep the share ``density`` of their blocks (the Erdos-Renyi kernel of SET and RigL).
@@ -42,6 +44,7 @@ def erdos_renyi(shapes: Mapping[str, tuple[int, int]], density: float, block: Bl
         dense |= full
 
 
+@named_arguments
 def sensitivity(
     weights: Mapping[str, Tensor],
     evaluate: Callable[[], float],
@@ -72,6 +75,7 @@ def sensitivity(
     return scan
 
 
+@named_arguments
 def proposed(
     scan: Mapping[str, Mapping[float, float]], sizes: Mapping[str, int], density: float
 ) -> dict[str, float]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._arguments import named_arguments
 
+
+@named_arguments
 def distillation_loss(
     student: Tensor,
     teacher: Tensor,

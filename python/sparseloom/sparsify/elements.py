@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .. import ops
 from .. import pattern as patterns
+from .._arguments import named_init
 from .._checks import share, whole
 from ..errors import Error
 from ..ops.scores import scores_on_device
@@ -108,6 +109,7 @@ class KeepAll(_Selection):
         return "keep_all", 0.0, 1, 1
 
 
+@named_init
 @dataclass(frozen=True)
 class RandomFraction(_Selection):
     """Removes each element with probability ``fraction``, alone and whatever its value, as dropout does.
@@ -130,6 +132,7 @@ class RandomFraction(_Selection):
         return patterns.draw_seed(generator)
 
 
+@named_init
 @dataclass(frozen=True)
 class ScalarThreshold(_Selection):
     """Keeps the elements with |x| > ``threshold``, rounded to the tensor's dtype: with 0 what is not zero,
@@ -147,6 +150,7 @@ class ScalarThreshold(_Selection):
         return "scalar_threshold", float(self.threshold), 1, 1
 
 
+@named_init
 @dataclass(frozen=True)
 class ScalarFraction(_Selection):
     """Removes the ``fraction`` of all elements that is smallest in magnitude: exactly round(fraction * n) of
@@ -162,6 +166,7 @@ class ScalarFraction(_Selection):
         return "scalar_fraction", float(self.fraction), 1, 1
 
 
+@named_init
 @dataclass(frozen=True)
 class BlockwiseFraction(_Selection):
     """Removes the ``fraction`` of all blocks whose sum of magnitudes is smallest: exactly round(fraction *
@@ -189,6 +194,7 @@ class BlockwiseFraction(_Selection):
         return "blockwise_fraction", float(self.fraction), *self._sides()
 
 
+@named_init
 @dataclass(frozen=True)
 class PerBlockNM(_Selection):
     """Keeps the ``n`` elements that are largest in magnitude of every ``m`` consecutive ones of a row (n:m).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from .._arguments import named_init
 from .._checks import gradient_rule
 from ..errors import Error
 from .gates import Gate, HardConcreteGate, ScoreGate, TransportGate
@@ -37,16 +38,19 @@ class Gradient:
         return None
 
 
+@named_init
 class Stored(Gradient):
     """Only blocks are stored, and they get their part of G: memory and time are those of the sparse layer."""
 
     dense_master = False
 
 
+@named_init
 class Masked(Gradient):
     """The weight gets the kept part of G. Pruned blocks become zero, and start from zero if they return."""
 
 
+@named_init
 @dataclass(frozen=True)
 class Straight(Gradient):
     """Straight through: the pruned part of the master gets ``share`` of G, plus ``decay`` times the weight
@@ -60,6 +64,7 @@ class Straight(Gradient):
         gradient_rule("gradients.Straight", self.share, self.decay)
 
 
+@named_init
 @dataclass(frozen=True)
 class Soft(Gradient):
     """Straight through soft thresholds, for select.Semi24("magnitude") (S-STE, Hu et al. 2024, arXiv
@@ -76,6 +81,7 @@ def _learned(name: str, method: Method) -> Learned:
     return method.score
 
 
+@named_init
 @dataclass(frozen=True)
 class Scores(Gradient):
     """Trained scores choose the blocks in each forward pass; their gradient, straight through the choice, is
@@ -100,6 +106,7 @@ class Scores(Gradient):
         return ScoreGate(score, method.select, rows, cols, self.squash, self.penalty)
 
 
+@named_init
 @dataclass(frozen=True)
 class Transport(Gradient):
     """Spartan's soft top-k: the factor of a block depends on its weights, which get that part of the gradient
@@ -113,6 +120,7 @@ class Transport(Gradient):
         return TransportGate(rows, cols, block, self.sharpness)
 
 
+@named_init
 @dataclass(frozen=True)
 class HardConcrete(Gradient):
     """L0 gates. ``penalty`` is the factor of the expected number of open blocks in the loss; for a loss that

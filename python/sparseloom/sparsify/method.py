@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._arguments import named_init
 from ..errors import Error
 from .gradients import Gradient, Stored
 from .held import Held
@@ -19,6 +20,7 @@ from .scores import Norm, Score
 from .select import NM, Select, Semi24, TopK
 
 
+@named_init
 @dataclass(frozen=True)
 class Method:
     """A method of sparse training, for ``BlockSparse(method=...)``.

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from .._arguments import named_init
 from .._checks import not_negative, share, whole
 from ..errors import Error
 from ..ops.scores import NORMS
+from ..pattern import draw_seed
 from .grid import expanded
 from .schedules import cosine
 
@@ -57,7 +59,7 @@ class _Growing(Regrow):
     share: float = 0.3
     decay: bool = True
     init: str = "zeros"
-    seed: int = 0
+    seed: int | torch.Generator = 0
 
     def __post_init__(self) -> None:
         name = f"regrow.{type(self).__name__}"
@@ -67,13 +69,15 @@ class _Growing(Regrow):
             raise Error(
                 name, "init 'zeros' or 'uniform'", repr(self.init), "new blocks usually start at zero"
             )
+        # a generator gives its next number here: every draw is a function of the seed and the step
+        object.__setattr__(self, "seed", draw_seed(self.seed))
 
     def share_at(self, progress: float) -> float:
         return self.share * (cosine(progress) if self.decay else 1.0)
 
     def _generator(self, held: Held, step: int, stream: int) -> torch.Generator:
         # A function of these numbers only: ranks agree, and a resumed run draws the same numbers.
-        mixed = ((self.seed * 1_000_003 + held.number) * 1_000_003 + step) * 2 + stream
+        mixed = ((int(self.seed) * 1_000_003 + held.number) * 1_000_003 + step) * 2 + stream
         return torch.Generator("cpu").manual_seed(mixed % 2**62)
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
@@ -87,6 +91,7 @@ class _Growing(Regrow):
         return values * expanded(fan_in.rsqrt()[:, None].expand(mask.shape), held.block, held.shape)
 
 
+@named_init
 @dataclass(frozen=True)
 class Random(_Growing):
     """SET (Mocanu et al. 2018): grows blocks drawn uniformly.
@@ -95,7 +100,8 @@ class Random(_Growing):
         share: of the kept blocks, dropped and regrown in each change.
         decay: whether the share falls along half a cosine to the schedule's end.
         init: "zeros", or "uniform" within 1 / sqrt(stored inputs of the output feature), as nn.Linear does.
-        seed: of the draws; the same one gives the same blocks on every rank and after a resumption.
+        seed: of the draws, an int or a torch.Generator; the same one gives the same blocks on every rank and
+            after a resumption.
     """
 
     decay: bool = False
@@ -108,6 +114,7 @@ class Random(_Growing):
         return self.scores(held, step).to(held.device, non_blocking=True) if self.init == "zeros" else None
 
 
+@named_init
 @dataclass(frozen=True)
 class Gradient(_Growing):
     """RigL (Evci et al. 2020): grows the blocks whose part of dY^T X is largest in ``norm``, of the step
@@ -137,6 +144,7 @@ class Gradient(_Growing):
         return held.gradient_norms(self.norm) if self.init == "zeros" else None
 
 
+@named_init
 @dataclass(frozen=True)
 class GroupLasso(Regrow):
     """The proximal step of the penalty ``rate`` * sum of the blocks' l2 norms, after every step: blocks
@@ -148,6 +156,7 @@ class GroupLasso(Regrow):
         held.shrink(lr * self.rate)
 
 
+@named_init
 @dataclass(frozen=True)
 class PrunedDecay(Regrow):
     """Decays the pruned part of a 2:4 master after every step, apart from the optimizer's moments.

@@ -18,9 +18,10 @@ from .method import Method
 
 
 class Run:
-    """The object ``sparsify_(...).method``: counts steps and changes blocks when their schedules say so.
+    """The object ``sparsify_(...).run``: counts steps and changes blocks when their schedules say so.
 
-    Call ``step()`` after each step of the optimizer, or ``attach(optimizer)`` once. ``state_dict`` has the
+    A run whose optimizer sparsify_ was given takes its steps with that one's. Else call ``step()`` after each
+    step of the optimizer, or ``attach(optimizer)`` once. ``state_dict`` has the
     count; topologies, masks, scores and moments are saved with the model and the optimizer, so that a resumed
     run is the same to the last bit.
     """
@@ -39,6 +40,9 @@ class Run:
         self.tail = False  # whether dense_tail was called
         self._asked = self._warned = False  # whether penalty was read; whether warn_of_unused has run
         self._pace: Optimizer | None = None  # the optimizer that the run is attached to
+        #: Whether the pace is that of the optimizer given, and nobody has called ``step`` or ``attach``; and
+        #: whether the last step was taken so.
+        self._attached_itself = self._stepped_itself = False
         self._hooks: list[Any] = []
         self._tells = self._stepped = False  # whether a hook has seen any step; one since the last step()
         self._listen()
@@ -70,6 +74,8 @@ class Run:
         """Takes a step after each one of the optimizer, whose state moves with the blocks; returns self. A
         step that GradScaler skips does not count then."""
         (attached,) = as_optimizers("Run.attach", optimizer)
+        if self._attached_itself:  # what was asked for by name counts
+            self._attached_itself, self._pace = False, None
         if self._pace is not None:
             raise Error(
                 "Run.attach", "one optimizer that gives the pace", "another one", "call step() yourself"
@@ -79,6 +85,14 @@ class Run:
             self._optimizers = [*self.optimizers, attached]
         self._listen()
         return self
+
+    def attach_itself(self) -> None:
+        """Takes a step after each one of the optimizer that holds a driven weight, until somebody calls
+        ``step`` or ``attach``. sparsify_ calls this where it was given the optimizer."""
+        driven = {id(held.parameter) for held in self.weights}
+        pace = next((each for each in self.optimizers if driven & _parameters(each)), None)
+        if pace is not None:
+            self._pace, self._attached_itself = pace, True
 
     def follow(self, copy: nn.Module) -> Run:
         """Lets the blocks of a copy of the model, such as an average of its weights
@@ -90,7 +104,7 @@ class Run:
 
     def detach(self) -> None:
         """Undoes ``attach``, and stops watching the layers."""
-        self._pace = None
+        self._pace, self._attached_itself = None, False
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._tells = [], False
@@ -105,7 +119,18 @@ class Run:
         """Counts a step of the optimizer, and makes the changes that are due. A change that needs a finite
         gradient, which this step does not have or GradScaler skipped, is made after the next step that has
         one. Raises Error for NaN scores: nothing of that method has changed then. Raises Error if no
-        optimizer is known and its state would have to move."""
+        optimizer is known and its state would have to move.
+
+        A run that was attached by itself leaves the pace to whoever calls this: the first call counts the
+        optimizer's step that the run has taken already."""
+        if self._attached_itself:
+            self._attached_itself, self._pace = False, None
+            if self._stepped_itself:
+                self._stepped_itself = False
+                return
+        self._take_step()
+
+    def _take_step(self) -> None:
         if self._optimizers is None and not all(m.gradient.keeps_pruned for m, _ in self._groups):
             remedy = "pass optimizer= to sparsify_, assign run.optimizers (may be []), or attach one"
             raise Error("Run.step", "an optimizer whose state moves with the blocks", "none", remedy)
@@ -275,7 +300,9 @@ class Run:
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._tells = self._stepped = True
         if optimizer is self._pace:
-            self.step()
+            self._stepped_itself = self._attached_itself
+            with torch.no_grad():
+                self._take_step()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the hooks, because copies of the optimizers do not have them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
+from .._arguments import named_init, renamed_init
 from .._checks import whole
 from ..errors import Error
 
@@ -43,57 +44,59 @@ def _require(schedule: Schedule, *steps: float, every: int = 1) -> None:
     whole(name, "every", every, 1)
     numbers = all(isinstance(step, Real) for step in steps)
     if not numbers or not all(low <= high for low, high in pairwise((0, *steps))):
-        raise Error(name, "0 <= begin <= end, in steps", repr(schedule), "count steps from 0")
+        raise Error(name, "0 <= start <= end, in steps", repr(schedule), "count steps from 0")
 
 
+@renamed_init(end_step="end")
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same density throughout; a change every ``every`` steps, after ``start`` and before ``end_step``
-    (None: without end)."""
+    """The same density throughout; a change every ``every`` steps, after ``start`` and before ``end`` (None:
+    without end)."""
 
     every: int = 100
-    end_step: int | None = None
+    end: int | None = None
     start: int = 0
 
     def __post_init__(self) -> None:
-        end = self.start if self.end_step is None else self.end_step
+        end = self.start if self.end is None else self.end
         _require(self, self.start, end, every=self.every)
 
     def due(self, step: int) -> bool:
-        open_end = self.end_step is None or step < self.end_step
+        open_end = self.end is None or step < self.end
         return step > self.start and (step - self.start) % self.every == 0 and open_end
 
     def never_due(self) -> bool:
-        return self.end_step is not None and self.start + self.every >= self.end_step
+        return self.end is not None and self.start + self.every >= self.end
 
     def progress(self, step: int) -> float:
-        if self.end_step is None:
+        if self.end is None:
             return 0.0
-        return min(1.0, max(0.0, (step - self.start) / max(1, self.end_step - self.start)))
+        return min(1.0, max(0.0, (step - self.start) / max(1, self.end - self.start)))
 
 
+@renamed_init(begin="start")
 @dataclass(frozen=True)
 class Polynomial(Schedule):
-    """From density ``initial`` at step ``begin`` to the target at ``end``, in changes every ``every`` steps:
+    """From density ``initial`` at step ``start`` to the target at ``end``, in changes every ``every`` steps:
     target + (initial - target) (1 - progress)^power. The last change is at ``end`` exactly."""
 
-    begin: int = 0
+    start: int = 0
     end: int = 1000
     every: int = 10
     initial: float = 1.0
     power: int = 3
 
     def __post_init__(self) -> None:
-        _require(self, self.begin, self.end, every=self.every)
+        _require(self, self.start, self.end, every=self.every)
 
     def due(self, step: int) -> bool:
-        at_pace = (step - self.begin) % self.every == 0
-        return step == self.end or (self.begin <= step < self.end and at_pace)
+        at_pace = (step - self.start) % self.every == 0
+        return step == self.end or (self.start <= step < self.end and at_pace)
 
     def progress(self, step: int) -> float:
         if step >= self.end:
             return 1.0
-        return max(0.0, (step - self.begin) / max(1, self.end - self.begin))
+        return max(0.0, (step - self.start) / max(1, self.end - self.start))
 
     def budget(self, step: int, target: float) -> float:
         remaining = (1 - self.progress(step)) ** self.power
@@ -103,28 +106,30 @@ class Polynomial(Schedule):
         return self.initial == target
 
 
+@renamed_init(begin="start")
 @dataclass(frozen=True)
 class Cubic(Polynomial):
     """Gradual pruning (Zhu & Gupta 2017): fast while much is left, slow at the end."""
 
 
+@renamed_init(warm_up="start", phase="every")
 @dataclass(frozen=True)
 class Alternating(Schedule):
-    """AC/DC (Peste et al. 2021): dense for ``warm_up`` steps, then phases of ``phase`` steps, compressed and
-    dense in turn. The phase that reaches ``end`` is compressed and lasts."""
+    """AC/DC (Peste et al. 2021): dense until ``start``, then phases of ``every`` steps, compressed and dense
+    in turn. The phase that reaches ``end`` is compressed and lasts."""
 
-    warm_up: int
-    phase: int
+    start: int
+    every: int
     end: int
 
     def __post_init__(self) -> None:
-        _require(self, self.warm_up, self.end, every=self.phase)
+        _require(self, self.start, self.end, every=self.every)
 
     def compressed(self, step: int) -> bool:
         """Returns whether the weight is sparse from that step on."""
         if step >= self.end:
             return True
-        return step >= self.warm_up and (step - self.warm_up) // self.phase % 2 == 0
+        return step >= self.start and (step - self.start) // self.every % 2 == 0
 
     def due(self, step: int) -> bool:
         return step > 0 and self.compressed(step) != self.compressed(step - 1)
@@ -139,60 +144,66 @@ class Alternating(Schedule):
         return target == 1.0
 
 
+@named_init
 @dataclass(frozen=True)
 class Sharpening(Schedule):
-    """The density falls linearly from 1 to the target in ``warm_up`` steps; the progress, which a gate's
-    sharpness follows, goes on to ``end``. The budget changes in every step."""
+    """From ``start`` on the density falls linearly from 1 to the target in ``warm_up`` steps; the progress,
+    which a gate's sharpness follows, goes on to ``end``. The budget changes every ``every`` steps."""
 
     warm_up: int
     end: int
+    every: int = 1
+    start: int = 0
 
     def __post_init__(self) -> None:
-        _require(self, self.warm_up, self.end)
+        _require(self, self.start, self.start + self.warm_up, self.end, every=self.every)
 
     def due(self, step: int) -> bool:
-        return step <= self.end
+        at_pace = (step - self.start) % self.every == 0
+        return step == self.end or (self.start <= step < self.end and at_pace)
 
     def progress(self, step: int) -> float:
-        return min(1.0, step / max(1, self.end))
+        return min(1.0, max(0.0, (step - self.start) / max(1, self.end - self.start)))
 
     def budget(self, step: int, target: float) -> float:
-        return target + (1 - target) * max(0.0, 1 - step / max(1, self.warm_up))
+        done = max(0, step - self.start) / max(1, self.warm_up)
+        return target + (1 - target) * max(0.0, 1 - done)
 
     def is_fixed(self, target: float) -> bool:
         return False
 
 
+@renamed_init(begin="start")
 @dataclass(frozen=True)
 class Rising(Schedule):
     """A threshold that rises from 0, for select.Threshold (Narang et al. 2017): by ``rate`` for each change
-    between ``begin`` and ``turn``, then by ``steeper`` times as much up to ``end``."""
+    between ``start`` and ``turn``, then by ``steeper`` times as much up to ``end``."""
 
     rate: float
-    begin: int
+    start: int
     turn: int
     end: int
     every: int = 10
     steeper: float = 1.5
 
     def __post_init__(self) -> None:
-        _require(self, self.begin, self.turn, self.end, every=self.every)
+        _require(self, self.start, self.turn, self.end, every=self.every)
 
     def due(self, step: int) -> bool:
-        return self.begin <= step <= self.end and (step - self.begin) % self.every == 0
+        return self.start <= step <= self.end and (step - self.start) % self.every == 0
 
     def never_due(self) -> bool:
-        return self.every > self.end - self.begin
+        return self.every > self.end - self.start
 
     def budget(self, step: int, target: float) -> float:
         def changes(until: int) -> int:
-            return max(0, min(step, until) - self.begin) // self.every
+            return max(0, min(step, until) - self.start) // self.every
 
         flat = changes(self.turn)
         return self.rate * (flat + self.steeper * (changes(self.end) - flat))
 
     def progress(self, step: int) -> float:
-        return min(1.0, max(0.0, (step - self.begin) / max(1, self.end - self.begin)))
+        return min(1.0, max(0.0, (step - self.start) / max(1, self.end - self.start)))
 
     def is_fixed(self, target: float) -> bool:
         return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._arguments import named_init
 from .._checks import share
 from ..errors import Error
 from ..ops.scores import NORMS, block_scores
@@ -33,6 +34,7 @@ class Score(ABC):
         return None
 
 
+@named_init
 @dataclass(frozen=True)
 class Norm(Score):
     """The norm of the block's values: "l1" (the sum of |w|), "l2" or "max".
@@ -69,6 +71,7 @@ class Norm(Score):
         return missing if self.norm == "l1" else missing.sqrt()
 
 
+@named_init
 @dataclass(frozen=True)
 class Learned(Score):
     """A Parameter with one score for each block, trained beside the weight or in its place.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
+from .._arguments import named_init
 from .._checks import whole
 from ..errors import Error
 from ..ops import semi24
@@ -19,6 +20,7 @@ from ..pattern import Pattern
 from .context import Context, Sparsifier
 
 
+@named_init
 @dataclass(frozen=True)
 class Magnitude(Sparsifier):
     """Keeps the blocks with the largest norm: "l1" (the sum of |w|), "l2" or "max". Blocks of equal norm are
@@ -31,6 +33,7 @@ class Magnitude(Sparsifier):
         return patterns.from_dense(context.weight, context.block, context.share, *options)
 
 
+@named_init
 @dataclass(frozen=True)
 class Random(Sparsifier):
     """Keeps the same share of blocks in every block row, whatever their values."""
@@ -41,6 +44,7 @@ class Random(Sparsifier):
         return patterns.balanced(*context.shape, context.block, context.share, context.generator)
 
 
+@named_init
 @dataclass(frozen=True)
 class StoredBlocks(Sparsifier):
     """Keeps every block that has an element other than zero: the blocks of a weight that is pruned
@@ -107,6 +111,7 @@ class Select(ABC):
         return [top(layer, count) for layer, count in zip(scores, counts, strict=True)]
 
 
+@named_init
 @dataclass(frozen=True)
 class TopK(Select):
     """Keeps exactly round(density * blocks) blocks; ties go to the lowest index.
@@ -144,6 +149,7 @@ class TopK(Select):
         return [part.view_as(layer) for part, layer in zip(parts, scores, strict=True)]
 
 
+@named_init
 @dataclass(frozen=True)
 class NM(Select):
     """Keeps the round(density * m) best of every ``m`` consecutive ones of a row, as n:m masks do; ties go to
@@ -185,6 +191,7 @@ class NM(Select):
         raise Error("select.NM", "a density", "counts, which Regrow asks for", "use select.TopK() to regrow")
 
 
+@named_init
 @dataclass(frozen=True)
 class Semi24(Select):
     """Keeps two of every four consecutive ones of a row, for 2:4 weights; where the budget is 1, everything.
@@ -215,6 +222,7 @@ class Semi24(Select):
         raise Error("select.Semi24", "a density", "counts, which Regrow asks for", "use select.TopK()")
 
 
+@named_init
 @dataclass(frozen=True)
 class Threshold(Select):
     """Keeps the blocks whose score exceeds the budget, which is a threshold here; at least ``least`` of them,

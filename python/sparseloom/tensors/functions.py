@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..layouts.products import watched
 from ..ops import registry as _registry
@@ -74,6 +75,7 @@ class SparsifiedOp:
         return chosen.run.apply(*arguments, tuple(out.inline for out in self.out))
 
 
+@named_arguments
 def sparsified_op(
     op: Callable[..., Any],
     out_fmt: Sequence[Any],

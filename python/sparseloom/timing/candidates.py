@@ -12,7 +12,7 @@ import torch
 from .. import ops
 from ..errors import Error
 from .busy import Watch, loud
-from .rounds import Spread, in_turn, ratios
+from .rounds import Spread, in_turn, quotient
 
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
@@ -80,7 +80,7 @@ def measure(
     watch.look()
     times = {c["kernel"]: sample for c, sample in zip(runs, samples, strict=True)}
     measured = {kernel: Spread.of(sample) for kernel, sample in times.items()}
-    relative = {kernel: ratios(sample, times[plan["kernel"]]) for kernel, sample in times.items()}
+    relative = {kernel: quotient(sample, times[plan["kernel"]]) for kernel, sample in times.items()}
     candidates = [
         c | _figures(measured.get(c["kernel"]), relative.get(c["kernel"])) for c in plan["candidates"]
     ]

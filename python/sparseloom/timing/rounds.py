@@ -38,6 +38,10 @@ class Spread:
         last = len(ordered) - 1
         return Spread(statistics.median(ordered), ordered[round(0.2 * last)], ordered[round(0.8 * last)])
 
+    def around(self, value: float) -> Spread:
+        """Returns the spread with another middle, widened to hold it."""
+        return Spread(value, min(self.p20, value), max(self.p80, value))
+
     def rounded(self, digits: int) -> dict[str, float]:
         return {name: rounded(getattr(self, name), digits) for name in ("median", "p20", "p80")}
 
@@ -63,6 +67,14 @@ def rounded(value: float, decimals: int, digits: int = 2) -> float:
 def ratios(numerator: list[float], denominator: list[float]) -> Spread:
     """Returns the spread of the ratios of samples taken in the same round."""
     return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def quotient(numerator: list[float], denominator: list[float]) -> Spread:
+    """Returns the quotient of the medians, with the spread of the rounds' ratios around it. A printed pair of
+    medians and its ratio then never contradict each other; where the rounds' own median lies on the other
+    side of 1, the spread holds 1."""
+    medians_of = Spread.of(numerator).median, Spread.of(denominator).median
+    return ratios(numerator, denominator).around(medians_of[0] / medians_of[1])
 
 
 def medians(

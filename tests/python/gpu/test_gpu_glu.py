@@ -12,7 +12,8 @@ from sparseloom.nn import BlockSparseLinear
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="a kernel of Hopper"
+        torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+        reason="a kernel of Hopper",
     ),
 ]
 bf16, f16 = torch.bfloat16, torch.float16
@@ -33,6 +34,7 @@ def glu(x, gate, up, activation="silu", kernel=None, strict=False):
 
 def expected(x, gate, up, activation):
     """In float64 of products that are rounded as the layers store them."""
+
     def rounded(layer):
         weight = layer.to_dense().weight.double()
         z = F.linear(x.double(), weight, None if layer.bias is None else layer.bias.double())
@@ -61,7 +63,15 @@ def test_activations(activation, dtype):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("block", "kernel"),
-    [(32, WIDE), (32, NARROW), ((32, 64), WIDE), ((32, 128), NARROW), (64, WIDE), ((64, 32), WIDE), ((64, 128), WIDE)],
+    [
+        (32, WIDE),
+        (32, NARROW),
+        ((32, 64), WIDE),
+        ((32, 128), NARROW),
+        (64, WIDE),
+        ((64, 32), WIDE),
+        ((64, 128), WIDE),
+    ],
 )
 @pytest.mark.parametrize("density", [0.1, 0.6])
 def test_shapes(tokens, outputs, bias, block, kernel, density):

@@ -49,7 +49,7 @@ def test_to_moves_everything_and_back():
 def test_a_seed_means_the_same_layer_on_every_device():
     made = [
         BlockSparseLinear(
-            100, 70, density=0.5, block=16, device=device, generator=torch.Generator().manual_seed(3)
+            100, 70, density=0.5, block=16, device=device, seed=torch.Generator().manual_seed(3)
         )
         for device in ("cpu", "cuda")
     ]

@@ -276,6 +276,7 @@ SPARSE = {  # the layer, and what its dense module is
     "coo": (lambda: SparseLinear(64, 48, layout="coo", density=0.3), lambda: nn.Linear(64, 48)),
     "nm": (lambda: SparseLinear(62, 48, layout="nm", n=1, m=4), lambda: nn.Linear(62, 48)),
     "nmg": (lambda: SparseLinear(62, 48, layout="nmg", n=2, m=4, g=4), lambda: nn.Linear(62, 48)),
+    "tiles": (lambda: SparseLinear(62, 48, layout="tiles"), lambda: nn.Linear(62, 48)),
     "semi24": (lambda: Semi24Linear(62, 48), lambda: nn.Linear(62, 48)),
     "conv": (lambda: BlockSparseConv1d(64, 48, 3, density=0.5, block=16), lambda: nn.Conv1d(64, 48, 3)),
 }

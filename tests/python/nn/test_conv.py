@@ -299,7 +299,7 @@ def test_a_dense_checkpoint_is_packed() -> None:
 
 
 def test_initial_values_are_those_of_the_true_fan_in() -> None:
-    layer = BlockSparseConv2d(64, 64, 3, density=0.25, block=8, generator=torch.Generator().manual_seed(0))
+    layer = BlockSparseConv2d(64, 64, 3, density=0.25, block=8, seed=torch.Generator().manual_seed(0))
     bound = (64 * 0.25 * 9) ** -0.5
     assert 0.95 * bound < float(layer.values.detach().abs().max()) <= bound
     assert float(layer.values.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.03)

@@ -31,7 +31,7 @@ def default_device():
 
 
 def test_a_layer_is_made_in_the_default_dtype_with_the_values_of_float32(default_dtype):
-    layer = BlockSparseLinear(80, 72, density=0.5, block=16, generator=torch.Generator().manual_seed(3))
+    layer = BlockSparseLinear(80, 72, density=0.5, block=16, seed=torch.Generator().manual_seed(3))
     assert layer.values.dtype == layer.bias.dtype == default_dtype
     torch.testing.assert_close(
         layer(torch.ones(3, 80)),

@@ -23,7 +23,7 @@ X = torch.randn(5, 100, generator=torch.Generator().manual_seed(1))
 def make(setting: Any = True, **options: Any) -> BlockSparseLinear:
     generator = torch.Generator().manual_seed(0)
     sizes = {"density": 0.5, "block": 16, "activation": "silu"} | options
-    return BlockSparseLinear(100, 70, dense_copy=setting, generator=generator, **sizes)
+    return BlockSparseLinear(100, 70, dense_copy=setting, seed=generator, **sizes)
 
 
 def blocks(layer: BlockSparseLinear, x: torch.Tensor = X) -> torch.Tensor:

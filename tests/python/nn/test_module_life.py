@@ -30,6 +30,7 @@ LAYERS = {
     "blocks": in_layout("blocks", density=0.3, block=16),
     "nm": in_layout("nm", n=1, m=4),
     "nmg": in_layout("nmg", n=2, m=4),
+    "tiles": in_layout("tiles", density=0.7),
     "semi24": lambda: sparse.Semi24Linear(64, 96),
     "masked": lambda: masked(16, (6, 4)),
     "masked elements": lambda: masked(1, (96, 64)),

@@ -59,6 +59,7 @@ KINDS = {
     "coo": (lambda: SparseLinear(64, 64, layout="coo", density=0.1), "strict fuse activation"),
     "nm": (lambda: SparseLinear(64, 64, layout="nm", n=2, m=8), "strict fuse activation"),
     "nmg": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "strict fuse activation"),
+    "tiles": (lambda: SparseLinear(64, 64, layout="tiles"), "strict fuse activation"),
     "semi24": (lambda: Semi24Linear(64, 64), "strict fuse dense_copy activation"),
     "quantized": (lambda: eight_bit(linear()), "strict fuse activation kernel use_fast_accum x_scale"),
     "quantized 2:4": (
@@ -109,7 +110,7 @@ def test_a_subclass_from_outside_may_have_attributes_of_any_name():
     assert Mine().kernel == 3
 
 
-LAYOUT_KINDS = ["csr", "coo", "nm", "nmg", "semi24"]
+LAYOUT_KINDS = ["csr", "coo", "nm", "nmg", "tiles", "semi24"]
 
 
 @pytest.mark.parametrize("kind", LAYOUT_KINDS)
@@ -162,12 +163,12 @@ def test_an_activation_of_a_layout_survives_files_of_transformers_and_densify():
 @pytest.mark.parametrize("kind", ["linear", "conv2d", "transposed", "lstm", "small world"])
 def test_a_seed_is_taken_as_the_generator(kind):
     makes = {
-        "linear": lambda g: snn.BlockSparseLinear(64, 64, density=0.5, generator=g),
-        "conv2d": lambda g: snn.BlockSparseConv2d(64, 64, 3, density=0.5, generator=g),
-        "transposed": lambda g: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5, generator=g),
-        "lstm": lambda g: snn.BlockSparseLSTM(32, 32, density=0.5, block=16, generator=g),
+        "linear": lambda g: snn.BlockSparseLinear(64, 64, density=0.5, seed=g),
+        "conv2d": lambda g: snn.BlockSparseConv2d(64, 64, 3, density=0.5, seed=g),
+        "transposed": lambda g: snn.BlockSparseConvTranspose2d(64, 64, 3, density=0.5, seed=g),
+        "lstm": lambda g: snn.BlockSparseLSTM(32, 32, density=0.5, block=16, seed=g),
         "small world": lambda g: snn.SmallWorldLSTM(
-            32, 32, pattern=lambda step: pattern.full(32, 32, 16), generator=g
+            32, 32, pattern=lambda step: pattern.full(32, 32, 16), seed=g
         ),
     }
     torch.manual_seed(0)
@@ -175,7 +176,7 @@ def test_a_seed_is_taken_as_the_generator(kind):
     by_generator = makes[kind](torch.Generator().manual_seed(0)).state_dict()
     names = [name for name in by_seed if "values" in name or "crow" in name or "col" in name]
     assert names and all(torch.equal(by_seed[name], by_generator[name]) for name in names)
-    with pytest.raises(Error, match="generator"):
+    with pytest.raises(Error, match="seed"):
         makes[kind]("0")
 
 

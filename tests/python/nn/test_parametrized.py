@@ -69,7 +69,7 @@ X = torch.randn(5, 60, generator=torch.Generator().manual_seed(0))
 
 def layer_of(seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return BlockSparseLinear(60, 90, density=0.5, block=16, activation="relu", generator=generator, **options)
+    return BlockSparseLinear(60, 90, density=0.5, block=16, activation="relu", seed=generator, **options)
 
 
 def trained(layer, steps=3):

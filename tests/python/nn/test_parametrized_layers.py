@@ -28,7 +28,7 @@ def in_layout(layout, **options):
 def convolution(cls):
     def made(seed):
         generator = torch.Generator().manual_seed(seed)
-        return cls(32, 48, 3, density=0.5, block=16, activation="relu", generator=generator)
+        return cls(32, 48, 3, density=0.5, block=16, activation="relu", seed=generator)
 
     return made, (2, 32, 8, 8)
 

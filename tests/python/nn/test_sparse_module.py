@@ -73,7 +73,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def net(seed: int = 0) -> nn.Sequential:
-    made = [BlockSparseLinear(64, 48, density=0.5, block=16, generator=seeded(seed + i)) for i in range(2)]
+    made = [BlockSparseLinear(64, 48, density=0.5, block=16, seed=seeded(seed + i)) for i in range(2)]
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(32, 64), Scaled(made[0]), nn.Linear(48, 64), made[1])
 
@@ -104,14 +104,14 @@ def test_what_wraps_a_sparse_module_is_none() -> None:
 
 
 def test_a_weight_sees_what_becomes_of_its_module() -> None:
-    layer = BlockSparseLinear(64, 48, density=0.5, block=16, generator=seeded(0))
+    layer = BlockSparseLinear(64, 48, density=0.5, block=16, seed=seeded(0))
     weight = layer.sparse_weights()["values"]
     before = weight.content_hash
     assert weight.shape == (48, 64) and weight.block == (16, 16) and weight.layout == "bsr"
     assert weight.digest == layer.index.digest and weight.values is layer.values
     dense = layer.to_dense()
     assert isinstance(dense, nn.Linear) and torch.equal(weight.to_dense(), dense.weight)
-    other = BlockSparseLinear(64, 48, density=0.25, block=16, generator=seeded(1))
+    other = BlockSparseLinear(64, 48, density=0.25, block=16, seed=seeded(1))
     layer.load_state_dict(other.state_dict())
     assert weight.pattern == other.pattern and before != weight.content_hash
     with pytest.raises(AttributeError):
@@ -167,7 +167,7 @@ def test_what_an_own_module_becomes_need_not_be_of_a_kind_that_sparsify_takes() 
 
 def test_an_own_module_is_reported() -> None:
     model = nn.Sequential(nn.Linear(32, 48), Transposed(sparseloom.pattern.balanced(48, 64, 16, 0.5, 1)))
-    model.append(Scaled(BlockSparseLinear(64, 48, density=0.5, block=16, generator=seeded(0))))
+    model.append(Scaled(BlockSparseLinear(64, 48, density=0.5, block=16, seed=seeded(0))))
     report = sparseloom.report(model, torch.randn(4, 32), seconds=0.01)
     _, own, factor, inner = report.layers
     assert (own.kind, own.shape, own.block, own.note) == ("Transposed", (48, 64), (16, 16), "not timed alone")

@@ -26,13 +26,13 @@ def semi24():
 
 
 def eight_bits():
-    model = nn.Sequential(BlockSparseLinear(64, 64, density=0.5, block=16, generator=3))
+    model = nn.Sequential(BlockSparseLinear(64, 64, density=0.5, block=16, seed=3))
     quantize_(model)
     return model[0]
 
 
 def strict():
-    layer = BlockSparseLinear(64, 64, density=0.5, block=16, generator=3)
+    layer = BlockSparseLinear(64, 64, density=0.5, block=16, seed=3)
     layer.strict = True
     return layer
 

@@ -21,7 +21,7 @@ DTYPES = [torch.int8, FLOAT8]
 
 def layer_of(rows: int = 150, cols: int = 210, block: int = 32, **options: Any) -> BlockSparseLinear:
     generator = torch.Generator().manual_seed(3)
-    return BlockSparseLinear(cols, rows, density=0.4, block=block, generator=generator, **options)
+    return BlockSparseLinear(cols, rows, density=0.4, block=block, seed=generator, **options)
 
 
 def quantized_of(

@@ -78,7 +78,7 @@ def test_masks_that_a_method_changes_are_packed_at_the_end():
     torch.manual_seed(0)
     teacher = Net()
     model = copy.deepcopy(teacher)
-    gradual = M.gradual(begin=2, end=20, every=2)
+    gradual = M.gradual(start=2, end=20, every=2)
     run = sparsify_(model, {"up": BlockSparse(8, density=0.25, method=gradual)}).method
     done = recover(model, teacher, batches(), steps=30, lr=1e-3, method=run)
     assert isinstance(model.up, sparseloom.nn.BlockSparseLinear) and model.up.density == 0.25

@@ -75,7 +75,8 @@ def test_a_row_for_whatever_attends(made, kind, directions):
     assert set(row.times) == set(row.dense_times) == set(row.break_even) == measured
     assert min(*row.times.values(), *row.dense_times.values()) > 0
     assert not told.model.note and told.model.dense_times["forward"] > 0
-    assert "blocks 64x64, density 0.438, input 2 x 2 x 256 x 32" in str(told)
+    assert "b64 .44" in str(told)
+    assert "blocks of 64 x 64, density 0.438, input 2 x 2 x 256 x 32" in told.to_html()
     json.dumps(told.to_dict())
     assert not nn.modules.module._global_forward_hooks and not nn.modules.module._global_forward_pre_hooks
 
@@ -175,7 +176,7 @@ def test_advise_names_attention_that_gains(taken, made, names, causal, remedy, t
     ]  # fmt: skip
     assert [each.measured_us for each in entry.options] == [40.0, None] * 2
     assert entry.best(0.25).speedup(entry.dense_us) == 2.5 and 0.25 < entry.break_even[64] <= 1
-    text = str(found)
+    text = " ".join(str(found).split())
     assert "attention, 2 heads of 32, 256 queries" in text and remedy in text
     assert json.loads(json.dumps(found.to_dict()))["attention"][0]["names"] == names
 

@@ -53,7 +53,7 @@ def test_sizes_count_every_tap(told: Any) -> None:
     edges = sum(parameter.numel() for parameter in Net().edged.edges.parameters())
     assert told.totals.dense_parameters == sum(each.numel() for each in whole.parameters()) + edges
     assert 0 < told.totals.parameters < told.totals.dense_parameters
-    assert "48 x 32 x 3 x 3, blocks 16x16" in str(told) and "input 2 x 32 x 6 x 5 of float32" in str(told)
+    assert "48x32x3x3 b16" in str(told) and "input 2 x 32 x 6 x 5 of float32" in told.to_html()
 
 
 def test_kernels_and_times_are_those_of_the_layer(told: Any) -> None:

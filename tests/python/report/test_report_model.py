@@ -116,10 +116,10 @@ def test_the_whole_model_is_timed_forward_and_backward_beside_the_twin(monkeypat
     assert all(p.grad is None for p in net.parameters()) and net.training
     text = str(found)
     assert (
-        "30 -> 10 us: 3.00x" in text
+        "30.0      10.0 ###.....  3.00x" in text
         and "parameters" in text
         and "left out" in text
-        and "30 -&gt; 10 us: 3.00x" in found.to_html()
+        and "3.00x" in found.to_html()
     )
     assert json.loads(json.dumps(found.to_dict()))["model"]["speedups"]["backward"] == 3.0
 
@@ -177,7 +177,7 @@ def test_batch_sizes_scale_the_first_dimension_alone():
     assert [batch.batch for batch in found.batches] == [1, 3, 8] and found.batches[1] is found.model
     assert {shapes[0][0] for shapes in seen} >= {1, 3, 8} and {shapes[1] for shapes in seen} == {(1, 1, 64)}
     assert all(set(batch.speedups) == {"forward", "backward"} for batch in found.batches)
-    assert "first dimension" in str(found) and found.to_html().count("<table>") == 3
+    assert ", 1 row" in str(found) and ", 1 row" in found.to_html()
     assert len(found.to_dict()["batches"]) == 3
 
 
@@ -204,14 +204,14 @@ def test_batch_sizes_from_1_to_256():
     found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, batch_sizes=[2**i for i in range(9)])
     assert [batch.batch for batch in found.batches] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert all(batch.times["forward"] > 0 and batch.dense_times["forward"] > 0 for batch in found.batches)
-    assert all(f" {size} " in str(found) and f"<td>{size}</td>" in found.to_html() for size in (1, 64, 256))
+    assert all(f", {size} row" in str(found) and f", {size} row" in found.to_html() for size in (1, 64, 256))
 
 
 def test_other_ways_are_rows_of_the_whole_model():
     net = nn.Sequential(BlockSparseLinear(64, 64, density=0.25, block=16))
     found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, ways=["eager", "compiled"])
     assert set(found.model.times) == set(found.model.speedups) == {"forward", "backward", "compiled"}
-    assert "\n      compiled    " in str(found) and found.model.launch_share is None
+    assert "\n  compiled    " in str(found) and found.model.launch_share is None
     assert not found.model.host_bound and "host-bound" not in str(found)
     waiting = ModelReport(1, {"forward": 7.0}, launch_share=0.97)
     assert waiting.host_bound and not ModelReport(1, launch_share=0.5).host_bound
@@ -337,10 +337,10 @@ def test_every_layer_gets_the_break_even_of_its_shape():
         and not dense.break_even
     )
     assert all(even is None or 0 < even <= 1 for even in first.break_even.values())
-    assert "Break-even" in str(found)
+    assert "Even: the density" in " ".join(str(found).split())
     first.break_even.update(forward=0.375, backward=None)
-    text = " ".join(str(found).split())  # long names of kernels wrap the line
-    assert "break-even 0.38" in text and "break-even never" in text and "0.38 / never" in found.to_html()
+    text = str(found)
+    assert " 0.38\n" in text and " never\n" in text and ">0.38</td>" in found.to_html()
 
 
 def test_under_autocast_products_and_plans_are_those_of_autocast_and_both_sides_cast():

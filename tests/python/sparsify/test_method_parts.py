@@ -128,7 +128,7 @@ def test_nan_scores_are_refused(select):
 
 
 def test_the_cubic_begins_and_ends_where_it_should():
-    cubic = S.schedules.Cubic(begin=20, end=120, every=30, initial=0.9)
+    cubic = S.schedules.Cubic(start=20, end=120, every=30, initial=0.9)
     assert [t for t in range(200) if cubic.due(t)] == [20, 50, 80, 110, 120]
     budgets = [cubic.budget(t, 0.2) for t in range(200)]
     assert budgets[:21] == pytest.approx([0.9] * 21) and budgets[120:] == [0.2] * 80
@@ -138,15 +138,15 @@ def test_the_cubic_begins_and_ends_where_it_should():
 
 
 def test_the_other_schedules():
-    constant = S.schedules.Constant(every=10, end_step=40)
+    constant = S.schedules.Constant(every=10, end=40)
     assert [t for t in range(100) if constant.due(t)] == [10, 20, 30] and constant.is_fixed(0.3)
     assert constant.progress(20) == 0.5 and constant.budget(77, 0.3) == 0.3
-    phases = S.schedules.Alternating(warm_up=10, phase=5, end=30)
+    phases = S.schedules.Alternating(start=10, every=5, end=30)
     states = [phases.compressed(t) for t in range(40)]
     assert states == [False] * 10 + [True] * 5 + [False] * 5 + [True] * 5 + [False] * 5 + [True] * 10
     assert [t for t in range(40) if phases.due(t)] == [10, 15, 20, 25, 30]
     assert phases.budget(12, 0.2) == 0.2 and phases.budget(17, 0.2) == 1.0 and not phases.is_fixed(0.2)
-    rising = S.schedules.Rising(0.1, begin=10, turn=30, end=50, every=10)
+    rising = S.schedules.Rising(0.1, start=10, turn=30, end=50, every=10)
     assert [round(rising.budget(t, 0), 6) for t in (0, 10, 20, 30, 40, 50, 90)] == [
         0,
         0,
@@ -389,7 +389,7 @@ def test_parts_that_do_not_fit_are_refused(make, words):
 METHODS = {
     "gradual": {"begin": 0, "end": 10},
     "set_": {},
-    "rigl": {"end_step": 10},
+    "rigl": {"end": 10},
     "decreasing": {"begin": 0, "end": 10},
     "movement": {"begin": 0, "end": 10},
     "soft_movement": {"begin": 0, "end": 10},

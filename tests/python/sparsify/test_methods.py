@@ -146,7 +146,7 @@ def test_rigl_finds_the_support_of_a_sparse_weight_and_set_does_not():
     truth.view(-1)[torch.randperm(64)[:12]] = True
     weight = torch.randn(64, 64) * expanded(truth, (8, 8), (64, 64))
     found = {}
-    for name, method in (("rigl", M.rigl(500, 10)), ("set", M.set_(10, end_step=500))):
+    for name, method in (("rigl", M.rigl(500, 10)), ("set", M.set_(10, end=500))):
         torch.manual_seed(1)
         net = nn.Sequential(nn.Linear(64, 64, bias=False))
         optimizer = torch.optim.Adam(net.parameters(), 1e-2)

@@ -179,9 +179,7 @@ def test_a_method_that_never_ran_is_told_once_when_it_is_packed(name, steps, cal
     assert len(told) == len(words) and all(word in each for word, each in zip(words, told, strict=True))
 
 
-@pytest.mark.parametrize(
-    "method", [M.rigl(50), M.set_(10, end_step=10), M.group_lasso(1.0, 1.0, 0, 5, 9, 10)]
-)
+@pytest.mark.parametrize("method", [M.rigl(50), M.set_(10, end=10), M.group_lasso(1.0, 1.0, 0, 5, 9, 10)])
 def test_a_schedule_without_a_change_is_told_at_once(method):
     density = 0.25 if method.select.takes_density else None
     (told,) = unused(lambda: begin(BlockSparse(8, density, method=method)))

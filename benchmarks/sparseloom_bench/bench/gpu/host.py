@@ -50,7 +50,7 @@ def host_cost(device: torch.device, calls: int = CALLS) -> dict[str, Any]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     generator = torch.Generator().manual_seed(0)
     layer = BlockSparseLinear(
-        FEATURES, FEATURES, density=DENSITY, block=BLOCK, dtype=dtype, generator=generator
+        FEATURES, FEATURES, density=DENSITY, block=BLOCK, dtype=dtype, seed=generator
     ).to(device)
     dense = torch.nn.Linear(FEATURES, FEATURES, dtype=dtype).to(device)
     x = torch.randn(TOKENS, FEATURES, generator=generator).to(device, dtype)

@@ -107,7 +107,7 @@ def layer_step(settings: Settings, block: int, density: float) -> Record:
     pattern = cells["forward"].case().make_pattern(0)
     generator = torch.Generator().manual_seed(0)
     layer = BlockSparseLinear(
-        k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, generator=generator
+        k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, seed=generator
     ).to(settings.device)
     linear = nn.Linear(k, n, dtype=DTYPE, device=settings.device)
     data = operands(m, k, n, 2, settings.device)

@@ -62,7 +62,7 @@ class ConvModule(IndexedModule):
     def _build(
         self, channels: tuple[int, int], window: dict[str, Any], groups: int, bias: bool, like: Tensor,
         density: float | None, block: Block, pattern: Pattern | None, activation: str | None, edge_bias: bool,
-        generator: torch.Generator | int | None,
+        seed: torch.Generator | int | None,
     ) -> None:  # fmt: skip
         """Makes a layer of (in, out) channels, with ``window``, the options that ``_set_window`` takes, and
         with the device and dtype of ``like``."""
@@ -72,7 +72,7 @@ class ConvModule(IndexedModule):
         whole(op, "in_channels", in_channels, 1), whole(op, "out_channels", out_channels, 1)
         checked = arguments.checked(in_channels, out_channels, density, pattern, activation, like, op)
         in_channels, out_channels, density = checked
-        generator = arguments.generator_of(op, generator)
+        generator = arguments.generator_of(op, seed)
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_channels, in_channels, block, density, generator)
@@ -155,12 +155,12 @@ class ConvModule(IndexedModule):
         """As BlockSparseLinear.weight, with the shape of the convolution's weight."""
         return BlockSparseWeight.of(self, self.dense_shape)  # type: ignore[arg-type]
 
-    def reset_parameters(self, generator: torch.Generator | int | None = None) -> None:
+    def reset_parameters(self, seed: torch.Generator | int | None = None) -> None:
         """Draws the dense class's initial distribution for the true fan: uniform within 1 / sqrt(fan) of the
         output channel. The bias of a block row without blocks is zero. ``edges`` change nothing at first.
         Raises Error where ``values`` are computed (by a parametrization, norm or pruning)."""
         require_own_values("reset_parameters", self)
-        generator = arguments.generator_of("reset_parameters", generator)
+        generator = arguments.generator_of("reset_parameters", seed)
         if self.values.is_meta:
             return
         with torch.no_grad(), copies.own_writes(self):
@@ -234,6 +234,8 @@ class ConvModule(IndexedModule):
         x_shape: Sequence[int] = (),
         direction: str = "forward",
         dtype: torch.dtype | None = None,
+        *,
+        shape: Sequence[int] | None = None,
         **unknown: Any,
     ) -> dict[str, Any]:
         """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
@@ -243,8 +245,10 @@ class ConvModule(IndexedModule):
         BlockSparseLinear.plan: dX reads the copy where forward did.
 
         ``direction`` is forward, dx or dw. ``dtype`` is the layer's own by default; its device is asked (on
-        meta: the CPU). Raises Error for another direction, and where x_shape or the taps do not fit.
+        meta: the CPU). ``shape`` is another name of x_shape. Raises Error for another direction, and where
+        x_shape or the taps do not fit.
         """
+        x_shape = x_shape if shape is None else shape
         if unknown or not isinstance(x_shape, Sequence):
             got = f"{', '.join(unknown)}=" if unknown else repr(x_shape)
             remedy = f"pass layer.plan([1, {self.in_features}{', 32' * self.dimensions}]), for example"

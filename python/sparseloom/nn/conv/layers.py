@@ -13,6 +13,7 @@ from ...errors import Error
 from ...ops.conv import product
 from ...ops.conv.product import Window
 from ...pattern import Block, Pattern
+from .. import arguments
 from ..held import state
 from ..held.edges import Edges, Side
 from .base import ConvModule, Numbers
@@ -33,7 +34,7 @@ class BlockSparseConv(ConvModule):
         kernel_size, stride, padding, dilation, bias, padding_mode, device, dtype: as in nn.Conv2d; padding
             may be "same" or "valid".
         groups: 1; others are block-diagonal already.
-        density, block, pattern, generator: as in BlockSparseLinear; features are channels.
+        density, block, pattern, seed: as in BlockSparseLinear; features are channels.
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, applied after the product.
         edge_bias: whether outputs whose taps lie outside of x get a gain and a bias of their own, for each
             set of such taps: see nn.held.edges. It needs padding_mode "zeros".
@@ -71,14 +72,14 @@ class BlockSparseConv(ConvModule):
         activation: str | None = None,
         edge_bias: bool = False,
         dense_copy: bool | Literal["auto"] = False,
-        generator: torch.Generator | int | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         window = dict(zip(self.options, (kernel_size, stride, padding, dilation, padding_mode), strict=True))
-        like = torch.empty(0, device=device, dtype=dtype)
+        like = arguments.like_of(type(self).__name__, device, dtype)
         channels = in_channels, out_channels
         self._build(
-            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, seed
         )
         self.dense_copy = dense_copy
 

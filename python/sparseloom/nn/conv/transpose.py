@@ -15,6 +15,7 @@ from ...ops.conv import product
 from ...ops.conv.product import Window
 from ...ops.conv.transpose import by_weight, conv_transpose, extents_of, turned, turned_sizes
 from ...pattern import Block, Pattern
+from .. import arguments
 from ..held import state
 from ..held.edges import Edges, Side
 from .base import ConvModule, Numbers
@@ -34,7 +35,7 @@ class BlockSparseConvTranspose(ConvModule):
         kernel_size, stride, padding, output_padding, bias, dilation, device, dtype: as in nn.ConvTranspose2d.
         groups: 1; others are block-diagonal already.
         padding_mode: "zeros".
-        density, block, pattern, activation, edge_bias, dense_copy, generator: as in BlockSparseConv2d.
+        density, block, pattern, activation, edge_bias, dense_copy, seed: as in BlockSparseConv2d.
 
     The choice of kernels, ``strict`` and the fixed set of blocks are as in BlockSparseConv2d. All errors are
     ``sparseloom.Error``.
@@ -65,15 +66,15 @@ class BlockSparseConvTranspose(ConvModule):
         activation: str | None = None,
         edge_bias: bool = False,
         dense_copy: bool | Literal["auto"] = False,
-        generator: torch.Generator | int | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         settings = kernel_size, stride, padding, output_padding, dilation, padding_mode
         window = dict(zip(self.options, settings, strict=True))
-        like = torch.empty(0, device=device, dtype=dtype)
+        like = arguments.like_of(type(self).__name__, device, dtype)
         channels = in_channels, out_channels
         self._build(
-            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, generator
+            channels, window, groups, bias, like, density, block, pattern, activation, edge_bias, seed
         )
         self.dense_copy = dense_copy
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .convert import STANDING, applies_the_models
+from .options import takes
 from .sparse_weight import sparse_layers
 
 
@@ -112,7 +113,7 @@ def follow(model: nn.Module, new_of: Mapping[nn.Module, nn.Module]) -> dict[nn.M
     for fused in fused_in(model):
         if (old := inside.get(fused.layer)) is None:
             continue
-        target = next((part for part in changed[old].modules() if hasattr(part, "activation")), None)
+        target = next((part for part in changed[old].modules() if takes(part, "activation")), None)
         if target is not None:
             fused._held = fused.original, target
         elif isinstance(fused, FusedFunction):

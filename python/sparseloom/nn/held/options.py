@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ... import ops
+from ..._arguments import renamed
 from ..._checks import require_bool
 from ...errors import Error
+from .answers import Answer, density_of, of_layers_inside, plan_of, to_dense_of
 
 _INSIDE = "set it on the sparse layers inside: for layer in module.modules()"
 #: Option or attribute that only some sparse layers have -> the remedy for a layer that does not have it.
@@ -34,9 +36,36 @@ _REMEDIES = {
 }
 
 
+#: Methods whose arguments users write by name. forward is none of them: torch.compile traces it.
+_CALLED = (
+    "__init__", "add_edges_", "from_dense", "from_sparse", "pack", "plan", "reserve_", "reset_parameters",
+    "set_topology_",
+)  # fmt: skip
+_OLD_NAMES = {"generator": "seed"}
+
+
 class WithOptions(nn.Module):
     """A module of this library, whose class declares the options that it reads. Subclasses from outside may
     have attributes of any name."""
+
+    if not TYPE_CHECKING:  # classes that have one themselves declare its type
+        activation = of_layers_inside("activation", None)
+        dense_copy = of_layers_inside("dense_copy", False)
+        density = Answer(density_of)
+        kernel = of_layers_inside("kernel", None)
+        plan = plan_of
+        strict = of_layers_inside("strict", False)
+        to_dense = to_dense_of
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Lets wrong arguments of what users call raise Error, and takes the old name of ``seed``."""
+        super().__init_subclass__(**keywords)
+        for name in _CALLED if cls.__module__.startswith("sparseloom.") else ():
+            made = vars(cls).get(name)
+            if isinstance(made, classmethod):
+                setattr(cls, name, classmethod(renamed(**_OLD_NAMES)(made.__func__)))
+            elif made is not None:
+                setattr(cls, name, renamed(**_OLD_NAMES)(made))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does. Raises Error for an option that the layer does not have, and for a
@@ -62,6 +91,11 @@ class WithOptions(nn.Module):
             require_bool(cls.__name__, name, value)
 
 
+def takes(layer: nn.Module, name: str) -> bool:
+    """Returns whether a layer has an option itself, and not by what it holds."""
+    return hasattr(layer, name) and (not isinstance(layer, WithOptions) or _takes(type(layer), name))
+
+
 @cache
 def _takes(cls: type, name: str) -> bool:
     """Returns whether a class declares an attribute of that name, by an annotation, a value or a property
@@ -71,6 +105,8 @@ def _takes(cls: type, name: str) -> bool:
     for base in cls.__mro__:
         if name in vars(base):
             attribute = vars(base)[name]
+            if isinstance(attribute, Answer):
+                return False
             return not isinstance(attribute, property) or attribute.fset is not None
         if base is not nn.Module and name in inspect.get_annotations(base):
             return True

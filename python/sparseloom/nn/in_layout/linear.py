@@ -38,6 +38,8 @@ class SparseLinear(WithLayout):
         activation: None or a name in ``sparseloom.ops.ACTIVATIONS``; fused into the products of "csr" and
             "coo" that need no gradient, behind the product elsewhere.
         device, dtype: as in nn.Linear; a floating-point dtype that the layout's products take.
+        seed: an int or a torch.Generator, for the pattern and the initial values; torch's default one
+            otherwise.
         options: what the layout's ``from_dense`` asks for beside the weight, such as ``keep=32``. It is given
             a random weight, so that magnitude selects a random pattern.
 
@@ -57,6 +59,7 @@ class SparseLinear(WithLayout):
         activation: str | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        seed: torch.Generator | int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -64,18 +67,30 @@ class SparseLinear(WithLayout):
             whole(_OP, "in_features", in_features),
             whole(_OP, "out_features", out_features),
         )
-        like = torch.empty(0, device=device, dtype=dtype)
+        like = arguments.like_of(_OP, device, dtype)
         drawn_on = torch.device("cpu") if like.is_meta else like.device  # a meta weight has no largest one
-        weight = torch.rand(out_features, in_features, device=drawn_on, dtype=like.dtype)
+        with arguments.drawing(_OP, seed, like.device):
+            weight = torch.rand(out_features, in_features, device=drawn_on, dtype=like.dtype)
+            self._make(weight, layout, options, like.new_empty(out_features) if bias else None)
+            self.activation = activation
+            self.reset_parameters()
+
+    def _make(
+        self,
+        weight: Tensor,
+        layout: str | type[Layout] | Layout,
+        options: dict[str, Any],
+        bias: Tensor | None,
+    ) -> None:
+        """Stores what the layout takes of a random weight."""
+        (out_features, in_features), device = weight.shape, weight.device if bias is None else bias.device
         layout_of_weight = layouts.chosen(_OP, layout, weight, options)
         if (layout_of_weight.rows, layout_of_weight.cols) != (out_features, in_features):
             got = f"one of [{layout_of_weight.rows}, {layout_of_weight.cols}]"
             raise Error(_OP, f"a layout of [{out_features}, {in_features}]", got, "make it with that shape")
         values = layout_of_weight.pack(weight)
         layout_of_weight.require_consistent(_OP, values)
-        self._hold(layout_of_weight, values.to(like.device), like.new_empty(out_features) if bias else None)
-        self.activation = activation
-        self.reset_parameters()
+        self._hold(layout_of_weight, values.to(device), bias)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear.

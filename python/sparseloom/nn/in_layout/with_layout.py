@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._checks import whole
 from ...errors import Error
 from ...layouts import Layout
 from ...ops.transforms import transformed
 from .. import arguments
 from ..held import moments, padding
+from ..held.answers import tokens_of
 from ..held.parametrized import Parametrizable, require_own_values, values_are_computed
 from ..held.sparse_weight import SparseWeight
 from .weight import LayoutWeight
@@ -169,15 +169,18 @@ class WithLayout(Parametrizable):
 
     def plan(
         self,
-        tokens: int,
+        tokens: int | None = None,
         direction: str = "forward",
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
         residual: bool = False,
+        *,
+        shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, and why: see ``Layout.plan``. ``direction`` is
-        forward, dx or dw; ``residual`` says that forward is called with one. Raises Error for another
-        direction, for a ``device`` that is not the layer's, and where ``strict`` forbids what would run."""
+        """Returns what would run for ``tokens`` rows of x, or x of that ``shape``, and why: see
+        ``Layout.plan``. ``direction`` is forward, dx or dw; ``residual`` says that forward is called with
+        one. Raises Error for another direction, for a ``device`` that is not the layer's, and where
+        ``strict`` forbids what would run."""
         if device is not None and torch.device(device).type != self.values.device.type:
             device_of_values = self.values.device
             raise Error(
@@ -186,7 +189,7 @@ class WithLayout(Parametrizable):
         if direction not in ("forward", "dx", "dw"):
             raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
         forward = direction == "forward"
-        call = whole("plan", "tokens", tokens), direction, dtype or self.values.dtype
+        call = tokens_of(tokens, shape, self.in_features), direction, dtype or self.values.dtype
         layout: Any = self.layout
         fused = (self.activation, residual) if forward and layout.fuses else ()
         return layout.plan(*call, forward and self.bias is not None, *fused)  # type: ignore[no-any-return]

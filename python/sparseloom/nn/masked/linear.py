@@ -56,6 +56,7 @@ class MaskedLinear(WithOptions):
             a step; without one each call's backward pass does, also to a gradient that is scaled.
         layout: the class of ``sparseloom.layouts`` in which ``pack_elements`` stores single elements.
         options: further arguments of its ``from_dense``, such as n and m.
+        seed: an int or a torch.Generator, for the initial values.
 
     ``multiply = "blocks"`` or ``"dense"`` chooses all products instead of the plan ("auto"): rounding then
     does not depend on the speeds that a process measured. With "dense", neither share nor decay, and a gate
@@ -95,16 +96,18 @@ class MaskedLinear(WithOptions):
         options: Mapping[str, Any] | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         arguments.checked(
-            in_features, out_features, 1.0, None, None, torch.empty(0, device=device, dtype=dtype), _OP
+            in_features, out_features, 1.0, None, None, arguments.like_of(_OP, device, dtype), _OP
         )
         self.in_features, self.out_features = in_features, out_features
         self.block = block_shape(_OP, block)
         self.share, self.decay = gradient_rule(type(self).__name__, share, decay)
         self.layout, self.options = layout, dict(options or {})
-        dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        with arguments.drawing(_OP, seed, torch.empty(0, device=device).device):
+            dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
         self.weight = dense.get_parameter("weight")
         self.bias = dense.bias
         if mask is None:

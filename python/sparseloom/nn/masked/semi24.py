@@ -37,6 +37,7 @@ class Semi24Training(MaskedLinear):
 
     Args:
         in_features, out_features, bias, device, dtype: as in nn.Linear; any sizes.
+        seed: an int or a torch.Generator, for the initial values.
         prune: "transposable_greedy", "transposable_exact" or "magnitude": see ``ops.semi24.METHODS``.
         mask: what is kept at first, bool [out_features, in_features]; None for what ``prune`` chooses.
         share, decay: the gradient of the pruned part: ``share`` times dY^T X plus ``decay`` times the weight.
@@ -68,9 +69,10 @@ class Semi24Training(MaskedLinear):
         soft: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         layout: Any = Semi24Layout
-        rule: dict[str, Any] = {"share": share, "decay": decay, "layout": layout}
+        rule: dict[str, Any] = {"share": share, "decay": decay, "layout": layout, "seed": seed}
         super().__init__(in_features, out_features, bias, block=1, device=device, dtype=dtype, **rule)
         self._begin(prune, mask, soft)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
+from ..._checks import whole
 from ...errors import Error
 from ...ops.devices import at_hand
 from ...ops.recurrent.sequences import sequence
@@ -59,11 +61,11 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         pattern: GatePattern = None,
         input_density: float | None = None,
         input_pattern: GatePattern = None,
-        generator: torch.Generator | int | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         op = type(self).__name__
-        generator = generator_of(op, generator)
+        generator = generator_of(op, seed)
         if (density is None) == (pattern is None):
             got = "neither" if density is None else "both"
             raise Error(op, "one of density and pattern, of the recurrent weights", got, "pass density=0.1")
@@ -261,9 +263,29 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
     def _child(self, name: str) -> nn.Module:
         return cast(nn.Module, self._modules[name])
 
-    def plan(self, batch: int, steps: int = 1, direction: str = "forward") -> dict[str, dict[str, Any]]:
+    def plan(
+        self,
+        batch: int | None = None,
+        steps: int = 1,
+        direction: str = "forward",
+        *,
+        tokens: int | None = None,
+        shape: Sequence[int] | None = None,
+    ) -> dict[str, dict[str, Any]]:
         """Returns what would run for each sparse weight: {name of the child: its ``plan``}. Recurrent weights
-        multiply ``batch`` rows in each step, all others, and every dw, those of all steps at once."""
+        multiply ``batch`` rows in each step, all others, and every dw, those of all steps at once.
+        ``shape`` [steps, batch, inputs], or as batch_first says, stands for both; ``tokens`` is the batch of
+        one step. Raises Error for none or several of them."""
+        if sum(each is not None for each in (batch, tokens, shape)) != 1:
+            got, remedy = "none or several", f"pass plan(8, steps=64) or shape=[64, 8, {self.input_size}]"
+            raise Error("plan", "batch, tokens or shape", got, remedy)
+        if shape is not None:
+            if not isinstance(shape, Sequence) or len(shape) != 3 or shape[-1] != self.input_size:
+                order = "batch, steps" if self.batch_first else "steps, batch"
+                expected = f"shape [{order}, {self.input_size}]"
+                raise Error("plan", expected, repr(shape), "pass the shape of x")
+            steps, batch = reversed(shape[:2]) if self.batch_first else shape[:2]
+        batch = whole("plan", "batch", tokens if batch is None else batch)
         plans = {}
         for name in self._names():
             child = self._child(name)
@@ -323,7 +345,7 @@ class BlockSparseLSTM(BlockSparseRNN):
         input_density, input_pattern: the same for the input weights. Without both, they have the density of
             the recurrent weights, or are dense if those have a pattern. 1 leaves them dense.
         block: int or (out features, in features) of one block, with a density.
-        generator: CPU torch.Generator for patterns and initial values.
+        seed: an int, or a CPU torch.Generator, for patterns and initial values.
 
     The state c is float32 between steps if the dtype has 16 bits. Raises Error for sizes that do not fit.
     """

@@ -50,7 +50,7 @@ class SmallWorldLSTM(WithOptions):
         dropout: of u, in training.
         init: "normal", with variance 1 / fan-in, or "identity" (the diagonal blocks are the identity and all
             others zero, as the paper has it).
-        device, dtype: as in nn.LSTM. generator: a CPU torch.Generator for the initial values.
+        device, dtype: as in nn.LSTM. seed: an int, or a CPU torch.Generator, for the initial values.
 
     Children: ``steps`` and ``gates`` (nn.Linear, or sparse), their LayerNorms, ``multiply`` and ``add`` for
     the inputs, and ``embedding`` and ``head`` where they were asked for. Raises Error for sizes that do not
@@ -74,14 +74,14 @@ class SmallWorldLSTM(WithOptions):
         init: str = "normal",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
-        generator: torch.Generator | int | None = None,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         self.input_size, self.hidden_size = (
             whole(_OP, "input_size", input_size),
             whole(_OP, "hidden_size", hidden_size),
         )
-        generator = generator_of(_OP, generator)
+        generator = generator_of(_OP, seed)
         self.dropout, steps = float(dropout), whole(_OP, "steps", steps)
         if steps < 2:
             raise Error(_OP, "2 steps or more", str(steps), "one multiplies with the input, and one adds it")
@@ -127,15 +127,13 @@ class SmallWorldLSTM(WithOptions):
             got = f"{blocks.rows} x {blocks.cols}" if isinstance(blocks, Pattern) else type(blocks).__name__
             raise Error(_OP, f"a pattern of {size} x {size} for step {step}", got, "make it of hidden_size")
         blocks = blocks if gates == 1 else stacked(blocks, gates)
-        return BlockSparseGates(
-            size, gates * size, bias=False, pattern=blocks, generator=generator, **options
-        )
+        return BlockSparseGates(size, gates * size, bias=False, pattern=blocks, seed=generator, **options)
 
     @torch.no_grad()
-    def reset_parameters(self, init: str = "normal", generator: torch.Generator | int | None = None) -> None:
+    def reset_parameters(self, init: str = "normal", seed: torch.Generator | int | None = None) -> None:
         """Draws the initial values; see ``init``. Raises Error for another one, and for the identity where
         blocks are not square."""
-        generator = generator_of("reset_parameters", generator)
+        generator = generator_of("reset_parameters", seed)
         if init not in ("normal", "identity"):
             raise Error(_OP, "init 'normal' or 'identity'", repr(init), "normal mixes units from the start")
         for matrix in [*self.steps, self.gates]:

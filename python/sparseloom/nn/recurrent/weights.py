@@ -93,7 +93,7 @@ def made_of(
             expected = f"a pattern of {rows} x {cols}, of one gate, or of {gates * rows} x {cols}"
             remedy = "pass a function of (rows, cols) where layers differ"
             raise Error(op, expected, f"{full_pattern.rows} x {full_pattern.cols}", remedy)
-    return BlockSparseGates(cols, gates * rows, pattern=full_pattern, generator=generator, **options)
+    return BlockSparseGates(cols, gates * rows, pattern=full_pattern, seed=generator, **options)
 
 
 def beside_of(module: nn.Module, gates: int, dtype: torch.dtype) -> Weight | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -16,6 +16,7 @@ from ...layouts.semi24 import Semi24Layout, packed
 from ...ops import semi24
 from .. import arguments
 from ..held import dense_copy as copies
+from ..held.answers import tokens_of
 from ..held.convert import with_activation
 from ..held.ordered import Ordered
 from ..held.parametrized import values_are_computed
@@ -45,6 +46,7 @@ class Semi24Linear(WithCopy, Ordered):
         dense_copy: whether calls, and their backward passes, may multiply with a dense copy of the weight:
             see the attribute. It pays where a call would unpack the weight: above 16 tokens on the CPU, and
             in fp32 and in dX on a GPU.
+        seed: an int or a torch.Generator, for places and values.
 
     A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
     model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the
@@ -62,19 +64,22 @@ class Semi24Linear(WithCopy, Ordered):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         dense_copy: bool | Literal["auto"] = False,
+        seed: torch.Generator | int | None = None,
     ) -> None:
         super().__init__()
         in_features = whole(_OP, "in_features", in_features)
         out_features = whole(_OP, "out_features", out_features)
-        like = torch.empty(0, device=device, dtype=dtype)
+        like = arguments.like_of(_OP, device, dtype)
         arguments.require_device(like.device, _OP)
-        if like.is_meta:
-            layout = Semi24Layout.anywhere(out_features, in_features, like.device)
-            values = like.new_empty(layout.values_shape)
-        else:
-            layout, values = packed(like.new_empty(out_features, in_features).uniform_(0.5, 1), "magnitude")
-        self._take(layout, values, like.new_empty(out_features) if bias else None, activation)
-        self.reset_parameters()
+        with arguments.drawing(_OP, seed, like.device):
+            if like.is_meta:
+                layout = Semi24Layout.anywhere(out_features, in_features, like.device)
+                values = like.new_empty(layout.values_shape)
+            else:
+                weight = like.new_empty(out_features, in_features).uniform_(0.5, 1)
+                layout, values = packed(weight, "magnitude")
+            self._take(layout, values, like.new_empty(out_features) if bias else None, activation)
+            self.reset_parameters()
         self.dense_copy = dense_copy
 
     def _take(
@@ -262,23 +267,25 @@ class Semi24Linear(WithCopy, Ordered):
 
     def plan(
         self,
-        tokens: int,
+        tokens: int | None = None,
         direction: str = "forward",
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
         residual: bool = False,
+        *,
+        shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
-        ``ops.plan``. ``direction`` is forward or dx. ``dtype`` and ``device`` are the layer's own by default
-        (on meta: the CPU); ``residual`` says that forward is called with one. ``dense_copy`` of
-        the plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises Error
-        when no call has these arguments."""
+        """Returns what would run for ``tokens`` rows of x, or x of that ``shape``, how long it should take,
+        and why: see ``ops.plan``. ``direction`` is forward or dx. ``dtype`` and ``device`` are the layer's
+        own by default (on meta: the CPU); ``residual`` says that forward is called with one. ``dense_copy``
+        of the plan is a dict of what the attribute means for it: bytes, predicted_us, used, reason. Raises
+        Error when no call has these arguments."""
         forward = direction == "forward"
         own_device = "cpu" if self.values.is_meta else self.values.device
         plan = semi24.plan(
             direction,
             dtype or self.values.dtype,
-            whole("plan", "tokens", tokens),
+            tokens_of(tokens, shape, self.in_features),
             (self.out_features, self.in_features),
             forward and self.bias is not None,
             self.activation if forward else None,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import ops
-from ..._checks import whole
 from ...errors import Error
 from ...layouts.semi24 import Semi24Layout
 from ...ops import semi24
 from .. import arguments
 from ..eight_bit import MOST, EightBit, finite, require_options
+from ..held.answers import tokens_of
 from ..held.ordered import Ordered
 from ..held.sparse_weight import SparseWeight
 from ..in_layout.weight import LayoutWeight
@@ -78,6 +78,9 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         The given layer stays as it is. Raises Error for weights that hold NaN or Inf. An int8 layer with more
         stored inputs than int32 can sum (131071) raises Error when it is called.
         """
+        if not isinstance(layer, Semi24Linear):
+            remedy = "make one with Semi24Linear.from_dense, or sparsify_ the model first"
+            raise Error("quantize", "a Semi24Linear", f"a {type(layer).__name__}", remedy)
         layout = layer.layout
         assert isinstance(layout, Semi24Layout)
         values = finite(layer.values)
@@ -113,12 +116,16 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         return y if len(shape) <= 4 else y.reshape(*shape[:-1], y.shape[-1])
 
     def plan(  # type: ignore[override]
-        self, tokens: int, out_dtype: torch.dtype = torch.bfloat16
+        self,
+        tokens: int | None = None,
+        out_dtype: torch.dtype = torch.bfloat16,
+        *,
+        shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
-        ``ops.plan``."""
+        """Returns what would run for ``tokens`` rows of x, or x of that ``shape``, how long it should take,
+        and why: see ``ops.plan``."""
         return semi24.scaled_plan(
-            self.dtype, whole("plan", "tokens", tokens), (self.out_features, self.in_features),
+            self.dtype, tokens_of(tokens, shape, self.in_features), (self.out_features, self.in_features),
             self.bias is not None, self.activation, out_dtype,
             "cpu" if self.values.is_meta else self.values.device,
             self.strict, self.kernel or "", self.use_fast_accum,

@@ -16,6 +16,7 @@ class AttentionForm(Form):
     """nn.MultiheadAttention with one embed_dim for query, key and value."""
 
     layers = Layers(masked=MaskedLinear)
+    is_linear = True
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, nn.MultiheadAttention)

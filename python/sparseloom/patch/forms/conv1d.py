@@ -16,6 +16,7 @@ class Conv1DForm(Form):
 
     layers = Layers(BlockSparseTransformersConv1D, Semi24Conv1D)
     in_any_layout = SparseConv1D
+    is_linear = True
 
     def matches(self, module: nn.Module) -> bool:
         # a Conv1D exists only where its module was imported

@@ -44,6 +44,8 @@ class Form(ABC):
     in_any_layout: type[SparseLinear] | None = None
     #: Whether one call of the module multiplies with its weights once for each step of a sequence.
     has_steps = False
+    #: Whether the weights are those of linear layers, which a recipe without a key takes.
+    is_linear = False
 
     @abstractmethod
     def matches(self, module: nn.Module) -> bool:

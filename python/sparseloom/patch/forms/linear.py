@@ -12,6 +12,7 @@ class LinearForm(Form):
     """nn.Linear, and subclasses that keep its forward."""
 
     in_any_layout = SparseLinear
+    is_linear = True
     layers = Layers(masked=MaskedLinear)
 
     def matches(self, module: nn.Module) -> bool:

@@ -1,9 +1,11 @@
-// The elements of a thread: two adjacent tiles of 4 x 4, as bits in registers.
+// The elements of a thread: four rows of two adjacent tiles of 4 x 4, as bits in registers.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "kernels/semi24_linear/sm80/pruning/tiles_mask.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {
 
@@ -13,7 +15,7 @@ struct alignas(2 * sizeof(Word)) Pair {
   Word first, second;
 };
 
-/// Element col of row r is tile col / 4's number 4 r + col % 4.
+/// Columns 4 to 7 are those of tile 1.
 template <class Word>
 struct Elements;
 
@@ -31,19 +33,25 @@ struct Elements<std::uint32_t> {
                   of[row][4 * i + 3] = four.w;
     }
   }
-  /// Clears the elements of tile `half` whose bit is not set.
-  __device__ __forceinline__ void keep(int half, unsigned mask) {
+  /// The elements that are neither 0 nor -0.
+  __device__ __forceinline__ TilesMask nonzero() const {
+    TilesMask mask = 0;
 #pragma unroll
-    for (int i = 0; i < 16; ++i)
-      if ((mask >> i & 1u) == 0) of[i / 4][half * 4 + i % 4] = 0;
+    for (int i = 0; i < 32; ++i) mask |= static_cast<TilesMask>((of[i / 8][i % 8] & 0x7fffffffu) != 0) << i;
+    return mask;
   }
-  /// The elements of row `row` of tile `half` at the two columns that a group's positions name.
-  __device__ __forceinline__ Pair<std::uint32_t> in_row(int row, int half, unsigned positions) const {
-    return chosen(positions, of[row][half * 4], of[row][half * 4 + 1], of[row][half * 4 + 2],
-                  of[row][half * 4 + 3]);
+  /// Clears the elements whose bit is not set.
+  __device__ __forceinline__ void keep(TilesMask mask) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      if ((mask >> i & 1u) == 0) of[i / 8][i % 8] = 0;
   }
-  __device__ __forceinline__ Pair<std::uint32_t> in_column(int col, unsigned positions) const {
-    return chosen(positions, of[0][col], of[1][col], of[2][col], of[3][col]);
+  __device__ __forceinline__ Pair<std::uint32_t> in_row(int row, int tile, const Places& places) const {
+    return chosen(places.positions(row, tile), of[row][tile * 4], of[row][tile * 4 + 1],
+                  of[row][tile * 4 + 2], of[row][tile * 4 + 3]);
+  }
+  __device__ __forceinline__ Pair<std::uint32_t> in_column(int col, const Places& places) const {
+    return chosen(places.positions(col % 4, col / 4), of[0][col], of[1][col], of[2][col], of[3][col]);
   }
 
  private:
@@ -61,9 +69,6 @@ template <>
 struct Elements<std::uint16_t> {
   std::uint32_t of[4][4];  // two per register
 
-  __device__ __forceinline__ std::uint32_t at(int row, int col) const {
-    return col % 2 == 0 ? of[row][col / 2] & 0xffffu : of[row][col / 2] >> 16;
-  }
   __device__ __forceinline__ void set(int row, int col, std::uint32_t bits) {
     of[row][col / 2] = col % 2 == 0 ? bits : of[row][col / 2] | bits << 16;
   }
@@ -71,28 +76,37 @@ struct Elements<std::uint16_t> {
     const uint4 eight = __ldcs(reinterpret_cast<const uint4*>(from));
     of[row][0] = eight.x, of[row][1] = eight.y, of[row][2] = eight.z, of[row][3] = eight.w;
   }
-  __device__ __forceinline__ void keep(int half, unsigned mask) {
+  __device__ __forceinline__ TilesMask nonzero() const {
+    TilesMask mask = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int row = 0; row < 4; ++row) {
+      // 1 in each half that is not zero: columns 0 2 4 6 then are bits 0 2 4 6, and 1 3 5 7 are 16 18 20 22.
+      std::uint32_t ones = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) ones += __vminu2(of[row][i] & 0x7fff7fffu, 0x00010001u) << (2 * i);
+      mask |= ((ones | ones >> 15) & 0xffu) << (8 * row);
+    }
+    return mask;
+  }
+  __device__ __forceinline__ void keep(TilesMask mask) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
       const unsigned two = mask >> (2 * i);
-      of[i / 2][half * 2 + i % 2] &= ((two & 1u) | (two & 2u) << 15) * 0xffffu;
+      of[i / 4][i % 4] &= ((two & 1u) | (two & 2u) << 15) * 0xffffu;
     }
   }
-  __device__ __forceinline__ Pair<std::uint16_t> in_row(int row, int half, unsigned positions) const {
-    return chosen(positions, of[row][half * 2], of[row][half * 2 + 1]);
+  __device__ __forceinline__ Pair<std::uint16_t> in_row(int row, int tile, const Places& places) const {
+    return pair(permuted(of[row][2 * tile], of[row][2 * tile + 1], places.selector(row, tile)));
   }
-  __device__ __forceinline__ Pair<std::uint16_t> in_column(int col, unsigned positions) const {
+  __device__ __forceinline__ Pair<std::uint16_t> in_column(int col, const Places& places) const {
     const unsigned halves = col % 2 == 0 ? 0x5410u : 0x7632u;
-    return chosen(positions, __byte_perm(of[0][col / 2], of[1][col / 2], halves),
-                  __byte_perm(of[2][col / 2], of[3][col / 2], halves));
+    return pair(permuted(permuted(of[0][col / 2], of[1][col / 2], halves),
+                         permuted(of[2][col / 2], of[3][col / 2], halves),
+                         places.selector(col % 4, col / 4)));
   }
 
  private:
-  static __device__ __forceinline__ Pair<std::uint16_t> chosen(unsigned positions, std::uint32_t e01,
-                                                               std::uint32_t e23) {
-    // Element p has bytes 2 p and 2 p + 1 of the eight.
-    const unsigned selector = (positions & 3u) * 0x22u + (positions >> 2) * 0x2200u + 0x1010u;
-    const std::uint32_t two = __byte_perm(e01, e23, selector);
+  static __device__ __forceinline__ Pair<std::uint16_t> pair(std::uint32_t two) {
     return {static_cast<std::uint16_t>(two), static_cast<std::uint16_t>(two >> 16)};
   }
 };

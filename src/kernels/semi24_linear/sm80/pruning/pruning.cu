@@ -1,9 +1,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/semi24_linear/sm80/entries.h"
+#include "kernels/semi24_linear/sm80/pruning/dominance.cuh"
 #include "kernels/semi24_linear/sm80/pruning/elements.cuh"
+#include "kernels/semi24_linear/sm80/pruning/exact.cuh"
 #include "kernels/semi24_linear/sm80/pruning/tile_mask.cuh"
 #include "kernels/shared/early_launch.cuh"
 
@@ -11,9 +14,9 @@ namespace sparseloom::kernels::cuda {
 namespace semi24 {
 namespace {
 
-// The threads of a thread block: kChunks x kStrips, of two tiles each.
+// The threads of a thread block: kChunks x kStrips, of 8 x 8 elements each.
 constexpr int kChunks = 16, kStrips = 16, kThreads = kChunks * kStrips;
-constexpr int kRows = kStrips * 4, kCols = kChunks * 8;
+constexpr int kRows = kStrips * 8, kCols = kChunks * 8;
 
 struct PruneParams {
   const void* w;
@@ -21,119 +24,205 @@ struct PruneParams {
   std::int64_t rows, cols, stride;
   std::int64_t row_values, position_bytes, mask_bytes;  // of W
   std::int64_t transposed_values, transposed_bytes;     // a row of W^T
-  unsigned col_tiles;
+  unsigned col_tiles, minus_one;                        // minus_one: see Magnitudes
   bool vectors;  // w's rows begin at multiples of 16 bytes, and rows of values at multiples of two pairs
+  bool transposed_vectors;  // the same of W^T's values, and rows of its positions at multiples of 8 bytes
 };
 
-/// The positions of a group whose nonzeros are `bits`, at most two of four: those, and the lowest free ones.
-__device__ __forceinline__ unsigned positions_of(unsigned bits) {
-  // 4 bits for each value of `bits`: 0 to 3 have 0 and 1; three and more do not occur.
-  constexpr std::uint64_t kOf = 0x000e'0dcc'0988'4444ull;
-  return static_cast<unsigned>(kOf >> (bits * 4)) & 15u;
-}
-/// Thread blocks that a multiprocessor should hold. With more, the exact choice and fp32 would spill
-/// registers.
+/// Thread blocks that a multiprocessor should hold. With more, registers would spill.
 template <class E, Semi24Pruning kPruning>
-inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4 || kPruning
-                                                                      == Semi24Pruning::transposable_exact
-                                     ? 1
-                                     : 4;
+inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4                   ? 1
+                                 : kPruning == Semi24Pruning::transposable_exact ? 2
+                                                                                 : 3;
+
+/// Which elements stay; every lane of the warp calls it. `plain` implies that none of those is zero.
+template <class E, Semi24Pruning kPruning>
+__device__ __forceinline__ TilesMask chosen(const PruneParams& params, const Elements<typename E::Word>& w,
+                                            bool& plain) {
+  if constexpr (sizeof(typename E::Word) == 2) {
+    if constexpr (kPruning == Semi24Pruning::transposable_exact) return exact<E>(w, plain);
+    const Magnitudes magnitudes(w, E::kInfinity, params.minus_one);
+    plain = magnitudes.plain;
+    if constexpr (kPruning == Semi24Pruning::magnitude) return largest_of_rows(magnitudes);
+    return greedy(magnitudes);
+  } else {
+    TilesMask kept = 0;
+    plain = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Tile tile;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) tile[i] = magnitude_of<E>(w.at(i / 4, half * 4 + i % 4));
+      const TileMask own = tile_mask<E, kPruning>(tile);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) kept |= (own >> (4 * r) & 15u) << (8 * r + 4 * half);
+    }
+    return kept;
+  }
+}
+
+/// Columns of W on their way to W^T: those of a thread's upper and lower four rows lie side by side, so that
+/// a row of W^T has its groups in order. The swizzle is by chunks of 8 columns: the 16 chunks of half a warp
+/// write to 16 places, and a row is read as it lies.
+template <class Word>
+struct TransposedTile {
+  struct alignas(4 * sizeof(Word)) TwoPairs {
+    Pair<Word> upper, lower;
+  };
+  TwoPairs values[kCols][kStrips];
+  std::uint8_t positions[kStrips][kCols];  // of two groups
+
+  __device__ __forceinline__ TwoPairs& at(int col, int strip) { return values[col][strip ^ col / 8]; }
+};
+
+/// Where a thread's next row goes, and how much of it. Pointers advance by rows: products of 64 bits for each
+/// row cost more than the choice of a tile's elements.
+template <class Word>
+struct RowsOut {
+  Pair<Word>* values;
+  std::uint8_t *positions, *mask;
+  unsigned inside, position_bits;  // of a row's mask, and of its positions
+  int left;                        // rows of W
+  bool whole;                      // both groups have columns, and their pairs are aligned
+
+  __device__ __forceinline__ RowsOut(const PruneParams& params, std::int64_t row, std::int64_t col, int rows,
+                                     bool vectors)
+      : values(static_cast<Pair<Word>*>(params.out.values) + (row * params.row_values + col / 2) / 2),
+        positions(params.out.positions + row * params.position_bytes + col / 8),
+        mask(params.out.mask + row * params.mask_bytes + col / 8),
+        inside(col + 8 <= params.cols ? 0xffu : (1u << (params.cols - min(col, params.cols))) - 1),
+        position_bits(inside > 0xfu ? 0xffu : 0xfu),
+        left(inside == 0 ? 0 : rows),
+        whole(vectors) {}
+};
+
+/// Stores four rows of values, positions and mask.
+template <class E>
+__device__ __forceinline__ void store_rows(const PruneParams& params, RowsOut<typename E::Word>& out,
+                                           const Elements<typename E::Word>& w, TilesMask kept,
+                                           const Places& places) {
+  using Word = typename E::Word;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    if (r >= out.left) break;
+    alignas(16) Pair<Word> pairs[2];
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) pairs[tile] = w.in_row(r, tile, places);
+    if (out.whole) {
+      if constexpr (sizeof(Pair<Word>) == 4)
+        __stcs(reinterpret_cast<uint2*>(out.values), *reinterpret_cast<const uint2*>(pairs));
+      else
+        __stcs(reinterpret_cast<uint4*>(out.values), *reinterpret_cast<const uint4*>(pairs));
+    } else {
+      out.values[0] = pairs[0];
+      if (out.inside > 0xfu) out.values[1] = pairs[1];
+    }
+    *out.positions = static_cast<std::uint8_t>(places.line_positions(r) & out.position_bits);
+    *out.mask = static_cast<std::uint8_t>(kept >> (8 * r) & out.inside);
+    out.values += params.row_values / 2;
+    out.positions += params.position_bytes, out.mask += params.mask_bytes;
+  }
+  out.left -= 4;
+}
+
+/// Stores W^T: half a warp stores a row of values, a thread half a row of positions.
+template <class Word>
+__device__ __forceinline__ void store_transposed(const PruneParams& params, TransposedTile<Word>& tile,
+                                                 std::int64_t first_row, std::int64_t first_col) {
+  using TwoPairs = typename TransposedTile<Word>::TwoPairs;
+  const std::int64_t groups = params.transposed_values / 2, first_group = first_row / 4;
+  const int strip = threadIdx.x % kStrips;
+  const std::int64_t group = first_group + 2 * strip;
+  Pair<Word>* to_values = static_cast<Pair<Word>*>(params.out.transposed_values) +
+                          (first_col + threadIdx.x / kStrips) * groups + group;
+  const int cols = static_cast<int>(min(params.cols - first_col, std::int64_t{kCols}));
+#pragma unroll 8
+  for (int col = threadIdx.x / kStrips; col < kCols; col += kThreads / kStrips) {
+    if (col < cols && group < groups) {
+      const TwoPairs& two = tile.at(col, strip);
+      if (params.transposed_vectors) {
+        *reinterpret_cast<TwoPairs*>(to_values) = two;
+      } else {
+        to_values[0] = two.upper;
+        if (group + 1 < groups) to_values[1] = two.lower;
+      }
+    }
+    to_values += kThreads / kStrips * groups;
+  }
+  const int col = static_cast<int>(threadIdx.x) % kCols, half = static_cast<int>(threadIdx.x) / kCols;
+  const std::int64_t out_row = first_col + col, first_byte = first_group / 2 + half * 8;
+  if (out_row >= params.cols || first_byte >= params.transposed_bytes) return;
+  std::uint8_t* const to = params.out.transposed_positions + out_row * params.transposed_bytes + first_byte;
+  if (params.transposed_vectors && first_byte + 8 <= params.transposed_bytes) {
+    std::uint32_t words[2] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      words[i / 4] |= std::uint32_t{tile.positions[half * 8 + i][col]} << (8 * (i % 4));
+    *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  } else {
+    for (int i = 0; i < 8 && first_byte + i < params.transposed_bytes; ++i)
+      to[i] = static_cast<std::uint8_t>(tile.positions[half * 8 + i][col] &
+                                        (2 * (first_byte + i) + 1 < groups ? 0xffu : 0xfu));
+  }
+}
 
 template <class E, Semi24Pruning kPruning, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kernel(const PruneParams params) {
+  static_assert(kThreads == 2 * kCols, "two threads store the positions of a row of W^T");
   using Word = typename E::Word;
-  // Pairs and positions of W^T: a row per column of W.
-  __shared__ Pair<Word> transposed[kTransposed ? kCols : 1][kStrips + 1];
-  __shared__ std::uint8_t turned_positions[kTransposed ? kCols : 1][kStrips + 4];
+  __shared__ std::conditional_t<kTransposed, TransposedTile<Word>, char> turned;
   const int chunk = threadIdx.x % kChunks, strip = threadIdx.x / kChunks;
   const std::int64_t first_row = std::int64_t{blockIdx.x / params.col_tiles} * kRows,
                      first_col = std::int64_t{blockIdx.x % params.col_tiles} * kCols;
-  const std::int64_t row = first_row + strip * 4, col = first_col + chunk * 8;
+  const std::int64_t row = first_row + strip * 8, col = first_col + chunk * 8;
   const bool whole = params.vectors && col + 8 <= params.cols;
 
-  Elements<Word> w;
+  const int rows = static_cast<int>(max(min(params.rows - row, std::int64_t{8}), std::int64_t{0}));
+
+  Elements<Word> w[2];  // the upper and the lower four rows
+  const Word* from = static_cast<const Word*>(params.w) + row * params.stride + col;
+  if (whole && rows == 8) {
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const Word* const from = static_cast<const Word*>(params.w) + (row + r) * params.stride + col;
-    if (whole && row + r < params.rows) {
-      w.load(r, from);
-    } else {
+    for (int r = 0; r < 8; ++r, from += params.stride) w[r / 4].load(r % 4, from);
+  } else {
 #pragma unroll
-      for (int c = 0; c < 8; ++c) w.set(r, c, row + r < params.rows && col + c < params.cols ? from[c] : 0);
-    }
+    for (int r = 0; r < 8; ++r, from += params.stride)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) w[r / 4].set(r % 4, c, r < rows && col + c < params.cols ? from[c] : 0);
   }
 
-  TileMask kept[2], nonzero[2];
+  RowsOut<Word> out(params, row, col, rows, whole);
+  Pair<Word> columns[2][kTransposed ? 8 : 1];
+  std::uint32_t column_positions[2][2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    Tile tile;
-    TileMask bits = 0;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const std::uint32_t element = w.at(i / 4, half * 4 + i % 4);
-      tile[i] = magnitude_of<E>(element);
-      bits |= static_cast<TileMask>(tile[i] != 0) << i;  // -0 is zero, NaN is not
+    bool plain;
+    const TilesMask kept = chosen<E, kPruning>(params, w[half], plain);
+    TilesMask stored = kept, stored_down = transposed(kept);
+    // Each group of a plain tile has two nonzeros. The greedy choice may leave a tile with 7 elements.
+    if (!plain || (kPruning == Semi24Pruning::transposable_greedy && __popc(kept) != 16)) {
+      stored = kept & w[half].nonzero();
+      stored_down = completed(transposed(stored)), stored = completed(stored);
+      w[half].keep(kept);
     }
-    kept[half] = tile_mask<E, kPruning>(tile);
-    nonzero[half] = kept[half] & bits;
-    w.keep(half, kept[half]);
-  }
-
+    store_rows<E>(params, out, w[half], kept, Places(stored));
+    if constexpr (kTransposed) {
+      const Places places(stored_down);
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    if (row + r >= params.rows || col >= params.cols) break;
-    alignas(16) Pair<Word> pairs[2];
-    unsigned positions[2];
+      for (int c = 0; c < 8; ++c) columns[half][c] = w[half].in_column(c, places);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      positions[half] = positions_of(nonzero[half] >> (4 * r) & 15u);
-      pairs[half] = w.in_row(r, half, positions[half]);
+      for (int tile = 0; tile < 2; ++tile) column_positions[half][tile] = places.tile_positions(tile);
     }
-    const bool both = col + 4 < params.cols;  // the second group has columns
-    Pair<Word>* const to =
-        static_cast<Pair<Word>*>(params.out.values) + ((row + r) * params.row_values + col / 2) / 2;
-    if (whole) {
-      if constexpr (sizeof(Pair<Word>) == 4)
-        __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(pairs));
-      else
-        __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(pairs));
-    } else {
-      to[0] = pairs[0];
-      if (both) to[1] = pairs[1];
-    }
-    params.out.positions[(row + r) * params.position_bytes + col / 8] =
-        static_cast<std::uint8_t>(positions[0] | (both ? positions[1] << 4 : 0u));
-    const unsigned inside = col + 8 <= params.cols ? 0xffu : (1u << (params.cols - col)) - 1;
-    params.out.mask[(row + r) * params.mask_bytes + col / 8] =
-        static_cast<std::uint8_t>(((kept[0] >> (4 * r) & 15u) | (kept[1] >> (4 * r) & 15u) << 4) & inside);
   }
 
   if constexpr (kTransposed) {
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      const TileMask of = nonzero[c / 4] >> (c % 4);
-      const unsigned bits = (of & 1u) | (of >> 3 & 2u) | (of >> 6 & 4u) | (of >> 9 & 8u);
-      const unsigned positions = positions_of(bits);
-      transposed[chunk * 8 + c][strip] = w.in_column(c, positions);
-      turned_positions[chunk * 8 + c][strip] = static_cast<std::uint8_t>(positions);
-    }
+    for (int c = 0; c < 8; ++c) turned.at(chunk * 8 + c, strip) = {columns[0][c], columns[1][c]};
+    *reinterpret_cast<uint2*>(&turned.positions[strip][chunk * 8]) =
+        make_uint2(column_positions[0][0] | column_positions[1][0] << 4,
+                   column_positions[0][1] | column_positions[1][1] << 4);
     __syncthreads();
-    // Half a warp stores a row of W^T.
-#pragma unroll 4
-    for (int c = threadIdx.x / kStrips; c < kCols; c += kThreads / kStrips) {
-      const int own = threadIdx.x % kStrips;
-      const std::int64_t out_row = first_col + c, group = first_row / 4 + own;
-      if (out_row >= params.cols || 4 * group >= params.rows) continue;
-      static_cast<Pair<Word>*>(
-          params.out.transposed_values)[out_row * (params.transposed_values / 2) + group] =
-          transposed[c][own];
-      if (own % 2 == 0) {
-        const bool both = 4 * (group + 1) < params.rows;
-        params.out.transposed_positions[out_row * params.transposed_bytes + group / 2] =
-            static_cast<std::uint8_t>(turned_positions[c][own] |
-                                      (both ? turned_positions[c][own + 1] << 4 : 0));
-      }
-    }
+    store_transposed(params, turned, first_row, first_col);
   }
 }
 
@@ -183,8 +272,11 @@ int semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning, const Semi2
       .transposed_values = 2 * groups_down,
       .transposed_bytes = (groups_down + 1) / 2,
       .col_tiles = static_cast<unsigned>(col_tiles),
+      .minus_one = ~0u,
       .vectors =
           aligned(w.data, 16) && w.stride * bytes % 16 == 0 && aligned(out.values, 16) && groups % 2 == 0,
+      .transposed_vectors =
+          aligned(out.transposed_values, 16) && aligned(out.transposed_positions, 8) && groups_down % 16 == 0,
   };
   const LaunchShape shape{.grid = static_cast<unsigned>(row_tiles * col_tiles),
                           .block = kThreads,

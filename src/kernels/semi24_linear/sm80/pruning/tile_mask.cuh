@@ -1,4 +1,5 @@
-// Selects the elements of a tile of 4 x 4 that stay: layout/semi24_prune.cpp on a GPU, with the same ties.
+// The bits of dtypes, and the elements of a tile of 4 x 4 of fp32 that stay: layout/semi24_prune.cpp on a
+// GPU, with the same ties. Tiles of 16 bits have dominance.cuh and exact.cuh.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -14,8 +15,9 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// The bits of an element. `magnitude` has the order of |x|, with NaN as infinity. Sums of 8 magnitudes that
-/// differ by at most kSpan binary exponents are exact in fp32.
+/// The bits of an element. `magnitude` has the order of |x|, with NaN as infinity. kUnitExponent less an
+/// element's exponent field is the field of 1 / (a unit in its last place) as fp32, if the element's is at
+/// least kLeastExponent.
 struct F32Bits {
   using Word = std::uint32_t;
   using Key = std::uint64_t;
@@ -27,18 +29,18 @@ struct F32Bits {
 };
 struct F16Bits {
   using Word = std::uint16_t;
-  using Key = std::uint32_t;
   static constexpr DType kDtype = DType::f16;
-  static constexpr std::uint32_t kInfinity = 0x7c00u, kFractionBits = 10, kSpan = 24 - 11 - 3;
+  static constexpr std::uint32_t kInfinity = 0x7c00u, kFractionBits = 10, kUnitExponent = 127 + 15 + 10,
+                                 kLeastExponent = 1;
   static __device__ __forceinline__ float value(std::uint32_t magnitude) {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(magnitude)));
   }
 };
 struct Bf16Bits {
   using Word = std::uint16_t;
-  using Key = std::uint32_t;
   static constexpr DType kDtype = DType::bf16;
-  static constexpr std::uint32_t kInfinity = 0x7f80u, kFractionBits = 7, kSpan = 24 - 8 - 3;
+  static constexpr std::uint32_t kInfinity = 0x7f80u, kFractionBits = 7, kUnitExponent = 127 + 127 + 7,
+                                 kLeastExponent = kUnitExponent - 255;
   static __device__ __forceinline__ float value(std::uint32_t magnitude) {
     return __uint_as_float(magnitude << 16);
   }
@@ -130,10 +132,10 @@ __device__ __forceinline__ TileMask greedy(const Tile& tile) {
   return kept;
 }
 
-/// The pattern with the largest sum, in the CPU's order of additions, in the precision of T.
-template <class E, class T>
+/// The pattern with the largest sum, in fp64 and the CPU's order of additions.
+template <class E>
 __device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
-  T value[16], half[2][36];
+  double value[16], half[2][36];
 #pragma unroll
   for (int i = 0; i < 16; ++i) value[i] = E::value(tile[i]);
   const auto pair_sum = [&](int row, int pair) {
@@ -144,7 +146,7 @@ __device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
   for (int h = 0; h < 2; ++h)
 #pragma unroll
     for (int p = 0; p < 36; ++p) half[h][p] = pair_sum(2 * h, p % 6) + pair_sum(2 * h + 1, p / 6);
-  T most = -1;
+  double most = -1;
   TileMask kept = 0;
   [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
     const auto consider = [&]<std::size_t kAt>() {
@@ -152,30 +154,13 @@ __device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
       constexpr int kUpper = kPattern.pair[0] + 6 * kPattern.pair[1],
                     kLower = kPattern.pair[2] + 6 * kPattern.pair[3];
       constexpr TileMask kMask = kPattern.mask;
-      const T sum = half[0][kUpper] + half[1][kLower];
+      const double sum = half[0][kUpper] + half[1][kLower];
       if (sum > most) most = sum, kept = kMask;
     };
     (consider.template operator()<kIndex>(), ...);
   }
   (std::make_index_sequence<layout::kSemi24PatternCount>());
   return kept;
-}
-
-/// fp32 gives the same result as fp64, ties included, if every sum is exact in it: if the exponents of a
-/// 16-bit tile span few binades.
-template <class E>
-__device__ __forceinline__ TileMask exact(const Tile& tile) {
-  if constexpr (sizeof(typename E::Word) == 2) {
-    std::uint32_t largest = 0, smallest = E::kInfinity;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      largest = max(largest, tile[i]);
-      smallest = min(smallest, tile[i] == 0 ? E::kInfinity : tile[i]);
-    }
-    const std::uint32_t top = largest >> E::kFractionBits, bottom = max(smallest >> E::kFractionBits, 1u);
-    if (largest < E::kInfinity && top <= bottom + E::kSpan) return largest_pattern<E, float>(tile);
-  }
-  return largest_pattern<E, double>(tile);
 }
 
 template <class E, Semi24Pruning kPruning>
@@ -185,7 +170,7 @@ __device__ __forceinline__ TileMask tile_mask(const Tile& tile) {
   else if constexpr (kPruning == Semi24Pruning::transposable_greedy)
     return greedy<E>(tile);
   else
-    return exact<E>(tile);
+    return largest_pattern<E>(tile);
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24

@@ -378,7 +378,7 @@ class WarpStore {
     // suffice for half as many.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
     const auto store = [&](auto activation) {
-      if constexpr (T::kGlu) {
+      if constexpr (T::kGlu && !T::kHasEpilogueWarps) {
         store_glu<T>(params, place, bias_, staging_, first_row_, sums, activation);
       } else {
         store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);

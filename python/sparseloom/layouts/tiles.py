@@ -1,0 +1,277 @@
+"""Tiles: a weight of square tiles, each dense, 2:4 or absent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .. import ops, pattern
+from ..errors import Error
+from ..ops import semi24
+from ..ops.transforms import differentiated, transformed
+from .layout import REPACK, Layout
+from .registry import register
+from .semi24 import Semi24Layout
+
+#: What a tile is: an entry of ``kinds``.
+ABSENT, HALF, DENSE = 0, 1, 2
+SIDES = (64, 128)
+
+
+@register
+class Tiles(Layout):
+    """W [rows, cols] as tiles of ``side`` x ``side`` on a grid, each dense, 2:4 or absent: what a weight may
+    lose decides tile by tile (as PATCH does, arXiv 2509.23410). Blocks, and 2:4 weights, are
+    its special cases.
+
+    ``packed`` is the index of all stored tiles as blocks (ops.Index), ``is24`` bool [blocks] says in its
+    order which are 2:4, ``positions`` uint8 [semi24 * side, side / 8] are those of these tiles below each
+    other (docs/semi24.md). The values are one list: the dense tiles in the order of the index, then the
+    values of the 2:4 tiles; zero beyond the edge of W. All three products are those of blocks, for which 2:4
+    tiles are expanded in each call: absent tiles save time and bytes, 2:4 tiles bytes alone.
+    """
+
+    name = "tiles"
+    fuses = True
+    derived_names = ("by_kind", "order")
+    packed: Tensor
+    is24: Tensor
+    positions: Tensor
+    blocks: int
+    semi24: int
+    side: int
+    digest: int
+
+    @classmethod
+    def from_dense(  # type: ignore[override]
+        cls, weight: Tensor, density: float = 0.6, side: int = 64, importance: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tiles:  # fmt: skip
+        """Chooses the tiles under a budget: their bytes are at most ``density`` times those of W (a 2:4 tile
+        has 9/16 of a dense one in 16 bits), and what is lost, the sum of ``importance`` [rows, cols] over all
+        elements that are not stored, is least but for the last tile. By default importance is the square of
+        the weight; pass that times the mean square of each input for Wanda's. ``mask``: as from_mask. Raises
+        Error for another side than 64 or 128, a density outside of 0 to 1, and an importance of another
+        shape."""
+        if mask is not None:
+            return cls.from_mask(weight, mask, side)
+        weight = weight.detach()
+        if not 0 <= density <= 1:
+            raise Error(cls.name, "a density from 0 to 1", repr(density), "pass the share of bytes to keep")
+        importance = weight.float().square() if importance is None else importance.detach().float()
+        if importance.shape != weight.shape:
+            remedy = "pass a score of each element of the weight"
+            raise Error(cls.name, f"importance {list(weight.shape)}", f"{list(importance.shape)}", remedy)
+        importance = importance.nan_to_num(nan=torch.inf)
+        kinds = chosen_kinds(importance, density, side, 0.5 + 1 / (8 * weight.element_size()))
+        return cls._stored(importance, kinds, side)
+
+    @classmethod
+    def from_kinds(cls, weight: Tensor, kinds: Tensor, side: int = 64) -> Tiles:
+        """Stores the tiles that ``kinds`` [tile rows, tile columns] names: 0 absent, 1 2:4 by magnitude, 2
+        dense. Raises Error for other numbers, shapes or sides."""
+        rows, cols = weight.shape
+        grid = _grid(rows, cols, side)
+        if tuple(kinds.shape) != grid or not bool(((kinds >= ABSENT) & (kinds <= DENSE)).all()):
+            got = f"{kinds.dtype} {list(kinds.shape)}"
+            raise Error(cls.name, f"kinds {list(grid)} of 0, 1 and 2", got, "name a kind for each tile")
+        return cls._stored(weight.detach().float().abs(), kinds, side)
+
+    @classmethod
+    def from_mask(cls, weight: Tensor, mask: Tensor, side: int = 64) -> Tiles:
+        """Stores the elements in ``mask``: a tile with at most two in each group of four consecutive elements
+        of a row as 2:4, any other with some as dense."""
+        of_group = _tiled(mask.float(), side).unflatten(-1, (-1, 4)).sum(-1).flatten(2).amax(-1)
+        kinds = torch.where(of_group > 2, DENSE, torch.where(of_group > 0, HALF, ABSENT))
+        return cls._stored(mask.float(), kinds, side)
+
+    @classmethod
+    def _stored(cls, score: Tensor, kinds: Tensor, side: int) -> Tiles:
+        """The layout of these kinds; 2:4 tiles store the largest scores, of equal ones the first."""
+        rows, cols = score.shape
+        here = kinds.to("cpu")
+        cells = pattern.from_mask(rows, cols, (side, side), here != ABSENT)
+        index = ops.make_index(*cells.index(), rows, cols, (side, side))
+        half = here[here != ABSENT] == HALF
+        tiles = _tiled(score, side)[(here == HALF).to(score.device)]
+        positions = semi24.compress(tiles.flatten(0, 1), "magnitude")[1]
+        sizes = {"blocks": index.blocks, "semi24": int(half.sum()), "side": side, "digest": index.digest}
+        tensors = {"packed": index.packed.to(score.device), "is24": half.to(score.device)}
+        return cls(rows, cols, positions=positions, **tensors, **sizes)
+
+    @classmethod
+    def anywhere(
+        cls, rows: int, cols: int, device: torch.device | None = None, *, blocks: int, semi24: int, side: int,
+        digest: int,
+    ) -> Tiles:  # fmt: skip
+        """Returns a layout of the first tiles, the first of them 2:4, as a placeholder for a weight that is
+        read later."""
+        kinds = torch.zeros(_grid(rows, cols, side), dtype=torch.uint8)
+        kinds.view(-1)[:blocks] = DENSE
+        kinds.view(-1)[:semi24] = HALF
+        made = cls._stored(torch.zeros(rows, cols), kinds, side)
+        made = made.with_tensors({name: tensor.to(device) for name, tensor in made.tensors().items()})
+        return cls(rows, cols, **made.tensors(), **{**made.options(), "digest": digest})
+
+    @property
+    def index(self) -> ops.Index:
+        """The index of the tiles as blocks."""
+        return ops.Index(self.packed, self.blocks, self.rows, self.cols, self.side, self.side, self.digest)
+
+    @property
+    def padded(self) -> bool:
+        return self.rows % self.side != 0 or self.cols % self.side != 0
+
+    @property
+    def kinds(self) -> Tensor:
+        """What each tile is: uint8 [tile rows, tile columns], on the CPU; 0 absent, 1 2:4, 2 dense."""
+        crow, col = self.index.crow.cpu().long(), self.index.col.cpu().long()
+        kinds = torch.zeros(_grid(self.rows, self.cols, self.side), dtype=torch.uint8)
+        row = torch.repeat_interleave(torch.arange(len(kinds)), crow.diff())
+        kinds[row, col] = torch.where(self.is24.cpu(), HALF, DENSE).to(torch.uint8)
+        return kinds
+
+    def mask(self) -> Tensor:
+        """Returns which elements are stored, bool [rows, cols], on the device of the index. Of a 2:4 group
+        that is two elements, whatever their values."""
+        ones = torch.ones(self.blocks, self.side, self.side, device=self.is24.device)
+        return self.to_dense(self._values_of(ones)) != 0
+
+    def derived(self) -> dict[str, Tensor]:
+        """The tiles of the index by kind, dense ones first, and where each tile of the index lies there."""
+        by_kind = self.is24.byte().argsort(stable=True)
+        return {"by_kind": by_kind, "order": by_kind.argsort()}
+
+    def pack(self, dense: Tensor) -> Tensor:
+        index = self.index
+        blocks: Tensor = ops.call(
+            "pack", dense.detach().contiguous(), index.crow, index.col, index.bm, index.bn
+        )
+        return self._values_of(blocks)
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        index, blocks = self.index, self.expanded(values.detach()).contiguous()
+        dense: Tensor = ops.call("unpack", blocks, index.crow, index.col, self.rows, self.cols)
+        return dense
+
+    def expanded(self, values: Tensor) -> Tensor:
+        """Returns all tiles as blocks [blocks, side, side] in the order of the index."""
+        side = self.side
+        count = (self.blocks - self.semi24) * side * side
+        dense, halves = values[:count].view(-1, side, side), values[count:].view(-1, side // 2)
+        if not self.semi24:
+            return dense
+        layout = self._of_halves()
+        if transformed() or differentiated(values):
+            places = layout.places()  # [rows, groups, 2]
+            tall = halves.new_zeros(*places.shape[:-1], 4).scatter(-1, places, halves.view(places.shape))
+        else:
+            tall = semi24.unpack(halves, self.positions, side)
+        tiles = tall.reshape(-1, side, side)
+        if self.semi24 == self.blocks:
+            return tiles
+        return torch.cat([dense, tiles]).index_select(0, self._orders()["order"])
+
+    def linear(
+        self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
+        return ops.linear(x, self.expanded(values), self.index, bias, **fused)
+
+    def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        return self.linear(x, values, bias)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        return ops.linear_dx(dy, self.expanded(values), self.index, self.strict)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        return self._values_of(ops.linear_dw(dy, x, self.index, self.strict))
+
+    def plan(
+        self, m: int, direction: str, dtype: torch.dtype, bias: bool, activation: str | None = None,
+        residual: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        device = "cpu" if self.packed.is_meta else self.packed.device
+        fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
+        plan = ops.plan(self.index.to("cpu"), direction, dtype, m, bias, device=device, **fused)
+        told = f"  {self.semi24} of {self.blocks} tiles are 2:4, expanded in each call (not predicted)\n"
+        return {**plan, "text": plan["text"] + told}
+
+    def require_consistent(self, op: str, values: Tensor) -> None:
+        """Raises Error unless the sizes are those of the options, and every value has a place of its own."""
+        rows, width = self.semi24 * self.side, self.side // 8
+        count = (self.blocks - self.semi24) * self.side**2 + rows * self.side // 2
+        sizes = {"is24": (self.is24, [self.blocks]), "positions": (self.positions, [rows, width]),
+                 "values": (values, [count])}  # fmt: skip
+        for name, (tensor, shape) in sizes.items():
+            if list(tensor.shape) != shape:
+                raise Error(op, f"{name} {shape}", f"{list(tensor.shape)}", REPACK)
+        if not self.is24.is_meta and int(self.is24.sum()) != self.semi24:
+            raise Error(op, f"{self.semi24} tiles that are 2:4", f"{int(self.is24.sum())}", REPACK)
+        if self.positions.numel():
+            halves = values[count - rows * self.side // 2 :].view(rows, -1)
+            self._of_halves().require_consistent(op, halves)
+        super().require_consistent(op, values)
+
+    def _of_halves(self) -> Semi24Layout:
+        """The 2:4 tiles below each other as one 2:4 weight."""
+        return Semi24Layout(self.semi24 * self.side, self.side, positions=self.positions)
+
+    def _values_of(self, blocks: Tensor) -> Tensor:
+        """Returns the stored elements of [blocks, side, side]."""
+        if not self.semi24:
+            return blocks.flatten()
+        dense, halves = blocks.index_select(0, self._orders()["by_kind"]).split(
+            [self.blocks - self.semi24, self.semi24]
+        )
+        return torch.cat([dense.flatten(), self._of_halves().pack(halves.flatten(0, 1)).flatten()])
+
+    def _orders(self) -> dict[str, Tensor]:
+        return self._derived or self.derived()
+
+
+def chosen_kinds(importance: Tensor, density: float, side: int, half_bytes: float) -> Tensor:
+    """Returns a kind for each tile, uint8: of all choices whose bytes are at most ``density`` times those of
+    dense tiles, where a 2:4 one counts ``half_bytes``, about the one that loses least importance.
+
+    Every tile can go from dense over 2:4 to absent, or to absent at once where that loses less for each byte:
+    its lower convex hull. The steps are taken in ascending order of loss for each byte until the budget is
+    met; so no choice of as few bytes loses less (Everett 1963), but for the last step's surplus.
+    """
+    tiles = _tiled(importance, side)
+    grid = tiles.shape[:2]
+    groups = tiles.unflatten(-1, (-1, 4))
+    lost = groups.topk(2, -1, largest=False).values.double().flatten(2).sum(-1).flatten()
+    kept = groups.topk(2, -1).values.double().flatten(2).sum(-1).flatten()
+    whole, saved = lost + kept, 1 - half_bytes
+    first, second = lost / saved, kept / half_bytes  # loss for each byte of both steps
+    at_once = first >= second
+    slopes = torch.cat([torch.where(at_once, whole, first), torch.where(at_once, torch.inf, second)])
+    saving = torch.cat([torch.where(at_once, 1.0, saved), torch.where(at_once, 0.0, half_bytes)]).double()
+    order = slopes.nan_to_num(nan=torch.inf).argsort(stable=True)
+    before = saving[order].cumsum(0) - saving[order]
+    # The steps before have not met the budget, or the step is free.
+    must = ((1 - density) * len(whole) - before > 1e-9 * len(whole)) | (slopes[order] == 0)
+    taken = torch.zeros_like(must)
+    taken[order[must]] = True
+    one, two = taken.chunk(2)
+    kinds = torch.where(one, torch.where(at_once | two, ABSENT, HALF), DENSE)
+    return kinds.to(torch.uint8).view(grid)
+
+
+def _grid(rows: int, cols: int, side: int) -> tuple[int, int]:
+    if side not in SIDES:
+        raise Error("tiles", f"a side of {' or '.join(map(str, SIDES))}", repr(side), "pass one of them")
+    return -(-rows // side), -(-cols // side)
+
+
+def _tiled(matrix: Tensor, side: int) -> Tensor:
+    """[tile rows, tile columns, side, side], with zeros beyond the edge."""
+    rows, cols = matrix.shape
+    down, across = _grid(rows, cols, side)
+    padded = pad(matrix, (0, across * side - cols, 0, down * side - rows))
+    return padded.view(down, side, across, side).transpose(1, 2)

@@ -1,0 +1,214 @@
+"""Weights of tiles that are dense, 2:4 or absent, against masked dense twins by torch in fp64."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sparseloom
+from sparseloom import Error, InLayout
+from sparseloom.layouts import Tiles
+from sparseloom.layouts.tiles import ABSENT, DENSE, HALF, chosen_kinds
+from sparseloom.nn import SparseLinear
+
+#: Kinds of tiles for a weight [out, in] of sides 64, or 128 where a shape says so.
+KINDS = {
+    "mixed": (200, 300, 64),
+    "wide": (128, 384, 128),
+    "ragged": (70, 65, 64),
+    "dense": (128, 64, 64),
+    "half": (128, 192, 64),
+    "absent": (64, 64, 64),
+}
+
+
+def kinds_of(name: str) -> Tensor:
+    rows, cols, side = KINDS[name]
+    grid = -(-rows // side), -(-cols // side)
+    if name in ("dense", "half", "absent"):
+        return torch.full(grid, {"dense": DENSE, "half": HALF, "absent": ABSENT}[name])
+    kinds = torch.randint(0, 3, grid, generator=torch.Generator().manual_seed(1))
+    kinds.view(-1)[:2] = torch.tensor([HALF, DENSE])
+    return kinds
+
+
+def made(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tiles]:
+    rows, cols, side = KINDS[name]
+    weight = torch.randn(rows, cols, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return weight, Tiles.from_kinds(weight, kinds_of(name), side)
+
+
+def twin_mask(weight: Tensor, kinds: Tensor, side: int) -> Tensor:
+    """What is stored, by loops over tiles and groups."""
+    mask = torch.zeros(weight.shape, dtype=torch.bool)
+    for (i, row), j in product(enumerate(kinds.tolist()), range(kinds.shape[1])):
+        rows, cols = slice(i * side, (i + 1) * side), slice(j * side, (j + 1) * side)
+        if row[j] == DENSE:
+            mask[rows, cols] = True
+        for left in range(j * side, min((j + 1) * side, weight.shape[1]), 4) if row[j] == HALF else ():
+            group = weight[rows, left : left + 4].float().abs()
+            largest = group.argsort(dim=1, descending=True, stable=True)[:, :2]
+            mask[rows, left : left + 4] = torch.zeros_like(group, dtype=torch.bool).scatter(1, largest, True)
+    return mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", KINDS)
+def test_tiles_store_what_their_kinds_say(name: str, dtype: torch.dtype) -> None:
+    weight, layout = made(name, dtype)
+    mask = twin_mask(weight, kinds_of(name), layout.side)
+    values = layout.pack(weight)
+    assert torch.equal(layout.to_dense(values), torch.where(mask, weight, 0))
+    assert torch.equal(layout.pack(layout.to_dense(values)), values)
+    assert torch.equal(layout.kinds.long(), kinds_of(name))
+    layout.require_consistent("test", values)
+    again = Tiles.from_mask(weight, mask, layout.side)
+    assert torch.equal(again.to_dense(again.pack(weight)), torch.where(mask, weight, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_products_and_gradients_are_those_of_the_masked_twin(
+    name: str, dtype: torch.dtype, device: str
+) -> None:
+    weight, layout = made(name, dtype)
+    torch.manual_seed(2)
+    linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=dtype)
+    with torch.no_grad():
+        linear.weight.copy_(weight / 16)
+    layer = SparseLinear.from_dense(linear, layout).to(device)
+    mask = layout.to_dense(layout.pack(torch.ones_like(weight))) != 0
+    twin = (linear.weight.detach().double() * mask).requires_grad_()
+    x = torch.randn(3, 11, weight.shape[1]).to(dtype)
+    mine, its = x.to(device, copy=True).requires_grad_(), x.double().requires_grad_()
+    y, expected = layer(mine), F.linear(its, twin, linear.bias.double())
+    dy = torch.randn(y.shape).to(dtype)
+    y.backward(dy.to(device))
+    expected.backward(dy.double())
+    assert mine.grad is not None and its.grad is not None and twin.grad is not None
+    wanted = layout.pack((twin.grad * mask).float())
+    for got, want in ((y, expected), (mine.grad, its.grad), (layer.values.grad, wanted.double())):
+        # A rounding of the result; in fp32 also those of sums of up to 384 products.
+        scale = float(want.detach().abs().max()) if want.numel() else 0.0
+        limit = 16 * torch.finfo(dtype).eps * max(scale, 1)
+        assert float((got.double().cpu() - want).detach().abs().amax() if want.numel() else 0) <= limit
+    with torch.no_grad():
+        fused = layer(x.to(device)).relu()
+        layer.activation = "relu"
+        torch.testing.assert_close(layer(x.to(device)), fused, rtol=1e-2, atol=1e-2)
+
+
+def lost(importance: Tensor, kinds: Tensor, side: int) -> float:
+    scores = importance.double()
+    return float(scores[~twin_mask(scores, kinds, side)].sum())
+
+
+@pytest.mark.parametrize("density", [0.3, 0.6, 0.8])
+def test_the_choice_loses_least_of_all_choices_of_as_few_bytes(density: float) -> None:
+    generator = torch.Generator().manual_seed(int(density * 10))
+    spread = torch.rand(2, 3, generator=generator).exp().repeat_interleave(64, 0).repeat_interleave(64, 1)
+    importance = torch.rand(128, 192, generator=generator) ** 3 * spread
+    chosen = chosen_kinds(importance, density, 64, 9 / 16)
+    cost = torch.tensor([0, 9 / 16, 1.0])
+    assert float(cost[chosen.long()].sum()) <= 6 * density + 1e-9
+    mine = lost(importance, chosen, 64)
+    used = float(cost[chosen.long()].sum())
+    for other in product((ABSENT, HALF, DENSE), repeat=6):
+        kinds = torch.tensor(other).view(2, 3)
+        if float(cost[kinds].sum()) <= used + 1e-9:
+            assert lost(importance, kinds, 64) >= mine * (1 - 1e-6)
+
+
+def test_steps_that_lose_nothing_are_always_taken() -> None:
+    weight = torch.randn(64, 192)
+    weight[:, :64] = 0
+    weight[:, 64:128].view(64, 16, 4)[..., 2:] = 0
+    layout = Tiles.from_dense(weight, density=1.0)
+    assert layout.kinds.tolist() == [[ABSENT, HALF, DENSE]]
+    assert torch.equal(layout.to_dense(layout.pack(weight)), weight)
+
+
+def test_a_model_is_made_of_tiles_saved_loaded_and_made_dense(tmp_path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(192, 256), nn.GELU(), nn.Linear(256, 128))
+    x = torch.randn(5, 192)
+    print(sparseloom.sparsify_(net, {"[02]": InLayout("tiles", density=0.6)}))
+    kept = sum(layer.layout.blocks * 2 - layer.layout.semi24 for layer in (net[0], net[2]))
+    assert all(isinstance(layer, SparseLinear) for layer in (net[0], net[2])) and kept > 0
+    y = net(x)
+    sparseloom.save(net, tmp_path / "net.safetensors")
+    again = nn.Sequential(nn.Linear(192, 256), nn.GELU(), nn.Linear(256, 128))
+    sparseloom.load(tmp_path / "net.safetensors", again, sparsify=True)
+    assert torch.equal(again(x), y)
+    assert "2:4, expanded" in again[0].plan(tokens=8)["text"]
+    assert "tiles" in str(sparseloom.report(net, x, seconds=0.01))
+    sparseloom.densify_(again)
+    torch.testing.assert_close(again(x), y)
+
+
+def test_transforms_and_compile_see_the_same_product() -> None:
+    weight, layout = made("mixed")
+    values, x = layout.pack(weight), torch.randn(4, 300)
+    want = x @ layout.to_dense(values).T
+
+    def product_of(x: Tensor) -> Tensor:
+        return sparseloom.layouts.products.linear(x, values, None, layout)
+
+    torch.testing.assert_close(torch.vmap(product_of)(x[:, None])[:, 0], want, rtol=1e-4, atol=1e-4)
+    tangent = torch.func.jvp(product_of, (x,), (x,))[1]
+    torch.testing.assert_close(tangent, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda w: Tiles.from_dense(w, side=32), "a side of 64 or 128"),
+        (lambda w: Tiles.from_dense(w, density=1.5), "a density from 0 to 1"),
+        (lambda w: Tiles.from_dense(w, importance=w[:1]), r"importance \[70, 130\]"),
+        (lambda w: Tiles.from_kinds(w, torch.full((2, 3), 3)), r"kinds \[2, 3\] of 0, 1 and 2"),
+        (lambda w: Tiles.from_kinds(w, torch.zeros(2, 2)), r"kinds \[2, 3\] of 0, 1 and 2"),
+    ],
+)
+def test_what_is_no_choice_of_tiles_is_refused(call, message: str) -> None:
+    with pytest.raises(Error, match=message):
+        call(torch.randn(70, 130))
+
+
+def test_values_and_index_that_do_not_belong_together_are_refused() -> None:
+    weight, layout = made("mixed")
+    values = layout.pack(weight)
+    with pytest.raises(Error, match="values"):
+        layout.require_consistent("load", values[:-1])
+    with pytest.raises(Error, match="that are 2:4"):
+        layout.with_tensors({"is24": torch.zeros_like(layout.is24)}).require_consistent("load", values)
+    wrong = layout.with_tensors({"positions": torch.zeros_like(layout.positions)})
+    with pytest.raises(Error, match="ascending order"):
+        wrong.require_consistent("load", values)
+
+
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt"])
+def test_prune_chooses_tiles_by_what_the_outputs_lose(method: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(128, 192), nn.ReLU(), nn.Linear(192, 64))
+    scale = torch.ones(128)
+    scale[64:] = 0.01  # inputs that hardly matter, which magnitude does not see
+    data = [torch.randn(512, 128) * scale for _ in range(2)]
+    dense = net[0].weight.detach().clone()
+    result = sparseloom.prune_(
+        net, {"0": InLayout("tiles", density=0.5)}, method=method, data=data, progress=False
+    )
+    layout = net[0].layout
+    assert isinstance(layout, Tiles) and "tiles" in str(result)
+    bytes_kept = float(torch.tensor([0, 0.5 + 1 / 32, 1.0])[layout.kinds.long()].mean())
+    assert 0 < bytes_kept <= 0.5
+    if method == "magnitude":
+        assert torch.equal(layout.to_dense(net[0].values), dense * layout.mask())
+    else:
+        assert int(layout.kinds[:, 1].sum()) == 0 and bool((layout.kinds[:, 0] == DENSE).all())
+    same = Tiles.from_mask(dense, layout.to_dense(net[0].values) != 0)
+    assert torch.equal(same.kinds, layout.kinds)

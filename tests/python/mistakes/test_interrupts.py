@@ -1,0 +1,165 @@
+"""Ctrl-C in the middle of a call leaves the model as it was; a long call says how far it is on a terminal
+alone."""
+
+import copy
+import io
+import logging
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom as sl
+from sparseloom import _progress
+from sparseloom._progress import Bar
+
+BLOCKS = sl.BlockSparse(16, 0.5)
+X = torch.randn(8, 64)
+
+
+def chain(width=64):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(part for _ in range(3) for part in (nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 64)))
+    )
+
+
+def sparse():
+    model = chain()
+    sl.sparsify_(model, nothing_said(BLOCKS))
+    return model
+
+
+def nothing_said(recipe):
+    logging.getLogger("sparseloom").addHandler(logging.NullHandler())
+    return recipe
+
+
+def sparsify(model):
+    sl.sparsify_(model, BLOCKS)
+
+
+def prune(model):
+    sl.prune_(model, BLOCKS, data=[torch.randn(128, 64)])
+
+
+#: A call that changes a model, and the part of the library in whose second run Ctrl-C comes.
+CALLS = {
+    "sparsify_": (chain, sparsify, "sparseloom.patch.config.BlockSparse.chosen"),
+    "sparsify_, layers made": (chain, sparsify, "sparseloom.patch.config.Blocks.made"),
+    "sparsify_ at the end": (chain, sparsify, "sparseloom.patch.exchange.apply"),
+    "permute_channels_": (
+        chain, lambda model: sl.permute_channels_(model, X), "sparseloom.permute.permute._Moves.reorder",
+    ),
+    "permute_channels_, search": (
+        chain, lambda model: sl.permute_channels_(model, X), "sparseloom.permute.permute.channel_order",
+    ),
+    "quantize_": (sparse, sl.quantize_, "sparseloom.quantize.eight_bit_of"),
+    "prune_": (chain, prune, "sparseloom.prune.flow.pruned"),
+    "advise": (chain, lambda model: sl.advise(model, X, seconds=0.01), "sparseloom.advise.in_turn"),
+    "report": (sparse, lambda model: sl.report(model, X, seconds=0.01), "sparseloom.report.layers.in_turn"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_ctrl_c_leaves_the_model_as_it_was(case, monkeypatch):
+    make, call, inside = CALLS[case]
+    model = make()
+    modules = dict(model.named_modules())
+    modes = {name: module.training for name, module in modules.items()}
+    before = copy.deepcopy(model.state_dict())
+    random = torch.get_rng_state()
+    target, _, name = inside.rpartition(".")
+    owner = _resolved(target)
+    real, runs = getattr(owner, name), []
+
+    def interrupted(*arguments, **keywords):
+        runs.append(name)
+        if len(runs) == (1 if case.endswith("end") or case == "advise" else 2):
+            raise KeyboardInterrupt
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(model)
+    monkeypatch.undo()
+    assert Bar._open is None
+    assert dict(model.named_modules()) == modules  # the very same modules
+    assert {name: module.training for name, module in modules.items()} == modes
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert case not in ("advise", "report") or torch.equal(random, torch.get_rng_state())
+    call(model)  # and the call can be made again
+
+
+def _resolved(path):
+    import importlib
+
+    parts = path.split(".")
+    for at in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:at]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[at:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(path)
+
+
+def test_a_long_search_for_channels_hears_ctrl_c():
+    """The search runs in C++ without the GIL: an interrupt ends it within two seconds, not after minutes."""
+    import _thread
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 512))
+    before = copy.deepcopy(model.state_dict())
+    start = time.monotonic()
+    timer = threading.Timer(1.0, _thread.interrupt_main)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sl.permute_channels_(model, torch.randn(4, 64))
+            time.sleep(60)  # it was faster than the timer
+    finally:
+        timer.cancel()
+    assert time.monotonic() - start < 30
+    assert all(torch.equal(model.state_dict()[name], entry) for name, entry in before.items())
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_for_terminals_and_for_calls_that_last(terminal, monkeypatch):
+    stream, now = Terminal() if terminal else io.StringIO(), [0.0]
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    with Bar("sparsify_") as bar:
+        for _ in bar.over(["a", "b", "c", "d"]):
+            with Bar("quantize_", 3) as inner:  # within another call
+                inner.at(1, "inner")
+            now[0] += 0.9
+        assert bar.total == 4
+    said = stream.getvalue()
+    if not terminal:
+        assert said == ""
+        return
+    assert "sparsify_: 3 of 4, d" in said and "sparsify_: 1 of 4" not in said and "inner" not in said
+    assert said.endswith("\r\x1b[K") and Bar._open is None
+
+
+def test_a_log_that_wants_it_hears_of_long_calls(monkeypatch, caplog):
+    now = [0.0]
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    with caplog.at_level(logging.INFO, "sparseloom"), Bar("prune_", 4) as bar:
+        for done in range(4):
+            bar.at(done, f"block {done}")
+            now[0] += 6.0
+    assert [record.getMessage() for record in caplog.records] == ["prune_: 2 of 4, block 2, 12 s"]
