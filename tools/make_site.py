@@ -1,7 +1,7 @@
 """Builds the site in build/site/html from docs/ and bench/results, strictly: a warning is an error.
 
-Usage: python tools/make_site.py [--serve [PORT]], with tools/docsite/requirements.txt installed. tools/check_site.py
-then checks what was built. --serve shows it on http://localhost:8000 instead of building it.
+Usage: python tools/make_site.py [--serve [PORT]], with tools/docsite/requirements.txt installed.
+tools/check_site.py then checks what was built. --serve shows it on http://localhost:8000 and builds nothing.
 """
 
 import functools
