@@ -81,6 +81,18 @@ def test_shapes(tokens, outputs, bias, block, kernel, density):
     close(glu(x, gate, up, kernel=kernel), expected(x, gate, up, "silu"))
 
 
+@pytest.mark.parametrize("dtype", [bf16, f16])
+@pytest.mark.parametrize("tokens", [1, 7, 16])
+@pytest.mark.parametrize("outputs", [768, 760, 72])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("block", [32, (32, 64), 64, (64, 32), 128])
+def test_few_tokens(dtype, tokens, outputs, bias, block):
+    gate, up = pair(640, outputs, block=block, dtype=dtype, bias=bias, density=0.4)
+    x = random(tokens, 640, dtype=dtype)
+    poison(tokens * outputs * 2)
+    close(glu(x, gate, up, kernel="sm90_decode_lines"), expected(x, gate, up, "silu"))
+
+
 def test_weights_of_unlike_patterns_and_empty_block_rows():
     """NaN under absent blocks reaches nothing; outputs without blocks are those of the biases."""
     masks = torch.zeros(2, 8, 6, dtype=torch.bool)

@@ -60,36 +60,29 @@ __device__ __forceinline__ void copy_units(const BackwardParams& params, Backwar
   }
 }
 
-/// A tile. All lanes of the producer's warp call it.
-template <class T>
-__device__ __forceinline__ void produce_tile(const BackwardParams& params, BackwardTeam<T>& shared, int tile,
-                                             unsigned& turn, unsigned& tile_turn) {
-  const int group_heads = params.common.heads_per_kv;
-  const KeyWork work(params, tile, T::kKeys);
-  if (work.first_key >= work.sequence.kv_tokens) return;
-  int units = 0;
-#pragma unroll 1
-  for (int i = 0; i < group_heads; ++i) units += Units(params, work, work.kv_head * group_heads + i).units;
-  if (ptx::elect_lane()) copy_keys<T>(params, shared, work, tile, units, tile_turn);
-  ++tile_turn;
-#pragma unroll 1
-  for (int i = 0; i < group_heads; ++i) {
-    const int head = work.kv_head * group_heads + i;
-    const Units of_head(params, work, head);
-    if (ptx::elect_lane()) copy_units<T>(params, shared, work, of_head, head, turn);
-    turn += of_head.units;
-  }
-}
-
 /// All tiles of a team. All lanes of the producer's warp call it.
 template <class T>
 __device__ __forceinline__ void produce(const BackwardParams& params, BackwardTeam<T>& shared, int slot) {
+  const int group_heads = params.common.heads_per_kv;
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int tile = params.order.first(slot); tile >= 0;) {
-    const int asked = params.order.ask();
-    produce_tile<T>(params, shared, tile, turn, tile_turn);
-    tile = params.order.next(asked);
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
+    const KeyWork work(params, tile, T::kKeys);
+    if (work.first_key >= work.sequence.kv_tokens) continue;
+    int units = 0;
+#pragma unroll 1
+    for (int i = 0; i < group_heads; ++i) units += Units(params, work, work.kv_head * group_heads + i).units;
+    if (ptx::elect_lane()) copy_keys<T>(params, shared, work, tile, units, tile_turn);
+    ++tile_turn;
+#pragma unroll 1
+    for (int i = 0; i < group_heads; ++i) {
+      const int head = work.kv_head * group_heads + i;
+      const Units of_head(params, work, head);
+      if (ptx::elect_lane()) copy_units<T>(params, shared, work, of_head, head, turn);
+      turn += of_head.units;
+    }
   }
   if (ptx::elect_lane()) {
     const StageOf<T::kKvBuffers> buffer(tile_turn);

@@ -64,8 +64,9 @@ template <class T>
 __device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& shared, int slot) {
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int tile = params.order.first(slot); tile >= 0;) {
-    const int asked = params.order.ask();
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const Work work(params, tile, T::kQueries);
     if (ptx::elect_lane()) {
       const int first = min(work.units, T::kStages);
@@ -75,7 +76,6 @@ __device__ __forceinline__ void produce(const DqParams& params, DqTeam<T>& share
     }
     turn += work.units;
     ++tile_turn;
-    tile = params.order.next(asked);
   }
   if (!ptx::elect_lane()) return;
   ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty), (tile_turn ^ 1) & 1);

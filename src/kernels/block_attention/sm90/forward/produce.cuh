@@ -75,8 +75,9 @@ template <class T>
 __device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage<T>& shared, int slot) {
   unsigned turn = 0, tile_turn = 0;
 #pragma unroll 1
-  for (int tile = params.order.first(slot); tile >= 0;) {
-    const int asked = params.order.ask();
+  for (bool starts = true;; starts = false) {
+    const int tile = params.order.take(starts, slot);
+    if (tile < 0) break;
     const Work work(params, tile, T::kQueries);
     if (ptx::elect_lane()) {
       copy_queries<T>(params, shared, work, tile_turn);
@@ -84,7 +85,6 @@ __device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage
     }
     turn += 2 * ((work.units + T::kUnits - 1) / T::kUnits);
     ++tile_turn;
-    tile = params.order.next(asked);
   }
   if (!ptx::elect_lane()) return;
   const StageOf<T::kQBuffers> buffer(tile_turn);

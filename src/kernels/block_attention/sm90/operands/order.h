@@ -31,22 +31,18 @@ int order_tiles(const OrderParams& params, std::int64_t slots, cudaStream_t stre
 /// turn forwards and backwards, causal lists of 1 to 128 blocks left teams idle for a quarter of the time (S
 /// 16384, blocks of 128). A tile's bits do not depend on the team.
 struct TileOrder {
-  const std::int32_t* order;    // null: as they are numbered, one for each team
-  std::int32_t* next_position;  // in the order; begins with the number of teams
+  const std::int32_t* order;  // null: as they are numbered, one for each team
+  std::int32_t* next;         // the next position in the order; begins with the number of teams
   std::int32_t tiles;
 
-  /// The first tile of team `slot`, or -1. All lanes of a warp call it, as the functions below.
-  __device__ __forceinline__ int first(int slot) const { return tile_at(slot); }
-  /// Asks for the next position in lane 0. The answer takes as long as a read from L2, for which nobody waits
-  /// before next().
-  __device__ __forceinline__ int ask() const {
-    return order != nullptr && threadIdx.x % 32 == 0 ? atomicAdd(next_position, 1) : tiles;
-  }
-  /// The tile for what ask() returned, or -1 behind the last.
-  __device__ __forceinline__ int next(int asked) const { return tile_at(__shfl_sync(0xffffffff, asked, 0)); }
-
- private:
-  __device__ __forceinline__ int tile_at(int position) const {
+  /// The next tile of team `slot`, or -1 behind the last. All lanes of a warp call it.
+  __device__ __forceinline__ int take(bool starts, int slot) const {
+    int position = slot;
+    if (!starts) {
+      if (order == nullptr) return -1;
+      if (threadIdx.x % 32 == 0) position = atomicAdd(next, 1);
+      position = __shfl_sync(0xffffffff, position, 0);
+    }
     if (position >= tiles) return -1;
     return order != nullptr ? order[position] : position;
   }
@@ -62,7 +58,7 @@ inline int order_of(TileOrder& to, OrderParams params, std::int64_t slots, cudaS
   params.next = params.order + params.tiles;
   if (const int status = order_tiles(params, slots, stream); status != cudaSuccess) return status;
   to.order = params.order;
-  to.next_position = params.next;
+  to.next = params.next;
   return cudaSuccess;
 }
 

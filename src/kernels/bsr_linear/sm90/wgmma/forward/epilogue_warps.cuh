@@ -1,8 +1,8 @@
-// Epilogue warps (kHasEpilogueWarps), for a training step, which keeps the sums beside their activation, and
-// for gated linear units. The results are those of torch's separate operators:
+// Epilogue warps (kHasEpilogueWarps), for a training step, which keeps the sums beside their activation. The
+// results are those of torch's two separate operators:
 //
 //   pre = round(sums + bias)
-//   out = round(act(pre))             kGlu: out = round(act(pre of the gates) * pre of the factors)
+//   out = round(act(pre))
 //
 // The consumers round a tile's sums and pass them through the epilogue queue. The epilogue warps, which are
 // in the producers' warpgroup and in one more, store the sums, apply the activation and store the result,
@@ -79,15 +79,6 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
   ptx::bulk_commit();
 }
 
-/// Waits until a unit of the tile whose phases have this parity was handed over. Another warp may have had
-/// the unit of the tile before: until that one was taken, `handed` is a phase behind, where the parity would
-/// pass.
-__device__ __forceinline__ void await_unit(std::uint32_t handed, std::uint32_t taken, int unit,
-                                           unsigned parity) {
-  ptx::mbarrier_wait(taken + unit * 8, parity ^ 1);
-  ptx::mbarrier_wait(handed + unit * 8, parity);
-}
-
 /// A lane's 16-byte vectors of a quarter of a unit: 32 elements, whose instructions hide each other's
 /// latencies.
 template <class T>
@@ -141,96 +132,6 @@ __device__ __forceinline__ void activate_unit(const Params& params, std::uint32_
   });
 }
 
-/// A pair of results of a gated linear unit.
-template <class T, class Function>
-__device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32_t factors,
-                                                Function activation) {
-  using Out = typename T::Element::Out;
-  const auto at = [](std::uint32_t pair, int i) {
-    return Out::to_f32(static_cast<std::uint16_t>(pair >> (16 * i)));
-  };
-  return Out::pair(activation(at(gates, 0)) * at(factors, 0), activation(at(gates, 1)) * at(factors, 1));
-}
-
-/// gates <- act(gates) factors, of `bytes` in boxes of the same layout.
-template <class T, int kBytes>
-__device__ __forceinline__ void multiply_boxes(const Params& params, std::uint32_t gates,
-                                               std::uint32_t factors) {
-  epilogue::with_activation<true>(params.activation, [&](auto function) {
-    constexpr int kAtOnce = 2;  // vectors in flight: a warp has 64 registers a lane
-    static_assert(kBytes % (512 * kAtOnce) == 0);
-    const std::uint32_t lane_row = threadIdx.x % 32 * 16;
-#pragma unroll 1
-    for (int from = 0; from < kBytes; from += 512 * kAtOnce) {
-      std::uint32_t of_gates[kAtOnce][4], of_factors[kAtOnce][4];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        ptx::ld_shared(of_gates[i], gates + from + i * 512 + lane_row);
-        ptx::ld_shared(of_factors[i], factors + from + i * 512 + lane_row);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair)
-          of_gates[i][pair] = glu_of<T>(of_gates[i][pair], of_factors[i][pair], function);
-        ptx::st_shared_v4_b32(gates + from + i * 512 + lane_row, of_gates[i]);
-      }
-    }
-  });
-}
-
-/// kGlu: the loop of one of the kEpilogueWarps warps. With swap-AB a warpgroup has the gates and the other
-/// the factors of the same outputs, so that unit i meets unit i + kUnits / 2; otherwise every unit has the
-/// block rows of both in turn.
-template <class T>
-__device__ __forceinline__ void run_glu_warp(const Params& params, SharedStorage<T>& shared,
-                                             int epilogue_warp) {
-  constexpr int kPairs = T::kSwapAB ? T::kUnits / 2 : T::kUnits;
-  const std::uint32_t handed = ptx::shared_address(shared.handed), taken = ptx::shared_address(shared.taken),
-                      staging = ptx::shared_address(shared.staging);
-  unsigned parity = 0;
-  int unit = epilogue_warp;
-#pragma unroll 1
-  for (Tiles tiles(params); tiles.any(params); tiles.advance(params)) {
-    const Place place = tiles.place<T>();
-#pragma unroll 1
-    for (; unit < kPairs; unit += T::kEpilogueWarps) {
-      const std::uint32_t boxes = staging + unit * T::kUnitBytes;
-      await_unit(handed, taken, unit, parity);
-      if constexpr (T::kSwapAB) {
-        await_unit(handed, taken, unit + kPairs, parity);
-        multiply_boxes<T, T::kUnitBytes>(params, boxes, boxes + kPairs * T::kUnitBytes);
-      } else {
-        constexpr int kBytes = T::kTokenBlocks * T::kStoreBytes;  // of a block row
-#pragma unroll 1
-        for (int row = 0; row < T::kBlockRows; row += 2)
-          multiply_boxes<T, kBytes>(params, boxes + row * kBytes, boxes + (row + 1) * kBytes);
-      }
-      ptx::fence_proxy_async();
-      __syncwarp();
-      if (!ptx::elect_lane()) continue;
-      if constexpr (T::kSwapAB) {
-        ptx::tma_store_2d(&params.out, in_matrix<T>(params, place.output), place.token + unit * T::kStoreRows,
-                          boxes, params.out_policy);
-      } else {
-#pragma unroll 1
-        for (int n = 0; n < T::kUnitBoxes; ++n) {
-          if (n / T::kTokenBlocks % 2 == 1) continue;
-          const OutBox<T> box(params, place,
-                              unit / 4 * (T::kTokens / T::kConsumers) + unit % 4 * T::kStoreRows, n);
-          ptx::tma_store_2d(&params.out, box.column, box.row, boxes + n * T::kStoreBytes, params.out_policy);
-        }
-      }
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();  // shared memory must outlive TMA's reads
-      ptx::mbarrier_arrive(taken + unit * 8);
-      if constexpr (T::kSwapAB) ptx::mbarrier_arrive(taken + (unit + kPairs) * 8);
-    }
-    unit -= kPairs;
-    parity ^= 1;
-  }
-}
-
 /// The loop of one of the kEpilogueWarps warps. It takes every kEpilogueWarps-th unit, counted over all
 /// tiles.
 template <class T>
@@ -246,8 +147,10 @@ __device__ __forceinline__ void run_epilogue_warp(const Params& params, SharedSt
 #pragma unroll 1
     for (; unit < T::kUnits; unit += T::kEpilogueWarps) {
       const std::uint32_t boxes = staging + unit * T::kUnitBytes;
-      // Wait for the unit and store its sums.
-      await_unit(handed, taken, unit, parity);
+      // Wait for the unit and store its sums. Another warp may have had the unit of the tile before: until
+      // that one was taken, `handed` is a phase behind, where this parity would pass.
+      ptx::mbarrier_wait(taken + unit * 8, parity ^ 1);
+      ptx::mbarrier_wait(handed + unit * 8, parity);
       if (ptx::elect_lane()) store_unit<T>(params.pre, params, place, unit, boxes);
       // Activate in place, but write only after TMA has read the sums.
       activate_unit<T>(params, boxes, [] {

@@ -24,9 +24,8 @@
 //   consumers        two warpgroups. Each multiplies half of the tokens, or with swap-AB half of the outputs,
 //                    by wgmma for the parts that are present; TMA stores the result
 //                                                                               [consume, swap_ab, store]
-//   epilogue warps   where the sums are wanted beside their activation (training), or gates meet their
-//   factors:
-//                    they store results while the consumers multiply the next tile         [epilogue_warps]
+//   epilogue warps   only where the sums are wanted beside their activation (training): they store both
+//                    while the consumers multiply the next tile                            [epilogue_warps]
 //
 // Stages are handed over by the pipeline in kernels/shared/pipeline; a stage has one producer warp, and each
 // consumer warp releases it after its wgmma. Both sides visit the same sequence of stages: one or more for
@@ -87,10 +86,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     if (helper < T::kProducers) {
       produce<T>(params, shared, helper);
     } else if constexpr (T::kHasEpilogueWarps) {
-      if constexpr (T::kGlu)
-        run_glu_warp<T>(params, shared, helper - T::kProducers);
-      else
-        run_epilogue_warp<T>(params, shared, helper - T::kProducers);
+      run_epilogue_warp<T>(params, shared, helper - T::kProducers);
     }
   } else {
     if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();

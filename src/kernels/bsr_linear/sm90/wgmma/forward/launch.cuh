@@ -145,14 +145,6 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
                                                                                  schedule)
                 : launch_tile<Tile<Direction, Element, HalfNarrow, kHalf, kPart>>(params, args, operands,
                                                                                   schedule);
-  } else if constexpr (Direction::kGlu) {
-    if (wide)
-      return launch_tile<Tile<ForwardGluWithEpilogueWarps, Element, WideWithEpilogueWarps, kSlice, kPart>>(
-          params, args, operands, schedule);
-    if constexpr (kHalf == 32)
-      return launch_tile<Tile<Direction, Element, Narrow, kHalf, kPart>>(params, args, operands, schedule);
-    else
-      return cudaErrorInvalidValue;  // the tile has one block row
   } else if (wide) {
     using Plain = Tile<Direction, Element, Wide, kSlice, kPart>;
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kMayHaveEpilogueWarps) {
@@ -172,6 +164,8 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
       return cudaErrorInvalidValue;
     }
     return launch_tile<Plain>(params, args, operands, schedule);
+  } else if constexpr (Direction::kGlu && kHalf == 64) {
+    return cudaErrorInvalidValue;  // the tile has one block row
   } else {
     return launch_tile<Tile<Direction, Element, Narrow, kHalf, kPart>>(params, args, operands, schedule);
   }

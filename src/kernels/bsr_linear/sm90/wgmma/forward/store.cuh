@@ -280,6 +280,18 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   }
 }
 
+/// A pair of results of a gated linear unit, of gates and factors that were rounded as a product of their own
+/// would store them.
+template <class T, class Function>
+__device__ __forceinline__ std::uint32_t glu_of(std::uint32_t gates, std::uint32_t factors,
+                                                Function activation) {
+  using Out = typename T::Element::Out;
+  const auto at = [](std::uint32_t pair, int i) {
+    return Out::to_f32(static_cast<std::uint16_t>(pair >> (16 * i)));
+  };
+  return Out::pair(activation(at(gates, 0)) * at(factors, 0), activation(at(gates, 1)) * at(factors, 1));
+}
+
 /// kGlu: stores act(gates) factors of the warp's sums box by box. The tile's block rows 2 i are gates and
 /// 2 i + 1 the factors of the same outputs, in the same lanes.
 template <class T, class Function>
@@ -378,7 +390,7 @@ class WarpStore {
     // suffice for half as many.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
     const auto store = [&](auto activation) {
-      if constexpr (T::kGlu && !T::kHasEpilogueWarps) {
+      if constexpr (T::kGlu) {
         store_glu<T>(params, place, bias_, staging_, first_row_, sums, activation);
       } else {
         store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);

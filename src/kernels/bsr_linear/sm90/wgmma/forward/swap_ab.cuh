@@ -64,6 +64,7 @@ class SwapABStore {
   __device__ __forceinline__ SwapABStore(SharedStorage<T>& shared, int warpgroup)
       : warpgroup_(warpgroup),
         staging_(ptx::shared_address(shared.staging[warpgroup])),
+        others_staging_(ptx::shared_address(shared.staging[1 - warpgroup])),
         residual_(ptx::shared_address(&shared.residual[warpgroup].barrier)),
         leader_(T::kDeferredStore && leads()),
         epilogue_queue_(shared) {}
@@ -101,6 +102,14 @@ class SwapABStore {
         epilogue_queue_.end(warpgroup_ * kBoxes + n);
       }
       epilogue_queue_.end_tile();
+    } else if constexpr (T::kGlu) {
+      with_activation<T>(params, [&](auto activation) {
+        if (warpgroup_ == 0) {
+          put_glu<0>(params, place, sums, activation);
+        } else {
+          put_glu<1>(params, place, sums, activation);
+        }
+      });
     } else if constexpr (T::kDeferredStore) {
       if (params.bias == nullptr) {  // the common case has shorter code
         keep<false>(place.token, sums);
@@ -206,6 +215,47 @@ class SwapABStore {
     }
   }
 
+  /// kGlu: the warpgroups have the gates (0) and the factors (1) of the same outputs. Each passes half of its
+  /// tokens to the other through its own staging buffers, and there replaces the other's by the results.
+  /// kOwn: the warpgroup, of which the registers' numbers depend.
+  template <int kOwn, class Function>
+  __device__ __forceinline__ void put_glu(const Params& params, const Place& place, const Sums<T>& sums,
+                                          Function activation) {
+    constexpr int kHalf = kBoxes / 2;
+    static_assert(T::kStagingBuffers == kHalf);
+    const bool leader = leads();
+    if (leader) ptx::bulk_wait_read<0>();  // the last tile's stores have read the other's staging
+    const auto meet = [] { ptx::named_barrier_sync<T::kConsumers * 128>(T::kConsumers + 1); };
+    meet();
+#pragma unroll
+    for (int n = 0; n < kHalf; ++n) {
+      write(staging_ + n * T::kStoreBytes, [&](int i, std::uint32_t(&pairs)[4]) {
+        round<true>(pairs, sums, ((1 - kOwn) * kHalf + n) * T::kStoreRows + i * 16,
+                    [](float v) { return v; });
+      });
+    }
+    meet();
+    const std::int32_t column = in_matrix<T>(params, place.output);  // of the gates
+#pragma unroll
+    for (int n = 0; n < kHalf; ++n) {
+      const std::int32_t tokens = (kOwn * kHalf + n) * T::kStoreRows;
+      const std::uint32_t box = others_staging_ + n * T::kStoreBytes;
+      write<true>(box, [&](int i, std::uint32_t(&pairs)[4], const std::uint32_t(&others)[4]) {
+        round<true>(pairs, sums, tokens + i * 16, [](float v) { return v; });
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair)
+          pairs[pair] = kOwn == 0 ? glu_of<T>(pairs[pair], others[pair], activation)
+                                  : glu_of<T>(others[pair], pairs[pair], activation);
+      });
+      ptx::fence_proxy_async();
+      sync();
+      if (leader) {
+        ptx::tma_store_2d(&params.out, column, place.token + tokens, box, params.out_policy);
+        ptx::bulk_commit();
+      }
+    }
+  }
+
   /// Rounds the lane's sums of 16 tokens to pairs for stmatrix: pair j is output lane / 4 + j % 2 * 8 of
   /// tokens j / 2 * 8 + 2 (lane % 4) and the next. `others` are pairs of the residual, which are added before
   /// rounding.
@@ -299,7 +349,7 @@ class SwapABStore {
   }
 
   const int warpgroup_;
-  const std::uint32_t staging_, residual_;
+  const std::uint32_t staging_, others_staging_, residual_;
   const bool leader_;  // used with kDeferredStore; otherwise leads() is called per tile
   EpilogueQueue<T> epilogue_queue_;
   std::int32_t column_;  // the warpgroup's first output in the matrix

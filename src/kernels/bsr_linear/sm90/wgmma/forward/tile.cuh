@@ -43,8 +43,7 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 // features. ForwardPlus adds a residual; it is an instance of its own because its branches in the epilogue
 // slow down products without a residual (measured). ForwardActivated adds what instances with a deferred
 // store omit: an activation, or a scale per token. ForwardWithEpilogueWarps stores the sums and their
-// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors: with wide
-// tiles by epilogue warps, else in the consumers' own epilogue.
+// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors (glu.cuh).
 struct Forward {
   static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false,
                         kGlu = false;
@@ -60,9 +59,6 @@ struct ForwardPlus : ForwardActivated {
 };
 struct ForwardGlu : ForwardActivated {
   static constexpr bool kGlu = true;
-};
-struct ForwardGluWithEpilogueWarps : ForwardGlu {
-  static constexpr bool kHasEpilogueWarps = true;
 };
 struct Dx : Forward {
   static constexpr bool kIsDx = true;
