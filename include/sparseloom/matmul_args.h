@@ -18,8 +18,8 @@ namespace sparseloom {
 /// bias of 8-bit products. W is [rows, cols] = index.rows x index.cols.
 ///
 ///   forward  out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the only rounding
-///   glu      out [m, rows] = act(round(a W^T + bias)) round(a V^T + factor_bias), a gated linear unit (Shazeer
-///            2020): forward with a second weight V of W's shape and blocks of the same sides
+///   glu      out [m, rows] = act(round(a W^T + bias)) round(a V^T + factor_bias), a gated linear unit
+///            (Shazeer 2020): forward with a second weight V of W's shape and blocks of the same sides
 ///   dx       out [m, cols] = a [m, rows] W
 ///   dw       out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols].
 ///            Padding is written as zero. With `accumulate`, out is fp32 and the unrounded sums are added to

@@ -69,9 +69,7 @@ def sequences(cell: Cell) -> tuple[float, dict[str, Calls]]:
     """Returns the error beside the dense layer of the same weights, and by direction the calls "ours" and
     "dense", over one sequence each."""
     generator = torch.Generator().manual_seed(0)
-    ours = BlockSparseLSTM(
-        cell.units, cell.units, density=cell.density, block=cell.block, seed=generator
-    )
+    ours = BlockSparseLSTM(cell.units, cell.units, density=cell.density, block=cell.block, seed=generator)
     dense, same = nn.LSTM(cell.units, cell.units), ours.to_dense()
     x = torch.randn(STEPS, cell.batch, cell.units, generator=generator)
     with torch.no_grad():

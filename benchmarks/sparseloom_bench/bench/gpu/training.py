@@ -106,9 +106,9 @@ def layer_step(settings: Settings, block: int, density: float) -> Record:
     cells = {direction: Cell(direction, "bf16", m, k, n, (block, block), density) for direction in DIRECTIONS}
     pattern = cells["forward"].case().make_pattern(0)
     generator = torch.Generator().manual_seed(0)
-    layer = BlockSparseLinear(
-        k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, seed=generator
-    ).to(settings.device)
+    layer = BlockSparseLinear(k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, seed=generator).to(
+        settings.device
+    )
     linear = nn.Linear(k, n, dtype=DTYPE, device=settings.device)
     data = operands(m, k, n, 2, settings.device)
 

@@ -75,7 +75,8 @@ Problem stacked(const Problem& p) {
 
 template <bool kNarrow>
 Refusal propose_glu(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
-  if (size_of(p.dtype) != 2) return {"computes a glu of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
+  if (size_of(p.dtype) != 2)
+    return {"computes a glu of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
   constexpr int kWidest = kNarrow ? 32 : 64;
   if (p.block.rows > kWidest)
     return {"has the block rows of both weights in one tile, at most {} wide, and they are {}", kWidest,
