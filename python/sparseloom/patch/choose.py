@@ -52,10 +52,10 @@ def choose(
 ) -> tuple[list[Choice], list[Skip]]:
     """Returns the layers to change with the part of each weight that is stored, and what ``match`` leaves
     out."""
-    patterns = with_keys(patterns, Recipe)
-    _require_recipes(patterns)
-    matches, skipped = match(model, patterns, strict)
-    generators = {key: recipe.generator() for key, recipe in patterns.items()}
+    recipes: Mapping[Any, Recipe] = with_keys(patterns, Recipe)
+    _require_recipes(recipes)
+    matches, skipped = match(model, recipes, strict)
+    generators = {key: recipe.generator() for key, recipe in recipes.items()}
     choices = []
     with Bar(_OP) as bar:
         for each in bar.over(matches, lambda each: each.site.name):

@@ -58,9 +58,9 @@ class InLayout(Recipe):
         **options: Any,
     ) -> None:
         if method is not None:
-            from ..sparsify import methods  # most programs train by none
+            from ..sparsify import Method, methods  # most programs train by none
 
-            if not isinstance(method, (str, methods.Method)):
+            if not isinstance(method, (str, Method)):
                 remedy = "pass what the layout asks for by name: InLayout('csr', density=0.1)"
                 raise Error("InLayout", "method to be a Method", repr(method), remedy)
             method = methods.by_name("InLayout", method)

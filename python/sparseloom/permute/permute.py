@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -245,7 +246,7 @@ class _Step:
         orders = []
         for i, part in enumerate(parts):
             head = f"head {i + 1} of {heads}, " if heads > 1 else ""
-            orders.append(channel_order(part.contiguous(), rounds, lambda at, head=head: tell(head + at)))
+            orders.append(channel_order(part.contiguous(), rounds, partial(_tell, tell, head)))
         self._order = torch.stack(orders)  # [heads, size]
         total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
         half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]
@@ -334,3 +335,7 @@ def _same(results: list[Tensor], expected: list[Tensor]) -> bool:
         ):
             return False
     return True
+
+
+def _tell(tell: Callable[[str], None], before: str, at: str) -> None:
+    tell(before + at)

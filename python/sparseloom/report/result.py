@@ -266,7 +266,7 @@ class Report:
         """Returns a pandas.DataFrame with a row for each layer and measured direction, and one for each layer
         that was not measured. Raises Error where pandas is not installed."""
         try:
-            import pandas
+            import pandas  # type: ignore[import-untyped]
         except ImportError:
             got, remedy = "an environment without it", "pip install pandas, or take to_dict()"
             raise Error("Report.to_dataframe", "the package pandas", got, remedy) from None

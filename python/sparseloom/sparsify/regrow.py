@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class _Growing(Regrow):
 
     def _generator(self, held: Held, step: int, stream: int) -> torch.Generator:
         # A function of these numbers only: ranks agree, and a resumed run draws the same numbers.
-        mixed = ((int(self.seed) * 1_000_003 + held.number) * 1_000_003 + step) * 2 + stream
+        mixed = ((cast("int", self.seed) * 1_000_003 + held.number) * 1_000_003 + step) * 2 + stream
         return torch.Generator("cpu").manual_seed(mixed % 2**62)
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:

@@ -93,7 +93,8 @@ class WithOptions(nn.Module):
 
 def takes(layer: nn.Module, name: str) -> bool:
     """Returns whether a layer has an option itself, and not by what it holds."""
-    return hasattr(layer, name) and (not isinstance(layer, WithOptions) or _takes(type(layer), name))
+    kind: Any = type(layer)  # mypy takes Module's __hash__ for one of another signature
+    return hasattr(layer, name) and (not isinstance(layer, WithOptions) or _takes(kind, name))
 
 
 @cache
