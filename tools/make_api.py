@@ -217,7 +217,7 @@ def reference() -> str:
         for name in sorted(set(names or module.__all__) - again, key=str.lower):
             thing = getattr(module, name)
             if inspect.ismodule(thing):  # a module that is called as its function
-                thing = vars(thing).get("__call__", thing)
+                thing = getattr(thing, vars(thing).get("_called_as", ""), thing)
             lines += entry(name, thing)
     for module_name, functions in READ.items():
         source = (ROOT / "python" / "sparseloom" / f"{module_name}.py").read_text()

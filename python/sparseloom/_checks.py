@@ -74,13 +74,19 @@ def require_bool(op: str, name: str, value: Any) -> None:
         raise Error(op, f"{name} to be a bool", got, remedy)
 
 
+def _inner(optimizer: Any) -> Any:
+    """Returns what a wrapper such as accelerate's, which has no hooks of its own, steps."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) and isinstance(optimizer, Optimizer) else optimizer
+
+
 def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
     """Returns one, several or no optimizers as a list, checked before anything is changed. Raises Error for
     anything that is not an optimizer, and for optimizers that have no state per parameter or do not take
     3-dimensional values."""
     if optimizer is None:
         return []
-    optimizers = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    optimizers = [_inner(each) for each in (optimizer if isinstance(optimizer, Iterable) else [optimizer])]
     for candidate in optimizers:
         if not isinstance(candidate, Optimizer):
             raise Error(

@@ -25,19 +25,22 @@ class Room(types.ModuleType):
         module.__class__ = cls
         if function:
             called = getattr(module, function)
-            vars(module)["__call__"] = called
+            vars(module)["_called_as"] = function
             module.__doc__ = called.__doc__
             module.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
         return module
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        called = vars(self).get("__call__")
-        if called is not None:
-            return called(*arguments, **keywords)
+        if (function := vars(self).get("_called_as")) is not None:
+            return getattr(self, function)(*arguments, **keywords)  # at the call: tests may have patched it
         name = self.__name__.rpartition(".")[2]
-        raise Error(
-            name, f"a call of {name}_", f"one of the module {self.__name__}", f"write {name}_(model, ...)"
-        )
+        in_place = next((each for each in dir(self) if each.startswith(name) and each[-1] == "_"), f"{name}_")
+        got = f"one of the module {self.__name__}"
+        raise Error(name, f"a call of {in_place}", got, f"write {in_place}(model, ...)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets what holds it as a callable be pickled and copied, as a function could be."""
+        return importlib.import_module, (self.__name__,)
 
 
 def missing(package: str, name: str, names: Sequence[str]) -> AttributeError:

@@ -39,6 +39,7 @@ from .patch.described import (
     make_described,
     names_in_files,
 )
+from .patch.keys import with_keys
 from .patch.recipe import Recipe
 from .patch.sparsify import sparsify_
 
@@ -92,13 +93,21 @@ class SparsifyConfig(SparseloomConfig):
     ``patterns`` and the options are those of sparsify_: AutoModel.from_pretrained(folder,
     quantization_config=SparsifyConfig({r".*dense": BlockSparse(density=0.25)})). The model's own config then
     describes the layers as after sparsify_, so that save_pretrained writes them. Raises Error as sparsify_
-    does, in from_pretrained, and for options that it does not have.
+    does, in from_pretrained, and for options that it does not have, and for recipes with a method.
     """
 
     def __init__(self, patterns: Mapping[Any, Recipe] | Recipe, **options: Any) -> None:
         if foreign := [name for name in options if name not in _OPTIONS]:
             got, remedy = f"{foreign[0]}={options[foreign[0]]!r}", nearest(foreign[0], list(_OPTIONS))
             raise Error("SparsifyConfig", f"options of {', '.join(_OPTIONS)}", got, remedy)
+        rules: Mapping[Any, Recipe] = with_keys(patterns, Recipe)
+        for key, recipe in rules.items() if isinstance(rules, Mapping) else ():
+            if isinstance(recipe, Recipe) and recipe.trained() is not None:
+                got, remedy = (
+                    f"one with a method for {key!r}",
+                    "load first, then sparsify_ with the optimizer",
+                )
+                raise Error("SparsifyConfig", "recipes whose masks stay: no optimizer is there", got, remedy)
         super().__init__()
         self.patterns, self.options = patterns, options
 

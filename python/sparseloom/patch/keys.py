@@ -33,7 +33,8 @@ class Key:
     def __init__(self, op: str, given: Any, names: Collection[str]) -> None:
         self.given, self._regex = given, None
         self.is_name = isinstance(given, str) and given in names
-        if isinstance(given, (str, re.Pattern)) and not self.is_name:
+        of_text = isinstance(given, str) or (isinstance(given, re.Pattern) and isinstance(given.pattern, str))
+        if of_text and not self.is_name:
             try:
                 self._regex = re.compile(given)
             except re.error as error:
@@ -61,8 +62,9 @@ class Key:
         """Returns whether a dense weight matches."""
         if self.given is EVERY:
             return site.form.is_linear
-        names = site.names + site.groups
-        return any(map(self.takes_name, names)) or self.takes_module("", site.module)
+        if self._is_class:
+            return isinstance(site.module, self.given)
+        return any(map(self.takes_name, site.names + site.groups))
 
 
 def keys_of(op: str, rules: Mapping[Any, Rule], names: Collection[str]) -> dict[Any, Key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,8 @@ class Run:
     @optimizers.setter
     def optimizers(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         self._optimizers = as_optimizers("Run", optimizer)
+        if self._attached_itself:
+            self.attach_itself()
         self._listen()
 
     @property
@@ -90,9 +93,8 @@ class Run:
         """Takes a step after each one of the optimizer that holds a driven weight, until somebody calls
         ``step`` or ``attach``. sparsify_ calls this where it was given the optimizer."""
         driven = {id(held.parameter) for held in self.weights}
-        pace = next((each for each in self.optimizers if driven & _parameters(each)), None)
-        if pace is not None:
-            self._pace, self._attached_itself = pace, True
+        self._pace = next((each for each in self.optimizers if driven & _parameters(each)), None)
+        self._attached_itself, self._stepped_itself = self._pace is not None, False
 
     def follow(self, copy: nn.Module) -> Run:
         """Lets the blocks of a copy of the model, such as an average of its weights
@@ -125,6 +127,11 @@ class Run:
         optimizer's step that the run has taken already."""
         if self._attached_itself:
             self._attached_itself, self._pace = False, None
+            if self.steps > 1:
+                warn(
+                    f"{self.steps} steps of the optimizer counted before step() was called: the run takes "
+                    "them itself where sparsify_ gets optimizer=; call step() from the first one on"
+                )
             if self._stepped_itself:
                 self._stepped_itself = False
                 return
@@ -301,8 +308,11 @@ class Run:
         self._tells = self._stepped = True
         if optimizer is self._pace:
             self._stepped_itself = self._attached_itself
+            # A compiled step of the optimizer would trace the changes of blocks; fake tensors have no places.
+            dynamo = sys.modules.get("torch._dynamo")
+            step = self._take_step if dynamo is None else dynamo.disable(self._take_step)
             with torch.no_grad():
-                self._take_step()
+                step()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the hooks, because copies of the optimizers do not have them."""

@@ -1,10 +1,13 @@
 """Names: layers and recipes at the top level, keys of all kinds, old names with a deprecation line, one
 object under one name."""
 
+import copy
 import inspect
+import pickle
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -273,3 +276,69 @@ def test_a_pattern_is_selected():
     made = pattern.random(64, 64, 16, 0.5, seed=0)
     assert sl.BlockSparseLinear.from_dense(nn.Linear(64, 64), select=made).pattern == made
     assert layouts.get("csr") is layouts.Csr
+
+
+@pytest.mark.parametrize("key", [r"[a-z]*", r"(fc)?", ""])
+def test_a_key_that_matches_nothing_takes_no_other_name(key):
+    model = nn.ModuleDict({"fc": nn.Linear(64, 64), "fc1": nn.Linear(64, 64)})
+    if key:
+        sl.sparsify_(model, {key: sl.BlockSparse(density=0.5)})
+    else:
+        with pytest.raises(Error):
+            sl.sparsify_(model, {key: sl.BlockSparse(density=0.5)})
+    assert type(model["fc1"]) is nn.Linear
+    assert (type(model["fc"]) is nn.Linear) == (not key)
+
+
+def test_a_run_follows_the_optimizers_that_are_assigned():
+    for explicit in (False, True):
+        net = nn.Sequential(nn.Linear(128, 128))
+        first = torch.optim.AdamW(net.parameters())
+        run = sl.sparsify_(net, sl.BlockSparse(density=0.5, method="rigl"), optimizer=first).run
+        optimizer = first
+        for step in range(10):
+            if step == 5:
+                optimizer = run.optimizers = torch.optim.AdamW(net.parameters())
+            net(torch.randn(4, 128)).square().mean().backward()
+            optimizer.step()
+            if explicit and step >= 5:
+                run.step()
+        assert run.steps == 10
+
+
+def test_a_late_first_step_warns():
+    net = nn.Sequential(nn.Linear(128, 128))
+    optimizer = torch.optim.AdamW(net.parameters())
+    run = sl.sparsify_(net, sl.BlockSparse(density=0.5, method="rigl"), optimizer=optimizer).run
+    for _ in range(3):
+        net(torch.randn(4, 128)).square().mean().backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match="3 steps of the optimizer counted before"):
+        run.step()
+    assert run.steps == 3
+
+
+def test_a_compiled_step_of_the_optimizer_changes_blocks():
+    net = nn.Sequential(nn.Linear(128, 128))
+    optimizer = torch.optim.AdamW(net.parameters())
+    method = sl.sparsify.methods.rigl(every=2)
+    run = sl.sparsify_(net, sl.BlockSparse(density=0.5, method=method), optimizer=optimizer).run
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(4):
+        net(torch.randn(4, 128)).square().mean().backward()
+        step()
+    assert run.steps == 4
+
+
+def test_modules_that_are_called_pickle_copy_and_take_patches():
+    for room in (sl.report, sl.advise, sl.recover):
+        assert pickle.loads(pickle.dumps(room)) is room
+        assert copy.deepcopy([room])[0] is room
+    with mock.patch("sparseloom.report.report", lambda *_: "patched"):
+        assert sl.report(nn.Linear(1, 1)) == "patched"
+
+
+def test_a_layer_on_meta_has_its_values_there():
+    for bias in (True, False):
+        layer = sl.nn.SparseLinear(64, 64, bias, layout="csr", density=0.1, device="meta")
+        assert layer.values.is_meta

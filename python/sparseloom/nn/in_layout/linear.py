@@ -71,7 +71,7 @@ class SparseLinear(WithLayout):
         drawn_on = torch.device("cpu") if like.is_meta else like.device  # a meta weight has no largest one
         with arguments.drawing(_OP, seed, like.device):
             weight = torch.rand(out_features, in_features, device=drawn_on, dtype=like.dtype)
-            self._make(weight, layout, options, like.new_empty(out_features) if bias else None)
+            self._make(weight, layout, options, like.new_empty(out_features) if bias else None, like.device)
             self.activation = activation
             self.reset_parameters()
 
@@ -81,9 +81,10 @@ class SparseLinear(WithLayout):
         layout: str | type[Layout] | Layout,
         options: dict[str, Any],
         bias: Tensor | None,
+        device: torch.device,
     ) -> None:
         """Stores what the layout takes of a random weight."""
-        (out_features, in_features), device = weight.shape, weight.device if bias is None else bias.device
+        out_features, in_features = weight.shape
         layout_of_weight = layouts.chosen(_OP, layout, weight, options)
         if (layout_of_weight.rows, layout_of_weight.cols) != (out_features, in_features):
             got = f"one of [{layout_of_weight.rows}, {layout_of_weight.cols}]"
