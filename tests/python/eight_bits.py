@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sparseloom import nn as snn
+from sparseloom import ops
+
+
+def fast_int8() -> bool:
+    """Whether some kernel of this CPU multiplies int8 fast, so that a plan takes it."""
+    return ops.info()["isa_active"] in ("avx512_vnni", "avx512_bf16", "amx")
+
+
+needs_fast_int8 = pytest.mark.skipif(not fast_int8(), reason="no kernel of this CPU multiplies int8 fast")
 
 
 def quantized(layer: snn.BlockSparseLinear) -> snn.QuantizedBlockSparseLinear:

@@ -6,6 +6,7 @@ import zipfile
 import pytest
 import torch
 import transformers
+from eight_bits import needs_fast_int8
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -66,6 +67,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@needs_fast_int8
 def test_a_tiny_encoder_is_pruned_recovers_and_is_timed(folder, monkeypatch):
     monkeypatch.setattr(encoder, "TESTED", 20)
     monkeypatch.setattr(encoder, "CALIBRATED", 40)

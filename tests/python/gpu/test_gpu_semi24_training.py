@@ -18,7 +18,8 @@ SIZES = [(64, 64, 128), (100, 70, 130), (3000, 256, 512), (17, 33, 35)]
 
 def within(actual, dense, exact):
     error, allowed = (actual.double() - exact).abs().max(), (dense.double() - exact).abs().max()
-    assert error <= 2 * allowed + 2 * torch.finfo(actual.dtype).eps * exact.abs().max(), (error, allowed)
+    floor = (8 if actual.dtype == torch.float64 else 2) * torch.finfo(actual.dtype).eps  # its own order
+    assert error <= 2 * allowed + floor * exact.abs().max(), (error, allowed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])

@@ -45,11 +45,12 @@ def layer_of(rows, cols, kind="transposable_greedy", dtype=torch.float32, **rule
 
 
 def within(actual, dense, exact):
-    """House rule: at most twice the dense product's error, plus a floor of rounding."""
+    """House rule: at most twice the dense product's error, plus a floor of rounding. In fp64 the exact one is
+    rounded as often, in an order of its own."""
     error = (actual.double() - exact).abs().max() if exact.numel() else torch.zeros(())
     allowed = (dense.double() - exact).abs().max() if exact.numel() else torch.zeros(())
     floor = torch.finfo(actual.dtype).eps * (exact.abs().max() if exact.numel() else 0)
-    assert error <= 2 * allowed + 2 * floor, (error, allowed)
+    assert error <= 2 * allowed + (8 if actual.dtype == torch.float64 else 2) * floor, (error, allowed)
 
 
 def gradients(weight, bias, x, dy, mask, dtype):

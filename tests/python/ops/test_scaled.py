@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from eight_bits import fast_int8
 from torch import Tensor, nn
 
 import sparseloom
@@ -14,11 +15,6 @@ from sparseloom import Error, ops, pattern, quantize_
 from sparseloom.nn import BlockSparseLinear, Semi24Linear
 from sparseloom.nn.held.state import build_index
 from sparseloom.ops.operators import row_of
-
-
-def fast_int8() -> bool:
-    return ops.info()["isa_active"] in ("avx512_vnni", "avx512_bf16", "amx")
-
 
 #: What runs int8 here: the plan's choice where there is a fast kernel, else the reference, which has to be
 #: named.

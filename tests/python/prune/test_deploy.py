@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
+from eight_bits import needs_fast_int8
 from test_prune_command import checkpoint
 
 import sparseloom.hf  # noqa: F401 - lets transformers save and read sparse layers
@@ -29,7 +30,9 @@ def sparse_checkpoint(name: str, folder: Path) -> Path:
     return folder / "dense"
 
 
-@pytest.mark.parametrize(("name", "more"), [("llama", ""), ("bert", "int8 = yes")])
+@pytest.mark.parametrize(
+    ("name", "more"), [("llama", ""), pytest.param("bert", "int8 = yes", marks=needs_fast_int8)]
+)
 def test_a_recipe_makes_a_program_that_runs_in_another_process(name, more, tmp_path, capsys):
     source = sparse_checkpoint(name, tmp_path)
     recipe = tmp_path / "deploy.ini"

@@ -10,6 +10,7 @@ import timm
 import tiny_models
 import torch
 import transformers
+from eight_bits import needs_fast_int8
 from emptied import CLASSES, FEED, SIZES, batch, emptied, made, matrix
 from tiny_models import reloaded
 
@@ -191,6 +192,7 @@ def test_block_sparse_layers_stay_so():
     assert model.config.intermediate_size == 48 and result.settings == {"intermediate_size": (64, 48)}
 
 
+@needs_fast_int8
 def test_a_layer_that_cannot_shrink_keeps_its_config_as_it_is():
     model = emptied(made("qwen3"))
     sparseloom.sparsify_(model, {r".*0\.(self_attn|mlp)\.(o|down)_proj": BlockSparse(8, select="stored")})
