@@ -58,10 +58,11 @@ Model = TypeVar("Model", bound=nn.Module)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """The entry of a patched model in config.json. ``layers`` is {name: {"block": [rows, columns], "blocks":
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
-    and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
-    "activation" where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer
-    "dtype" and "x_scale" (whether one is stored). ``fused`` and ``merged`` list the fused operations and the
-    merged layers: see nn.held.fusions."""
+    and "coo" have "stored", the number of elements, "nm" its n and m, "nmg" g as well, and "tiles" its
+    "side" and digest, its "blocks" tiles and the "semi24" of them. An entry also has "activation" where one
+    is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and "x_scale"
+    (whether one is stored). ``fused`` and ``merged`` list the fused operations and the merged layers: see
+    nn.held.fusions."""
 
     def __init__(
         self,
@@ -138,8 +139,8 @@ class BlockNames(WeightRenaming):  # type: ignore[misc]
         """Returns the renaming from names in the model to those in the file, for save_pretrained. Raises
         Error for a weight in a layout that from_pretrained could not make."""
         if self.lost:
-            expected, remedy = "weights in blocks, 2:4, CSR, COO, n:m or n:m:g", "save with sparseloom.save"
-            raise Error("save_pretrained", expected, self.lost, f"{remedy}, or densify_ it")
+            expected = "weights in blocks, 2:4, CSR, COO, n:m, n:m:g or tiles"
+            raise Error("save_pretrained", expected, self.lost, "save with sparseloom.save, or densify_ it")
         return BlockNames({model: file for file, model in self.names.items()}, self.prefix.removesuffix("."))
 
 

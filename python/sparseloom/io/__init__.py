@@ -320,7 +320,7 @@ def _require_fit(
     free = set()  # entries whose size the pattern decides
     for name, weight in sparse.items():
         prefix = f"{name}." if name else ""
-        if layers[name] != weight.stored_as():
+        if not weight.is_stored_as(layers[name]):
             expected, got = f"{name or 'the layer'} of {weight.stored_as()}", f"{layers[name]}"
             raise Error("load", expected, got, "build the layer as the saved one")
         computed = None if joined(name, "values") in state else weight.values

@@ -12,6 +12,7 @@ from .nmg import Nmg
 from .registry import chosen as chosen
 from .registry import get, names, register
 from .registry import is_registered as is_registered
+from .registry import masked as masked
 from .registry import require_options as require_options
 from .semi24 import Semi24Layout
 from .tiles import Tiles

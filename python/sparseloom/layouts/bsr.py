@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ class Bsr(Layout):
     """
 
     name = "blocks"
+    counts = ("blocks", "digest")
     packed: Tensor  # int32
     blocks: int
     block_rows: int
@@ -58,6 +60,12 @@ class Bsr(Layout):
         any_of_block = scores_on_device(mask.float(), sides, "max") > 0
         rows, cols = weight.shape
         return cls.of(patterns.from_mask(rows, cols, sides, any_of_block.cpu()), weight.device)
+
+    def of_entries(self, tensors: Mapping[str, Tensor]) -> Bsr:
+        crow = self.index._replace(packed=tensors["packed"]).crow
+        blocks = int(crow[-1]) if crow.numel() and not crow.is_meta else self.blocks
+        sizes = {"blocks": blocks, "digest": self.index.holding(tensors["packed"], blocks).digest}
+        return type(self)(self.rows, self.cols, **{**self.options(), **tensors, **sizes})
 
     @property
     def index(self) -> ops.Index:

@@ -54,6 +54,9 @@ class Layout(Weight):
     #: Whether ``from_mask`` stores exactly the elements in the mask.
     exact: ClassVar[bool] = False
 
+    #: The options that follow from the index: another pattern of the same weight has others.
+    counts: ClassVar[tuple[str, ...]] = ()
+
     #: Whether ``linear`` and ``plan`` also take ``activation`` and ``residual``, which the kernels fuse
     #: (``plan`` takes whether there is a residual).
     fuses: ClassVar[bool] = False
@@ -165,6 +168,11 @@ class Layout(Weight):
         layout._fields = {**self._fields, **tensors}
         layout._derived = dict(derived or {})
         return layout
+
+    def of_entries(self: Self, tensors: Mapping[str, Tensor]) -> Self:
+        """Returns the layout with the index of another pattern, as a state_dict has it, before it is checked.
+        A layout that has ``counts`` overrides it and derives them. May raise Error."""
+        return self.with_tensors(tensors)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless ``pack`` undoes ``to_dense`` on ``values``, and every value that is not zero

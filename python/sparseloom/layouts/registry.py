@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from .._arguments import nearest
@@ -95,6 +96,15 @@ def require_options(op: str, cls: type[Layout], options: dict[str, Any], whole: 
     if (density := options.get("density")) is not None and not 0 <= share(op, density) <= 1:
         remedy = "density is the share of elements that stay: density=0.1"
         raise Error(op, "density in [0, 1]", repr(density), remedy)
+
+
+def masked(layout: Layout, weight: Tensor, options: dict[str, Any]) -> Tensor:
+    """Returns what ``layout``, made from the weight [rows, cols] with these options, packs: elements that a
+    ``mask`` among them excludes are zero where the layout stores them nevertheless."""
+    mask = options.get("mask")
+    if layout.exact or not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
+        return weight
+    return weight.masked_fill(~mask.to(weight.device), 0)
 
 
 def names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Tiles(Layout):
     name = "tiles"
     fuses = True
     derived_names = ("by_kind", "order")
+    counts = ("blocks", "semi24", "digest")
     packed: Tensor
     is24: Tensor
     positions: Tensor
@@ -55,7 +57,7 @@ class Tiles(Layout):
         elements that are not stored, is least but for the last tile. By default importance is the square of
         the weight; pass that times the mean square of each input for Wanda's. ``mask``: as from_mask. Raises
         Error for another side than 64 or 128, a density outside of 0 to 1, and an importance of another
-        shape."""
+        shape. Values of a mask: see layouts.masked."""
         if mask is not None:
             return cls.from_mask(weight, mask, side)
         weight = weight.detach()
@@ -73,17 +75,23 @@ class Tiles(Layout):
     def from_kinds(cls, weight: Tensor, kinds: Tensor, side: int = 64) -> Tiles:
         """Stores the tiles that ``kinds`` [tile rows, tile columns] names: 0 absent, 1 2:4 by magnitude, 2
         dense. Raises Error for other numbers, shapes or sides."""
-        rows, cols = weight.shape
-        grid = _grid(rows, cols, side)
-        if tuple(kinds.shape) != grid or not bool(((kinds >= ABSENT) & (kinds <= DENSE)).all()):
-            got = f"{kinds.dtype} {list(kinds.shape)}"
+        grid = _grid(*weight.shape, side)
+        fits = isinstance(kinds, Tensor) and tuple(kinds.shape) == grid
+        if not fits or not bool(((kinds >= ABSENT) & (kinds <= DENSE) & (kinds % 1 == 0)).all()):
+            got = f"{kinds.dtype} {list(kinds.shape)}" if isinstance(kinds, Tensor) else repr(kinds)
+            if fits:
+                got += f" with {', '.join(f'{kind:g}' for kind in kinds.unique().tolist()[:4])}"
             raise Error(cls.name, f"kinds {list(grid)} of 0, 1 and 2", got, "name a kind for each tile")
         return cls._stored(weight.detach().float().abs(), kinds, side)
 
     @classmethod
     def from_mask(cls, weight: Tensor, mask: Tensor, side: int = 64) -> Tiles:
         """Stores the elements in ``mask``: a tile with at most two in each group of four consecutive elements
-        of a row as 2:4, any other with some as dense."""
+        of a row as 2:4, any other with some as dense. What else these tiles store is zero, if the weight is:
+        see layouts.masked. Raises Error unless ``mask`` is bool [rows, cols]."""
+        if mask.dtype != torch.bool or mask.shape != weight.shape:
+            got = f"{mask.dtype} {list(mask.shape)}"
+            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
         of_group = _tiled(mask.float(), side).unflatten(-1, (-1, 4)).sum(-1).flatten(2).amax(-1)
         kinds = torch.where(of_group > 2, DENSE, torch.where(of_group > 0, HALF, ABSENT))
         return cls._stored(mask.float(), kinds, side)
@@ -91,15 +99,19 @@ class Tiles(Layout):
     @classmethod
     def _stored(cls, score: Tensor, kinds: Tensor, side: int) -> Tiles:
         """The layout of these kinds; 2:4 tiles store the largest scores, of equal ones the first."""
-        rows, cols = score.shape
         here = kinds.to("cpu")
-        cells = pattern.from_mask(rows, cols, (side, side), here != ABSENT)
-        index = ops.make_index(*cells.index(), rows, cols, (side, side))
-        half = here[here != ABSENT] == HALF
         tiles = _tiled(score, side)[(here == HALF).to(score.device)]
         positions = semi24.compress(tiles.flatten(0, 1), "magnitude")[1]
+        return cls._placed(*score.shape, here, side, positions)
+
+    @classmethod
+    def _placed(cls, rows: int, cols: int, kinds: Tensor, side: int, positions: Tensor) -> Tiles:
+        """The layout of these kinds, which are on the CPU, on the device of the positions."""
+        cells = pattern.from_mask(rows, cols, (side, side), kinds != ABSENT)
+        index = ops.make_index(*cells.index(), rows, cols, (side, side))
+        half = kinds[kinds != ABSENT] == HALF
         sizes = {"blocks": index.blocks, "semi24": int(half.sum()), "side": side, "digest": index.digest}
-        tensors = {"packed": index.packed.to(score.device), "is24": half.to(score.device)}
+        tensors = {"packed": index.packed.to(positions.device), "is24": half.to(positions.device)}
         return cls(rows, cols, positions=positions, **tensors, **sizes)
 
     @classmethod
@@ -109,12 +121,19 @@ class Tiles(Layout):
     ) -> Tiles:  # fmt: skip
         """Returns a layout of the first tiles, the first of them 2:4, as a placeholder for a weight that is
         read later."""
-        kinds = torch.zeros(_grid(rows, cols, side), dtype=torch.uint8)
+        # The device is named because transformers makes models under torch.device("meta").
+        kinds = torch.zeros(_grid(rows, cols, side), dtype=torch.uint8, device="cpu")
         kinds.view(-1)[:blocks] = DENSE
         kinds.view(-1)[:semi24] = HALF
-        made = cls._stored(torch.zeros(rows, cols), kinds, side)
-        made = made.with_tensors({name: tensor.to(device) for name, tensor in made.tensors().items()})
+        positions = Semi24Layout.anywhere(semi24 * side, side, device).positions
+        made = cls._placed(rows, cols, kinds, side, positions)
         return cls(rows, cols, **made.tensors(), **{**made.options(), "digest": digest})
+
+    def of_entries(self, tensors: Mapping[str, Tensor]) -> Tiles:
+        packed, is24, positions = (tensors[name] for name in ("packed", "is24", "positions"))
+        sizes = {"blocks": is24.numel(), "semi24": positions.numel() // (self.side**2 // 8)}
+        digest = self.index.holding(packed, sizes["blocks"]).digest
+        return type(self)(self.rows, self.cols, **{**self.options(), **tensors, **sizes, "digest": digest})
 
     @property
     def index(self) -> ops.Index:
@@ -129,8 +148,8 @@ class Tiles(Layout):
     def kinds(self) -> Tensor:
         """What each tile is: uint8 [tile rows, tile columns], on the CPU; 0 absent, 1 2:4, 2 dense."""
         crow, col = self.index.crow.cpu().long(), self.index.col.cpu().long()
-        kinds = torch.zeros(_grid(self.rows, self.cols, self.side), dtype=torch.uint8)
-        row = torch.repeat_interleave(torch.arange(len(kinds)), crow.diff())
+        kinds = torch.zeros(_grid(self.rows, self.cols, self.side), dtype=torch.uint8, device="cpu")
+        row = torch.repeat_interleave(torch.arange(len(kinds), device="cpu"), crow.diff())
         kinds[row, col] = torch.where(self.is24.cpu(), HALF, DENSE).to(torch.uint8)
         return kinds
 

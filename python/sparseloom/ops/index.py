@@ -43,6 +43,15 @@ class Index(NamedTuple):
     #: band) as a number, which equal layers with different blocks share; UNKNOWN if they are not known.
     digest: int
 
+    def holding(self, packed: Tensor, blocks: int) -> Index:
+        """Returns the index of another pattern of the weight. Raises Error, which names the first bad entry,
+        unless ``packed`` holds one of so many blocks; on meta nothing is checked."""
+        index = self._replace(packed=packed, blocks=blocks)
+        if packed.is_meta:
+            return index
+        crow, col = (part.to("cpu", torch.int32).contiguous() for part in (index.crow, index.col))
+        return index._replace(digest=make_index(crow, col, *index[2:4], (self.bm, self.bn)).digest)
+
     def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Returns crow, col, ccol, row and slot, as views of ``packed``."""
         block_rows, block_cols, blocks = -(-self.rows // self.bm), -(-self.cols // self.bn), self.blocks

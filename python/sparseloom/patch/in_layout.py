@@ -32,7 +32,7 @@ class InLayout(Recipe):
 
     Args:
         layout: the name of a registered layout, or its class; "csr" and "coo" store single elements,
-            "nm" and "nmg" n of each m.
+            "nm" and "nmg" n of each m, "tiles" tiles that are dense, 2:4 or absent.
         method: a ``sparsify.Method`` with a dense master, or the name of one, which chooses single elements
             in training: of the layer it makes an nn.MaskedLinear, and ``pack_`` stores what is kept in the
             layout. Its density is ``density``, or n / m, for which the method has select.NM(m); "semi24" is
@@ -41,7 +41,8 @@ class InLayout(Recipe):
             is fixed; None for the largest magnitudes.
         options: what the layout's ``from_dense`` asks for. For "csr" and "coo": nothing stores the elements
             that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``, bool of the
-            weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them.
+            weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them. Where "nm"
+            and "tiles" store an element that their ``mask`` excludes, it begins as zero.
 
     nn.Linear becomes one, and transformers' Conv1D, whose weight is stored as [in, out]: its options,
     such as ``mask``, are of [out features, in features]; methods take nn.Linear alone. Raises Error for a
@@ -143,7 +144,7 @@ class InLayout(Recipe):
             raise Error(
                 "sparsify_", f"{site.name}.weight in layout {self.layout.name}", str(error), remedy
             ) from error
-        return Stored(layout, layout.pack(weight))
+        return Stored(layout, layout.pack(layouts.masked(layout, weight, self.options)))
 
     def _master(self, method: Method, weight: Tensor, generator: torch.Generator | None) -> Master:
         start: Tensor | None = None

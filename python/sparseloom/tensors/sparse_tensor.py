@@ -108,7 +108,8 @@ class SparseTensor(Tensor):
         if not fits(index, dense.shape):
             got = f"a layout of [{index.rows}, {index.cols}]"
             raise Error(OP, f"a matrix of the elements of {list(dense.shape)}", got, "pass another index")
-        return mapped(dense, FromDense(index, registry))
+        kept = layouts.masked(index, matrix, options)
+        return mapped(dense if kept is matrix else kept.view(dense.shape), FromDense(index, registry))
 
     @property
     def layout_index(self) -> Layout:

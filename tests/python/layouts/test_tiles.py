@@ -172,11 +172,146 @@ def test_transforms_and_compile_see_the_same_product() -> None:
         (lambda w: Tiles.from_dense(w, importance=w[:1]), r"importance \[70, 130\]"),
         (lambda w: Tiles.from_kinds(w, torch.full((2, 3), 3)), r"kinds \[2, 3\] of 0, 1 and 2"),
         (lambda w: Tiles.from_kinds(w, torch.zeros(2, 2)), r"kinds \[2, 3\] of 0, 1 and 2"),
+        (lambda w: Tiles.from_kinds(w, torch.full((2, 3), 1.5)), r"kinds \[2, 3\] of 0, 1 and 2.* with 1.5"),
+        (lambda w: Tiles.from_kinds(w, torch.full((2, 3), torch.nan)), r"of 0, 1 and 2.* with nan"),
+        (lambda w: Tiles.from_kinds(w, [[1] * 3] * 2), r"of 0, 1 and 2, got \[\[1, 1"),
+        (lambda w: Tiles.from_mask(w, w[:64] != 0), r"a bool mask \[70, 130\].*\[64, 130\]"),
+        (lambda w: Tiles.from_dense(w, mask=w.new_ones(70, 130)), r"a bool mask .*float32"),
+        (lambda w: InLayout("tiles", mask=w[:64] != 0), r"a bool mask \[70, 130\]"),
     ],
 )
 def test_what_is_no_choice_of_tiles_is_refused(call, message: str) -> None:
     with pytest.raises(Error, match=message):
-        call(torch.randn(70, 130))
+        recipe = call(torch.randn(70, 130))
+        sparseloom.sparsify_(nn.Sequential(nn.Linear(130, 70)), recipe)
+
+
+def mask_of(name: str) -> Tensor:
+    """Masks of a weight [200, 300] whose elements are not all that their tiles store."""
+    mask = torch.zeros(200, 300, dtype=torch.bool)
+    if name == "one of four":
+        mask[:, 1::4] = True
+    elif name == "last two of four":
+        mask.view(200, 75, 4)[..., 2:] = True
+    elif name == "dense tiles":
+        mask = torch.rand(200, 300, generator=torch.Generator().manual_seed(3)) < 0.3
+    elif name == "mixed":
+        mask[:64, :128] = mask_of("dense tiles")[:64, :128]
+        mask[:, 192:] = mask_of("one of four")[:, 192:]
+    return mask
+
+
+@pytest.mark.parametrize("name", ["one of four", "last two of four", "dense tiles", "mixed", "none"])
+@pytest.mark.parametrize(
+    "made_by",
+    [
+        lambda linear, mask: SparseLinear.from_dense(linear, "tiles", mask=mask).to_dense().weight,
+        lambda linear, mask: sparsified(linear, InLayout("tiles", mask=mask)),
+        lambda linear, mask: sparseloom.SparseTensor.from_dense(linear.weight, Tiles, mask=mask).to_dense(),
+    ],
+    ids=["from_dense", "sparsify_", "SparseTensor"],
+)
+def test_what_a_mask_excludes_is_zero(made_by, name: str) -> None:
+    torch.manual_seed(0)
+    linear, mask = nn.Linear(300, 200), mask_of(name)
+    assert torch.equal(made_by(linear, mask), linear.weight * mask)
+
+
+def test_what_a_mask_of_n_of_m_excludes_is_zero() -> None:
+    linear, mask = nn.Linear(300, 200), mask_of("one of four")
+    assert torch.equal(sparsified(linear, InLayout("nm", n=2, m=4, mask=mask)), linear.weight * mask)
+
+
+def sparsified(linear: nn.Linear, recipe: InLayout) -> Tensor:
+    net = nn.Sequential(nn.Linear(linear.in_features, linear.out_features))
+    net[0].load_state_dict(linear.state_dict())
+    sparseloom.sparsify_(net, recipe)
+    return net[0].to_dense().weight
+
+
+@pytest.mark.parametrize("way", ["load_state_dict", "assign", "load"])
+@pytest.mark.parametrize("layout", ["tiles", "blocks"])
+@pytest.mark.parametrize(("before", "after"), [(0.3, 0.8), (0.8, 0.3), (0.6, 0.0), (0.0, 0.6)])
+def test_another_choice_of_tiles_is_loaded(
+    tmp_path, before: float, after: float, layout: str, way: str
+) -> None:
+    torch.manual_seed(0)
+    mine, its = (nn.Sequential(nn.Linear(256, 192)) for _ in range(2))
+    for net, density in ((mine, before), (its, after)):
+        sparseloom.sparsify_(net, InLayout(layout, density=density))
+    x = torch.randn(4, 256)
+    mine(x)
+    if way == "load":
+        sparseloom.save(its, tmp_path / "its.safetensors")
+        sparseloom.load(tmp_path / "its.safetensors", mine)
+    else:
+        mine.load_state_dict(its.state_dict(), assign=way == "assign")
+    assert mine[0].layout.options() == its[0].layout.options()
+    assert torch.equal(mine(x), its(x)) and mine[0].describe() == its[0].describe()
+    mine(x).sum().backward()
+    its(x).sum().backward()
+    assert torch.equal(mine[0].values.grad, its[0].values.grad)
+
+
+def test_optimizer_state_follows_to_another_choice_of_tiles() -> None:
+    torch.manual_seed(0)
+    mine, its = (nn.Sequential(nn.Linear(256, 192)) for _ in range(2))
+    for net, density in ((mine, 0.8), (its, 0.5)):
+        sparseloom.sparsify_(net, InLayout("tiles", density=density))
+    optimizer = torch.optim.SGD(mine.parameters(), 0.1, momentum=0.9)
+    mine(torch.randn(4, 256)).sum().backward()
+    optimizer.step()
+    momentum = mine[0].layout.to_dense(optimizer.state[mine[0].values]["momentum_buffer"])
+    mine.load_state_dict(its.state_dict())
+    mine(torch.randn(4, 256)).sum().backward()
+    mine[0].values.grad.zero_()
+    optimizer.step()
+    got = mine[0].layout.to_dense(optimizer.state[mine[0].values]["momentum_buffer"])
+    torch.testing.assert_close(got, 0.9 * momentum * mine[0].layout.mask())
+
+
+@pytest.mark.parametrize("part", ["packed", "is24", "positions"])
+def test_a_state_dict_with_a_part_cut_off_is_refused(part: str) -> None:
+    net = nn.Sequential(nn.Linear(256, 192))
+    sparseloom.sparsify_(net, InLayout("tiles", density=0.5))
+    state = net.state_dict()
+    for cut in (state[f"0.{part}"][:-1], state[f"0.{part}"][:0]):
+        # The last list of the index may end before its padding does, which no product reads.
+        if part != "packed" or not len(cut):
+            with pytest.raises(Error):
+                net.load_state_dict({**state, f"0.{part}": cut})
+
+
+def test_a_model_of_transformers_comes_back(tmp_path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=60, **sizes)).eval()
+    sparseloom.sparsify_(model, {".*intermediate.dense|.*0.output.dense": InLayout("tiles", density=0.6)})
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    mine, its = model.state_dict(), again.state_dict()
+    assert mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in mine)
+    tiles = [layer.layout for layer in again.modules() if isinstance(layer, SparseLinear)]
+    assert len(tiles) == 3 and all(isinstance(layout, Tiles) and layout.semi24 for layout in tiles)
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens).pooler_output, again(tokens).pooler_output)
+
+
+def test_tiles_are_made_and_told_under_a_default_device() -> None:
+    weight, layout = made("mixed")
+    values, kinds = layout.pack(weight), kinds_of("mixed")
+    with torch.device("meta"):
+        again = Tiles.from_kinds(weight, kinds, layout.side)
+        told, placeholder = layout.kinds, Tiles.anywhere(*weight.shape, device="cpu", **layout.options())
+        masked = Tiles.from_mask(weight, layout.mask(), layout.side)
+    assert torch.equal(again.to_dense(again.pack(weight)), layout.to_dense(values))
+    assert torch.equal(told, layout.kinds) and torch.equal(masked.kinds, told)
+    assert {n: t.shape for n, t in placeholder.tensors().items()} == {
+        n: t.shape for n, t in layout.tensors().items()
+    }
+    placeholder.require_consistent("test", torch.zeros_like(values))
 
 
 def test_values_and_index_that_do_not_belong_together_are_refused() -> None:

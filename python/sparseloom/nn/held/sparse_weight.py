@@ -116,6 +116,11 @@ class SparseWeight:
         rows, cols = self.whole_shape
         return {"in_features": cols, "out_features": rows, "block": list(self.block)}
 
+    def is_stored_as(self, description: Mapping[str, Any]) -> bool:
+        """Returns whether a file that describes its weight so has one of this shape and layout, of any
+        pattern."""
+        return description == self.stored_as()
+
     def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
         """Raises Error unless the entries under ``prefix`` are a weight of this shape and layout, of any
         pattern. ``computed``: the values, where they are computed and have no entry."""

@@ -212,7 +212,8 @@ class SparseLinear(WithLayout):
                     list(matrix.shape),
                 )
                 raise Error(_OP, f"a layout of {expected}", got, "make it with that shape")
-            layer = cls.holding(layout_of_weight, layout_of_weight.pack(matrix), own_bias)
+            values = layout_of_weight.pack(layouts.masked(layout_of_weight, matrix, options))
+            layer = cls.holding(layout_of_weight, values, own_bias)
         layer.activation = activation
         layer.values.requires_grad_("dw" in layer.layout.directions and trains(weight))
         if bias is not None:

@@ -72,6 +72,11 @@ class LayoutWeight(SparseWeight):
         description: dict[str, Any] = self.owner.layout.describe()
         return description
 
+    def is_stored_as(self, description: Mapping[str, Any]) -> bool:
+        counts = self.owner.layout.counts
+        own, its = self.stored_as(), dict(description)
+        return all(own.get(name) == its.get(name) for name in (own.keys() | its.keys()) - set(counts))
+
     def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
         """Raises Error unless the entries under ``prefix`` are values and an index of this layout that agree.
         Makes W twice."""
@@ -82,4 +87,4 @@ class LayoutWeight(SparseWeight):
                 expected = f"{', '.join(['values', *parts])} together, as strided tensors"
                 got = f"no {name}" if entry is None else f"{name} of {type(entry).__name__}"
                 raise Error("load", expected, got, "save the whole state_dict of the layer")
-        self.owner.layout.with_tensors(parts).require_consistent("load", values)
+        self.owner.layout.of_entries(parts).require_consistent("load", values)

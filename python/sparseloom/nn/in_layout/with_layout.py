@@ -212,7 +212,7 @@ class WithLayout(Parametrizable):
         current: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         followed = moments.holding(self) or self.values.grad is not None
         if followed and not all(_same(parts[name], current[name]) for name in parts):
-            old, new = (self._template.with_tensors(tensors) for tensors in (current, parts))
+            old, new = self._template.with_tensors(current), self._template.of_entries(parts)
             shapes = self.values.shape, state_dict[prefix + "values"].shape
             moments.follow(self, lambda: moments.Way.of_layouts(old, new, *shapes))
 
@@ -224,7 +224,8 @@ class WithLayout(Parametrizable):
         moments.called(self, prefix)
         computed = self.values.detach() if values_are_computed(self) else None
         names = self._parts if computed is not None else ("values", *self._parts)
-        if any(prefix + name in state_dict for name in names):
+        read = any(prefix + name in state_dict for name in names)
+        if read:
             self.sparse_weights()["values"].require_readable(state_dict, prefix, computed)
             self._follow(state_dict, prefix)
             for name in names:
@@ -232,4 +233,7 @@ class WithLayout(Parametrizable):
                 if current.shape != entry.shape:
                     current.data, current.grad = current.new_empty(entry.shape), None
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
+        if read:
+            index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
+            self._template = self._template.of_entries(index).with_tensors({})
         self._derive()
