@@ -75,7 +75,8 @@ class Tiles(Layout):
     def from_kinds(cls, weight: Tensor, kinds: Tensor, side: int = 64) -> Tiles:
         """Stores the tiles that ``kinds`` [tile rows, tile columns] names: 0 absent, 1 2:4 by magnitude, 2
         dense. Raises Error for other numbers, shapes or sides."""
-        grid = _grid(*weight.shape, side)
+        rows, cols = weight.shape
+        grid = _grid(rows, cols, side)
         fits = isinstance(kinds, Tensor) and tuple(kinds.shape) == grid
         if not fits or not bool(((kinds >= ABSENT) & (kinds <= DENSE) & (kinds % 1 == 0)).all()):
             got = f"{kinds.dtype} {list(kinds.shape)}" if isinstance(kinds, Tensor) else repr(kinds)
@@ -99,10 +100,11 @@ class Tiles(Layout):
     @classmethod
     def _stored(cls, score: Tensor, kinds: Tensor, side: int) -> Tiles:
         """The layout of these kinds; 2:4 tiles store the largest scores, of equal ones the first."""
+        rows, cols = score.shape
         here = kinds.to("cpu")
         tiles = _tiled(score, side)[(here == HALF).to(score.device)]
         positions = semi24.compress(tiles.flatten(0, 1), "magnitude")[1]
-        return cls._placed(*score.shape, here, side, positions)
+        return cls._placed(rows, cols, here, side, positions)
 
     @classmethod
     def _placed(cls, rows: int, cols: int, kinds: Tensor, side: int, positions: Tensor) -> Tiles:
