@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,8 @@ def _keeps_all(format_: Format) -> bool:
 
 class Sparsified(InLayout):
     """A recipe of sparsify_ that stores the result of a WeightSpec."""
+
+    asks_options: ClassVar[bool] = False  # the spec's tensor brings its layout
 
     def __init__(self, spec: WeightSpec) -> None:
         super().__init__(spec.format.final)

@@ -97,7 +97,7 @@ def test_the_result_is_logged_and_nothing_is_printed(caplog, capsys):
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ({}, "expected {regex: BlockSparse"),
+        ({}, "expected {name or regex: BlockSparse"),
         ({"fc": HALF}, "names are matched whole; linear layers are 0, 2.0, 3"),
         ({"1": HALF}, r"got 1 \(LayerNorm\); linear layers are 0, 2.0, 3"),
         ({"2": HALF}, r"modules that hold others: 2; match the layers inside: '2\[.\]\.\*'"),

@@ -149,13 +149,15 @@ def unused(make):
 
 
 def packed(name, steps, calls=True, asks=True):
-    """Trains by a method whose step, or whose penalty, nobody calls."""
+    """Trains by a method whose step, or whose penalty, nobody calls; "itself" leaves the steps to the run."""
     net, optimizer, run = start(name)
+    if not calls:
+        run.detach()
     for x, y in batches(steps):
         optimizer.zero_grad()
         (F.cross_entropy(net(x), y) + (run.penalty() if asks else 0.0)).backward()
         optimizer.step()
-        if calls:
+        if calls is True:
             run.step()
     pack_(net, optimizer=optimizer)
 
@@ -172,6 +174,8 @@ def packed(name, steps, calls=True, asks=True):
         ("supermask", 3, False, False, []),
         ("gradual", 17, True, False, []),
         ("rigl", 3, True, False, []),
+        ("rigl", 3, "itself", False, []),
+        ("gradual", 17, "itself", False, []),
     ],
 )
 def test_a_method_that_never_ran_is_told_once_when_it_is_packed(name, steps, calls, asks, words):
