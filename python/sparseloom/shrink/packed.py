@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import pattern
+from ..nn.held.options import takes
 from ..nn.held.sparse_weight import SparseWeight, is_sparse
 from ..patch import BlockSparse, densify_, sparsify_
 from ..patch.announce import unannounced
@@ -33,7 +34,8 @@ class Packed:
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
         (self._weight,) = module.sparse_weights().values()
-        self._options = {each: getattr(module, each) for each in _OPTIONS if hasattr(module, each)}
+        owner = self._weight.owner  # of a 1 x 1 convolution the linear layer inside has the options
+        self._options = {each: getattr(owner, each) for each in _OPTIONS if takes(owner, each)}
         self.fuses = self._options.get("fuse", True)
 
     def follow(self, model: nn.Module) -> None:
@@ -72,9 +74,10 @@ class Packed:
 
     def restore(self, model: nn.Module) -> None:
         """Gives the new sparse layer the options of the old one."""
-        layer = model.get_submodule(self.name)
+        module: Any = model.get_submodule(self.name)
+        (weight,) = module.sparse_weights().values()
         for option, value in self._options.items():
-            setattr(layer, option, value)
+            setattr(weight.owner, option, value)
 
 
 def _blocks_of(stored: Tensor, weight: SparseWeight, rows: int, cols: int) -> pattern.Pattern:

@@ -115,11 +115,15 @@ def test_channels_of_a_resnet_go_with_their_batch_norms(sparse):
         wide.bn1.bias[:32] = -0.1  # relu makes them 0
     if sparse:
         sparseloom.sparsify_(model, {sparse: sparseloom.BlockSparse(8, select="stored")})
+        block.conv1.linear.dense_copy = block.conv2.dense_copy = "auto"
     x = torch.randn(1, 3, 32, 32)
     before = model(x)
     result = shrink_(model)
     close(model(x), before)
     assert [type(block.conv1).__name__ != "Conv2d", block.bn1.num_features] == [bool(sparse), 40]
+    if sparse:
+        settings = [conv.dense_copy for conv in (block.conv1, block.conv2, block.conv3)]
+        assert settings == ["auto", "auto", False]
     dense = [conv.to_dense() if sparse else conv for conv in (block.conv1, block.conv2, block.conv3)]
     assert [(conv.in_channels, conv.out_channels) for conv in dense] == [(64, 40), (40, 48), (48, 256)]
     assert len(block.bn2.running_mean) == 48 and wide.bn1.num_features == 96
