@@ -46,17 +46,10 @@ def gradient_rule(op: str, share_of_pruned: Any, decay: Any) -> tuple[float, flo
     return part, rate
 
 
-def not_negative(op: str, name: str, value: Any) -> float:
-    """Returns a rate as a float. Raises Error unless it is a finite number of at least 0."""
+def not_negative(op: str, name: str, value: Any, example: str = "2e-4, or 0 for none") -> float:
+    """Returns a number as a float. Raises Error unless it is a finite one of at least 0."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < math.inf:
-        raise Error(op, f"{name} to be a finite number >= 0", repr(value), f"pass {name}=2e-4, or 0 for none")
-    return float(value)
-
-
-def positive(op: str, name: str, value: Any) -> float:
-    """Returns a number above 0 as a float. Raises Error for anything else."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
-        raise Error(op, f"{name} to be a finite number > 0", repr(value), f"pass {name}=0.3")
+        raise Error(op, f"{name} to be a finite number >= 0", repr(value), f"pass {name}={example}")
     return float(value)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .._arguments import named_arguments
-from .._checks import positive, require_bool, several, share
+from .._checks import not_negative, require_bool, several, share
 from .._progress import Bar
 from .._rooms import Room
 from ..errors import Error
@@ -91,7 +91,7 @@ def advise(
             "parameters on the meta device",
             "call model.to_empty(device='cpu') first",
         )
-    seconds = positive("advise", "seconds", seconds)
+    seconds = not_negative("advise", "seconds", seconds, "0.3")
     blocks = several("advise", "blocks", blocks, "[16, 32]")
     densities = [share("advise", each) for each in several("advise", "densities", densities, "[0.1, 0.25]")]
     if not densities or not all(0 < density <= 1 for density in densities):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .._arguments import named_arguments
-from .._checks import positive, require_bool, several
+from .._checks import not_negative, require_bool, several
 from .._progress import Bar
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
@@ -54,7 +54,7 @@ def report(
     forward call.
 
     Args:
-        seconds: of timing for each layer, and for the whole model at each batch size.
+        seconds: of timing for each layer, and for the whole model at each batch size; 0: a few calls.
         batch_sizes: also times the whole model with so many rows, the example's own in turn: every tensor in
             it whose first dimension is that of the first tensor.
         strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel,
@@ -67,7 +67,7 @@ def report(
     """
     require_module("report", model)
     require_bool("report", "strict", strict)
-    seconds = positive("report", "seconds", seconds)
+    seconds = not_negative("report", "seconds", seconds, "0.3")
     batch_sizes = several("report", "batch_sizes", batch_sizes, "[1, 16, 256]")
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model

@@ -152,7 +152,7 @@ def test_compiles_trains_saves_and_is_reported(layer: SparseLinear, tmp_path: Pa
     )
     with pytest.raises(Error, match="'side': 8"):
         sparseloom.load(tmp_path / "net.safetensors", sides)
-    assert "layout diagonal_plus_blocks, density 0.302" in str(sparseloom.report(net, x, seconds=0.01))
+    assert "64x96 diagonal_plus_blocks .302" in str(sparseloom.report(net, x, seconds=0.01))
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_save_load_report_densify_and_ddp(layer: SparseLinear, tmp_path: Path):
     sparseloom.load(tmp_path / "net.safetensors", dense, sparsify=True)
     assert torch.equal(dense(x), net(x)) and dense[0].layout.name == "row_wise"
     report = sparseloom.report(net, x, seconds=0.01)
-    assert "layout row_wise, density 0.208" in str(report) and "row_wise" in report.to_html()
+    assert "16x24 row_wise .208" in str(report) and "row_wise" in report.to_html()
     assert report.layers[0].layout == "row_wise" and report.totals.dense_parameters == 24 * 16 + 16 + 17 * 4
     assert sparseloom.prepare_ddp(net)._ddp_params_and_buffers_to_ignore == ["0.col"]
     optimizer = torch.optim.Adam(net.parameters())
@@ -212,7 +212,7 @@ def test_names_are_unique_and_unknown_ones_listed(row_wise: ModuleType):
 
 
 def test_wrong_arguments_are_named(row_wise: ModuleType, layer: SparseLinear):
-    with pytest.raises(Error, match=r"the options of layout row_wise, got .*kept"):
+    with pytest.raises(Error, match=r"options of layout row_wise: keep, got kept=5; did you mean keep="):
         SparseLinear(24, 16, layout="row_wise", kept=5)
     with pytest.raises(Error, match="the fields col, got none"):
         row_wise.RowWise(16, 24)

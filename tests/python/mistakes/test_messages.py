@@ -211,6 +211,7 @@ MISTAKES = {
     "report a graph on the CPU": (lambda: sl.report(dense(), X, ways=["graph"]), "GPU"),
     "report batch size 0": (lambda: sl.report(dense(), X, batch_sizes=[0]), "batch_sizes"),
     "report seconds text": (lambda: sl.report(sparse(), X, seconds="1"), "seconds"),
+    "report seconds below 0": (lambda: sl.report(sparse(), X, seconds=-1), "seconds"),
     "report tokens as lists": (lambda: sl.report(dense(), {"input_ids": [[1, 2]]}), "return_tensors"),
     "advise without an input": (lambda: sl.advise(dense()), "example_input"),
     "advise density 25": (lambda: sl.advise(dense(), X, densities=[25]), "densities"),

@@ -370,8 +370,9 @@ def test_special_values_keep_their_places_and_do_not_spread():
 def test_report_times_the_layer_alone(layer: Semi24Linear):
     net = nn.Sequential(layer, nn.ReLU(), nn.Linear(24, 4))
     report = sparseloom.report(net, torch.randn(3, 32, requires_grad=True), seconds=0.01)
-    assert "layout semi24, density 0.5, 3 tokens of float32" in str(report) and "semi24" in report.to_html()
+    assert "24x32 semi24 .5" in str(report) and "semi24" in report.to_html()
     entry = report.layers[0]
+    assert (entry.layout, entry.density, entry.tokens, entry.dtype) == ("semi24", 0.5, 3, "float32")
     assert entry.bytes == layer.values.nbytes + layer.positions.nbytes + layer.bias.nbytes
     assert entry.times.keys() == {"forward", "backward"} and entry.kernels.keys() == {"forward", "dx"}
     assert not entry.break_even and entry.note in ("", "slower than dense: " + ", ".join(entry.slower))

@@ -173,6 +173,6 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
 def test_public_names_are_present():
     assert all(hasattr(sparseloom, name) for name in sparseloom.__all__)  # how many: test_surface.py
     assert sparseloom.__version__.count(".") == 2
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="a name of the package, got 'nothing'"):
         sparseloom.nothing  # noqa: B018
     assert (Path(sparseloom.__file__).parent / "py.typed").exists()
