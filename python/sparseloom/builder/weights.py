@@ -68,7 +68,7 @@ def _keeps_all(format_: Format) -> bool:
 class Sparsified(InLayout):
     """A recipe of sparsify_ that stores the result of a WeightSpec."""
 
-    asks_options: ClassVar[bool] = False  # the spec's tensor brings its layout
+    _asks_options: ClassVar[bool] = False  # the spec's tensor brings its layout
 
     def __init__(self, spec: WeightSpec) -> None:
         super().__init__(spec.format.final)

@@ -51,7 +51,7 @@ class InLayout(Recipe):
 
     layer: ClassVar[str] = "SparseLinear"
     #: Whether ``from_dense`` makes the layout, which then needs all its options.
-    asks_options: ClassVar[bool] = True
+    _asks_options: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class InLayout(Recipe):
                 raise Error("InLayout", "method to be a Method", repr(method), remedy)
             method = methods.by_name("InLayout", method)
         self.layout = _layout_class(layout)
-        whole = self.asks_options and method is None
+        whole = self._asks_options and method is None
         layouts.require_options("InLayout", self.layout, options, whole)
         self.options, self.method, self.start = options, method, start
         self.density: float | None = None

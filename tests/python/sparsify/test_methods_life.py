@@ -169,7 +169,9 @@ def test_a_method_of_your_own_fits_into_thirty_lines():
     own = page.split("## A method of your own")[1].split("```python\n")[1].split("```")[0]
     lines = [line for line in own.splitlines() if line.strip()]
     model = next(number for number, line in enumerate(lines) if line.startswith("model = "))
-    assert lines[0].startswith("class ") and any(line.startswith("mine = S.Method(") for line in lines[:model])
+    assert lines[0].startswith("class ") and any(
+        line.startswith("mine = S.Method(") for line in lines[:model]
+    )
     assert model < 30
 
 

@@ -279,7 +279,7 @@ def test_a_right_arrow_of_the_front_passes(tmp_path: Path, path: str, text: str)
 
 def test_one_place_asks_for_the_class_of_a_sparse_module() -> None:
     """Everything else goes by the protocol. An instance of BlockSparseWeight is a tensor, not a module. The
-    8-bit layer's ``from_sparse`` refuses other classes than that of its argument, and linears.py imports it."""
+    8-bit layer's ``from_sparse`` refuses arguments of other classes, and linears.py imports that module."""
     package = ROOT / "python" / "sparseloom"
     asks = re.compile(r"(isinstance|issubclass)\([^\n]*(BlockSparse(?!Weight)\w+|SparseModule)")
     found = {
