@@ -152,7 +152,9 @@ def test_compiles_trains_saves_and_is_reported(layer: SparseLinear, tmp_path: Pa
     )
     with pytest.raises(Error, match="'side': 8"):
         sparseloom.load(tmp_path / "net.safetensors", sides)
-    assert "64x96 diagonal_plus_blocks .302" in str(sparseloom.report(net, x, seconds=0.01))
+    report = sparseloom.report(net, x, seconds=0.01)
+    assert report.layers[0].layout == "diagonal_plus_blocks" and "diagonal_plus_blocks" in report.to_html()
+    assert report.layers[0].density == pytest.approx(0.302, abs=5e-4) and "64x96" in str(report)
 
 
 @pytest.mark.parametrize(
