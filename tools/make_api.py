@@ -214,7 +214,7 @@ def reference() -> str:
         module = importlib.import_module(module_name)
         lines += [f"## {module_name}", ""]
         again = set(sparseloom.nn.__all__) if module is sparseloom else set()  # layers: under sparseloom.nn
-        for name in sorted(set(names or module.__all__) - again, key=str.lower):
+        for name in sorted(set(names or module.__all__) - again, key=lambda each: (each.lower(), each)):
             thing = getattr(module, name)
             if inspect.ismodule(thing):  # a module that is called as its function
                 thing = getattr(thing, vars(thing).get("_called_as", ""), thing)
