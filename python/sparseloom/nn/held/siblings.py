@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: The most elements of stacked values that are worth a copy for any x on a GPU: 2 MB in 16 bits, which it
 #: copies in the 3 us that one launch less saves. Elsewhere, and beyond it, the copy must be small beside x.
 _ALWAYS = 2**20
+#: The fewest tokens of a gated unit by one kernel: with fewer, the plan takes two products.
+_GATED_TOKENS = 64
 #: What a product of its own costs beside a merged one, in reads of x: its own read of x forward, and in the
 #: backward pass the addition of its gradient of x, which reads and writes it.
 _READS_SAVED = 3
@@ -196,7 +198,8 @@ def _may_be_gated(layers: Sequence[BlockSparseLinear], names: Sequence[str], x: 
     named = layers[0].activation != layers[1].activation or "gate" in names[0]  # k and v are pairs, too
     fit = {each.block[0] for each in layers} <= {32, 64} and x.dtype in (torch.float16, torch.bfloat16)
     compiled = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    return named and fit and compiled and _on_hopper(x.device.index)
+    many = x.numel() >= _GATED_TOKENS * x.shape[-1]
+    return named and fit and many and compiled and _on_hopper(x.device.index)
 
 
 def _on_hopper(device: int | None) -> bool:

@@ -43,7 +43,7 @@ namespace sparseloom::kernels::cuda::wgmma::forward {
 // features. ForwardPlus adds a residual; it is an instance of its own because its branches in the epilogue
 // slow down products without a residual (measured). ForwardActivated adds what instances with a deferred
 // store omit: an activation, or a scale per token. ForwardWithEpilogueWarps stores the sums and their
-// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors (glu.cuh).
+// activation (kMayHaveEpilogueWarps, epilogue_warps.cuh). ForwardGlu multiplies gates and factors (kGlu).
 struct Forward {
   static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kHasEpilogueWarps = false,
                         kGlu = false;
