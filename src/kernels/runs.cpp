@@ -14,10 +14,10 @@ void Runs::enter() noexcept {
   }
 }
 
-std::vector<std::pair<std::string, std::int64_t>> kernel_runs() {
-  std::vector<std::pair<std::string, std::int64_t>> runs;
+std::map<std::string, std::int64_t> kernel_runs() {
+  std::map<std::string, std::int64_t> runs;
   for (const Runs* of = newest.load(std::memory_order_acquire); of != nullptr; of = of->next_)
-    runs.emplace_back(of->kernel_, of->count_.load(std::memory_order_relaxed));
+    runs[of->kernel_] += of->count_.load(std::memory_order_relaxed);
   return runs;
 }
 

@@ -3,9 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "sparseloom/export.h"
 
@@ -22,7 +21,7 @@ class Runs {
   }
 
  private:
-  friend SPARSELOOM_API std::vector<std::pair<std::string, std::int64_t>> kernel_runs();
+  friend SPARSELOOM_API std::map<std::string, std::int64_t> kernel_runs();
   void enter() noexcept;  // adds it to the list of kernels that ran: no constructor may run before main
 
   const char* kernel_;  // the name that its row should have
@@ -30,7 +29,8 @@ class Runs {
   Runs* next_ = nullptr;
 };
 
-/// The kernels that ran in this process, by their own names, and how often.
-SPARSELOOM_API std::vector<std::pair<std::string, std::int64_t>> kernel_runs();
+/// The kernels that ran in this process, by their own names, and how often. Kernels of two families that have
+/// the same name (`reference`) are added up.
+SPARSELOOM_API std::map<std::string, std::int64_t> kernel_runs();
 
 }  // namespace sparseloom::kernels

@@ -11,7 +11,7 @@ import pytest
 import torch
 from on_gpu import plan_of
 
-from sparseloom import ops, pattern
+from sparseloom import attention, ops, pattern
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.testing import Case, cases, kernels_for, sparse_product
 
@@ -71,6 +71,18 @@ def test_uneven_block_rows_run_what_their_plan_says(tokens: int, block: int) -> 
     assert layer.index.digest > 1 and layer.index.digest % 2 == 1  # uneven rows
     with torch.no_grad():
         require_said(layer.plan(tokens), runs_of(lambda: layer(x)))
+
+
+def test_kernels_of_two_families_with_one_name_are_both_counted() -> None:
+    case = next(case for case in cases("cpu") if case.dtype == torch.float64 and case.m > 0)
+    inputs, q = case.inputs(), torch.randn(1, 1, 64, 64)
+
+    def both() -> None:
+        sparse_product(case, inputs, "reference")
+        attention(q, q, q, torch.ones(1, 1, 1, 1, dtype=torch.bool), kernel="reference")
+        sparse_product(case, inputs, "reference")
+
+    assert runs_of(both) == {"reference": 3}
 
 
 def test_a_training_step_runs_what_its_three_plans_say() -> None:
