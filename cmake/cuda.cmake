@@ -59,22 +59,32 @@ if(SPARSELOOM_HAVE_CUDA)
     target_include_directories(sparseloom_cuda_${room} PRIVATE include src)
     set_target_properties(sparseloom_cuda_${room} PROPERTIES
       CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
-    # A spill is a performance bug, so it is shown; -Xcompiler keeps the host half under the same warnings as the rest.
-    target_compile_options(sparseloom_cuda_${room} PRIVATE -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra
+    # A spill is a performance bug, so it is shown, unless the kernels are compiled the fast way below. -Xcompiler keeps the host half
+    # under the same warnings as the rest.
+    set(effort -Xptxas=--warn-on-spills)
+    if(room STREQUAL sm80 AND sm80_fast)
+      set(effort --Ofast-compile=max)
+    endif()
+    target_compile_options(sparseloom_cuda_${room} PRIVATE ${effort} -Xcompiler=-Wall,-Wextra
       $<$<BOOL:${SPARSELOOM_WERROR}>:-Werror=all-warnings>
       $<$<VERSION_GREATER_EQUAL:${CMAKE_CUDA_COMPILER_VERSION},12.8>:--compress-mode=size>)
     target_link_libraries(sparseloom_cuda INTERFACE $<TARGET_OBJECTS:sparseloom_cuda_${room}>)
   endfunction()
 
   # sm_80 machine code runs on 8.x only, Hopper needs its own, newer GPUs compile the PTX. Who builds for one GPU can name it: 90-real
-  # alone takes half of the time. A check where no GPU is would run none of them: it takes two fifths less time for sm_80 alone (nvcc
-  # 13.0, CPU seconds: mma/forward 9.9 to 6.1, dw_small 14.4 to 7.9). What it then leaves to every other build, tools/gpu_check's among
-  # them: that the sm80 kernels compile for sm_90, and spill nothing there.
+  # alone takes half of the time. A check where no GPU is would run none of them. It compiles them for sm_80 alone (nvcc 13.0, CPU
+  # seconds: mma/forward 9.9 to 6.1, dw_small 14.4 to 7.9) and the fast way of nvcc 13 (all of them 382 to 239). What it then leaves to
+  # every other build, tools/gpu_check's among them: that the sm80 kernels compile for sm_90, and spill nothing. The sm90 kernels are
+  # compiled as ever: the fast way serialises their wgmma instructions.
   set(SPARSELOOM_SM80_ARCHITECTURES "80-real;90-real;80-virtual" CACHE STRING "machine code and PTX of the sm80 kernels")
   set(sm80_architectures "${SPARSELOOM_SM80_ARCHITECTURES}")
+  set(sm80_fast OFF)
   if(SPARSELOOM_CUDA_CHECK)
     set(sm80_architectures "80-real")
-    message(STATUS "sparseloom: SPARSELOOM_CUDA_CHECK=ON, this build is not for use: its sm80 kernels run on GPUs of 8.x alone")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+      set(sm80_fast ON)
+    endif()
+    message(STATUS "sparseloom: SPARSELOOM_CUDA_CHECK=ON, this build is not for use: its sm80 kernels are slow and run on GPUs of 8.x alone")
   endif()
   sparseloom_cuda_room(sm80 "${sm80_architectures}" src/kernels/shared/activation src/kernels/shared/bsr
                        src/kernels/shared/probes src/kernels/shared/sparsify src/kernels/bsr_linear/sm80

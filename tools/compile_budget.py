@@ -10,8 +10,9 @@ the measured seconds over speed times the sum of the committed ones: new objects
 and one that grew by less than a quarter counts as it was. If most objects grew by the same factor, this does
 not see it; the bytes do. Objects that came out of ccache took no time, so a build that has a hit is compared
 by bytes alone. Before it fails, the tool compiles the objects that grew most once more, since a neighbour may
-have had the caches at that time. A build for a check (SPARSELOOM_CUDA_CHECK) has other figures of its sm80
-kernels, in the file's part `check`.
+have had the caches at that time. A build for a check (SPARSELOOM_CUDA_CHECK) compiles the CUDA objects in
+another way. It has figures of its own for them, in the file's part `check`: seconds of the file's machine,
+since the speed of the one that measured them is divided out as well.
 """
 
 import argparse
@@ -29,7 +30,7 @@ HIT = 0.2
 # Two clean builds of one tree, on a busy and on a quiet machine, differed by 6 % after the speed was divided
 # out, since nvcc and g++ do not slow down alike.
 NOISE = 1.25
-SM80 = "/sparseloom_cuda_sm80.dir/"
+CUDA = ".cu.o"
 
 Budget = dict[str, Any]
 
@@ -71,31 +72,30 @@ def figures_of(budget: Budget, measured: dict[str, float], check: bool) -> tuple
     own = budget.get("check", {"bytes": {}, "seconds": {}})
     if not own["seconds"]:
         print(
-            "the sm80 kernels of a check: not compared, the file has no figures of them; --update writes them"
+            "the CUDA kernels of a check: not compared, the file has no figures of them; --update writes them"
         )
-        measured = {name: took for name, took in measured.items() if SM80 not in name}
-    others = {name: took for name, took in budget["seconds"].items() if SM80 not in name}
+        measured = {name: took for name, took in measured.items() if not name.endswith(CUDA)}
+    others = {name: took for name, took in budget["seconds"].items() if not name.endswith(CUDA)}
     return {"bytes": own["bytes"], "seconds": others | own["seconds"]}, measured
 
 
 def with_figures(budget: Budget, sizes: dict[str, int], seconds: dict[str, float], check: bool) -> Budget:
-    """Returns the file's content after a build of this kind; one for a check has its own for sm80 alone."""
-    rounded = {name: round(seconds[name], 2) for name in sorted(seconds)}
-    other = {name: took for name, took in budget.get("seconds", {}).items() if check and SM80 in name}
-    own = {name: took for name, took in rounded.items() if check and SM80 in name}
-    kept = budget.get("check", {"bytes": {}, "seconds": {}})
-    return {
-        "bytes": budget["bytes"] if check else sizes,
-        "seconds": dict(sorted(({n: t for n, t in rounded.items() if n not in own} | other).items())),
-        "check": {"bytes": sizes, "seconds": own} if check else kept,
-    }
+    """Returns the file's content after a build of this kind; one for a check writes its own part alone."""
+    if not check:
+        rounded = {name: round(seconds[name], 2) for name in sorted(seconds)}
+        kept = budget.get("check", {"bytes": {}, "seconds": {}})
+        return {"bytes": sizes, "seconds": rounded, "check": kept}
+    others = {name: took for name, took in budget["seconds"].items() if not name.endswith(CUDA)}
+    speed = speed_of(others, seconds)
+    own = {name: round(seconds[name] / speed, 2) for name in sorted(seconds) if name.endswith(CUDA)}
+    return budget | {"check": {"bytes": sizes, "seconds": own}}
 
 
 def comparable(committed: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
     """Returns what a build like the measured one had to compile: one for CPUs alone has no CUDA objects."""
-    if any(name.endswith(".cu.o") for name in measured):
+    if any(name.endswith(CUDA) for name in measured):
         return committed
-    return {name: seconds for name, seconds in committed.items() if not name.endswith(".cu.o")}
+    return {name: seconds for name, seconds in committed.items() if not name.endswith(CUDA)}
 
 
 def speed_of(committed: dict[str, float], measured: dict[str, float]) -> float:
@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     budget, seconds = figures_of(json.loads(given.budget.read_text()), seconds, check)
     fits = [
         compare_seconds(given.build, budget["seconds"], seconds),
-        compare_bytes(budget["bytes"], sizes, any(name.endswith(".cu.o") for name in seconds)),
+        compare_bytes(budget["bytes"], sizes, any(name.endswith(CUDA) for name in seconds)),
     ]
     if all(fits):
         return 0
