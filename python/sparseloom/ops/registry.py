@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from .._arguments import named_arguments, named_init
 from ..errors import Error
 
 Class = TypeVar("Class", bound=type)
@@ -54,6 +55,7 @@ class Implementation(NamedTuple):
         )
 
 
+@named_init
 class Registry:
     """Implementations of operators and sparsifiers. Look-ups that fail here go on in the default registry,
     which ``ops.register`` and ``sparsify.register`` fill, and then in the library's own.
@@ -215,6 +217,7 @@ _scoped._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in op
 
 
 @contextmanager
+@named_arguments
 def strict() -> Iterator[None]:
     """Within the body an operator without an implementation for its formats raises Error."""
     token = _STRICT.set(True)
