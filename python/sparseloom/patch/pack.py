@@ -100,7 +100,7 @@ def pack_(
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
-    announce(result)
+        announce(result)
     return result
 
 

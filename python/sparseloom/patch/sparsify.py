@@ -99,11 +99,8 @@ def sparsify_(
     Semi24() takes for 2:4 and that is not, for a model under DistributedDataParallel or fully_shard, and for
     a choice by magnitude on the meta device.
     """
-    result = patched(
-        unwrapped(model), patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy, fuse=fuse
-    )
-    announce(result)
-    return result
+    how: dict[str, Any] = {"strict": strict, "optimizer": optimizer, "dense_copy": dense_copy, "fuse": fuse}
+    return patched(unwrapped(model), patterns, **how, told=True)
 
 
 def patched(
@@ -114,8 +111,9 @@ def patched(
     optimizer: Optimizer | Sequence[Optimizer] | None,
     dense_copy: bool | Literal["auto"],
     fuse: bool,
+    told: bool = False,
 ) -> Patched:
-    """Does what sparsify_ does, without announcing the result."""
+    """Does what sparsify_ does; ``told`` says whether it announces the result."""
     require_patchable("sparsify_", model)
     optimizers = as_optimizers("sparsify_", optimizer)
     require_bool("sparsify_", "strict", strict)
@@ -148,6 +146,8 @@ def patched(
             _tell_first_masks(result, choices, layers, wholes)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
+        if told:
+            announce(result)
     return result
 
 
