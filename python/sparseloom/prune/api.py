@@ -73,8 +73,8 @@ def prune_(
     """Prunes the linear layers whose names match, and replaces them by sparse ones as sparsify_ does.
 
     Repeated blocks (those of a decoder or encoder, the children of a Sequential) are pruned one after the
-    other, each with the inputs that the pruned blocks before it produce; all other layers follow in one run
-    of the whole model. What will be done, and the memory it takes, is announced first.
+    other. Each gets the inputs that the pruned blocks before it produce. All other layers follow in one run
+    of the whole model. What will be done, and the memory it takes, is printed first.
 
     Args:
         patterns: {key: recipe}, or one recipe, as for sparsify_: BlockSparse(block=32, density=0.5) keeps

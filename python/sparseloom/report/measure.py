@@ -46,11 +46,12 @@ def report(
     dataclass of keywords, such as what a tokenizer returns), then
     measures its sparse layers and itself.
 
-    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear or the
-    convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer; and so is the
-    attention of each module that calls sparseloom.attention, against scaled_dot_product_attention. Layers
-    that are not sparse are listed as they are. The whole model is timed on the example input against a copy
-    whose sparse layers and attention are dense, forward without gradients and, where it trains, backward. The
+    Each sparse layer is timed alone, on random data of the size it saw there, for about ``seconds``. Its
+    dense twin, nn.Linear or the convolution of the same shape and dtype, is timed in turn with it. The
+    attention of each module that calls sparseloom.attention is timed against scaled_dot_product_attention.
+    Layers that are not sparse are listed as they are. The whole model is timed on the example input, against
+    a copy whose sparse layers and attention are dense: forward without gradients and, where it trains,
+    backward. The
     model is left as it was (evaluation mode, no gradients kept). What torch.compile wraps is measured without
     it, unless ``ways`` asks for it; under autocast the products are those of autocast, weights cast in each
     call. On a GPU the report says "host-bound" where the GPU waits for the host's launches in an eager
