@@ -108,7 +108,8 @@ def _groups(groups: list[Group], colour: bool) -> list[str]:
     unit = unit_of([group.entry for group in groups])
     lines, notes = [_head("layers", "size", unit.name)], list[str]()
     for group in groups:
-        entry, count = group.entry, f"{len(group.names)} x "
+        entry = group.entry
+        count = f"{len(group.names)} x " if len(group.names) > 1 else ""  # "1 x 0" reads as a size
         title, size = f"{count:>6}{joined_name(group.names)}", size_words(entry)
         fits = len(title) <= _WIDTHS[0] and len(size) <= _WIDTHS[1]
         directions = [way for way in DIRECTIONS if entry.times and way in entry.times]
