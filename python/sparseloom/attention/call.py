@@ -151,9 +151,19 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
         return AttentionPattern.from_pattern(pattern)
     if isinstance(pattern, Tensor):
         if ragged:
-            raise Error("attention", "an AttentionPattern beside cu_seqlens", "a map", "see from_map")
+            raise Error(
+                "attention",
+                "an AttentionPattern beside cu_seqlens",
+                "a map",
+                "make it with AttentionPattern.from_map(map, block)",
+            )
         if pattern.dim() < 2:
-            raise Error("attention", "a map [.., q blocks, kv blocks]", str(list(pattern.shape)), "add them")
+            raise Error(
+                "attention",
+                "a map [.., q blocks, kv blocks]",
+                str(list(pattern.shape)),
+                "add dimensions of 1 in front",
+            )
         tokens = ("queries", q.shape[2], pattern.shape[-2]), ("keys", k.shape[2], pattern.shape[-1])
         q_block, kv_block = (lists.side_of(*each) for each in tokens)
         codes, kept = AttentionPattern.from_map, pattern
@@ -164,7 +174,12 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
         return codes(kept, (q_block, kv_block))
     if hasattr(pattern, "mask_block_cnt") or (isinstance(pattern, (tuple, list)) and len(pattern) in (2, 4)):
         if ragged:
-            raise Error("attention", "an AttentionPattern beside cu_seqlens", "lists", "see from_lists")
+            raise Error(
+                "attention",
+                "an AttentionPattern beside cu_seqlens",
+                "lists",
+                "make it with AttentionPattern.from_lists",
+            )
         return _of_lists(pattern, q, k)
     if type(pattern).__name__ == "BlockMask":
         mask: Any = pattern

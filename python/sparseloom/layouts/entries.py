@@ -282,7 +282,7 @@ def narrowed(op: str, name: str, index: Tensor) -> Tensor:
     """Returns an index as int32. Raises Error if it is not an integer tensor, or has too many elements."""
     require_countable(op, index.shape[-1] if name != "crow" and index.dim() else 0)
     if index.dtype not in (torch.int32, torch.int64):
-        raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it")
+        raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it with .int() or .long()")
     return index.to(torch.int32).contiguous()
 
 

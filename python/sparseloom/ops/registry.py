@@ -128,7 +128,10 @@ class Registry:
         key = sparsifier, source, target
         if not all(isinstance(each, type) for each in key):
             raise Error(
-                "sparsify.register", "a sparsifier's class and two layouts", repr(key), "pass classes"
+                "sparsify.register",
+                "a sparsifier's class and two layouts",
+                repr(key),
+                "pass classes, not instances",
             )
 
         def add(function: Function) -> Function:
@@ -253,7 +256,12 @@ def _stands_for(got: type, want: type) -> bool:
 class _Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise Error(type(ctx).__name__, "an implementation with a backward", "one without", "write backward")
+        raise Error(
+            type(ctx).__name__,
+            "an implementation with a backward",
+            "one without",
+            "write the method backward",
+        )
 
 
 def _function(cls: Any, operator: Any, sparsifies: bool) -> type[torch.autograd.Function]:
