@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import Error
+from .errors import Error, WrongArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made", bound=type)
 
-#: What other libraries call an argument -> what it is here, and what to pass.
+#: What other libraries call an argument -> what it is here ("|" between two), and what to pass.
 _FOREIGN = {
     "amount": ("density", "the share that stays, 1 - amount"),
     "sparsity": ("density", "the share that stays, 1 - sparsity"),
@@ -26,7 +26,19 @@ _FOREIGN = {
     "config": ("patterns", "{name: recipe}"),
     "batch": ("example_input", "what the model is called with"),
     "example_inputs": ("example_input", "what the model is called with"),
-    "inputs": ("example_input", "what the model is called with"),
+    "inputs": ("example_input|x", "what the model or layer is called with"),
+    "input": ("example_input|x", "what the model or layer is called with"),
+    "hidden_states": ("x", "the layer's input"),
+    "skip": ("residual", "what is added to the result"),
+    "query": ("q", "[batch, heads, tokens, head size]"),
+    "key": ("k", "[batch, heads, tokens, head size]"),
+    "value": ("v", "[batch, heads, tokens, head size]"),
+    "attn_mask": ("pattern", "the kept blocks"),
+    "block_mask": ("pattern", "the kept blocks, which torch's BlockMask says too"),
+    "mask": ("pattern", "the kept blocks"),
+    "is_causal": ("causal", "a bool, counted from the last query"),
+    "softmax_scale": ("scale", "a number"),
+    "sm_scale": ("scale", "a number"),
     "calibration_data": ("data", "batches"),
     "dataloader": ("data", "batches"),
     "dataset": ("data", "batches"),
@@ -41,7 +53,17 @@ _FOREIGN = {
 }
 #: Modules whose functions users write with the module's name.
 _ROOMS = {
+    "attention.merge": "attention",
     "attention.patterns": "attention.patterns",
+    "attention.plans": "attention",
+    "attention.serving": "attention",
+    "layouts.registry": "layouts",
+    "ops": "ops",
+    "ops.index": "ops",
+    "ops.plans": "ops",
+    "ops.registry": "ops",
+    "pattern.measures": "pattern",
+    "sparsify.registered": "sparsify",
     "pattern.generators": "pattern",
     "pattern.graphs": "pattern",
     "pattern.scored": "pattern",
@@ -110,7 +132,7 @@ def _fitting(
 ) -> dict[str, Any] | None:
     """Returns the keywords under their new names; None where the call fits the signature. Raises Error where
     it fits by no name."""
-    signature = inspect.signature(function)
+    signature = _signature(function)
     if _binds(signature, args, kwargs):
         return None
     op = _op_of(function, args)
@@ -123,6 +145,23 @@ def _fitting(
     for old in old_names.keys() & kwargs.keys():
         _tell(f"{op}'s argument {old}", old_names[old], 4)
     return new_kwargs
+
+
+def require_fitting(
+    op: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises Error, in the name of ``op``, unless the arguments fit the function's signature."""
+    signature = _signature(function)
+    if not _binds(signature, args, kwargs):
+        raise _misfit(op, signature, args, kwargs) from None
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature; that of a class without a constructor of its own takes nothing but itself."""
+    return inspect.signature(_takes_nothing if function is object.__init__ else function)
+
+
+def _takes_nothing(self: Any) -> None: ...
 
 
 def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -141,8 +180,10 @@ def _op_of(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return f"{room}.{name}" if room else name
 
 
-def _misfit(op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Error:
-    """Returns the Error that says which argument does not fit, and how to call."""
+def _misfit(
+    op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> WrongArguments:
+    """Returns the error that says which argument does not fit, and how to call."""
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     itself = len(signature.parameters) - len(parameters)
     names = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
@@ -154,27 +195,30 @@ def _misfit(op: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs
     if foreign := [name for name in kwargs if name not in names]:
         name = foreign[0]
         got = f"{name}={_short(kwargs[name])}"
-        return Error(op, f"arguments of {', '.join(names) or 'no name'}", got, nearest(name, names))
+        return WrongArguments(op, f"arguments of {', '.join(names) or 'no name'}", got, nearest(name, names))
     if len(given) > len(placed):
         behind = [name for name in names if name not in placed]
         remedy = (
             f"pass {', '.join(f'{each}=' for each in behind)} by name" if behind else "leave the rest out"
         )
         expected = f"{len(placed)} arguments without a name ({', '.join(placed) or 'none'})"
-        return Error(op, expected, f"{len(given)}: {', '.join(map(_short, given))}", remedy)
+        return WrongArguments(op, expected, f"{len(given)}: {', '.join(map(_short, given))}", remedy)
     if twice := [name for name in placed[: len(given)] if name in kwargs]:
         got = f"it at its place and as {twice[0]}="
-        return Error(op, f"one value of {twice[0]}", got, "pass it once")
+        return WrongArguments(op, f"one value of {twice[0]}", got, "pass it once")
     there = {*placed[: len(given)], *kwargs}
     missing = [name for name in required if name not in there]
-    return Error(op, f"an argument {missing[0]}", "none", f"call {op}({', '.join(required)})")
+    return WrongArguments(op, f"an argument {missing[0]}", "none", f"call {op}({', '.join(required)})")
 
 
 def nearest(name: str, names: list[str]) -> str:
     """Returns a remedy: the argument that was probably meant, or how to find it."""
-    here, value = _FOREIGN.get(name, ("", ""))
-    if here in names:
-        return f"pass {here}=, {value}"
+    heres, value = _FOREIGN.get(name, ("", ""))
+    for here in heres.split("|"):
+        if here in names:
+            return f"pass {here}=, {value}"
+    if name == "residual":
+        return "add it to the layer's result, which this layer does not do itself"
     close = difflib.get_close_matches(name, names, 1, 0.5)
     return f"did you mean {close[0]}=?" if close else "leave it out"
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import nn
 
+from ._arguments import named_arguments
 from .recover import Distillation
 from .sparsify.run import Run
 
 
+@named_arguments
 def trainer_callback(run: Run) -> Any:
     """Returns a transformers.TrainerCallback that takes a step of ``run`` after each one of the optimizer.
 
@@ -44,6 +46,7 @@ def trainer_callback(run: Run) -> Any:
     return Steps()
 
 
+@named_arguments
 def lightning_callback(run: Run | Callable[[], Run]) -> Any:
     """Returns a lightning.Callback that takes a step of ``run`` after each one of the optimizers; its state
     is part of Lightning's checkpoints.

@@ -42,6 +42,11 @@ class MissingAttribute(Error, AttributeError):
     take it for Python's own."""
 
 
+class WrongArguments(Error, TypeError):
+    """The Error for a call whose arguments do not fit the signature: code that catches Python's TypeError
+    catches it."""
+
+
 def translated(error: RuntimeError) -> RuntimeError:
     """Returns the Error that the C++ core raised, or ``error`` itself when it is not one of ours.
 

@@ -76,6 +76,8 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
             remedy = f"install a newer sparseloom than {ops.info()['version']}"
             raise Error("from_pretrained", f"format version {_READABLE[-1]}", str(version), remedy)
         self.quant_method = METHOD  # type: ignore[assignment]
+        #: What sparsify_ is called with behind the load: SparsifyConfig's arguments.
+        self.call: tuple[Any, dict[str, Any]] | None = None
         self.version = version
         self.layers = layers or {}
         self.fusions = Fusions.read(
@@ -88,16 +90,18 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         return data | self.fusions.told()
 
 
-class SparsifyConfig(SparseloomConfig):
-    """Makes from_pretrained sparsify a dense checkpoint while it loads it.
+class SparsifyConfig:
+    """Makes from_pretrained sparsify a dense checkpoint while it loads it: a SparseloomConfig, since
+    transformers takes no other class beside a checkpoint that has one.
 
     ``patterns`` and the options are those of sparsify_: AutoModel.from_pretrained(folder,
     quantization_config=SparsifyConfig({r".*dense": BlockSparse(density=0.25)})). The model's own config then
     describes the layers as after sparsify_, so that save_pretrained writes them. Raises Error as sparsify_
-    does, in from_pretrained, and for options that it does not have, and for recipes with a method.
+    does, in from_pretrained, and for options that it does not have, and for recipes with a method. A
+    checkpoint that is sparse already stays as it is, and transformers warns: call sparsify_ behind the load.
     """
 
-    def __init__(self, patterns: Mapping[Any, Recipe] | Recipe, **options: Any) -> None:
+    def __new__(cls, patterns: Mapping[Any, Recipe] | Recipe, **options: Any) -> SparseloomConfig:  # type: ignore[misc]
         if foreign := [name for name in options if name not in _OPTIONS]:
             got, remedy = f"{foreign[0]}={options[foreign[0]]!r}", nearest(foreign[0], list(_OPTIONS))
             raise Error("SparsifyConfig", f"options of {', '.join(_OPTIONS)}", got, remedy)
@@ -109,8 +113,9 @@ class SparsifyConfig(SparseloomConfig):
                     "load first, then sparsify_ with the optimizer",
                 )
                 raise Error("SparsifyConfig", "recipes whose masks stay: no optimizer is there", got, remedy)
-        super().__init__()
-        self.patterns, self.options = patterns, options
+        made = SparseloomConfig()
+        made.call = patterns, options
+        return made
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
@@ -168,8 +173,9 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
             with contextlib.suppress(AttributeError):
                 del parameter._is_hf_initialized  # type: ignore[attr-defined]
         describe_(model)
-        if isinstance(self.quantization_config, SparsifyConfig):
-            sparsify_(model, self.quantization_config.patterns, **self.quantization_config.options)
+        if (call := self.quantization_config.call) is not None:  # type: ignore[attr-defined]
+            patterns, options = call
+            sparsify_(model, patterns, **options)
 
     def is_serializable(self, *rest: Any, **keywords: Any) -> bool:
         """Returns True: save_pretrained writes blocks, crow and col as they are."""

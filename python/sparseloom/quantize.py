@@ -189,15 +189,13 @@ def quantize_(
             )
         exchange.put()
         result.notes += exchange.settle()
-    slow = (
-        layer for layer in eight_bit_layers if layer.dtype is torch.float8_e4m3fn and not layer.float8_on_cpu
-    )
-    if any(layer.values.device.type == "cpu" for layer in slow):
-        result.notes.append(
-            "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
-            "GPU, or set layer.kernel = 'reference' (slow)"
-        )
-    announce(result)
+        fp8 = [layer for layer in eight_bit_layers if layer.dtype is torch.float8_e4m3fn]
+        if any(layer.values.device.type == "cpu" and not layer.float8_on_cpu for layer in fp8):
+            result.notes.append(
+                "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
+                "GPU, or set layer.kernel = 'reference' (slow)"
+            )
+        announce(result)
     return result
 
 

@@ -48,6 +48,8 @@ SHAPES = {
     "gru": [4, 2, 32],
     "small world": [8, 32],
 }
+#: Shapes of what a kind is called with, where its plan takes another.
+CALLED = {**SHAPES, "conv1x1": [1, 64, 4, 4]}
 #: What a kind refuses to answer, in our Error.
 REFUSED = {
     ("masked", "plan"),
@@ -55,6 +57,10 @@ REFUSED = {
     ("attention", "density"),
     ("attention", "to_dense"),
     ("small world", "to_dense"),
+    ("mha", "residual"),  # these four return tuples
+    ("lstm", "residual"),
+    ("gru", "residual"),
+    ("small world", "residual"),
     ("quantized", "plan"),  # without 8-bit kernels on this CPU
     ("quantized 2:4", "plan"),
 }

@@ -56,12 +56,12 @@ def advise(
     dataclass of keywords, such as what a tokenizer returns) and returns
     the advice; changes nothing.
 
-    Groups the dense linear layers that sparsify_ would take by size. For every size, the dense layer and one
-    block-sparse layer of each block, at the middle one of ``densities``, are called in turn for about
-    ``seconds`` seconds, on random data of the size that the layer saw: the forward product, and with
-    ``training`` the backward products too. The other densities are predicted from the plans of balanced
-    patterns, the time of that block-sparse layer, and what a call costs beside its products, which is
-    measured once per process. With ``measure``, every block and density is called beside dense.
+    Groups the dense linear layers that sparsify_ would take by size. For every size, it times the dense layer
+    and one block-sparse layer of each block, at the middle one of ``densities``, in turn for about
+    ``seconds`` seconds. The data are random, and of the size that the layer saw. It times the forward
+    product, and with ``training`` the backward products too. The times at other densities are predicted from
+    the plans of balanced patterns and the time of that block-sparse layer. With ``measure``, every block and
+    density is timed beside dense.
 
     Only sparse kernels are called, also where the plan would go dense. With ``strict``, a layer that would
     run no sparse kernel at some block and density raises Error before anything is timed; the Error names the

@@ -42,8 +42,6 @@ def run(
         raise Error(_OP, "MODULE:FACTORY or --hf FOLDER", got, "sparseloom report mymodels:make")
     model, example_input = _made(factory) if factory is not None else _read(str(folder), batch, tokens)
     found = report(model.eval(), example_input, ways=ways, seconds=seconds)
-    stages = vars(model).get("_pruning", {}).get("stages", {})
-    found.quality = {str(stage): float(value) for stage, value in stages.items()}
     if with_advice:
         found.advice = advise(model, example_input, seconds=seconds)
     found.show()

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .._checks import require_bool
 from ..errors import Error, unsupported_layout
 from ..ops.attention import Call, attend
@@ -63,6 +64,7 @@ def attention(
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = ..., return_lse: Literal[True],
     base2: bool = ..., strict: bool = ..., kernel: str = ...,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@named_arguments
 def attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: Kept, *, causal: bool = False, scale: float | None = None,
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None, return_lse: bool = False, base2: bool = False,
@@ -94,8 +96,10 @@ def attention(
     Results and gradients have the same bits in every run. Raises Error where shapes, dtypes or blocks do not
     fit, and within torch.func.
     """
-    for flag, value in (("causal", causal), ("return_lse", return_lse), ("base2", base2), ("strict", strict)):
-        require_bool("attention", flag, value)
+    if not (type(causal) is type(return_lse) is type(base2) is type(strict) is bool):
+        flags = {"causal": causal, "return_lse": return_lse, "base2": base2, "strict": strict}
+        for flag, value in flags.items():
+            require_bool("attention", flag, value)
     if not torch.compiler.is_compiling() and transformed():
         remedy = "use scaled_dot_product_attention with the expanded mask there"
         raise Error("attention", "a call outside of torch.func and forward mode", "one inside", remedy)
@@ -147,9 +151,19 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
         return AttentionPattern.from_pattern(pattern)
     if isinstance(pattern, Tensor):
         if ragged:
-            raise Error("attention", "an AttentionPattern beside cu_seqlens", "a map", "see from_map")
+            raise Error(
+                "attention",
+                "an AttentionPattern beside cu_seqlens",
+                "a map",
+                "make it with AttentionPattern.from_map(map, block)",
+            )
         if pattern.dim() < 2:
-            raise Error("attention", "a map [.., q blocks, kv blocks]", str(list(pattern.shape)), "add them")
+            raise Error(
+                "attention",
+                "a map [.., q blocks, kv blocks]",
+                str(list(pattern.shape)),
+                "add dimensions of 1 in front",
+            )
         tokens = ("queries", q.shape[2], pattern.shape[-2]), ("keys", k.shape[2], pattern.shape[-1])
         q_block, kv_block = (lists.side_of(*each) for each in tokens)
         codes, kept = AttentionPattern.from_map, pattern
@@ -160,7 +174,12 @@ def _pattern(pattern: Kept, q: Tensor, k: Tensor, ragged: bool) -> AttentionPatt
         return codes(kept, (q_block, kv_block))
     if hasattr(pattern, "mask_block_cnt") or (isinstance(pattern, (tuple, list)) and len(pattern) in (2, 4)):
         if ragged:
-            raise Error("attention", "an AttentionPattern beside cu_seqlens", "lists", "see from_lists")
+            raise Error(
+                "attention",
+                "an AttentionPattern beside cu_seqlens",
+                "lists",
+                "make it with AttentionPattern.from_lists",
+            )
         return _of_lists(pattern, q, k)
     if type(pattern).__name__ == "BlockMask":
         mask: Any = pattern

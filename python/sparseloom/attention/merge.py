@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 
 
+@named_arguments
 def merge(parts: Sequence[tuple[Tensor, Tensor]], base2: bool = False) -> tuple[Tensor, Tensor]:
     """Returns out and lse of attention over all keys, of (out, lse) over parts of them: what a context
     parallel or a split attention exchanges. Differentiable; sums are in float32.

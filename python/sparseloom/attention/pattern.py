@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .._checks import require_bool
 from ..errors import Error
 from ..ops.attention import transpose
@@ -63,6 +64,7 @@ class AttentionPattern:
         self._moved: tuple[tuple[int, int], AttentionPattern] | None = None
 
     @classmethod
+    @named_arguments
     def from_map(cls, kept: Tensor, block: Block = 128, **options: Any) -> AttentionPattern:
         """Takes a bool map [batch or 1, heads or 1, q blocks, kv blocks], or with fewer leading dimensions.
         A map on a GPU is not read on the host. Blocks of a multiple of 128 are cut."""
@@ -74,6 +76,7 @@ class AttentionPattern:
         return cls(*lists.of_map(codes), block, kv_blocks=codes.shape[-1], **options)
 
     @classmethod
+    @named_arguments
     def from_lists(
         cls, counts: Tensor, indices: Tensor, partial_counts: Tensor | None = None,
         partial_indices: Tensor | None = None, block: Block = 128, *, kv_blocks: int | None = None,
@@ -92,11 +95,13 @@ class AttentionPattern:
         return cls(*lists.of_map(codes), block, kv_blocks=kv_blocks, **options)
 
     @classmethod
+    @named_arguments
     def from_pattern(cls, pattern: Pattern, **options: Any) -> AttentionPattern:
         """Takes a ``sparseloom.Pattern``: its rows are queries, its columns keys."""
         return cls.from_map(pattern.mask, pattern.block, **options)
 
     @classmethod
+    @named_arguments
     def from_block_mask(cls, mask: BlockMask) -> AttentionPattern:
         """Takes torch's BlockMask: see ``block_mask.py`` for the mask functions that it knows. It is read on
         the host once; the result is kept with the mask."""

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..ops.plans import asked, dtype_name
 from .pattern import AttentionPattern
 
 
+@named_arguments
 def plan(
     q: Tensor, k: Tensor, pattern: AttentionPattern, *, causal: bool = False, backward: bool = False,
     strict: bool = False,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from .._arguments import named_arguments
 from ..errors import Error
 from . import patterns
 from .call import Kept, attention
@@ -28,6 +29,7 @@ _ATTRIBUTE = "sparseloom_pattern"
 Source: TypeAlias = "AttentionPattern | Callable[[int, int], AttentionPattern | None]"
 
 
+@named_arguments
 def serve(
     q: Tensor, k: Tensor, v: Tensor, params: Kept, is_causal: bool = False, softmax_scale: float | None = None
 ) -> Tensor:
@@ -43,6 +45,7 @@ def serve(
 TAKING: list[Callable[[nn.Module], int]] = []
 
 
+@named_arguments
 def use_pattern(model: nn.Module, source: Source | None) -> None:
     """Gives the attention layers of a model their pattern; None: all blocks. The layers are transformers',
     of a model with attn_implementation="sparseloom", and every nn.MultiheadAttention, those of torch's

@@ -13,6 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, PrepareModuleInput
 
 from .. import ops
+from .._arguments import named_arguments
 from ..errors import Error
 from ..nn.linears import can_be_cut
 from .styles import BlockColwiseParallel, BlockRowwiseParallel
@@ -20,6 +21,7 @@ from .styles import BlockColwiseParallel, BlockRowwiseParallel
 _OP = "borders"
 
 
+@named_arguments
 def borders(columns: Sequence[nn.Module], rows: Sequence[nn.Module], parts: int) -> list[int] | None:
     """Returns where to cut the features that some layers give to others, for ``parts`` ranks.
 
@@ -48,6 +50,7 @@ def borders(columns: Sequence[nn.Module], rows: Sequence[nn.Module], parts: int)
     return [min(line * side, total) for line in cut]
 
 
+@named_arguments
 def mlp_plan(
     mlp: nn.Module,
     columns: Sequence[str],

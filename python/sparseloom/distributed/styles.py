@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from .. import ops
+from .._arguments import named_init
 from ..errors import Error
 from ..nn.held.cut import Cut, require_borders
 from ..nn.held.cut_state import cut_layers
@@ -26,6 +27,7 @@ _OP = "parallelize_module"
 _WHOLE: Placement = Replicate()
 
 
+@named_init
 class BlockColwiseParallel(ColwiseParallel):
     """Cuts a BlockSparseLinear across its block rows: every rank computes some of the outputs.
 
@@ -41,8 +43,17 @@ class BlockColwiseParallel(ColwiseParallel):
     where the block rows cannot be cut so, and for layers that cannot: see docs/distributed.md.
     """
 
-    def __init__(self, *, borders: Sequence[int] | None = None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        borders: Sequence[int] | None = None,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            input_layouts=input_layouts, output_layouts=output_layouts, use_local_output=use_local_output
+        )
         self.borders = borders
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -70,6 +81,7 @@ class BlockColwiseParallel(ColwiseParallel):
         return y_full.to_local() if self.use_local_output else y_full
 
 
+@named_init
 class BlockRowwiseParallel(RowwiseParallel):
     """Cuts a BlockSparseLinear across its block columns: every rank computes a summand of all outputs.
 
@@ -81,8 +93,17 @@ class BlockRowwiseParallel(RowwiseParallel):
     give the input. See BlockColwiseParallel for the rest.
     """
 
-    def __init__(self, *, borders: Sequence[int] | None = None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        borders: Sequence[int] | None = None,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            input_layouts=input_layouts, output_layouts=output_layouts, use_local_output=use_local_output
+        )
         self.borders = borders
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:

@@ -103,15 +103,15 @@ def load(
     the file's patterns; meta tensors become real ones on the CPU.
 
     ``path`` may also be a file, a folder or a state_dict of another program that stores sparse or masked
-    weights: compressed-tensors, torch.nn.utils.prune and SparseML, pytorch_block_sparse, nn_pruning, STen,
-    superblock, torch's sparse and semi-structured tensors, and a Matrix Market file for a model that is one
-    layer (docs/migrating.md). A dense layer gets the weight with zeros, a sparse one packs it by its pattern;
-    with ``sparsify``, dense layers whose format says 2:4 or blocks become so.
+    weights. docs/migrating.md lists them: compressed-tensors, torch.nn.utils.prune, SparseML,
+    pytorch_block_sparse, nn_pruning, STen, superblock, torch's sparse and semi-structured tensors, and Matrix
+    Market for a model that is one layer. A dense layer gets the weight with zeros, and a sparse one packs it
+    by its pattern. With ``sparsify``, dense layers whose format says 2:4 or blocks become so.
 
     With ``sparsify``, dense layers that are block-sparse in the file first become so, as sparsify_ would make
-    them, apply the activations that the saved ones applied for their model, and multiply together where the
-    saved ones did; the change is announced in the same way, and an optimizer that was made before has to be
-    made again.
+    them. They apply the activations that the saved ones applied, and multiply together where the saved ones
+    did. The change is printed as sparsify_ prints it. An optimizer that was made before has to be made again.
+
     Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Of a
     model that fully_shard or tensor parallelism has sharded, every rank reads the file and takes its part.
     Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another

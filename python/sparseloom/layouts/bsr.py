@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import ops
 from .. import pattern as patterns
+from .._arguments import named_arguments
 from ..ops.scores import scores_on_device
 from ..pattern import Block, Pattern, block_shape
 from .layout import Layout
@@ -35,6 +36,7 @@ class Bsr(Layout):
     digest: int
 
     @classmethod
+    @named_arguments
     def of(cls, pattern: Pattern, device: torch.device | None = None) -> Bsr:
         """Returns the layout of a pattern."""
         rows, cols, (bm, bn) = pattern.rows, pattern.cols, pattern.block
@@ -44,6 +46,7 @@ class Bsr(Layout):
         return cls(rows, cols, packed=packed, digest=index.digest, **sizes)
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, block: Block = 32, density: float | None = None
     ) -> Bsr:
@@ -54,6 +57,7 @@ class Bsr(Layout):
         return cls.of(patterns.from_dense(weight.detach(), block, density), weight.device)
 
     @classmethod
+    @named_arguments
     def from_mask(cls, weight: Tensor, mask: Tensor, block: Block = 32) -> Bsr:
         """Stores the blocks with at least one element in ``mask``."""
         sides = block_shape(cls.name, block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .csr import Csr
 from .entries import Entries, bounds_of, columns_of, require_shape
 from .registry import register
@@ -23,6 +24,7 @@ class Coo(Entries):
     indices: Tensor
 
     @classmethod
+    @named_arguments
     def from_places(cls, rows: int, cols: int, row: Tensor, col: Tensor) -> Coo:
         return cls(rows, cols, indices=torch.stack([row, col]))
 

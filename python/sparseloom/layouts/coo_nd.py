@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from .entries import MOST, narrowed, require_countable, require_shape, summed
 from .layout import REPACK, Layout
@@ -48,6 +49,7 @@ class CooNd(Layout):
         super().__init__(rows, cols, indices=indices, sizes=sizes, dense_dim=dense_dim)
 
     @classmethod
+    @named_arguments
     def at(cls, indices: Tensor, shape: Sequence[int], dense_dim: int = 0) -> CooNd:
         """Returns the layout of entries at ``indices`` [sparse dimensions, stored], ordered and distinct, in
         a tensor of that shape."""
@@ -55,6 +57,7 @@ class CooNd(Layout):
         return cls(*_matrix(tuple(shape), dense_dim), indices=indices, sizes=sizes, dense_dim=dense_dim)
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, shape: Sequence[int] | None = None, dense_dim: int = 0
     ) -> CooNd:
@@ -74,6 +77,7 @@ class CooNd(Layout):
         return cls.at(stored.nonzero().t(), sizes, dense_dim)
 
     @classmethod
+    @named_arguments
     def from_entries(cls, indices: Tensor, values: Tensor, shape: Sequence[int]) -> tuple[CooNd, Tensor]:
         """Returns the layout and the values of the entries ``values`` [n, *dense sizes] at ``indices``
         [sparse dimensions, n], in any order: they are sorted, and duplicates are summed, as by
@@ -93,6 +97,7 @@ class CooNd(Layout):
         return cls.at(indices, shape, dense), values
 
     @classmethod
+    @named_arguments
     def from_torch(cls, tensor: Tensor) -> tuple[CooNd, Tensor]:
         """Returns the layout and the values of a tensor of torch's sparse_coo layout, with or without dense
         dimensions, coalesced or not. Raises Error for any other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from .entries import Entries, bounds_of, columns_of, require_shape, rows_of
 from .layout import REPACK
@@ -26,6 +27,7 @@ class Csr(Entries):
     col: Tensor
 
     @classmethod
+    @named_arguments
     def from_places(cls, rows: int, cols: int, row: Tensor, col: Tensor) -> Csr:
         return cls(rows, cols, crow=bounds_of(row, rows), col=col)
 

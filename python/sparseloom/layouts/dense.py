@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from .layout import Layout
 from .registry import register
@@ -18,6 +19,7 @@ class Dense(Layout):
     plain = True
 
     @classmethod
+    @named_arguments
     def from_dense(cls, weight: Tensor) -> Dense:  # type: ignore[override]
         return cls(*weight.shape)
 
@@ -42,6 +44,7 @@ class MaskedDense(Layout):
     mask: Tensor
 
     @classmethod
+    @named_arguments
     def from_dense(cls, weight: Tensor, mask: Tensor | None = None) -> MaskedDense:  # type: ignore[override]
         """Keeps the elements that ``mask`` names; without one, those that are not zero. Raises Error for a
         mask of another shape or dtype."""
@@ -52,6 +55,7 @@ class MaskedDense(Layout):
         return cls(*weight.shape, mask=mask)
 
     @classmethod
+    @named_arguments
     def from_mask(cls, weight: Tensor, mask: Tensor) -> MaskedDense:
         return cls.from_dense(weight, mask=mask)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .._checks import share
 from ..errors import Error
 from ..ops import csr as _csr
@@ -64,6 +65,7 @@ class Entries(Layout):
         raise NotImplementedError
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls: type[Self], weight: Tensor, mask: Tensor | None = None, density: float | None = None
     ) -> Self:
@@ -117,6 +119,7 @@ class Entries(Layout):
         return cls.from_places(rows, cols, *places), values
 
     @classmethod
+    @named_arguments
     def from_torch(cls: type[Self], tensor: Tensor) -> tuple[Self, Tensor]:
         """Returns the layout and the values of a matrix in a sparse layout of torch: COO, CSR, CSC, or blocks
         (BSR, BSC), of which every element is stored. Stored zeros stay; see ``from_entries`` for elements out
@@ -279,7 +282,7 @@ def narrowed(op: str, name: str, index: Tensor) -> Tensor:
     """Returns an index as int32. Raises Error if it is not an integer tensor, or has too many elements."""
     require_countable(op, index.shape[-1] if name != "crow" and index.dim() else 0)
     if index.dtype not in (torch.int32, torch.int64):
-        raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it")
+        raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it with .int() or .long()")
     return index.to(torch.int32).contiguous()
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..ops.devices import require_one_device
 from ..ops.verbs import Weight
@@ -95,11 +96,13 @@ class Layout(Weight):
         }
 
     @classmethod
+    @named_arguments
     def from_dense(cls: type[Self], weight: Tensor, **options: Any) -> Self:
         """Chooses what to store of ``weight`` [rows, cols]; the options are the class's own."""
         raise NotImplementedError
 
     @classmethod
+    @named_arguments
     def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:
         """Returns the layout that stores the elements of ``weight`` in ``mask``, bool of its shape, as chosen
         by a sparsifier of single elements. By default this is ``from_dense`` of the weight with zeros

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..ops import nm
 from .groups import Groups, require_group
@@ -25,6 +26,7 @@ class Nm(Groups):
     positions: Tensor
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, n: int, m: int, mask: Tensor | None = None
     ) -> Nm:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..ops import nm
 from ..ops.transforms import differentiated
 from . import products
@@ -32,6 +33,7 @@ class Nmg(Groups):
     g: int
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, n: int, m: int, g: int = 16
     ) -> Nmg:

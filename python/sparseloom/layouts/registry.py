@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .._arguments import nearest
+from .._arguments import named_arguments, nearest
 from .._checks import share
 from ..errors import Error
 from .layout import Layout
@@ -20,6 +20,7 @@ _REGISTERED: dict[str, type[Layout]] = {}
 _REQUIRED = ("from_dense", "pack", "to_dense")
 
 
+@named_arguments
 def register(cls: Class) -> Class:
     """Registers a subclass of Layout by its ``name``; a decorator, which returns the class.
 
@@ -51,6 +52,7 @@ def is_registered(cls: type[Layout]) -> bool:
     return _REGISTERED.get(cls.name) is cls
 
 
+@named_arguments
 def get(name: str) -> type[Layout]:
     """Returns the layout registered by that name. Raises Error, which lists the names, for any other."""
     if name not in _REGISTERED:
@@ -107,6 +109,7 @@ def masked(layout: Layout, weight: Tensor, options: dict[str, Any]) -> Tensor:
     return weight.masked_fill(~mask.to(weight.device), 0)
 
 
+@named_arguments
 def names() -> list[str]:
     """Returns the names of all registered layouts, sorted."""
     return sorted(_REGISTERED)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..ops import semi24
 from .layout import REPACK, Layout
@@ -28,6 +29,7 @@ class Semi24Layout(Layout):
     positions: Tensor
 
     @classmethod
+    @named_arguments
     def from_dense(cls, weight: Tensor, prune: str | None = None) -> Semi24Layout:  # type: ignore[override]
         """Stores the nonzeros of a weight that is 2:4; of any other weight, the elements that ``prune``
         chooses: "magnitude", "transposable_greedy" or "transposable_exact". If ``prune`` is None, raises an

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import ops, pattern
+from .._arguments import named_arguments
 from ..errors import Error
 from ..ops import semi24
 from ..ops.transforms import differentiated, transformed
@@ -48,6 +49,7 @@ class Tiles(Layout):
     digest: int
 
     @classmethod
+    @named_arguments
     def from_dense(  # type: ignore[override]
         cls, weight: Tensor, density: float = 0.6, side: int = 64, importance: Tensor | None = None,
         mask: Tensor | None = None,
@@ -72,6 +74,7 @@ class Tiles(Layout):
         return cls._stored(importance, kinds, side)
 
     @classmethod
+    @named_arguments
     def from_kinds(cls, weight: Tensor, kinds: Tensor, side: int = 64) -> Tiles:
         """Stores the tiles that ``kinds`` [tile rows, tile columns] names: 0 absent, 1 2:4 by magnitude, 2
         dense. Raises Error for other numbers, shapes or sides."""
@@ -86,6 +89,7 @@ class Tiles(Layout):
         return cls._stored(weight.detach().float().abs(), kinds, side)
 
     @classmethod
+    @named_arguments
     def from_mask(cls, weight: Tensor, mask: Tensor, side: int = 64) -> Tiles:
         """Stores the elements in ``mask``: a tile with at most two in each group of four consecutive elements
         of a row as 2:4, any other with some as dense. What else these tiles store is zero, if the weight is:

@@ -130,6 +130,18 @@ def prologue(
     return x.to(dtype), values.to(dtype), bias, None if residual is None else residual.to(dtype)
 
 
+def added(y: Tensor, residual: Tensor | None) -> Tensor:
+    """Returns y + residual, for layers whose product does not add it itself. Raises Error unless the residual
+    has the shape, dtype and device of y; autocast casts it."""
+    if residual is None:
+        return y
+    kind = y.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind) and isinstance(residual, Tensor):
+        residual = residual.to(y.dtype)
+    ops.require_residual(residual, y)
+    return y + residual
+
+
 def recorded_by_fx(module: nn.Module, first: Any, **operands: Any) -> Any:
     """If an operand is a proxy of torch.fx.symbolic_trace, records and returns a node that calls the module,
     as for torch.nn's own leaf modules. Returns None without a proxy. Raises Error when the first operand is

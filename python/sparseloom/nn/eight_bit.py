@@ -117,16 +117,19 @@ class EightBit(WithOptions):
             )
             raise Error("dense_copy", expected, repr(setting), remedy)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features] of float32, bfloat16 or float16 to [..., out_features] of x's dtype, or
-        under autocast of autocast's dtype.
+        under autocast of autocast's dtype. ``residual``, of the result's shape and dtype, is added to it.
 
         A bias of another dtype is rounded to the output's. float16 outputs come from a float32 product. A NaN
         or Inf in x reaches all outputs of its token through the token's factor; with a given ``x_scale``, Inf
         is clipped like any large number, and in int8 NaN becomes an ordinary number. Raises Error when x does
-        not fit or needs a gradient.
+        not fit or needs a gradient, and when ``residual`` does not fit.
         """
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node  # type: ignore[no-any-return]
         if x.is_nested or x.layout != torch.strided:
             raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
@@ -162,7 +165,7 @@ class EightBit(WithOptions):
             bias = bias.to(out_dtype)
         y = self._product(taken, x_scale, bias, out_dtype)
         y = y if self.fuse else ops.apart(y)
-        return y if dtype is out_dtype else y.to(dtype)
+        return arguments.added(y if dtype is out_dtype else y.to(dtype), residual)
 
     @property
     def weight(self) -> BlockSparseWeight:

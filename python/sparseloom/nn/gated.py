@@ -55,9 +55,13 @@ class GatedBlockSparseLinear(WithOptions):
             gate = HardConcreteGate(Learned("open", drop), 1, blocks, strength).to(layer.values.device)
         self.gate = gate
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., in_features] to [..., out_features]. Raises Error when x does not fit."""
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features], and adds the ``residual``, of the result's
+        shape and dtype. Raises Error when x or ``residual`` does not fit."""
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node  # type: ignore[no-any-return]
         layer = self.layer
         if not in_blocks(layer):
@@ -67,7 +71,8 @@ class GatedBlockSparseLinear(WithOptions):
             got, remedy = layer.activation, "set layer.activation = None, and apply it behind this layer"
             raise Error(_OP, "a layer without an activation", got, remedy)
         with at_hand(layer):
-            return ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias, layer.strict)
+            y = ops.gated_linear(x, layer.values, layer.index, self._gates(), layer.bias, layer.strict)
+        return arguments.added(y, residual)
 
     def penalty(self) -> Tensor | None:
         """Returns the term to add to the loss; None for gates without a penalty."""

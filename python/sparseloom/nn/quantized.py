@@ -28,11 +28,11 @@ class QuantizedBlockSparseLinear(EightBit, WithIndex):
     """Computes y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
     ``sparseloom.quantize_``.
 
-    Buffers, all saved except the derived index by block columns: ``values`` [blocks, bm, bn] in 8 bits;
-    ``w_scale`` float32 [out_features], the factor of each output feature's weights; ``x_scale`` float32 [1],
-    or None when every token gets a factor of its own in each call; ``bias`` [out_features] or None, in the
-    dtype of the layer it came from; ``crow`` and ``col`` as BlockSparseLinear has them. ``.to(dtype)``,
-    ``.half()`` and their like change the bias alone.
+    All buffers are saved, except the derived index by block columns. ``values`` is [blocks, bm, bn] in 8
+    bits. ``w_scale`` float32 [out_features] is the factor of each output feature's weights. ``x_scale`` is
+    float32 [1], or None when every token gets a factor of its own in each call. ``bias`` is [out_features] in
+    the dtype of the layer it came from, or None. ``crow`` and ``col`` are BlockSparseLinear's.
+    ``.to(dtype)``, ``.half()`` and their like change the bias alone.
 
     Args:
         pattern: which blocks exist.

@@ -13,7 +13,7 @@ from ..attention.call import attention
 from ..attention.pattern import AttentionPattern
 from ..attention.plans import planned
 from ..errors import Error
-from .arguments import drawing, like_of
+from .arguments import added, drawing, like_of
 from .held.options import WithOptions
 
 #: A pattern for one number of tokens, or a function of the tokens that returns one.
@@ -65,8 +65,8 @@ class BlockSparseSelfAttention(WithOptions):
             self.qkv = nn.Linear(self.embed_dim, width, bias, device, dtype)
             self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns [batch, tokens, embed_dim]."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [batch, tokens, embed_dim] to that shape, and adds the ``residual`` of that shape."""
         if x.dim() != 3 or x.shape[-1] != self.embed_dim:
             expected = f"x [batch, tokens, {self.embed_dim}]"
             remedy = "add a dimension of batches"
@@ -74,8 +74,7 @@ class BlockSparseSelfAttention(WithOptions):
         heads = self.num_heads, self.kv_heads, self.kv_heads
         q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
         out = attention(q, k, v, self._pattern_of(x.shape[1]), causal=self.causal, strict=self.strict)
-        y: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
-        return y
+        return added(self.out_proj(out.transpose(1, 2).flatten(2)), residual)
 
     def plan(
         self,

@@ -139,13 +139,15 @@ class BlockSparseConv1x1(WithOptions):
         """The bias of the layer inside."""
         return self.linear.bias
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [..., in channels, *positions] to [..., out channels, *positions / stride]."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps [..., in channels, *positions] to [..., out channels, *positions / stride], and adds the
+        ``residual`` of that shape."""
         if any(step != 1 for step in self.stride):
             steps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in self.stride))
             x = x[steps]
         channel = -1 - self.dimensions
-        return self.linear(x.movedim(channel, -1)).movedim(-1, channel)
+        added = () if residual is None else (residual.movedim(channel, -1),)
+        return self.linear(x.movedim(channel, -1), *added).movedim(-1, channel)
 
     def to_dense(self) -> nn.Module:
         """Returns the convolution with the same values in their places and zero elsewhere (copied)."""

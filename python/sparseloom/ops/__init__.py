@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._arguments import named_arguments
 from ..errors import Error, translated, unsupported_layout
 from . import autograd, operators, products
 from . import gates as _gates
@@ -354,6 +355,7 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
 Class = TypeVar("Class", bound=type)
 
 
+@named_arguments
 def register(
     operator: Callable[..., Any], *, inputs: Sequence[type], outputs: Sequence[Output]
 ) -> Callable[[Class], Class]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._arguments import named_arguments
 from .operators import call
 
 #: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
@@ -100,6 +101,7 @@ class Index(NamedTuple):
         return self._replace(packed=packed)
 
 
+@named_arguments
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
     """Validates crow and col (int32, contiguous, on the CPU) and packs them together with the index by block
     columns. Raises Error that names the first bad entry."""
@@ -127,6 +129,7 @@ def trust(index: Index) -> None:
         call("trust_index", index.packed, index.blocks, *index[2:6])
 
 
+@named_arguments
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
     """Rewrites an index in place for another mask, on the CPU, or on CUDA, where the work is
     queued and can be captured in a graph.
@@ -141,6 +144,7 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
     trust(index)
 
 
+@named_arguments
 def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor, flags: Tensor) -> None:
     """Rewrites an index of digest MOVING in place for a mask of any number of blocks up to its ``blocks``
     slots, on the CPU, or on CUDA, where the work is queued and can be captured in a graph.
@@ -154,6 +158,7 @@ def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor
     trust(index)
 
 
+@named_arguments
 def choose_blocks(
     index: Index, scores: Tensor, growth: Tensor | None, budget: Tensor, mask: Tensor, flags: Tensor
 ) -> None:
@@ -170,6 +175,7 @@ def choose_blocks(
     call("choose_blocks", index.packed, scores, growth, budget, mask, flags)
 
 
+@named_arguments
 def move_blocks(values: Tensor, moved: Tensor) -> None:
     """Moves blocks in place after set_topology: values[slot] becomes what values[moved[slot]] was, or zero
     where moved is -1; it stays where moved is -2. values is [blocks, ...], or anything else with blocks as

@@ -27,6 +27,7 @@ NO_EPILOGUE = (False, 0, False)
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
+@named_arguments
 def plan(
     index: Index,
     direction: str,

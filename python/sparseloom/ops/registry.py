@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from .._arguments import named_arguments, named_init
 from ..errors import Error
 
 Class = TypeVar("Class", bound=type)
@@ -54,6 +55,7 @@ class Implementation(NamedTuple):
         )
 
 
+@named_init
 class Registry:
     """Implementations of operators and sparsifiers. Look-ups that fail here go on in the default registry,
     which ``ops.register`` and ``sparsify.register`` fill, and then in the library's own.
@@ -126,7 +128,10 @@ class Registry:
         key = sparsifier, source, target
         if not all(isinstance(each, type) for each in key):
             raise Error(
-                "sparsify.register", "a sparsifier's class and two layouts", repr(key), "pass classes"
+                "sparsify.register",
+                "a sparsifier's class and two layouts",
+                repr(key),
+                "pass classes, not instances",
             )
 
         def add(function: Function) -> Function:
@@ -215,6 +220,7 @@ _scoped._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in op
 
 
 @contextmanager
+@named_arguments
 def strict() -> Iterator[None]:
     """Within the body an operator without an implementation for its formats raises Error."""
     token = _STRICT.set(True)
@@ -250,7 +256,12 @@ def _stands_for(got: type, want: type) -> bool:
 class _Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise Error(type(ctx).__name__, "an implementation with a backward", "one without", "write backward")
+        raise Error(
+            type(ctx).__name__,
+            "an implementation with a backward",
+            "one without",
+            "write the method backward",
+        )
 
 
 def _function(cls: Any, operator: Any, sparsifies: bool) -> type[torch.autograd.Function]:

@@ -18,9 +18,10 @@ _MAYBE = (
 
 
 def called_alike(cls: type, names: set[str]) -> list[tuple[str, ...]]:
-    """Returns the groups of two or more of these attributes that some method calls one after the other: each
-    with the same variable alone, in one block of statements, so that all run where one does, and with nothing
-    in between that assigns the variable or writes into it by name. Returns [] where there is no source."""
+    """Returns the groups of two or more of these attributes that some method calls one after the other. Each
+    is called with the same variable alone. All calls are in one block of statements, so that all run where
+    one does. Nothing in between assigns the variable, or writes into it by name. Returns [] without a
+    source."""
     found = list[tuple[str, ...]]()
     for function, mentions in functions_of(cls):
         if len(names & mentions) < 2:

@@ -90,10 +90,10 @@ def densify_(
         exchange.put()
         result.notes += exchange.settle(optimizers)
         leave(_gone(exchange), optimizers)
-    if any(change.layout == "semi24" for change in result.changed):
-        result.notes.append("weights that were 2:4 stay frozen: weight.requires_grad_() lets them train")
-    result.parameters = count_before, parameter_count(model)
-    announce(result)
+        if any(change.layout == "semi24" for change in result.changed):
+            result.notes.append("weights that were 2:4 stay frozen: weight.requires_grad_() lets them train")
+        result.parameters = count_before, parameter_count(model)
+        announce(result)
     return result
 
 

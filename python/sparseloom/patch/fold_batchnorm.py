@@ -89,7 +89,7 @@ def fold_batchnorm_(model: nn.Module, pairs: Iterable[tuple[str, str]] | None = 
                 _fold(layer, named[norm])
         exchange.put()
         exchange.settle()
-    announce(result)
+        announce(result)
     return result
 
 

@@ -50,7 +50,7 @@ def sparsified(
         result.became = kinds_of(result.changed)
         yield settle
         result.parameters = count_before, parameter_count(model)
-    announce(result)
+        announce(result)
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import layouts
+from .._arguments import named_arguments
 from ..errors import Error
 from ..layouts import Layout
 from ..layouts.csr import Csr
@@ -215,6 +216,7 @@ def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer])
                 return
 
 
+@named_arguments
 def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Run:
     """Returns a run of the method on all block-sparse weights that a model has, with their number of blocks.
 

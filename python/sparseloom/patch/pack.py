@@ -38,10 +38,10 @@ _OP = "pack_"
 def pack_(
     model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, names: str = ".*"
 ) -> Patched:
-    """Ends the methods of a model: every nn.MaskedLinear becomes a BlockSparseLinear of its kept blocks, or
-    of single elements a layer of the layout that ``InLayout`` named, every nn.GatedBlockSparseLinear one of
-    its open blocks, and layers whose blocks moved stay where they are, so that plans may look at their
-    patterns again.
+    """Ends the methods of a model. Every MaskedLinear becomes a BlockSparseLinear of its kept blocks; one of
+    single elements becomes a layer of the layout that ``InLayout`` named. Every GatedBlockSparseLinear
+    becomes a BlockSparseLinear of its open blocks. Layers whose blocks moved stay, and their plans follow the
+    blocks again.
 
     Kept weights stay bitwise what they were; only gates between 0 and 1 (Spartan before its end, L0) are
     multiplied in. Activations behind the new layers are fused, and products of one x merged, as sparsify_
@@ -100,7 +100,7 @@ def pack_(
         result.became = kinds_of(result.changed)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
-    announce(result)
+        announce(result)
     return result
 
 

@@ -59,11 +59,11 @@ def sparsify_(
     """Replaces the linear layers whose names match by sparse ones: block-sparse layers that hold the chosen
     blocks of their weights, or 2:4 layers.
 
-    It takes nn.Linear, transformers' Conv1D, nn.Conv1d, 2d and 3d and their transposed twins without groups,
-    the projections of nn.MultiheadAttention (matched by its own name, or as name.in_proj and name.out_proj),
-    and the weights of nn.LSTM and nn.GRU (by its own name, or as name.ih_l0, name.hh_l0 and so on; all gates
-    are one weight). A module that is used in several places is replaced in all of them; biases stay the same
-    Parameters; random numbers are drawn only by select="random".
+    It takes nn.Linear, transformers' Conv1D, and convolutions and transposed convolutions without groups.
+    It also takes the projections of nn.MultiheadAttention, by its own name or as name.in_proj and
+    name.out_proj. Of nn.LSTM and nn.GRU it takes the weights, by the module's name or as name.ih_l0,
+    name.hh_l0 and so on; all gates are one weight. A module that is used in several places is replaced in all
+    of them. Biases stay the same Parameters. Only select="random" draws random numbers.
 
     Args:
         patterns: {key: BlockSparse(...) or another recipe}. A key is a name, a regular expression or a
@@ -95,15 +95,12 @@ def sparsify_(
 
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
-    pattern matches nothing or only layers that cannot change (tied, too small, ...), for a weight that
-    Semi24() takes for 2:4 and that is not, for a model under DistributedDataParallel or fully_shard, and for
-    a choice by magnitude on the meta device.
+    pattern matches nothing, or only layers that cannot change (tied, too small, ...). So do a weight that
+    Semi24() takes for 2:4 and that is not, a model under DistributedDataParallel or fully_shard, and a choice
+    by magnitude on the meta device.
     """
-    result = patched(
-        unwrapped(model), patterns, strict=strict, optimizer=optimizer, dense_copy=dense_copy, fuse=fuse
-    )
-    announce(result)
-    return result
+    how: dict[str, Any] = {"strict": strict, "optimizer": optimizer, "dense_copy": dense_copy, "fuse": fuse}
+    return patched(unwrapped(model), patterns, **how, told=True)
 
 
 def patched(
@@ -114,8 +111,9 @@ def patched(
     optimizer: Optimizer | Sequence[Optimizer] | None,
     dense_copy: bool | Literal["auto"],
     fuse: bool,
+    told: bool = False,
 ) -> Patched:
-    """Does what sparsify_ does, without announcing the result."""
+    """Does what sparsify_ does; ``told`` says whether it announces the result."""
     require_patchable("sparsify_", model)
     optimizers = as_optimizers("sparsify_", optimizer)
     require_bool("sparsify_", "strict", strict)
@@ -148,6 +146,8 @@ def patched(
             _tell_first_masks(result, choices, layers, wholes)
         result.notes += untrained(result.changed, model, optimizers)
         result.parameters = count_before, parameter_count(model)
+        if told:
+            announce(result)
     return result
 
 

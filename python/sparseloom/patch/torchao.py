@@ -23,10 +23,10 @@ class SemiSparseLinear(Semi24Training):
     """A Semi24Training that chooses its mask anew in each call in training, as torchao's layer of that name
     does; the weight gets its whole gradient (STE), and W^T is packed from the same transposable mask."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if self.training and torch.is_grad_enabled():
             self.refresh_()
-        return super().forward(x)
+        return super().forward(x, residual)
 
     def stored_as(self) -> dict[str, Any]:
         """Returns the metadata that ``save`` writes for the layer, so that ``load`` makes one of its kind."""

@@ -73,8 +73,8 @@ def unpack_(
             raise Error(_OP, f"a sparse linear layer for {names!r}", reasons or "none", remedy)
         exchange.put()
         result.notes += exchange.settle(optimizers)
-    result.parameters = count_before, parameter_count(model)
-    announce(result)
+        result.parameters = count_before, parameter_count(model)
+        announce(result)
     return result
 
 

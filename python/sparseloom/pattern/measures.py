@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import ops
+from .._arguments import named_arguments
 from .._checks import whole
 from ..errors import Error
 from .pattern import Pattern
@@ -38,6 +39,7 @@ class SmallWorld:
     figure: float
 
 
+@named_arguments
 def mixing(patterns: Pattern | Sequence[Pattern], steps: int | None = None) -> list[float]:
     """Returns the shares of (input block, output block) pairs that a path joins after 1, 2, .. steps.
 
@@ -62,6 +64,7 @@ def mixing(patterns: Pattern | Sequence[Pattern], steps: int | None = None) -> l
     return shares
 
 
+@named_arguments
 def distances(pattern: Pattern, start: int) -> Tensor:
     """Returns the number of steps that a signal takes from block ``start`` to each block of a square pattern:
     int64 [block rows], -1 where none leads there."""
@@ -71,6 +74,7 @@ def distances(pattern: Pattern, start: int) -> Tensor:
     return steps
 
 
+@named_arguments
 def small_world(pattern: Pattern) -> SmallWorld:
     """Returns path length, clustering and the small-world figure of a square pattern."""
     _require("pattern_small_world", pattern)

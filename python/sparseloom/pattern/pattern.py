@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._arguments import named_init
+from .._arguments import named_arguments, named_init
 from .._checks import whole
 from ..errors import Error
 
@@ -125,6 +125,7 @@ class Pattern:
         return crow, col
 
     @classmethod
+    @named_arguments
     def from_index(cls, crow: Tensor, col: Tensor, rows: int, cols: int, block: Block) -> Pattern:
         """Returns the pattern of a block row index (int32). Raises Error that names the first entry that is
         out of bounds, out of order or repeated."""

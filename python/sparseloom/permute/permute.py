@@ -136,30 +136,29 @@ def permute_channels_(
                 bar.at(done, step.chain.consumer)
                 step.search(rounds, bar.tell)
         _apply(model, example_input, wanted_outputs, steps, result)
-    result.changed = [step.reordered for step in steps if step.moved]
-    announce(result)
     return result
 
 
 def _apply(
     model: nn.Module, example_input: Any, expected: list[Tensor], steps: list[_Step], result: Permuted
 ) -> None:
-    """Reorders all chains. If that changes the outputs, it reorders one chain after the other instead, and
-    leaves out those that change them."""
+    """Reorders all chains, and announces the result. If that changes the outputs, it reorders one chain after
+    the other instead, and leaves out those that change them."""
     moves = _Moves()
     try:
         for step in steps:
             step.move(moves)
-        if _same(_outputs(model, example_input), expected):
-            return
-        for step in reversed(steps):
-            step.undo(moves)
-        for step in steps:
-            step.move(moves)
-            if not _same(_outputs(model, example_input), expected):
+        if not _same(_outputs(model, example_input), expected):
+            for step in reversed(steps):
                 step.undo(moves)
-                reason = "the model's outputs depend on the order: something else reads these channels"
-                result.skipped.append(Skip(step.chain.consumer, "chain", reason))
+            for step in steps:
+                step.move(moves)
+                if not _same(_outputs(model, example_input), expected):
+                    step.undo(moves)
+                    reason = "the model's outputs depend on the order: something else reads these channels"
+                    result.skipped.append(Skip(step.chain.consumer, "chain", reason))
+        result.changed = [step.reordered for step in steps if step.moved]
+        announce(result)
     except BaseException:
         moves.take_back()
         raise

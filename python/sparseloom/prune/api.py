@@ -73,8 +73,8 @@ def prune_(
     """Prunes the linear layers whose names match, and replaces them by sparse ones as sparsify_ does.
 
     Repeated blocks (those of a decoder or encoder, the children of a Sequential) are pruned one after the
-    other, each with the inputs that the pruned blocks before it produce; all other layers follow in one run
-    of the whole model. What will be done, and the memory it takes, is announced first.
+    other. Each gets the inputs that the pruned blocks before it produce. All other layers follow in one run
+    of the whole model. What will be done, and the memory it takes, is printed first.
 
     Args:
         patterns: {key: recipe}, or one recipe, as for sparsify_: BlockSparse(block=32, density=0.5) keeps
@@ -159,19 +159,19 @@ def prune_(
         else:
             count = parameter_count(model)
             result = Patched([], [], (count, count), notes=[f"{len(choices)} layers pruned, and left dense"])
-    # save writes it into the file's metadata
-    vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
-    if quantize:
-        vars(model)["_pruning"]["quantize"] = quantize
-    facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
-    if reconstruct and plan.outside:
-        note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
-        facts["notes"] = [*result.notes, note]
-    if flow.without_bias:
-        note = f"{flow.without_bias} layers have no bias that could make up for what their outputs lose"
-        facts["notes"] = [*facts["notes"], note]
-    pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
-    announce(pruned)
+        # save writes it into the file's metadata
+        vars(model)["_pruning"] = {"method": plan.method, "stages": dict(gate.stages)}
+        if quantize:
+            vars(model)["_pruning"]["quantize"] = quantize
+        facts = vars(result) | {"skipped": skipped, "changed": with_kept(result, flow.layers)}
+        if reconstruct and plan.outside:
+            note = f"{plan.outside} layers outside of repeated blocks were not reconstructed"
+            facts["notes"] = [*result.notes, note]
+        if flow.without_bias:
+            note = f"{flow.without_bias} layers have no bias that could make up for what their outputs lose"
+            facts["notes"] = [*facts["notes"], note]
+        pruned = Pruned(**facts, plan=plan, layers=flow.layers, stages=gate.stages)
+        announce(pruned)
     return pruned
 
 

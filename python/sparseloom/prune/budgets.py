@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from .._arguments import named_arguments
 from .._checks import share
 from ..errors import Error
 from .statistics import Statistics
 
 
+@named_arguments
 def owl(
     density: float, *, outlier: float = 5.0, spread: float = 0.08
 ) -> Callable[[Mapping[str, Statistics]], dict[str, float]]:

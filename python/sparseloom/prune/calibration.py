@@ -65,7 +65,12 @@ def _called(model: nn.Module, batch: Any) -> object:
         return model(**batch)
     if isinstance(batch, (tuple, list)):
         return model(*batch)
-    raise Error(_OP, "a tensor, mapping, tuple or list as batch", type(batch).__name__, "pass forward=")
+    raise Error(
+        _OP,
+        "a tensor, mapping, tuple or list as batch",
+        type(batch).__name__,
+        "pass forward=, a function of the model and a batch",
+    )
 
 
 class Stream:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._arguments import named_arguments
 from ..errors import Error
 from ..recover.distillation import pooled
 from ..report.inputs import evaluated
@@ -81,6 +82,7 @@ class _Agreement(_OfBatches):
             return [pooled(output, batch, self._op).double().cpu() for batch, output in outputs]
 
 
+@named_arguments
 def perplexity(
     batches: Iterable[Any], *, forward: Callable[[nn.Module, Any], Any] | None = None
 ) -> Callable[[nn.Module], float]:
@@ -97,6 +99,7 @@ def perplexity(
     return _Perplexity("perplexity", batches, forward)
 
 
+@named_arguments
 def embedding_agreement(
     model: nn.Module, batches: Iterable[Any], *, forward: Callable[[nn.Module, Any], Any] | None = None
 ) -> Callable[[nn.Module], float]:

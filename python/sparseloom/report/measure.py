@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from .. import ops
 from .._arguments import named_arguments
 from .._checks import not_negative, require_bool, several
 from .._progress import Bar
+from ..errors import Error
 from ..nn import SparseLinear
 from ..nn.arguments import require_module
 from ..nn.conv.base import ConvModule
@@ -24,7 +25,7 @@ from ..sparsify.gates import Gate
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
 from . import attentions, convs, layers, whole
-from .inputs import as_arguments, gpus_of, watched
+from .inputs import as_arguments, evaluated, gpus_of, watched
 from .result import LayerReport, Report
 from .ways import require_ways
 
@@ -38,16 +39,19 @@ def report(
     batch_sizes: Sequence[int] = (),
     strict: bool = False,
     ways: Sequence[str] = ("eager",),
+    evaluate: Callable[[nn.Module], float] | None = None,
+    quality: Mapping[str, float] | None = None,
 ) -> Report:
     """Runs the model once on example_input (a tensor, a tuple of arguments, or a mapping or
     dataclass of keywords, such as what a tokenizer returns), then
     measures its sparse layers and itself.
 
-    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear or the
-    convolution of the same shape and dtype, interleaved, for about ``seconds`` a layer; and so is the
-    attention of each module that calls sparseloom.attention, against scaled_dot_product_attention. Layers
-    that are not sparse are listed as they are. The whole model is timed on the example input against a copy
-    whose sparse layers and attention are dense, forward without gradients and, where it trains, backward. The
+    Each sparse layer is timed alone, on random data of the size it saw there, for about ``seconds``. Its
+    dense twin, nn.Linear or the convolution of the same shape and dtype, is timed in turn with it. The
+    attention of each module that calls sparseloom.attention is timed against scaled_dot_product_attention.
+    Layers that are not sparse are listed as they are. The whole model is timed on the example input, against
+    a copy whose sparse layers and attention are dense: forward without gradients and, where it trains,
+    backward. The
     model is left as it was (evaluation mode, no gradients kept). What torch.compile wraps is measured without
     it, unless ``ways`` asks for it; under autocast the products are those of autocast, weights cast in each
     call. On a GPU the report says "host-bound" where the GPU waits for the host's launches in an eager
@@ -61,6 +65,9 @@ def report(
             and names them.
         ways: also times the whole model's forward pass "compiled" (by torch.compile, which takes up to
             minutes) and as one CUDA "graph", which a model that waits for the GPU cannot be.
+        evaluate: called with the model in evaluation mode. The report shows the number as "now", beside what
+            ``evaluate`` of prune_ returned before and after pruning.
+        quality: {stage: number} of what you measured before, {"dense": 0.91} for example. It comes first.
 
     Raises Error for another way, and for a graph of a model on the CPU; and what the model itself
     raises on the input.
@@ -72,6 +79,7 @@ def report(
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     example_input = as_arguments("report", example_input)
+    known = _known_quality(model, evaluate, quality)
     more_ways = require_ways(ways, whole.gpu_of(model))
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache(), ExitStack() as stack:
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
@@ -152,7 +160,27 @@ def report(
     totals = replace(whole.totals(model), copy_bytes=sum(entry.copy_bytes for entry, _ in sparse))
     timed = any(entry.times for entry in entries) or any(size.times for size in (whole_model, *batches))
     lost = watch.lost if timed else 0.0
-    return Report(entries, torch.get_num_threads(), machine, totals, whole_model, batches, lost)
+    found = Report(entries, torch.get_num_threads(), machine, totals, whole_model, batches, lost)
+    found.quality = known
+    return found
+
+
+def _known_quality(
+    model: nn.Module, evaluate: Callable[[nn.Module], float] | None, quality: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Returns what is known of the model's quality: the numbers given, those of prune_, and one of now."""
+    if quality is not None and not isinstance(quality, Mapping):
+        got, remedy = repr(quality), 'pass quality={"dense": 0.91}'
+        raise Error("report", "quality as {when: number}", got, remedy)
+    if evaluate is not None and not callable(evaluate):
+        remedy = "pass a function of the model that returns a number"
+        raise Error("report", "evaluate to be callable", type(evaluate).__name__, remedy)
+    stages = {**(quality or {}), **vars(model).get("_pruning", {}).get("stages", {})}
+    known = {str(stage): float(value) for stage, value in stages.items()}
+    if evaluate is not None:
+        with evaluated(model):
+            known["now"] = float(evaluate(model))
+    return known
 
 
 def _inputs_seen(

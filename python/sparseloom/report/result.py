@@ -190,7 +190,8 @@ class Report:
     lost: float = 0.0  # share of the CPU time that other work took meanwhile
     #: What advise said of the same model, for the page; assign it.
     advice: Advice | None = None
-    #: What prune_'s ``evaluate`` returned: {"dense": .., "pruned": .., "exchanged": ..}; empty if not known.
+    #: What is known of the quality, by stage: what ``evaluate`` of prune_ ("dense", "pruned", "exchanged")
+    #: and of report ("now") returned, and what report was given.
     quality: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -108,14 +108,22 @@ def _groups(groups: list[Group], colour: bool) -> list[str]:
     unit = unit_of([group.entry for group in groups])
     lines, notes = [_head("layers", "size", unit.name)], list[str]()
     for group in groups:
-        entry, count = group.entry, f"{len(group.names)} x "
-        title = f"{count:>6}{elided(joined_name(group.names), _WIDTHS[0] - 6)}"
-        directions = [way for way in DIRECTIONS if entry.times and way in entry.times] or [""]
+        entry = group.entry
+        count = f"{len(group.names)} x " if len(group.names) > 1 else ""  # "1 x 0" reads as a size
+        title, size = f"{count:>6}{joined_name(group.names)}", size_words(entry)
+        fits = len(title) <= _WIDTHS[0] and len(size) <= _WIDTHS[1]
+        directions = [way for way in DIRECTIONS if entry.times and way in entry.times]
+        if not fits:  # a line of their own: what is cut out of a name may be all that tells two apart
+            kernels = "" if directions else kernel_words(entry, "")
+            words = f"{title}  {size}" + (f"  {kernels}" if kernels else "")
+            lines += textwrap.wrap(words, WIDTH, subsequent_indent=" " * 6)
+        elif not directions:
+            directions = [""]
         for number, direction in enumerate(directions):
-            name = f"{'':6}{direction}" if number else title
-            lines += _row(entry, direction, name, "" if number else size_words(entry), unit.factor, colour)
+            name, told = (title, size) if fits and not number else (f"{'':6}{direction}", "")
+            lines += _row(entry, direction, name, told, unit.factor, colour)
         if entry.note:
-            notes += _wrapped(_INDENT, f"{elided(joined_name(group.names), 40)}: {entry.note}")
+            notes += _wrapped(_INDENT, f"{joined_name(group.names)}: {entry.note}")
     return lines + notes
 
 
@@ -150,18 +158,21 @@ def _head(name: str, size: str, unit: str) -> str:
 def _row(
     entry: LayerReport | ModelReport, direction: str, name: str, size: str, factor: float, colour: bool
 ) -> list[str]:
-    """Returns the line of one direction."""
+    """Returns the line of one direction, and below it the kernels that are too long for their column."""
     ours, dense = ((times or {}).get(direction) for times in (entry.times, entry.dense_times))
     speedup, undecided = entry.speedups.get(direction), direction in entry.undecided
-    kernels, even = "", ""
+    kernels, even, below = "", "", []
     if isinstance(entry, LayerReport):
         kernels = kernel_words(entry, direction)
         even = even_words(entry.break_even[direction]) if direction in entry.break_even else ""
+    if len(kernels) > _WIDTHS[6]:
+        at_kernel = WIDTH - _WIDTHS[7] - 1
+        kernels, below = "", [each.rjust(at_kernel) for each in textwrap.wrap(kernels, at_kernel - 8)]
     numbers = ["" if us is None else f"{us * factor:,.{_digits(us * factor)}f}" for us in (dense, ours)]
     ratio = "" if speedup is None else f"{'~' if undecided else ''}{speedup:.{2 if speedup < 10 else 0}f}x"
     cells = [name, size, *numbers, bar(entry, direction), ratio, kernels, even]
     shade = "" if speedup is None or undecided else _GREEN if speedup > 1 else _RED
-    return [_line(cells, shade if colour else "")]
+    return [_line(cells, shade if colour else ""), *below]
 
 
 def _digits(number: float) -> int:
@@ -171,7 +182,6 @@ def _digits(number: float) -> int:
 def _line(cells: list[str], shade: str = "") -> str:
     fitted = []
     for at, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True)):
-        cell = elided(cell, width)
         cell = cell.rjust(width) if at in (2, 3, 5, 7) else cell.ljust(width)
         fitted.append(f"{shade}{cell}{_PLAIN}" if shade and at in (4, 5) else cell)
     return " ".join(fitted).rstrip()

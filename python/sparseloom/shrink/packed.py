@@ -3,6 +3,7 @@ left."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,7 +67,10 @@ class Packed:
         assert form is not None
         mask, weight = form.matrix(self._mask), form.matrix(self._parameter.detach())
         if self._weight.layout != "bsr":
-            layout = type(self._weight.owner.layout).from_dense(mask)
+            old = self._weight.owner.layout
+            takes = inspect.signature(old.from_mask).parameters  # tiles have a side
+            options = {name: value for name, value in old.options().items() if name in takes}
+            layout = type(old).from_mask(weight, mask.ne(0), **options)
             return Stored(layout, layout.pack(weight))
         rows, cols, *_ = mask.shape
         stored = mask.ne(0) if mask.dim() == 2 else mask.flatten(2).ne(0).any(2)

@@ -106,14 +106,14 @@ def shrink_(
                     swaps += new
             for each in stated:
                 result.settings |= each.apply()
+            result.widths = [width for role in roles for width in _widths(role, after[role])]
+            result.parameters = count_before, parameter_count(model)
+            if any(each.narrow for each in stated):
+                result.notes.append("save_pretrained adds narrow_heads.py: load with trust_remote_code=True")
+            announce(result)
     except BaseException:
         forget(model.parameters())
         raise
-    result.widths = [width for role in roles for width in _widths(role, after[role])]
-    result.parameters = count_before, parameter_count(model)
-    if any(each.narrow for each in stated):
-        result.notes.append("save_pretrained adds narrow_heads.py: load with trust_remote_code=True")
-    announce(result)
     return result
 
 

@@ -97,6 +97,7 @@ class _Selection(ElementSparsifier):
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+@named_init
 @dataclass(frozen=True)
 class KeepAll(_Selection):
     """Keeps every element, zeros included."""
@@ -217,6 +218,7 @@ class PerBlockNM(_Selection):
         return "per_block_nm", 0.0, int(self.n), int(self.m)
 
 
+@named_init
 @dataclass(frozen=True, eq=False)
 class SameFormat(ElementSparsifier):
     """Keeps what was kept before: re-applies a mask after an optimizer wrote into the dense tensor.

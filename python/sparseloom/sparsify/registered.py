@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._arguments import named_arguments
 from ..ops import registry
 from .elements import KeepAll
 
@@ -15,6 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DENSE = (KeepAll(), "dense", KeepAll(), "dense")
 
 
+@named_arguments
 def register(sparsifier: type, *, source: type, target: type) -> Callable[[Function], Function]:
     """Makes ``function(sparsifier, context)`` the way of a sparsifier's class from layout ``source`` to
     layout ``target``; a decorator, which returns the function.

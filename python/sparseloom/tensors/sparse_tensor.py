@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from .. import layouts
+from .._arguments import named_arguments
 from ..errors import Error
 from ..layouts import Dense, Layout
 from ..ops.registry import Registry, current
@@ -88,6 +89,7 @@ class SparseTensor(Tensor):
         return mapped(stored, Made(index, shape, registry))
 
     @classmethod
+    @named_arguments
     def from_dense(
         cls,
         dense: Tensor,

@@ -210,6 +210,8 @@ MISTAKES = {
     "report another way": (lambda: sl.report(dense(), X, ways=["fast"]), "compiled"),
     "report a graph on the CPU": (lambda: sl.report(dense(), X, ways=["graph"]), "GPU"),
     "report batch size 0": (lambda: sl.report(dense(), X, batch_sizes=[0]), "batch_sizes"),
+    "report evaluate a number": (lambda: sl.report(dense(), X, evaluate=0.9), "a function of the model"),
+    "report quality a number": (lambda: sl.report(dense(), X, quality=0.9), "quality as"),
     "report seconds text": (lambda: sl.report(sparse(), X, seconds="1"), "seconds"),
     "report seconds below 0": (lambda: sl.report(sparse(), X, seconds=-1), "seconds"),
     "report tokens as lists": (lambda: sl.report(dense(), {"input_ids": [[1, 2]]}), "return_tensors"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import nn_kinds
 import pytest
 import torch
 from torch import nn
@@ -229,8 +230,6 @@ QUESTIONS = ("density", "strict", "kernel", "dense_copy", "activation")
 
 @pytest.mark.parametrize("question", (*QUESTIONS, "plan", "to_dense"))
 def test_every_kind_of_layer_answers(question):
-    import nn_kinds
-
     for kind, make in nn_kinds.KINDS.items():
         layer = make()
         try:
@@ -251,6 +250,28 @@ def test_every_kind_of_layer_answers(question):
             assert answer is None, kind
 
 
+@pytest.mark.parametrize("kind", nn_kinds.KINDS)
+def test_every_kind_of_layer_adds_a_residual(kind):
+    layer = nn_kinds.KINDS[kind]().eval()
+    x = torch.randn(nn_kinds.CALLED.get(kind, [8, 64]))
+    if (kind, "residual") in nn_kinds.REFUSED:
+        with pytest.raises(Error, match="add it to the layer's result"):
+            layer(x, residual=x)
+        return
+    if kind.startswith("quantized"):
+        layer.kernel = "reference"  # a CPU without VNNI has no other
+    with torch.no_grad():
+        y = layer(x)
+        residual = torch.randn_like(y)
+        torch.testing.assert_close(layer(x, residual=residual), y + residual)
+        for wrong in (residual[..., :-1], residual.double()):
+            with pytest.raises(Error, match="residual"):
+                layer(x, residual=wrong)
+        with torch.autocast("cpu", torch.bfloat16):
+            added = layer(x, residual=residual)
+            torch.testing.assert_close(added, layer(x) + residual.to(added.dtype), atol=0.1, rtol=0.1)
+
+
 def test_hf_config_sparsifies_while_it_loads(tmp_path):
     transformers = pytest.importorskip("transformers")
     from sparseloom.hf import SparsifyConfig
@@ -268,6 +289,10 @@ def test_hf_config_sparsifies_while_it_loads(tmp_path):
     made.save_pretrained(tmp_path / "sparse")
     again = transformers.AutoModel.from_pretrained(tmp_path / "sparse").eval()
     assert torch.equal(again(tokens)[0], model(tokens)[0])
+    with pytest.warns(UserWarning, match="from the model will be used"):  # the checkpoint is sparse already
+        other = SparsifyConfig({r".*output.dense": BLOCKS})
+        kept = transformers.AutoModel.from_pretrained(tmp_path / "sparse", quantization_config=other).eval()
+    assert torch.equal(kept(tokens)[0], model(tokens)[0])
     with pytest.raises(Error, match="did you mean strict"):
         SparsifyConfig(BLOCKS, stric=True)
 

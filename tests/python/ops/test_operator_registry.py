@@ -211,7 +211,7 @@ def test_register_refuses_what_it_cannot_call():
     mine.register(torch.mm, inputs=(Ell, Dense), outputs=DENSE)(EllMm)  # a cell of a notebook runs twice
     with pytest.raises(Error, match="no other implementation of mm"):
         mine.register(torch.mm, inputs=(Ell, Dense), outputs=DENSE)(Scaled)
-    with pytest.raises(Error, match="write backward"):
+    with pytest.raises(Error, match="write the method backward"):
         (ell(registry=registry(Scaled)).requires_grad_() @ torch.randn(8, 2)).sum().backward()
     w, x = ell(), torch.randn(8, 2)
     torch.testing.assert_close(torch.mm(input=w, mat2=x), w.to_dense() @ x)

@@ -2,8 +2,11 @@
 columns."""
 
 import pytest
+import torch
+from torch import nn
 
-from sparseloom import pattern
+from sparseloom import BlockSparse, pattern, prune_
+from sparseloom import report as made_report
 from sparseloom.report import LayerReport, ModelReport, Report, Spread, Totals
 from sparseloom.report.groups import grouped
 from sparseloom.report.text import WIDTH, elided
@@ -56,10 +59,8 @@ def test_what_was_found_and_the_whole_model_come_first():
     assert lines[4] == "  parameters  86M -> 24M; 98 % of them in sparse layers, 72 % left out"
     assert lines[5] == "  bytes       344 MB -> 96 MB"
     assert cells[5][:2] == ["layers", "size"]
-    rows = [line.split() for line in lines[7:9]]
+    rows = [line.split() for line in lines[7:10]]
     assert rows[0] == [
-        "1",
-        "x",
         "up",
         "3072x768",
         "b64",
@@ -70,7 +71,7 @@ def test_what_was_found_and_the_whole_model_come_first():
         "2.00x",
         "sm90_wgmma",
     ]
-    assert rows[1][:5] == ["backward", "300", "150", "####....", "2.00x"] and rows[1][5].startswith("sm90_")
+    assert rows[1][:5] == ["backward", "300", "150", "####....", "2.00x"] and rows[2][0].startswith("sm90_")
 
 
 def test_a_slower_model_and_one_without_a_difference_say_so():
@@ -170,3 +171,29 @@ def test_a_model_without_sparse_layers_says_its_own_time_alone():
     own = ModelReport(1, {"forward": 7.0})
     text = str(report(dense("a"), model=own, totals=Totals(9, 9, 36, 36, 0.0)))
     assert "  forward " in text and "7.00" in text and "parameters  9; 0 %" in text
+
+
+def test_names_sizes_and_kernels_that_do_not_fit_their_columns_are_whole_on_lines_of_their_own():
+    name, kernels = "encoder.layers.11.attention.output", {"forward": "avx512bf16_panel", "dx": "a" * 9}
+    lines = str(report(layer(name, kernels=kernels | {"dw": "b" * 9}))).splitlines()
+    at = next(i for i, line in enumerate(lines) if name in line)
+    assert lines[at].split()[0] == name
+    assert lines[at + 1].split()[0] == "forward" and lines[at + 2].strip() == "avx512bf16_panel"
+    assert lines[at + 3].split()[0] == "backward" and lines[at + 4].strip() == f"{'a' * 9}, {'b' * 9}"
+
+
+def test_the_quality_is_shown_when_it_is_given_or_evaluated():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout())
+    prune_(model, BlockSparse(16, 0.5), method="magnitude", evaluate=lambda _: 3.5)
+    seen = []
+
+    def evaluate(given):
+        seen.append((given, given[1].training))
+        return 4.25
+
+    found = made_report(model.train(), torch.randn(4, 64), seconds=0, evaluate=evaluate, quality={"then": 3})
+    assert list(found.quality) == ["then", "dense", "pruned", "exchanged", "now"]
+    assert "quality     then 3, dense 3.5, pruned 3.5, exchanged 3.5, now 4.25" in str(found)
+    assert "now 4.25" in found.to_html() and found.to_dict()["quality"]["now"] == 4.25
+    assert seen == [(model, False)] and model[1].training
+    assert not made_report(nn.Sequential(nn.Linear(64, 64)), torch.randn(4, 64), seconds=0).quality

@@ -208,7 +208,14 @@ def test_a_layer_that_cannot_shrink_keeps_its_config_as_it_is():
 INSIDE = r".*(layer|layers|h)\.\d+\..*(dense|query|key|value|c_fc|c_proj|c_attn|_proj|fc1|fc2)"
 
 
-@pytest.mark.parametrize("recipe", [BlockSparse(8, select="stored"), InLayout("csr")], ids=["bsr", "csr"])
+STORED = {
+    "bsr": BlockSparse(8, select="stored"),
+    "csr": InLayout("csr"),
+    "tiles": InLayout("tiles", density=1.0, side=64),
+}
+
+
+@pytest.mark.parametrize("recipe", STORED.values(), ids=STORED)
 @pytest.mark.parametrize("family", CLASSES)
 def test_sparse_models_shrink_and_come_back(family, recipe, tmp_path):
     model = emptied(made(family))

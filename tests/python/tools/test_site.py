@@ -63,6 +63,36 @@ def test_sentences_are_counted_without_code_tables_and_generated_parts() -> None
     assert check_english.average(text) == pytest.approx(11 / 3)
 
 
+MODULE = '''"""One of a module."""
+
+def f():
+    """Says two words.
+
+    Args:
+        x: a number
+        y: another
+
+    >>> f(1, 2)
+    """
+
+class A:
+    """Has one."""
+
+    def _hidden(self):
+        """Hidden."""
+
+    def shown(self):
+        """Is shown."""
+'''
+
+
+def test_docstrings_of_public_names_are_a_page(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(MODULE)
+    found = ["One of a module", "Says two words", "Args:", "x: a number", "y: another", "Has one", "Is shown"]
+    assert check_english.sentences(check_english.read(module)) == found
+
+
 @pytest.mark.parametrize(("count", "status"), [(25, 0), (26, 1)])
 def test_a_page_with_long_sentences_is_named(
     tmp_path: Path,

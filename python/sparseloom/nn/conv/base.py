@@ -238,11 +238,11 @@ class ConvModule(IndexedModule):
         shape: Sequence[int] | None = None,
         **unknown: Any,
     ) -> dict[str, Any]:
-        """Returns what a call runs for x of the shape [images, in channels, *space], and why: ``kernel``, a
-        row of bsr_conv, of which "dense" is torch's convolution with a dense weight made in the call;
-        ``predicted_us``; ``dense_copy_us``, that convolution's time where the layer keeps the dense weight;
-        both None where nobody predicts it; and ``text``. ``dense_copy``, of forward and dx, is as in
-        BlockSparseLinear.plan: dX reads the copy where forward did.
+        """Returns what a call runs for x of the shape [images, in channels, *space], and why. ``kernel`` is
+        the kernel's name; "dense" is torch's convolution with a dense weight made in the call.
+        ``predicted_us`` is its time, and ``dense_copy_us`` that convolution's time where the layer keeps the
+        dense weight; both are None where nothing predicts them. ``text`` says it all. ``dense_copy``, of
+        forward and dx, is as in BlockSparseLinear.plan: dX reads the copy where forward did.
 
         ``direction`` is forward, dx or dw. ``dtype`` is the layer's own by default; its device is asked (on
         meta: the CPU). ``shape`` is another name of x_shape. Raises Error for another direction, and where

@@ -94,7 +94,9 @@ class BlockSparseConv(ConvModule):
             if padding not in ("same", "valid"):
                 raise Error(op, "padding of numbers, 'same' or 'valid'", repr(padding), "choose one of them")
             if padding == "same" and any(step != 1 for step in self.stride):
-                raise Error(op, "a stride of 1 with padding='same'", str(self.stride), "pass numbers")
+                raise Error(
+                    op, "a stride of 1 with padding='same'", str(self.stride), "pass the padding as numbers"
+                )
             reach = [step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True)]
             sides = [(width // 2, width - width // 2) if padding == "same" else (0, 0) for width in reach]
             self.padding: Any = padding

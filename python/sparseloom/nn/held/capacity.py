@@ -64,7 +64,12 @@ def slots_of(op: str, pattern: Pattern, capacity: float) -> int:
     slots = patterns.block_count(op, rows, cols, pattern.block, capacity)
     if slots < pattern.blocks:
         got = f"{capacity}, which is {slots} blocks"
-        raise Error(op, f"a capacity for the {pattern.blocks} blocks that exist", got, "reserve more")
+        raise Error(
+            op,
+            f"a capacity for the {pattern.blocks} blocks that exist",
+            got,
+            "reserve more, up to reserve_(1.0)",
+        )
     return slots
 
 

@@ -7,10 +7,17 @@ import inspect
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 
 from ... import ops
-from ..._arguments import renamed
+from ..._arguments import renamed, require_fitting
 from ..._checks import require_bool
 from ...errors import Error
 from .answers import Answer, density_of, of_layers_inside, plan_of, to_dense_of
@@ -36,10 +43,10 @@ _REMEDIES = {
 }
 
 
-#: Methods whose arguments users write by name. forward is none of them: torch.compile traces it.
+#: Methods whose arguments users write by name. forward is none of them: _call_impl looks after it.
 _CALLED = (
-    "__init__", "add_edges_", "from_dense", "from_sparse", "pack", "plan", "reserve_", "reset_parameters",
-    "set_topology_",
+    "__init__", "add_edges_", "from_dense", "from_sparse", "from_torch", "from_torch_bsr", "pack", "plan",
+    "reserve_", "reset_parameters", "set_topology_",
 )  # fmt: skip
 _OLD_NAMES = {"generator": "seed"}
 
@@ -66,6 +73,27 @@ class WithOptions(nn.Module):
                 setattr(cls, name, classmethod(renamed(**_OLD_NAMES)(made.__func__)))
             elif made is not None:
                 setattr(cls, name, renamed(**_OLD_NAMES)(made))
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Does what nn.Module's does. Raises Error for arguments that forward does not take.
+
+        The way without hooks is written out as nn.Module has it: a call of that method would add its frame
+        to the host time of every layer. forward itself, called by name, gives Python's own TypeError, which
+        comes before any line of ours.
+        """
+        if (
+            self._backward_hooks or self._backward_pre_hooks or self._forward_hooks or self._forward_pre_hooks
+            or _global_backward_pre_hooks or _global_backward_hooks
+            or _global_forward_hooks or _global_forward_pre_hooks
+        ):  # fmt: skip
+            call = super()._call_impl
+        else:
+            call = self._slow_forward if torch._C._get_tracing_state() else self.forward
+        try:
+            return call(*args, **kwargs)
+        except TypeError:
+            require_fitting(type(self).__name__, self.forward, args, kwargs)
+            raise
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does. Raises Error for an option that the layer does not have, and for a

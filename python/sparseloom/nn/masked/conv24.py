@@ -70,10 +70,14 @@ class Semi24TrainingConv2d(Semi24Training):
         layer.bias = None
         return layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [batch, in_channels, height, width], or without a batch, as nn.Conv2d does. Raises Error
-        when x does not fit."""
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [batch, in_channels, height, width], or without a batch, as nn.Conv2d does, and adds
+        the ``residual``, of the result's shape and dtype. Raises Error when x or ``residual`` does not
+        fit."""
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node  # type: ignore[no-any-return]
         arguments.require_tensor(x)
         if self.mask.device != x.device:
@@ -87,8 +91,9 @@ class Semi24TrainingConv2d(Semi24Training):
         if self.padding_mode != "zeros" and any(self._pads):
             x, padding = F.pad(x, self._pads, mode=self.padding_mode), 0
         if self._by_kernels(x, x.numel() // max(1, self.in_channels)):
-            return self._unfolded(x, weight, bias, padding)
-        return F.conv2d(x, weight.permute(0, 3, 1, 2), bias, self.stride, padding, self.dilation)
+            return arguments.added(self._unfolded(x, weight, bias, padding), residual)
+        y = F.conv2d(x, weight.permute(0, 3, 1, 2), bias, self.stride, padding, self.dilation)
+        return arguments.added(y, residual)
 
     def _by_kernels(self, x: Tensor, tokens: int) -> bool:
         one_tap = self.kernel_size == (1, 1)

@@ -118,10 +118,14 @@ class MaskedLinear(WithOptions):
         self.multiply = "auto"
         self._kept: KeptBlocks | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
-        Error when x does not fit."""
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features], and adds the ``residual``, of the result's
+        shape and dtype. Autocast casts as it does for nn.Linear. Raises Error when x or ``residual`` does not
+        fit."""
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node
         arguments.require_tensor(x)
         if self.mask.device != x.device:
@@ -136,8 +140,8 @@ class MaskedLinear(WithOptions):
         watched = watched or exporting()  # a program reads no mask on the host
         if no_pruned_gradient and (watched or (self.multiply == "dense" and leaves_host_out)):
             x, weight, bias = self._cast(x, self._masked(self._gates()))
-            return F.linear(x, weight, bias)
-        return self._planned(x)
+            return arguments.added(F.linear(x, weight, bias), residual)
+        return arguments.added(self._planned(x), residual)
 
     # It reads the mask on the host and asks for the plan in Python: Dynamo can trace neither.
     @_disable_dynamo

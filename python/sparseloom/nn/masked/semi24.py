@@ -113,12 +113,16 @@ class Semi24Training(MaskedLinear):
             self.flips.fill_(float("nan"))  # there was no mask before that one
         self.rescale_()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
-        Error when x does not fit."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features], and adds the ``residual``, of the result's
+        shape and dtype. Autocast casts as it does for nn.Linear. Raises Error when x or ``residual`` does not
+        fit."""
         if self.gate is not None:
-            return super().forward(x)
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+            return super().forward(x, residual)
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node  # type: ignore[no-any-return]
         arguments.require_tensor(x)
         if self.mask.device != x.device:
@@ -126,8 +130,8 @@ class Semi24Training(MaskedLinear):
         x, weight, bias = self._cast(x, self._effective())
         if self._by_kernels(x, x.numel() // max(1, self.in_features)):
             y = self._product(x.reshape(-1, self.in_features), weight, bias)
-            return y.reshape(*x.shape[:-1], self.out_features)
-        return F.linear(x, weight, bias)
+            return arguments.added(y.reshape(*x.shape[:-1], self.out_features), residual)
+        return arguments.added(F.linear(x, weight, bias), residual)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return product24.product(x, weight, bias, self._kind == product24.TRANSPOSABLE)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..._arguments import named_init
 from ..._checks import share as checked_share
 from ...errors import Error
 from ...ops import semi24
@@ -121,6 +122,7 @@ def require_own_forward(name: str, layer: nn.Module) -> None:
         raise Error(_OP, f"{name} to be an nn.Linear, of which weight and bias are read", got, remedy)
 
 
+@named_init
 class Semi24Dropout(nn.Module):
     """Drops two random elements of each four consecutive features in training, and doubles the others: a
     dropout of 0.5 whose result is 2:4. In evaluation it returns its input.
@@ -128,6 +130,9 @@ class Semi24Dropout(nn.Module):
     The pairs follow from a seed of the device's generator and the group's number, so that checkpointing
     computes them again. Of a last group of fewer than four, each element stays with probability 0.5 too.
     """
+
+    def __init__(self) -> None:  # nn.Module's own takes any arguments, and refuses them itself
+        super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., features] to the same shape."""

@@ -20,10 +20,10 @@ _STAYS = -1
 
 
 def join_gated(graph: fx.Graph) -> None:
-    """Puts the operator bsr_linear_glu in the place of two products of one x and their gate, on GPUs whose
-    kernels it has, where the plan expects it not to be slower than the products alone. A training step keeps
-    both products for its gradients, and stays as it is: there Inductor makes one loop of the gate, and one of
-    its gradients."""
+    """Puts the operator bsr_linear_glu in the place of two products of one x and their gate. It does so on
+    GPUs that have a kernel for it, where the plan expects no loss. A training step keeps both products for
+    its gradients, and stays as it is. There Inductor makes one loop of the gate, and one of its
+    gradients."""
     for node in list(graph.nodes):
         if node.target is _MULTIPLIES and not node.kwargs:
             first, second = node.args

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from ..._arguments import named_arguments
 from .attention import AttentionForm
 from .conv import ConvForm, ConvTransposeForm
 from .conv1d import Conv1DForm
@@ -28,6 +29,7 @@ FORMS: list[Form] = [
 ]
 
 
+@named_arguments
 def form_of(module: nn.Module) -> Form | None:
     """Returns the form of a dense module, None for one that cannot become sparse."""
     return next((form for form in FORMS if form.matches(module)), None)
