@@ -101,8 +101,8 @@ class Entries(Layout):
     @classmethod
     def of_mask(cls: type[Self], mask: Tensor) -> Self:
         """Returns the layout that stores the elements in ``mask``, bool [rows, cols]."""
-        row, col = mask.nonzero(as_tuple=True)
-        return cls.from_places(*mask.shape, row, col)
+        rows, cols = mask.shape
+        return cls.from_places(rows, cols, *mask.nonzero(as_tuple=True))
 
     @classmethod
     def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:

@@ -33,10 +33,11 @@ TEST(BitmapLayout, NamesTheFirstRowThatIsWrong) {
   refuses({"crow[1] = 2", "got 3"}, [](Index& i) { i.bits[0] = 1; });
   refuses({"crow[2] = 3", "got 4"}, [](Index& i) { i.crow[2] = 4; });
   refuses({"no bit behind column 9", "row 2"}, [](Index& i) { i.bits[5] = 4; });
-  BitmapView none = Index().view();
+  const Index index;
+  BitmapView none = index.view();
   none.bits = nullptr;
   expect_error("test", {"a null pointer"}, [&] { Bitmap::validate("test", none); });
-  BitmapView more = Index().view();
+  BitmapView more = index.view();
   more.stored = 7;
   expect_error("test", {"7 bits", "6"}, [&] { Bitmap::validate("test", more); });
 }
