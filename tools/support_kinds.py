@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "MaskedLinear": (lambda: snn.MaskedLinear(WIDTH, WIDTH, block=16), MATRIX),
     "SparseLinear csr": (in_layout("csr", density=0.1), MATRIX),
     "SparseLinear coo": (in_layout("coo", density=0.1), MATRIX),
+    "SparseLinear bitmap": (in_layout("bitmap", density=0.1), MATRIX),
     "SparseLinear nm": (in_layout("nm", n=2, m=8), MATRIX),
     "SparseLinear nmg": (in_layout("nmg", n=1, m=8, g=2), MATRIX),
     "SparseLinear tiles": (in_layout("tiles"), MATRIX),

@@ -122,6 +122,16 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bool strict=False) -> Tensor");
   m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int row=-1, bool strict=False) -> Tensor");
 
+  // Bitmap weights (include/sparseloom/bitmap.h): values [stored], uint8 bits [rows, ceil(cols / 8)] and
+  // int32 crow [rows + 1], on the CPU.
+  m.def(
+      "bitmap_linear(Tensor x, Tensor values, Tensor bits, Tensor crow, Tensor? bias=None, int activation=0, "
+      "Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
+  m.def(
+      "bitmap_dx(Tensor dy, Tensor values, Tensor bits, Tensor crow, SymInt cols, int row=-1, bool "
+      "strict=False) "
+      "-> Tensor");
+
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and a number of kernel, stride, padding and dilation per axis of space. depth, height and
   // width: the extents of x; those of missing axes are not read.
@@ -293,10 +303,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   // The kernel that a product would run, and why, as JSON. `family`: bsr_linear (with `index`),
-  // semi24_linear, csr_linear, nmg_linear, bsr_conv or block_attention; `sizes`: its weight's, in the order
-  // that an Error names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`: tokens, or images;
-  // `use_fast_accum`: for 8-bit products; `accumulate`: for a dW that is added; `aligned`: whether operands
-  // on CUDA and their rows start at multiples of 16 bytes.
+  // semi24_linear, csr_linear, bitmap_linear, nmg_linear, bsr_conv or block_attention; `sizes`: its
+  // weight's, in the order that an Error names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`:
+  // tokens, or images; `use_fast_accum`: for 8-bit products; `accumulate`: for a dW that is added; `aligned`:
+  // whether operands on CUDA and their rows start at multiples of 16 bytes.
   m.def(
       "plan(str family, int[] sizes, str direction, str dtype, int m, int device=-1, bool bias=False, "
       "int activation=0, bool residual=False, int row=-1, bool strict=False, bool tf32=False, int digest=-1, "

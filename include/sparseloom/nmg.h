@@ -80,6 +80,8 @@ struct Nmg {
     }
   }
 
+  /// Unpacking some rows of a chunk reads the order of all of it.
+  static std::int64_t rows_at_once(const View& w) noexcept { return w.chunk_rows(); }
   SPARSELOOM_API static void unpack(const View& w, const void* values, const MatrixView& dense,
                                     std::int64_t begin, std::int64_t end);
 

@@ -47,7 +47,10 @@
 // Convolutions.
 #include "sparseloom/conv_ops.h"
 #include "sparseloom/conv_shape.h"
-// CSR weights, which hold single elements.
+// CSR and bitmap weights, which hold single elements.
+#include "sparseloom/bitmap.h"
+#include "sparseloom/bitmap_linear.h"
+#include "sparseloom/bitmap_ops.h"
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"

@@ -49,6 +49,7 @@ from .nn import (
 )
 from .ops import info
 from .patch import (
+    Bitmap,
     BlockSparse,
     BlockSparseModelPatcher,
     Coo,
@@ -81,6 +82,7 @@ else:  # modules that can be called: `import sparseloom.report` gives what spars
 
 __all__ = [
     "Advice",
+    "Bitmap",
     "BlockSparse",
     "BlockSparseConv1D",
     "BlockSparseConv1d",

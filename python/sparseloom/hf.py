@@ -57,12 +57,12 @@ Model = TypeVar("Model", bound=nn.Module)
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """The entry of a patched model in config.json. ``layers`` is {name: {"block": [rows, columns], "blocks":
-    count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
-    and "coo" have "stored", the number of elements, "nm" its n and m, "nmg" g as well, and "tiles" its
-    "side" and digest, its "blocks" tiles and the "semi24" of them. An entry also has "activation" where one
-    is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and "x_scale"
-    (whether one is stored). ``fused`` and ``merged`` list the fused operations and the merged layers: see
-    nn.held.fusions."""
+    count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which
+    "csr", "coo" and "bitmap" have "stored", the number of elements, "nm" its n and m, "nmg" g as well, and
+    "tiles" its "side" and digest, its "blocks" tiles and the "semi24" of them. An entry also has "activation"
+    where one is the layer's own, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and
+    "x_scale" (whether one is stored). ``fused`` and ``merged`` list the fused operations and the merged
+    layers: see nn.held.fusions."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "kernels/bitmap_linear/rows.h"
 #include "kernels/block_attention/rows.h"
 #include "kernels/bsr_conv/rows.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -65,6 +66,7 @@ void enter_own_rows() {
     for (const AttentionRow& row : attention_cpu_rows()) plan::add_row(plan::any_row<Attention>(row));
     for (const AttentionRow& row : attention_cuda_rows()) plan::add_row(plan::any_row<Attention>(row));
     plan::add_row(plan::any_row<Attention>(attention_last));
+    for (const Row<BitmapLinear>& row : bitmap_cpu_rows()) plan::add_row(plan::any_row<BitmapLinear>(row));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();

@@ -26,6 +26,15 @@ struct CountedIndex {
   std::uint64_t writes = 0;
 };
 
+/// A list with the bounds of its rows [rows + 1]. If the owner counts the writes to both, `writes` is their
+/// number, and not null.
+template <class T>
+struct BoundedList {
+  ListIndex<T> list;
+  const std::int32_t* bounds = nullptr;
+  const std::uint64_t* writes = nullptr;
+};
+
 /// The indices that were validated last, by address, shape and content. It belongs to one thread, so it needs
 /// no lock. The fingerprint covers the whole content: 1024 entries take .1 to .3 us (a Xeon), and a block has
 /// 64 values or more per entry. An index of single elements has one entry per value: for a CountedIndex with
@@ -33,7 +42,8 @@ struct CountedIndex {
 /// 1.6 million entries would take 170 us in each product of one token.
 class SeenIndices {
  public:
-  /// `index`: an IndexView, a ListIndex or a CountedIndex; `transposed`: its column index, if that is read.
+  /// `index`: an IndexView, a ListIndex, a CountedIndex or a BoundedList; `transposed`: its column index, if
+  /// that is read.
   bool contains(const auto& index, const TransposedView& transposed = {}) const {
     const Entry entry(index, transposed);
     return seen_[slot_of(entry)] == entry;
@@ -64,13 +74,20 @@ class SeenIndices {
       whole(transposed.slot, index.blocks);
     }
     template <class T>
-    Entry(const ListIndex<T>& index, const TransposedView&)
-        : rows(index.rows),
-          cols(index.cols),
-          count(std::ssize(index.list)),
-          shape(static_cast<std::uint64_t>(index.shape)),
-          first(index.list.data()) {
+    Entry(const ListIndex<T>& index, const TransposedView&) : Entry(index) {
       whole(index.list.data(), count);
+    }
+    template <class T>
+    Entry(const BoundedList<T>& index, const TransposedView&) : Entry(index.list) {
+      second = index.bounds;
+      if (index.writes == nullptr) {
+        whole(index.list.list.data(), count);
+        whole(index.bounds, rows + 1);
+      } else {
+        content = *index.writes;
+        some(index.list.list.data(), count);
+        some(index.bounds, rows + 1);
+      }
     }
     Entry(const CountedIndex& counted, const TransposedView&) : Entry(counted.index) {
       const IndexView& index = counted.index;
@@ -89,10 +106,18 @@ class SeenIndices {
           first(index.crow),
           second(index.col) {}
     template <class T>
+    explicit Entry(const ListIndex<T>& index)
+        : rows(index.rows),
+          cols(index.cols),
+          count(std::ssize(index.list)),
+          shape(static_cast<std::uint64_t>(index.shape)),
+          first(index.list.data()) {}
+    template <class T>
     void whole(const T* values, std::int64_t of) {
       content = core::fingerprint(values, static_cast<std::size_t>(of) * sizeof(T), content);
     }
-    void some(const std::int32_t* values, std::int64_t of) {
+    template <class T>
+    void some(const T* values, std::int64_t of) {
       if (of <= kReadWhole) return whole(values, of);
       for (std::int64_t i = 0; i < of; i += (of + kSamples - 1) / kSamples) whole(values + i, 1);
       whole(values + of - 1, 1);

@@ -31,6 +31,7 @@ KINDS = {
     "small world": lambda: sl.SmallWorldLSTM(32, 32, pattern=lambda step: pattern.random(32, 32, 16, 0.5)),
     "csr": lambda: sl.SparseLinear(64, 64, layout="csr", density=0.1),
     "coo": lambda: sl.SparseLinear(64, 64, layout="coo", density=0.1),
+    "bitmap": lambda: sl.SparseLinear(64, 64, layout="bitmap", density=0.1),
     "nm": lambda: sl.SparseLinear(64, 64, layout="nm", n=2, m=8),
     "nmg": lambda: sl.SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2),
     "semi24": lambda: sl.Semi24Linear(64, 64),

@@ -20,6 +20,7 @@ RANK = int(sys.argv[1])
 KINDS = {
     "csr": InLayout("csr", density=0.3),
     "coo": InLayout("coo", density=0.3),
+    "bitmap": InLayout("bitmap", density=0.3),
     "nm": InLayout("nm", n=2, m=4),
     "nmg": InLayout("nmg", n=1, m=4, g=2),
     "ell_rows": InLayout("ell_rows", width=5),

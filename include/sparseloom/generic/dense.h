@@ -114,8 +114,9 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
   });
 }
 
-/// Rows of D that one task writes. An executor may hand out indices one by one, for which single rows are too
-/// little work; 32 rows cut no block of a side up to 32, and give a layer of 512 rows 16 tasks.
+/// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may
+/// hand out indices one by one, for which single rows are too little work; 32 rows cut no block of a side up
+/// to 32, and give a layer of 512 rows 16 tasks.
 inline constexpr std::int64_t kUnpackedRows = 32;
 
 /// Bytes of D that one thread writes in a microsecond: kScatterShareOfCopy of a Zen 4's copies, 42 GB/s.
@@ -129,9 +130,11 @@ int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Execut
   const double bytes =
       static_cast<double>(dense.rows * dense.cols) * static_cast<double>(size_of(dense.dtype));
   const Executor threads = runtime::if_worth_it(executor, bytes / kUnpackedBytesPerUs);
-  runtime::parallel_tasks(threads, (dense.rows + kUnpackedRows - 1) / kUnpackedRows, [&](std::int64_t task) {
-    const std::int64_t begin = task * kUnpackedRows;
-    L::unpack(w, args.values, dense, begin, std::min(begin + kUnpackedRows, dense.rows));
+  std::int64_t at_once = kUnpackedRows;
+  if constexpr (requires { L::rows_at_once(w); }) at_once = L::rows_at_once(w);
+  runtime::parallel_tasks(threads, (dense.rows + at_once - 1) / at_once, [&](std::int64_t task) {
+    const std::int64_t begin = task * at_once;
+    L::unpack(w, args.values, dense, begin, std::min(begin + at_once, dense.rows));
   });
   executor.gemm(executor.context, gemm_of(args, dense));
   if (needs_epilogue_pass(args)) epilogue_pass(args, dense.rows, executor);

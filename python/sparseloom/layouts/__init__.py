@@ -1,6 +1,7 @@
 """Layouts: how the stored elements of a weight are arranged in memory. Your own layouts are registered here,
 and ``nn.SparseLinear`` multiplies with them; docs/add_a_layout.md shows two."""
 
+from .bitmap import Bitmap
 from .bsr import Bsr
 from .coo import Coo
 from .coo_nd import CooNd
@@ -18,6 +19,7 @@ from .semi24 import Semi24Layout
 from .tiles import Tiles
 
 __all__ = [
+    "Bitmap",
     "Bsr",
     "Coo",
     "CooNd",

@@ -1,4 +1,4 @@
-"""Entries: the base class of Csr and Coo, the layouts of single elements."""
+"""Entries: the base class of Csr, Coo and Bitmap, the layouts of single elements."""
 
 from __future__ import annotations
 
@@ -37,10 +37,14 @@ class Entries(Layout):
             if size > MOST:
                 raise Error(self.name, f"at most 2^31 - 1 {axis}", str(size), "split the weight")
         indices = {
-            name: narrowed(self.name, name, field) if isinstance(field, Tensor) else field
+            name: self._index(name, field) if isinstance(field, Tensor) else field
             for name, field in fields.items()
         }
         super().__init__(rows, cols, **indices)
+
+    def _index(self, name: str, index: Tensor) -> Tensor:
+        """Returns a part of the index as it is kept; by default as int32."""
+        return narrowed(self.name, name, index)
 
     @classmethod
     def from_places(cls: type[Self], rows: int, cols: int, row: Tensor, col: Tensor) -> Self:
@@ -94,9 +98,13 @@ class Entries(Layout):
             raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
         if not mask.is_meta and mask.numel() > MOST:  # else counting is a pass for nothing
             require_countable(cls.name, int(mask.count_nonzero()))
-        row, col = mask.nonzero(as_tuple=True)
-        rows, cols = weight.shape
-        return cls.from_places(rows, cols, row, col)
+        return cls.of_mask(mask)
+
+    @classmethod
+    def of_mask(cls: type[Self], mask: Tensor) -> Self:
+        """Returns the layout that stores the elements in ``mask``, bool [rows, cols]."""
+        rows, cols = mask.shape
+        return cls.from_places(rows, cols, *mask.nonzero(as_tuple=True))
 
     @classmethod
     def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:

@@ -1,7 +1,7 @@
 """Makes existing models sparse in place, and dense again."""
 
 from . import kept_blocks as kept_blocks
-from .by_name import Coo, Csr, Nm
+from .by_name import Bitmap, Coo, Csr, Nm
 from .config import BlockSparse
 from .densify import densify_
 from .fold_batchnorm import Folded, fold_batchnorm_
@@ -16,6 +16,7 @@ from .sparsify import sparsify_
 from .unpack import unpack_
 
 __all__ = [
+    "Bitmap",
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Change",

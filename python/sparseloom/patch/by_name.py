@@ -1,4 +1,4 @@
-"""Csr, Coo and Nm: InLayout by the names of the layouts, with their options as arguments."""
+"""Csr, Coo, Bitmap and Nm: InLayout by the names of the layouts, with their options as arguments."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ class Coo(_Elements):
     InLayout("coo", ...); the arguments are those of ``Csr``."""
 
     _layout = "coo"
+
+
+@named_init
+class Bitmap(_Elements):
+    """Says that a layer's weight becomes a bitmap and its stored elements, for densities of a half to a tenth
+    on the CPU. It is InLayout("bitmap", ...); the arguments are those of ``Csr``."""
+
+    _layout = "bitmap"
 
 
 @named_init

@@ -31,18 +31,18 @@ class InLayout(Recipe):
     """Says that a layer becomes an nn.SparseLinear: its weight is what the layout stores of it.
 
     Args:
-        layout: the name of a registered layout, or its class; "csr" and "coo" store single elements,
-            "nm" and "nmg" n of each m, "tiles" tiles that are dense, 2:4 or absent.
+        layout: the name of a registered layout, or its class; "csr", "coo" and "bitmap" store single
+            elements, "nm" and "nmg" n of each m, "tiles" tiles that are dense, 2:4 or absent.
         method: a ``sparsify.Method`` with a dense master, or the name of one, which chooses single elements
             in training: of the layer it makes an nn.MaskedLinear, and ``pack_`` stores what is kept in the
             layout. Its density is ``density``, or n / m, for which the method has select.NM(m); "semi24" is
             2:4, and has no dW.
         start: the ``sparsify.ElementSparsifier`` that says what is kept at first, where the method's density
             is fixed; None for the largest magnitudes.
-        options: what the layout's ``from_dense`` asks for. For "csr" and "coo": nothing stores the elements
-            that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``, bool of the
-            weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them. Where "nm"
-            and "tiles" store an element that their ``mask`` excludes, it begins as zero.
+        options: what the layout's ``from_dense`` asks for. For "csr", "coo" and "bitmap": nothing stores
+            the elements that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``,
+            bool of the weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them.
+            Where "nm" and "tiles" store an element that their ``mask`` excludes, it begins as zero.
 
     nn.Linear becomes one, and transformers' Conv1D, whose weight is stored as [in, out]: its options,
     such as ``mask``, are of [out features, in features]; methods take nn.Linear alone. Raises Error for a
@@ -216,7 +216,10 @@ def _layout_class(layout: Any) -> type[Layout]:
         return layouts.get(layout)
     if not (isinstance(layout, type) and issubclass(layout, Layout)):
         raise Error(
-            "InLayout", "a layout's name or its class", repr(layout), 'pass "csr", "coo", "nm" or "nmg"'
+            "InLayout",
+            "a layout's name or its class",
+            repr(layout),
+            'pass "csr", "coo", "bitmap", "nm" or "nmg"',
         )
     return layout
 

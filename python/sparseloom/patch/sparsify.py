@@ -39,6 +39,7 @@ _KINDS = {
     "semi24": "2:4",
     "csr": "CSR",
     "coo": "COO",
+    "bitmap": "bitmap",
     "nm": "n:m",
     "nmg": "n:m:g",
     "tiles": "tiles",

@@ -115,7 +115,7 @@ def target_of(regex: str, recipe: object) -> Target:
     if name == "tiles" and recipe.method is None:
         return Target("tiles", recipe, options.get("density", 0.6), options.get("side", 64), fixed=fixed)
     density = recipe.density if recipe.method is not None else options.get("density")
-    if name in ("csr", "coo") and (fixed is not None or density is not None):
+    if name in ("csr", "coo", "bitmap") and (fixed is not None or density is not None):
         return Target("elements", recipe, density, fixed=fixed)
     remedy = "pass InLayout('csr', density=0.5) or InLayout('nm', n=2, m=4)"
     raise Error(_OP, f"elements that a method can choose for {regex!r}", repr(recipe), remedy)

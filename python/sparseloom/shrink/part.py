@@ -19,7 +19,7 @@ from ..patch.forms.computed import computed
 from ..patch.optimizer import Swap
 
 #: The layouts whose stored elements can be found again by their places in a narrower weight.
-_LAYOUTS = ("bsr", "csr", "coo", "tiles")
+_LAYOUTS = ("bsr", "csr", "coo", "bitmap", "tiles")
 
 
 @dataclass(frozen=True, eq=False)

@@ -305,6 +305,7 @@ def test_gpt2_and_t5_come_back_bitwise_with_any_head(cls, tmp_path):
 ELEMENTS = {
     "csr": InLayout("csr", density=0.3),
     "coo": InLayout("coo", density=0.3),
+    "bitmap": InLayout("bitmap", density=0.3),
     "nm": InLayout("nm", n=1, m=4),
     "nmg": InLayout("nmg", n=2, m=4, g=4),
 }

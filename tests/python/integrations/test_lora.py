@@ -179,6 +179,7 @@ def test_an_adapter_around_a_2_4_layer_trains_saves_and_leaves_the_layer_alone(t
 ELEMENTS = {
     "csr": InLayout("csr", density=0.3),
     "coo": InLayout("coo", density=0.3),
+    "bitmap": InLayout("bitmap", density=0.3),
     "nm": InLayout("nm", n=1, m=4),
     "nmg": InLayout("nmg", n=2, m=4, g=4),
 }

@@ -64,6 +64,7 @@ def test_a_dense_model_becomes_sparse_from_the_files_own_metadata(tmp_path):
 RECIPES = {
     "csr": InLayout("csr", density=0.3),
     "coo": InLayout("coo", density=0.3),
+    "bitmap": InLayout("bitmap", density=0.3),
     "nm": InLayout("nm", n=1, m=4),
     "nmg": InLayout("nmg", n=1, m=4, g=4),
     "2:4": Semi24("magnitude"),

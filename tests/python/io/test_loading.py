@@ -274,6 +274,7 @@ SPARSE = {  # the layer, and what its dense module is
     "bsr": (lambda: BlockSparseLinear(64, 48, density=0.5, block=16), lambda: nn.Linear(64, 48)),
     "csr": (lambda: SparseLinear(64, 48, layout="csr", density=0.3), lambda: nn.Linear(64, 48)),
     "coo": (lambda: SparseLinear(64, 48, layout="coo", density=0.3), lambda: nn.Linear(64, 48)),
+    "bitmap": (lambda: SparseLinear(64, 48, layout="bitmap", density=0.3), lambda: nn.Linear(64, 48)),
     "nm": (lambda: SparseLinear(62, 48, layout="nm", n=1, m=4), lambda: nn.Linear(62, 48)),
     "nmg": (lambda: SparseLinear(62, 48, layout="nmg", n=2, m=4, g=4), lambda: nn.Linear(62, 48)),
     "tiles": (lambda: SparseLinear(62, 48, layout="tiles"), lambda: nn.Linear(62, 48)),

@@ -1,21 +1,23 @@
-"""Layouts of single elements, Csr and Coo: what they store, to and from torch's, and what they refuse."""
+"""Csr, Coo and Bitmap, layouts of single elements: what they store, to and from torch's, what they refuse."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sparseloom
 from sparseloom import Error, layouts
-from sparseloom.layouts import Coo, Csr
+from sparseloom.layouts import Bitmap, Coo, Csr
 from sparseloom.nn import SparseLinear
 
 NAN = float("nan")
-BOTH = pytest.mark.parametrize("cls", [Csr, Coo])
+ALL = pytest.mark.parametrize("cls", [Csr, Coo, Bitmap])
+Elements = type[Csr] | type[Coo] | type[Bitmap]
 
 
 def weight_of(rows: int, cols: int, density: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -24,15 +26,17 @@ def weight_of(rows: int, cols: int, density: float, dtype: torch.dtype = torch.f
     return torch.where(kept, torch.randn(rows, cols, generator=generator), 0).to(dtype)
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_stores_what_is_not_zero(cls: type[Csr] | type[Coo], dtype: torch.dtype):
+def test_stores_what_is_not_zero(cls: Elements, dtype: torch.dtype):
     weight = weight_of(13, 29, 0.3, dtype)
     weight[4], weight[2, 3], weight[12, 28] = 0, NAN, float("-inf")
     layout = cls.from_dense(weight)
     values = layout.pack(weight)
     assert values.shape == (int((weight != 0).sum()),) and bool(values.isnan().any())
-    assert all(part.dtype == torch.int32 for part in layout.tensors().values())
+    assert all(
+        part.dtype == (torch.uint8 if cls is Bitmap else torch.int32) for part in layout.tensors().values()
+    )
     layout.require_consistent("test", values)
     torch.testing.assert_close(layout.to_dense(values), weight, rtol=0, atol=0, equal_nan=True)
     for theirs in (weight.to_sparse_csr(), weight.to_sparse_coo(), layout.to_torch(values)):
@@ -47,6 +51,8 @@ def test_the_index_is_torchs():
     assert torch.equal(csr.crow.long(), theirs.crow_indices().long())
     assert torch.equal(csr.col.long(), theirs.col_indices().long())
     assert torch.equal(coo.indices.long(), weight.to_sparse_coo().indices())
+    bits = numpy.packbits(weight.numpy() != 0, axis=1, bitorder="little")
+    assert torch.equal(Bitmap.from_dense(weight).bits, torch.from_numpy(bits))
     back = coo.to_csr()
     assert torch.equal(back.crow, csr.crow) and torch.equal(back.col, csr.col)
     values = csr.pack(weight)
@@ -54,8 +60,8 @@ def test_the_index_is_torchs():
     assert coo.to_torch(values).is_coalesced()
 
 
-@BOTH
-def test_a_mask_stores_zeros_and_a_density_the_largest(cls: type[Csr] | type[Coo]):
+@ALL
+def test_a_mask_stores_zeros_and_a_density_the_largest(cls: Elements):
     weight = torch.tensor([[0.0, -3, 1], [2, 2, NAN], [0, 0, 0]])
     mask = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 0, 1]]).bool()
     layout = cls.from_dense(weight, mask=mask)
@@ -68,8 +74,8 @@ def test_a_mask_stores_zeros_and_a_density_the_largest(cls: type[Csr] | type[Coo
     assert cls.from_dense(weight, density=1).pack(weight).numel() == 9
 
 
-@BOTH
-def test_entries_in_any_order_are_sorted_and_summed_once(cls: type[Csr] | type[Coo]):
+@ALL
+def test_entries_in_any_order_are_sorted_and_summed_once(cls: Elements):
     indices = torch.tensor([[2, 0, 2, 0, 2], [1, 3, 1, 0, 0]])
     values = torch.tensor([1.0, 5, 2**-9, 0, 7], dtype=torch.bfloat16)
     theirs = torch.sparse_coo_tensor(indices, values, (4, 4))
@@ -99,6 +105,21 @@ def test_an_index_out_of_order_is_refused():
         Csr(1, 3, crow=torch.tensor([0, 2]), col=torch.tensor([0, 1])).require_consistent("test", values[:1])
 
 
+def test_bits_that_are_not_the_values_are_refused():
+    layout = Bitmap.from_dense(torch.eye(3))
+    layout.require_consistent("test", torch.ones(3))
+    for index, at, says in (
+        (0, 2, "4 bits and 3 values"),
+        (1, 8, "no bit behind column 2, got one in row 1"),
+    ):
+        bits = layout.bits.clone()
+        bits[index] += at if index else 2
+        with pytest.raises(Error, match=says):
+            layout.with_tensors({"bits": bits}).require_consistent("test", torch.ones(3))
+    with pytest.raises(Error, match="bits of uint8"):
+        Bitmap(3, 3, bits=layout.bits.int(), stored=3)
+
+
 def test_too_many_elements_are_an_error_without_memory():
     many, meta = 2**31, torch.device("meta")
     index = torch.empty(many, dtype=torch.int64, device=meta)
@@ -107,7 +128,7 @@ def test_too_many_elements_are_an_error_without_memory():
         Csr(2, many - 1, crow=torch.tensor([0, 1, many]), col=index)
     with pytest.raises(Error, match=says):
         Coo(2, many - 1, indices=index.expand(2, many))
-    for cls in (Csr, Coo):
+    for cls in (Csr, Coo, Bitmap):
         with pytest.raises(Error, match=says):
             cls.from_entries(2, many - 1, index.expand(2, many), index)
         with pytest.raises(Error, match="columns, got 2147483648"):
@@ -117,7 +138,7 @@ def test_too_many_elements_are_an_error_without_memory():
         Csr.from_torch(theirs)
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(
     ("weight", "options", "says"),
     [
@@ -129,7 +150,7 @@ def test_too_many_elements_are_an_error_without_memory():
         (torch.ones(2, 2, device="meta"), {}, "a weight with values"),
     ],
 )
-def test_what_from_dense_refuses(cls: type[Csr] | type[Coo], weight: Tensor, options: dict, says: str):
+def test_what_from_dense_refuses(cls: Elements, weight: Tensor, options: dict, says: str):
     with pytest.raises(Error, match=says):
         cls.from_dense(weight, **options)
 
@@ -143,11 +164,11 @@ def test_other_tensors_of_torch_are_refused(tensor: Tensor):
         Csr.from_torch(tensor)
 
 
-@pytest.mark.parametrize("name", ["csr", "coo"])
+@pytest.mark.parametrize("name", ["csr", "coo", "bitmap"])
 def test_a_layer_trains_saves_and_loads(name: str, tmp_path: Path):
     torch.manual_seed(0)
     layer = SparseLinear(24, 16, layout=name, density=0.2)
-    assert layouts.get(name) in (Csr, Coo) and layer.values.shape == (round(0.2 * 24 * 16),)
+    assert layouts.get(name) in (Csr, Coo, Bitmap) and layer.values.shape == (round(0.2 * 24 * 16),)
     twin, x = layer.to_dense(), torch.randn(5, 24)
     torch.testing.assert_close(layer(x), twin(x))
     layer(x).square().sum().backward()

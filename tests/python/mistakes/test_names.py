@@ -71,6 +71,7 @@ def test_quantize_takes_the_same_keys():
 RECIPES = {
     "csr": (sl.Csr(density=0.1), sl.InLayout("csr", density=0.1)),
     "coo": (sl.Coo(0.1), sl.InLayout("coo", density=0.1)),
+    "bitmap": (sl.Bitmap(0.1), sl.InLayout("bitmap", density=0.1)),
     "nm": (sl.Nm(2, 8), sl.InLayout("nm", n=2, m=8)),
     "semi24": (sl.Semi24(select="magnitude"), sl.Semi24("magnitude")),
     "stored": (sl.Csr(), sl.InLayout("csr")),

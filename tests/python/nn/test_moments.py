@@ -30,6 +30,7 @@ LAYERS = {
     "lstm": lambda density: sparse.BlockSparseLSTM(24, 32, density=density, block=8),
     "csr": lambda density: in_layout("csr", density=density),
     "coo": lambda density: in_layout("coo", density=density),
+    "bitmap": lambda density: in_layout("bitmap", density=density),
     "nm": lambda density: in_layout("nm", n=1, m=4),
     "nmg": lambda density: in_layout("nmg", n=1, m=4, g=4),
 }

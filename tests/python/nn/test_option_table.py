@@ -57,6 +57,7 @@ KINDS = {
     ),
     "csr": (lambda: SparseLinear(64, 64, layout="csr", density=0.1), "strict fuse activation"),
     "coo": (lambda: SparseLinear(64, 64, layout="coo", density=0.1), "strict fuse activation"),
+    "bitmap": (lambda: SparseLinear(64, 64, layout="bitmap", density=0.1), "strict fuse activation"),
     "nm": (lambda: SparseLinear(64, 64, layout="nm", n=2, m=8), "strict fuse activation"),
     "nmg": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "strict fuse activation"),
     "tiles": (lambda: SparseLinear(64, 64, layout="tiles"), "strict fuse activation"),
@@ -110,7 +111,7 @@ def test_a_subclass_from_outside_may_have_attributes_of_any_name():
     assert Mine().kernel == 3
 
 
-LAYOUT_KINDS = ["csr", "coo", "nm", "nmg", "tiles", "semi24"]
+LAYOUT_KINDS = ["csr", "coo", "bitmap", "nm", "nmg", "tiles", "semi24"]
 
 
 @pytest.mark.parametrize("kind", LAYOUT_KINDS)

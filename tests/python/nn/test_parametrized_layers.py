@@ -37,6 +37,7 @@ def convolution(cls):
 LAYERS = {
     "csr": in_layout("csr", density=0.3),
     "coo": in_layout("coo", density=0.3),
+    "bitmap": in_layout("bitmap", density=0.3),
     "blocks": in_layout("blocks", density=0.3, block=16),
     "nm": in_layout("nm", n=1, m=4),
     "nmg": in_layout("nmg", n=2, m=4),

@@ -1,4 +1,5 @@
-"""The products of CSR and COO weights: every kernel beside fp64, gradients, and the layers that hold them."""
+"""The products of CSR, COO and bitmap weights: every kernel beside fp64, gradients, and the layers that hold
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import sparseloom
 from sparseloom import Error
-from sparseloom.layouts import Coo, Csr
+from sparseloom.layouts import Bitmap, Coo, Csr
 from sparseloom.nn import SparseLinear
 from sparseloom.ops import csr
 from sparseloom.ops.operators import row_of
@@ -41,9 +42,11 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
 class Products:
     """The operands of the three products, the products by a kernel, and their values in fp64."""
 
-    def __init__(self, weight: Tensor, tokens: int, device: str = "cpu") -> None:
+    def __init__(
+        self, weight: Tensor, tokens: int, device: str = "cpu", cls: type[Csr] | type[Bitmap] = Csr
+    ) -> None:
         self.weight, self.device = weight.to(device), device
-        self.layout = Csr.from_dense(self.weight)
+        self.layout = cls.from_dense(self.weight)
         rows, cols = weight.shape
         self.values = self.layout.pack(self.weight)
         self.x = normal(tokens, cols, dtype=weight.dtype, seed=1).to(device)
@@ -52,6 +55,13 @@ class Products:
 
     def run(self, direction: str, kernel: str = "") -> Tensor:
         index, row = self.layout.csr(), row_of(kernel)
+        if isinstance(self.layout, Bitmap) and direction != "dw":
+            bits = self.layout.bits, self.layout.bounds()
+            if direction == "forward":
+                return OPERATORS.bitmap_linear(self.x, self.values, *bits, self.bias, row=row)
+            return OPERATORS.bitmap_dx(self.dy, self.values, *bits, self.layout.cols, row)
+        if isinstance(self.layout, Bitmap):
+            return self.layout.dw(self.dy, self.x)
         if direction == "forward":
             return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, row=row)
         if direction == "dx":
@@ -73,22 +83,29 @@ class Products:
         return found[0], found[1]
 
     def kernels(self, direction: str) -> list[str]:
-        """The kernels that do not refuse it."""
+        """The kernels that do not refuse it, or only because nobody names them."""
         plan = self.layout.plan(len(self.x), direction, self.weight.dtype, direction == "forward")
-        return [each["kernel"] for each in plan["candidates"] if not each["refusal"]]
+        refusals = {each["kernel"]: each["refusal"] for each in plan["candidates"]}
+        return [kernel for kernel, refusal in refusals.items() if not refusal or "only by name" in refusal]
 
 
+BOTH = pytest.mark.parametrize("cls", [Csr, Bitmap])
+
+
+@BOTH
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("shape", "density"), [((40, 33), 0.3), ((16, 64), 1), ((1, 5), 0.5), ((70, 300), 0.02), ((5, 1), 0.6)]
 )
-def test_every_kernel_is_right(dtype: torch.dtype, shape: tuple[int, int], density: float):
+def test_every_kernel_is_right(
+    cls: type[Csr] | type[Bitmap], dtype: torch.dtype, shape: tuple[int, int], density: float
+):
     for tokens in (1, 2, 16, 17, 130):
-        products = Products(weight_of(*shape, density, dtype), tokens)
+        products = Products(weight_of(*shape, density, dtype), tokens, cls=cls)
         for direction in ("forward", "dx", "dw"):
             exact, size = products.exact(direction)
             kernels = products.kernels(direction)
-            assert "reference" in kernels
+            assert ("dense" if cls is Bitmap and direction == "dw" else "reference") in kernels
             for kernel in kernels:
                 got = products.run(direction, kernel)
                 assert got.dtype == dtype and got.shape == exact.shape
@@ -96,11 +113,15 @@ def test_every_kernel_is_right(dtype: torch.dtype, shape: tuple[int, int], densi
                 assert bool(((got.double() - exact).abs() <= bound).all()), (kernel, direction, tokens)
 
 
+@BOTH
 @pytest.mark.parametrize(("tokens", "cols", "density"), [(1, 700, 0.2), (64, 700, 0.2), (1, 2000, 0.01)])
-def test_the_bits_depend_on_no_number_of_threads(tokens: int, cols: int, density: float):
+def test_the_bits_depend_on_no_number_of_threads(
+    cls: type[Csr] | type[Bitmap], tokens: int, cols: int, density: float
+):
     """Of long rows and of short ones, whose products come before their sums."""
     rows = int(120000 / (cols * density))
-    products, threads = Products(weight_of(rows, cols, density), tokens), torch.get_num_threads()
+    products = Products(weight_of(rows, cols, density), tokens, cls=cls)
+    threads = torch.get_num_threads()
     try:
         for direction in ("forward", "dx", "dw"):
             for kernel in products.kernels(direction):
@@ -134,14 +155,18 @@ def test_nan_reaches_the_outputs_that_store_its_column_alone():
     assert torch.equal(y.isnan(), (torch.arange(20) == 4).expand(3, 20))
 
 
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("tokens", [1, 5, 40])
-def test_nan_stays_in_its_element_in_every_product_of_every_kernel(tokens: int, dtype: torch.dtype):
+def test_nan_stays_in_its_element_in_every_product_of_every_kernel(
+    cls: type[Csr] | type[Bitmap], tokens: int, dtype: torch.dtype
+):
     """Rows of all lengths from 0 to 30, whose neighbours a kernel may read along."""
     weight = torch.tril(weight_of(61, 61, 0.7, dtype))
-    products = Products(weight, tokens)
+    products = Products(weight, tokens, cls=cls)
     kept, last = weight != 0, tokens - 1
-    products.values[products.layout.crow[40]] = NAN
+    begin = int(products.layout.csr()[0][40])
+    products.values[begin] = NAN
     for direction in ("forward", "dx", "dw"):
         for kernel in products.kernels(direction):
             if kernel == "dense":
@@ -151,9 +176,9 @@ def test_nan_stays_in_its_element_in_every_product_of_every_kernel(tokens: int, 
             if direction == "forward":
                 wanted[:, 40] = True
             elif direction == "dx":
-                wanted[:, products.layout.col[products.layout.crow[40]]] = True
+                wanted[:, products.layout.csr()[1][begin]] = True
             assert torch.equal(got, wanted), (kernel, direction)
-    products = Products(weight, tokens)
+    products = Products(weight, tokens, cls=cls)
     products.x[last, 7], products.dy[last, 50] = NAN, float("inf")
     for direction in ("forward", "dx", "dw"):
         for kernel in products.kernels(direction):
@@ -171,19 +196,20 @@ def test_nan_stays_in_its_element_in_every_product_of_every_kernel(tokens: int, 
             assert torch.equal(got, wanted), (kernel, direction)
 
 
+@BOTH
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 5)])
-def test_nothing_stored_and_nothing_to_multiply(shape: tuple[int, int]):
-    layout, bias = Csr.from_dense(torch.zeros(shape)), normal(shape[0])
+def test_nothing_stored_and_nothing_to_multiply(cls: type[Csr] | type[Bitmap], shape: tuple[int, int]):
+    layout, bias = cls.from_dense(torch.zeros(shape)), normal(shape[0])
     for tokens in (0, 1, 3):
         x, dy, none = normal(tokens, shape[1]), normal(tokens, shape[0]), torch.zeros(0)
         assert torch.equal(layout.linear(x, none, bias), bias.expand(tokens, shape[0]))
         assert torch.equal(layout.dx(dy, none), torch.zeros(tokens, shape[1]))
         assert layout.dw(dy, x).shape == (0,)
-    one = Csr.from_dense(torch.ones(1, 1))
+    one = cls.from_dense(torch.ones(1, 1))
     assert one.dw(torch.empty(0, 1), torch.empty(0, 1)).tolist() == [0]
 
 
-@pytest.mark.parametrize("name", ["csr", "coo"])
+@pytest.mark.parametrize("name", ["csr", "coo", "bitmap"])
 def test_gradients_hold_to_the_second_order(name: str):
     layout = sparseloom.layouts.get(name).from_dense(weight_of(7, 5, 0.5, torch.float64))
     values = layout.pack(normal(7, 5, dtype=torch.float64)).requires_grad_()
@@ -197,7 +223,7 @@ def test_gradients_hold_to_the_second_order(name: str):
         assert torch.autograd.gradcheck(call, operands) and torch.autograd.gradgradcheck(call, operands)
 
 
-@pytest.mark.parametrize("name", ["csr", "coo"])
+@pytest.mark.parametrize("name", ["csr", "coo", "bitmap"])
 @pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (2, 3, 24), (0, 24)])
 def test_a_layer_is_its_dense_twin(name: str, shape: tuple[int, ...]):
     torch.manual_seed(1)
@@ -212,7 +238,7 @@ def test_a_layer_is_its_dense_twin(name: str, shape: tuple[int, ...]):
     torch.testing.assert_close(layer.bias.grad, twin.bias.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["csr", "coo"])
+@pytest.mark.parametrize("name", ["csr", "coo", "bitmap"])
 def test_layers_copy_pickle_compile_export_and_run_under_autocast(name: str):
     torch.manual_seed(0)
     layer, x = SparseLinear(24, 16, layout=name, density=0.3), normal(3, 24)
@@ -253,10 +279,14 @@ def test_coo_is_converted_once():
 def test_opcheck():
     products = Products(weight_of(9, 7, 0.4), 3)
     index, values = products.layout.csr(), products.values
+    bitmap = Bitmap.from_dense(products.weight)
+    bits = bitmap.bits, bitmap.bounds()
     for op, arguments in (
         (OPERATORS.csr_linear.default, (products.x, values, *index, products.bias)),
         (OPERATORS.csr_dx.default, (products.dy, values, *index, None, 7)),
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
+        (OPERATORS.bitmap_linear.default, (products.x, values, *bits, products.bias)),
+        (OPERATORS.bitmap_dx.default, (products.dy, values, *bits, 7)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op
 
@@ -280,6 +310,27 @@ def test_operands_that_do_not_fit_are_refused(spoil, says: str):
         products.run("dx")
 
 
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda p, bits, crow: bits[3].fill_(0), r"crow\[4\] = .*, as the bits say"),
+        (lambda p, bits, crow: bits[8].fill_(255), "no bit behind column 6, got one in row 8"),
+        (lambda p, bits, crow: crow[9:].add_(1), r"values \[|crow\[9\]"),
+        (lambda p, bits, crow: setattr(p, "values", p.values[:-1]), "values"),
+        (lambda p, bits, crow: setattr(p, "values", p.values.double()), "values"),
+        (lambda p, bits, crow: setattr(p, "dy", p.dy[:, :-1]), "dy"),
+    ],
+)
+def test_bitmaps_that_do_not_fit_are_refused(spoil, says: str):
+    products = Products(weight_of(9, 7, 0.4), 3, cls=Bitmap)
+    bits, crow = products.layout.bits, products.layout.bounds()
+    arguments = (bits, crow, 7)
+    OPERATORS.bitmap_dx(products.dy, products.values, *arguments)  # seen, and looked at again when it changes
+    spoil(products, bits, crow)
+    with pytest.raises(RuntimeError, match=says):
+        OPERATORS.bitmap_dx(products.dy, products.values, *arguments)
+
+
 def test_plans_count_elements_to_2_31():
     plan = csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31 - 1, False, "cpu")
     assert "layout=csr stored=2147483647" in plan["text"]
@@ -287,8 +338,9 @@ def test_plans_count_elements_to_2_31():
         csr.plan("forward", torch.float32, 64, (2**20, 2**20), 2**31, False, "cpu")
 
 
-def test_what_the_plan_says_runs():
-    products = Products(weight_of(300, 500, 0.1), 64)
+@BOTH
+def test_what_the_plan_says_runs(cls: type[Csr] | type[Bitmap]):
+    products = Products(weight_of(300, 500, 0.1), 64, cls=cls)
     before = json.loads(OPERATORS.kernel_runs())
     for direction in ("forward", "dx", "dw"):
         plan = products.layout.plan(64, direction, torch.float32, direction == "forward")

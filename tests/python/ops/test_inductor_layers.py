@@ -41,6 +41,10 @@ def strict():
 KINDS = {
     "2:4": (semi24, "semi24_linear(relu) semi24_linear+residual"),
     "csr": (lambda: SparseLinear(64, 64, layout="csr", density=0.1), "csr_linear(relu) csr_linear+residual"),
+    "bitmap": (
+        lambda: SparseLinear(64, 64, layout="bitmap", density=0.5),
+        "bitmap_linear(relu) bitmap_linear+residual",
+    ),
     "n:m:g": (lambda: SparseLinear(64, 64, layout="nmg", n=1, m=8, g=2), "nmg_linear nmg_linear"),
     "strict": (strict, "linear(relu) linear+residual"),
 } | ({"8 bits": (eight_bits, "scaled_linear(relu) linear+residual")} if fast_int8() else {})

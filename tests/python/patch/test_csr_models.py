@@ -13,7 +13,7 @@ from sparseloom import BlockSparse, Error, InLayout, Semi24, densify_, sparsify_
 from sparseloom.layouts import Csr
 from sparseloom.nn import SparseLinear
 
-BOTH = pytest.mark.parametrize("name", ["csr", "coo"])
+ALL = pytest.mark.parametrize("name", ["csr", "coo", "bitmap"])
 
 
 def net() -> nn.Sequential:
@@ -28,7 +28,7 @@ def masked(weight: Tensor, density: float) -> Tensor:
     return torch.zeros_like(flat).scatter(0, (at := flat.abs().topk(kept).indices), flat[at]).view_as(weight)
 
 
-@BOTH
+@ALL
 def test_sparsify_keeps_the_largest_and_densify_undoes(name: str):
     model, x = net(), torch.randn(5, 32)
     twin = net()
@@ -87,7 +87,7 @@ def test_what_cannot_lie_in_it_is_refused_and_nothing_changes():
         sparsify_(net(), {"0": InLayout("csr")})
 
 
-@BOTH
+@ALL
 def test_a_mixed_model_saves_and_loads_into_a_dense_one(name: str, tmp_path: Path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 16))
@@ -141,7 +141,7 @@ def test_transformers_models_go_round(tmp_path: Path):
     assert values.requires_grad and values.numel() == round(0.3 * 32 * 64)
 
 
-@BOTH
+@ALL
 def test_a_conv1d_of_transformers_becomes_sparse_and_dense_again(name: str):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -167,7 +167,7 @@ def test_a_conv1d_of_transformers_becomes_sparse_and_dense_again(name: str):
     assert torch.equal(model[0].weight, weight.detach().t()) and torch.equal(model[0].bias, bias)
 
 
-@BOTH
+@ALL
 def test_conv1d_in_a_file_is_read_back(name: str, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     model = nn.Sequential(transformers.Conv1D(48, 32))

@@ -18,6 +18,7 @@ from sparseloom.sparsify import methods
 LAYOUTS = {
     "csr": (InLayout("csr", density=0.1), ("forward", "dx", "dw")),
     "coo": (InLayout("coo", density=0.1), ("forward", "dx", "dw")),
+    "bitmap": (InLayout("bitmap", density=0.1), ("forward", "dx")),
     "nm": (InLayout("nm", n=2, m=8), ()),
     "nmg": (InLayout("nmg", n=1, m=8, g=2), ("forward",)),
     "semi24": (Semi24("magnitude"), ("forward", "dx")),

@@ -15,6 +15,7 @@ RECIPES = {
     "semi24": Semi24(),
     "csr": InLayout("csr", density=0.3),
     "coo": InLayout("coo", density=0.3),
+    "bitmap": InLayout("bitmap", density=0.3),
     "nm": InLayout("nm", n=1, m=4),
 }
 

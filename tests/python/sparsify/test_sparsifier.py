@@ -212,6 +212,7 @@ def test_the_share_that_was_kept_is_in_the_result_of_every_layout_and_in_the_tab
         "semi24": sparseloom.Semi24("magnitude"),
         "csr": sparseloom.InLayout("csr", density=0.1),
         "coo": sparseloom.InLayout("coo"),
+        "bitmap": sparseloom.InLayout("bitmap"),
         "nm": sparseloom.InLayout("nm", n=1, m=4),
         "nmg": sparseloom.InLayout("nmg", n=2, m=4, g=4),
         "bsr": BlockSparse(16, 0.25),

@@ -35,8 +35,8 @@ class SparseLinear(WithLayout):
         in_features, out_features: any number >= 0.
         bias: whether to add a learned bias.
         layout: the name of a registered layout, its class, or a Layout of [out_features, in_features].
-        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``; fused into the products of "csr" and
-            "coo" that need no gradient, behind the product elsewhere.
+        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``; fused into the products of "csr",
+            "coo" and "bitmap" that need no gradient, behind the product elsewhere.
         device, dtype: as in nn.Linear; a floating-point dtype that the layout's products take.
         seed: an int or a torch.Generator, for the pattern and the initial values; torch's default one
             otherwise.

@@ -47,6 +47,7 @@ _PRODUCTS = {
     operators.linear_train: _Takes(residual=True),
     operators.overload("semi24_linear"): _ALL,
     operators.overload("csr_linear"): _ALL,
+    operators.overload("bitmap_linear"): _ALL,
     operators.overload("nmg_linear"): _Takes(bias=True),
     operators.overload("bsr_scaled_linear"): _Takes(activation=True),
     operators.overload("semi24_scaled_linear"): _Takes(activation=True),

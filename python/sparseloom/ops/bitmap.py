@@ -1,0 +1,71 @@
+"""The operators of bitmap weights as functions: products of matrices on the CPU, and plans.
+
+W [rows, cols] is given by ``values`` [stored], ``bits`` uint8 [rows, ceil(cols / 8)] and ``crow`` int32
+[rows + 1]; include/sparseloom/bitmap.h describes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import flops, operators
+from .fakes import fake
+from .operators import activation_code, row_of, run
+from .plans import asked, dtype_name
+
+_LINEAR = operators.overload("bitmap_linear")
+_DX = operators.overload("bitmap_dx")
+
+
+def linear(
+    x: Tensor, values: Tensor, bits: Tensor, crow: Tensor, bias: Tensor | None, strict: bool = False,
+    activation: str | None = None, residual: Tensor | None = None, kernel: str = "",
+) -> Tensor:  # fmt: skip
+    """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients. ``strict``
+    forbids the dense and reference kernels; ``kernel`` forces a candidate by name."""
+    options = bias, activation_code("linear", activation), residual, row_of(kernel), strict
+    y: Tensor = run(_LINEAR, x, values, bits, crow, *options)
+    return y
+
+
+def dx(
+    dy: Tensor, values: Tensor, bits: Tensor, crow: Tensor, cols: int, strict: bool = False, kernel: str = ""
+) -> Tensor:
+    """Returns dY W as [..., cols] of dy [..., rows]."""
+    result: Tensor = run(_DX, dy, values, bits, crow, cols, row_of(kernel), strict)
+    return result
+
+
+def plan(
+    direction: str,
+    dtype: torch.dtype,
+    m: int,
+    sizes: tuple[int, int, int],
+    bias: bool = False,
+    kernel: str = "",
+    strict: bool = False,
+    activation: str | None = None,
+    residual: bool = False,
+) -> dict[str, Any]:
+    """Returns the plan of a product of m tokens on the CPU; ``sizes``: rows, cols, stored. See ops.plan for
+    its keys."""
+    epilogue = bias, activation_code("plan", activation), residual
+    problem = sizes, direction, dtype_name("plan", dtype), m, -1
+    return asked("bitmap_linear", *problem, epilogue, row_of(kernel), strict)
+
+
+@fake("bitmap_linear", flops.of_values)
+def _bitmap_linear_fake(
+    x: Tensor, values: Tensor, bits: Tensor, crow: Tensor, *rest: Any, **named: Any
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))
+
+
+@fake("bitmap_dx", flops.of_values)
+def _bitmap_dx_fake(
+    dy: Tensor, values: Tensor, bits: Tensor, crow: Tensor, cols: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))

@@ -1,0 +1,112 @@
+// The driver of the expand kernels: widens x, then multiplies in work items of rows (forward) or columns
+// (dX).
+#if defined(__x86_64__)
+
+#include "kernels/bitmap_linear/cpu/expand.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/check.h"
+#include "kernels/shared/cpu/claims.h"
+#include "kernels/shared/cpu/share.h"
+#include "sparseloom/generic/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+/// Where the parts of a workspace begin, in bytes.
+struct Places {
+  std::int64_t depth, x, tail, rooms, room, sums, end;
+
+  Places(const BitmapView& w, Direction direction, DType dtype, std::int64_t m, std::int64_t threads) {
+    const auto lines = [](std::int64_t bytes) { return core::round_up(bytes, kAlign); };
+    depth = core::round_up(direction == Direction::forward ? w.cols : w.rows, kLineCells);
+    x = 0, tail = m * depth * kCellBytes;
+    rooms = tail + lines((w.cols + 2 * kMaxLanes) * static_cast<std::int64_t>(size_of(dtype)));
+    sums = std::min(m, kBitmapTokens) * bitmap_dx_cols(m) * kCellBytes;
+    room = direction == Direction::dx ? 2 * sums + lines(w.rows * kCellBytes) : 0;
+    end = rooms + threads * room;
+  }
+};
+
+/// Tasks worth starting for m tokens.
+std::int64_t tasks_for(const BitmapView& w, std::int64_t m, const Executor& executor) {
+  // Expanding an element costs as much as multiplying it with some tokens.
+  constexpr double kExpandTokens = 3;
+  const double products = static_cast<double>(w.rows * w.cols) * (static_cast<double>(m) + kExpandTokens);
+  return tasks_of(products / kTaskProducts, executor);
+}
+
+/// The first row that a vector which is read at the end of it would leave, and a copy of the values from it
+/// on.
+std::int64_t copy_tail(const MatmulArgs& args, const BitmapView& w, std::byte* copy, const std::byte** base) {
+  const auto size = static_cast<std::int64_t>(size_of(args.dtype));
+  const std::int32_t* const ends = w.crow + 1;
+  const std::int64_t row = std::upper_bound(ends, ends + w.rows, w.stored - kMaxLanes) - ends;
+  const auto* const values = static_cast<const std::byte*>(args.values);
+  const std::int64_t begin = row < w.rows ? w.crow[row] : w.stored, bytes = (w.stored - begin) * size;
+  if (bytes > 0) std::memcpy(copy, values + begin * size, static_cast<std::size_t>(bytes));
+  std::memset(copy + bytes, 0, static_cast<std::size_t>(kMaxLanes * size));
+  *base = copy - begin * size;
+  return row;
+}
+
+}  // namespace
+
+std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dtype, std::int64_t m,
+                             std::int64_t threads) {
+  return static_cast<std::size_t>(Places(w, direction, dtype, m, threads).end);
+}
+
+void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
+  ops.runs->add();
+  const bool forward = args.direction == Direction::forward;
+  const Places places(w, args.direction, args.dtype, args.m, std::max(1, executor.num_threads));
+  const std::int64_t tasks = tasks_for(w, args.m, executor), depth = forward ? w.cols : w.rows;
+  float* const x = reinterpret_cast<float*>(args.workspace);
+  std::atomic<bool> finite{true};
+  Claims tokens;
+  runtime::parallel_tasks(executor, std::min(tasks, args.m), [&](std::int64_t) {
+    for (std::int64_t token; (token = tokens.take()) < args.m;) {
+      const auto size = static_cast<std::int64_t>(size_of(args.dtype));
+      const void* const from = static_cast<const std::byte*>(args.a) + token * args.a_stride * size;
+      if (!ops.widen(args.dtype, from, depth, x + token * places.depth))
+        finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  const std::byte* tail_values = nullptr;
+  const std::int64_t tail = copy_tail(args, w, args.workspace + places.tail, &tail_values);
+  const BitmapJob job{args, w, x, places.depth, finite.load(), tail, tail_values};
+  if (forward) {
+    const std::int64_t units = core::ceil_div(w.rows, kBitmapRows);
+    const std::int64_t parts = tasks == 1 ? 1 : std::min({units, kPartsOfTask * tasks, Parts::kMost});
+    Parts shared(parts, std::min(tasks, parts));
+    runtime::parallel_tasks(executor, std::min(tasks, parts), [&](std::int64_t task) {
+      shared.work(task, [&](std::int64_t part) {
+        const Range rows = share(units, part, parts);
+        ops.forward(job, rows.begin * kBitmapRows, std::min(rows.end * kBitmapRows, w.rows));
+      });
+    });
+    return;
+  }
+  // Each item counts the elements of each row before its columns: few items.
+  constexpr std::int64_t kItemsOfTask = 2;
+  const std::int64_t units = core::ceil_div(w.cols, kBitmapCols);
+  const std::int64_t items = tasks == 1 ? 1 : std::min(units, kItemsOfTask * tasks);
+  Claims claims;
+  runtime::parallel_tasks(executor, std::min(tasks, items), [&](std::int64_t task) {
+    std::byte* const at = args.workspace + places.rooms + task * places.room;
+    const BitmapRoom room{reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + places.sums),
+                          reinterpret_cast<std::int32_t*>(at + 2 * places.sums)};
+    for (std::int64_t item; (item = claims.take()) < items;) {
+      const Range cols = share(units, item, items);
+      ops.dx(job, cols.begin * kBitmapCols, std::min(cols.end * kBitmapCols, w.cols), room);
+    }
+  });
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,64 @@
+// The expand kernels: stored elements are read packed, spread over the lanes of a vector by the bits of their
+// columns, and multiplied as a dense weight, the zeros between included.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/runs.h"
+#include "kernels/shared/cpu/cell.h"
+#include "sparseloom/bitmap.h"
+#include "sparseloom/executor.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Tokens of a pass, for which W is expanded once.
+inline constexpr std::int64_t kBitmapTokens = 64;
+/// Up to this many tokens, forward multiplies expanded vectors out of registers.
+inline constexpr std::int64_t kBitmapFewTokens = 4;
+/// Elements of W that are expanded into L1 at once; 16 KB.
+inline constexpr std::int64_t kBitmapExpanded = 4096;
+/// Rows of forward's work items are cut at multiples of this, columns of dX's at the other.
+inline constexpr std::int64_t kBitmapRows = kLineCells, kBitmapCols = 64;
+
+/// Columns of W that dX expands at once. Few tokens need little room for their sums, and long pieces of a row
+/// are read faster.
+inline constexpr std::int64_t bitmap_dx_cols(std::int64_t m) { return m <= kBitmapFewTokens ? 2048 : 512; }
+
+struct BitmapJob {
+  const MatmulArgs& args;
+  BitmapView w;
+  const float* x;         // forward: X, dX: dY, as fp32 [m][x_stride]; forward: zero past the last column
+  std::int64_t x_stride;  // elements, a multiple of kLineCells
+  bool finite;            // all of x
+  // A vector may be read past the end of a row. From row `tail` on, the values are read from a copy that has
+  // room behind it; tail_values is where element 0 of all values would be.
+  std::int64_t tail;
+  const std::byte* tail_values;
+};
+
+/// What dX keeps of a work item: floats [kBitmapTokens * columns] twice, then an int32 for each row of W.
+struct BitmapRoom {
+  float* sums;
+  float* whole;
+  std::int32_t* next;
+};
+
+struct BitmapOps {
+  Runs* runs;
+  /// to [n, rounded up to kLineCells] = from [n] in fp32, zero past n. Returns whether all are finite.
+  bool (*widen)(DType dtype, const void* from, std::int64_t n, float* to);
+  /// Computes the outputs [begin, end); begin is a multiple of kBitmapRows.
+  void (*forward)(const BitmapJob& job, std::int64_t begin, std::int64_t end);
+  /// Computes the inputs' gradients [begin, end); begin is a multiple of kBitmapCols.
+  void (*dx)(const BitmapJob& job, std::int64_t begin, std::int64_t end, const BitmapRoom& room);
+};
+
+std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dtype, std::int64_t m,
+                             std::int64_t threads);
+void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor);
+
+extern const BitmapOps kBitmapAvx2, kBitmapAvx512;
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,39 @@
+// Bitmaps as a layout: copies to dense rows, which copy bytes of any dtype, and checks.
+#include "sparseloom/bitmap.h"
+
+#include <string>
+
+#include "core/check.h"
+#include "layout/word.h"
+
+namespace sparseloom {
+
+void Bitmap::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                    std::int64_t end) {
+  layout::unpack_rows<Bitmap>(w, values, dense, begin, end);
+}
+
+void Bitmap::validate(const char* op, const View& w) {
+  const char* const remedy = "make the index with layouts.Bitmap";
+  if (w.rows < 0 || w.cols < 0 || w.stored < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (!has_memory(w)) core::fail(op, "bits and crow", "a null pointer", "pass the index of the weight");
+  const std::int64_t bytes = w.row_bytes();
+  const unsigned behind = 0xffu & ~((1u << (w.cols % 8 == 0 ? 8 : w.cols % 8)) - 1);
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row <= w.rows; ++row) {
+    if (w.crow[row] != count)
+      core::fail(op, "crow[" + std::to_string(row) + "] = " + std::to_string(count) + ", as the bits say",
+                 std::to_string(w.crow[row]), remedy);
+    if (row == w.rows) break;
+    const std::uint8_t* const bits = w.bits + row * bytes;
+    if (bytes > 0 && (bits[bytes - 1] & behind) != 0)
+      core::fail(op, "no bit behind column " + std::to_string(w.cols - 1),
+                 "one in row " + std::to_string(row), remedy);
+    for (std::int64_t byte = 0; byte < bytes; ++byte) count += std::popcount(bits[byte]);
+  }
+  if (count != w.stored)
+    core::fail(op, std::to_string(w.stored) + " bits, one for each value", std::to_string(count), remedy);
+}
+
+}  // namespace sparseloom

@@ -1,0 +1,99 @@
+// The products of bitmap weights on the CPU, by every row that does not refuse unless it is named, against
+// fp64. The operands and the answers are those of the CSR weight with the same elements.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/backwards.h"
+#include "kernels/csr_case.h"
+#include "sparseloom/bitmap_linear.h"
+
+namespace sparseloom {
+namespace {
+
+using testing::CsrCase;
+using testing::CsrInstance;
+using testing::Matrix;
+
+struct Bits {
+  std::vector<std::uint8_t> bytes;
+  BitmapView w;
+
+  explicit Bits(const CsrView& csr) {
+    w.rows = csr.rows, w.cols = csr.cols, w.stored = csr.stored, w.crow = csr.crow;
+    bytes.resize(static_cast<std::size_t>(w.rows * w.row_bytes()));
+    for (std::int64_t row = 0; row < w.rows; ++row)
+      Csr::for_each_in_row(csr, row, [&](std::int64_t col, std::int64_t) {
+        auto& byte = bytes[static_cast<std::size_t>(row * w.row_bytes() + col / 8)];
+        byte = static_cast<std::uint8_t>(byte | 1 << col % 8);
+      });
+    bytes.shrink_to_fit();
+    w.bits = bytes.data();
+    Bitmap::validate("test", w);
+  }
+};
+
+BitmapLinear::Problem problem_of(const CsrInstance& instance, const BitmapView& w) {
+  const CsrCase& c = instance.c;
+  BitmapLinear::Problem problem = BitmapLinear::describe(w, c.direction, c.dtype, c.m);
+  problem.bias = c.bias, problem.residual = c.residual, problem.activation = c.activation;
+  return problem;
+}
+
+Matrix run(CsrInstance& instance, const BitmapView& w, const std::string& kernel, const Executor& executor) {
+  const auto plan = BitmapLinear::plan(problem_of(instance, w), executor, kernel);
+  Matrix out = instance.output();
+  MatmulArgs args;
+  args.a = instance.a.data(), args.a_stride = instance.a.stride, args.b = instance.b.data(),
+  args.b_stride = instance.b.stride;
+  args.values = instance.values.data();
+  if (instance.c.bias) args.bias = instance.bias.data();
+  if (instance.c.residual)
+    args.residual = instance.residual.data(), args.residual_stride = instance.residual.stride;
+  args.out = out.data(), args.out_stride = out.stride;
+  testing::Scratch workspace(plan->workspace_bytes);
+  BitmapLinear::run(*plan, args, w, workspace.span(), executor);
+  EXPECT_TRUE(out.padding_untouched()) << kernel << " wrote outside the output: " << instance.c.text();
+  EXPECT_FALSE(workspace.overrun()) << kernel << " overran its workspace: " << instance.c.text();
+  return out;
+}
+
+void check(const CsrCase& c) {
+  CsrInstance instance(c);
+  const Bits bits(instance.w);
+  const Executor serial = Executor::serial(), threads = testing::backwards(3);
+  for (const Candidate& each :
+       BitmapLinear::plan(problem_of(instance, bits.w), serial, "reference")->candidates) {
+    if (!each.refusal.empty() && each.refusal.find("only by name") == std::string::npos) continue;
+    const Matrix out = run(instance, bits.w, each.kernel, serial);
+    instance.expect_accurate(each.kernel, out);
+    EXPECT_EQ(out.bytes, run(instance, bits.w, each.kernel, threads).bytes) << each.kernel << " " << c.text();
+  }
+}
+
+TEST(BitmapProducts, AreAccurateForEverySize) {
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (Direction direction : {Direction::forward, Direction::dx})
+      for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 4}, {7, 1}, {37, 130}, {120, 37}})
+        for (std::int64_t m : {1, 2, 3, 8, 17, 70}) check({dtype, m, rows, cols, direction});
+}
+
+TEST(BitmapProducts, AreAccurateWhereSumsAreLong) {
+  for (std::int64_t m : {1, 5})
+    for (Direction direction : {Direction::forward, Direction::dx})
+      check({DType::f32, m, direction == Direction::forward ? 2 : 16384,
+             direction == Direction::forward ? 65536 : 70, direction});
+}
+
+TEST(BitmapProducts, HaveAnEpilogue) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (std::int64_t m : {1, 12}) {
+      CsrCase c{dtype, m, 61, 80};
+      c.activation = Activation::relu, c.bias = true, c.residual = m > 1;
+      check(c);
+    }
+}
+
+}  // namespace
+}  // namespace sparseloom

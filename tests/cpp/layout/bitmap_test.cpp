@@ -1,0 +1,68 @@
+// Bitmaps as a layout: errors name the row, and unpack copies bits.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/expect_error.h"
+#include "sparseloom/bitmap_ops.h"
+
+namespace sparseloom {
+namespace {
+
+using test::expect_error;
+
+struct Index {
+  std::vector<std::uint8_t> bits{0x81, 0x01, 0, 0, 0x06, 0x02};
+  std::vector<std::int32_t> crow{0, 3, 3, 6};
+
+  BitmapView view() const {
+    BitmapView w;
+    w.rows = 3, w.cols = 10, w.stored = 6, w.bits = bits.data(), w.crow = crow.data();
+    return w;
+  }
+};
+
+TEST(BitmapLayout, NamesTheFirstRowThatIsWrong) {
+  Bitmap::validate("test", Index().view());
+  const auto refuses = [](std::initializer_list<std::string> words, auto spoil) {
+    Index index;
+    spoil(index);
+    expect_error("test", words, [&] { Bitmap::validate("test", index.view()); });
+  };
+  refuses({"crow[1] = 2", "got 3"}, [](Index& i) { i.bits[0] = 1; });
+  refuses({"crow[2] = 3", "got 4"}, [](Index& i) { i.crow[2] = 4; });
+  refuses({"no bit behind column 9", "row 2"}, [](Index& i) { i.bits[5] = 4; });
+  const Index index;
+  BitmapView none = index.view();
+  none.bits = nullptr;
+  expect_error("test", {"a null pointer"}, [&] { Bitmap::validate("test", none); });
+  BitmapView more = index.view();
+  more.stored = 7;
+  expect_error("test", {"7 bits", "6"}, [&] { Bitmap::validate("test", more); });
+}
+
+TEST(BitmapLayout, IsValidatedAgainWhenItChanges) {
+  Index index;
+  bitmap_require_valid("test", index.view());
+  index.bits[2] = 1;
+  expect_error("test", {"crow[2] = 4"}, [&] { bitmap_require_valid("test", index.view()); });
+  const std::uint64_t before = 1, after = 2;
+  Index counted;
+  bitmap_require_valid("test", counted.view(), &before);
+  counted.crow[1] = 2;
+  expect_error("test", {"crow[1] = 3"}, [&] { bitmap_require_valid("test", counted.view(), &after); });
+}
+
+TEST(BitmapLayout, UnpacksBits) {
+  const Index index;
+  const std::vector<std::uint16_t> values{1, 0xffff, 3, 4, 5, 6};
+  std::vector<std::uint16_t> dense(33, 9);
+  Bitmap::unpack(index.view(), values.data(), {dense.data(), DType::bf16, 3, 10, 11}, 0, 3);
+  const std::vector<std::uint16_t> wanted{1, 0, 0, 0, 0, 0, 0, 0xffff, 3, 0, 9, 0, 0, 0, 0, 0, 0,
+                                          0, 0, 0, 0, 9, 0, 4, 5,      0, 0, 0, 0, 0, 0, 6, 9};
+  EXPECT_EQ(dense, wanted);
+}
+
+}  // namespace
+}  // namespace sparseloom
