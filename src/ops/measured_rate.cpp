@@ -29,8 +29,8 @@ constexpr double kDisturbedSeconds = 0.4, kDisturbedRunSeconds = 0.2;
 // A fastest run that another one confirms to within this factor had the machine to itself.
 constexpr double kConfirmed = 1.15;
 // A disturbed rate is measured again by the first plan after this long, and after kQuietTimes as long as the
-// measurement took; then after twice as long, and so on. So at most a twentieth of the time goes there.
-constexpr double kAgainSeconds = 0.5, kQuietTimes = 20;
+// measurement took; then after twice as long, and so on. So at most a tenth of the time goes there.
+constexpr double kAgainSeconds = 0.5, kQuietTimes = 10;
 
 // The runs of one product. It keeps the fastest, which other load on the machine disturbs least, and the one
 // after it.

@@ -131,7 +131,7 @@ def advise(
                 watch.look()
                 advice.layers[-1].disturbed = watch.recent > BUSY
             advice.layers[-1].calls = products
-            _add_kept(advice.layers[-1], sites[0].value)
+            _add_kept(advice.layers[-1], sites[0].form.ranked(sites[0].value))
         advice.attention, short = advised(calls, densities, training, measure, seconds)
         advice.skipped |= short
         watch.look()

@@ -262,10 +262,10 @@ class Advice:
         layers = []
         for layer in self.layers:
             break_even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
-            told = lambda option, layer=layer: plain(option, layer.dense_us, layer.disturbed)  # noqa: E731
-            options = [told(option) for option in layer.options]
-            semi24 = None if layer.semi24 is None else told(layer.semi24)
-            csr = [told(option) for option in layer.csr]
+            of = lambda option, layer=layer: plain(option, layer.dense_us, layer.disturbed)  # noqa: E731
+            options = [of(option) for option in layer.options]
+            semi24 = None if layer.semi24 is None else of(layer.semi24)
+            csr = [of(option) for option in layer.csr]
             layers.append(
                 asdict(layer) | {"options": options, "break_even": break_even, "semi24": semi24, "csr": csr}
             )

@@ -248,8 +248,12 @@ def test_the_whole_models_time_is_its_own_and_what_changed_modules_gain(clock, m
     whole = sys.modules["sparseloom.advise.whole"]
     times = {"model": 1000.0, nn.Linear: 300.0, BlockSparseLinear: 100.0}
 
+    def us(call):  # of the model, or of some modules one after the other
+        listed = call.args[0] if isinstance(call.args[0], list) else []
+        return sum(times[type(module)] for module in listed) or times["model"]
+
     def in_turn(calls, seconds, gpu=None, **options):
-        return [[times.get(type(call.func), times["model"])] * 3 for call in calls]
+        return [[us(call)] * 3 for call in calls]
 
     monkeypatch.setattr(whole, "in_turn", in_turn)
     monkeypatch.setattr(whole, "_in_bf16", lambda *a: None)
@@ -383,17 +387,20 @@ def test_layers_that_cannot_become_sparse_and_those_not_reached_are_named():
                 nn.MultiheadAttention(64, 2),
                 nn.Conv2d(64, 32, 1, stride=2),
             )
+            self.taps = nn.Conv2d(32, 32, 3, padding=1)
 
         def forward(self, x):
             y = self.net["parametrized"](self.net["used"](x))
-            return self.conv(self.attention(y, y, y)[0].reshape(2, 64, 4, -1))
+            return self.taps(self.conv(self.attention(y, y, y)[0].reshape(2, 64, 4, -1)))
 
     found = advise(Wrap(), (torch.randn(8, 2, 64),), seconds=0.01)
     assert (
         "does not reach" in found.skipped["net.idle"] and "parametrized" in found.skipped["net.parametrized"]
     )
     tokens = {name: layer.tokens for layer in found.layers for name in layer.names}
-    assert tokens == {"net.used": 16, "attention.in_proj": 16, "attention.out_proj": 16, "conv": 4}
+    assert tokens == {
+        "net.used": 16, "attention.in_proj": 16, "attention.out_proj": 16, "conv": 4, "taps": 4,
+    }  # fmt: skip
     assert "stay dense, the example input does not reach it: net.idle" in str(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Mapping
@@ -66,8 +67,9 @@ def _bert(sizes: Mapping[str, Any]) -> tuple[nn.Module, bool]:
     if found is not None and found.origin is not None:
         folder = Path(found.origin).parent / "model"
         return _FirstResult(transformers.AutoModel.from_pretrained(folder).float()), True
-    options = {key: value for key, value in sizes.items() if key not in ("batch", "tokens", "trained")}
-    config = transformers.BertConfig(**options, attn_implementation="sdpa")
+    options: dict[str, Any] = {"attn_implementation": "sdpa"}
+    options |= {key: value for key, value in sizes.items() if key not in ("batch", "tokens", "trained")}
+    config = transformers.BertConfig(**options)
     return _FirstResult(transformers.BertModel(config, add_pooling_layer=False)), False
 
 
@@ -86,10 +88,10 @@ def _vit(sizes: Mapping[str, Any]) -> tuple[nn.Module, bool]:
 
 
 def _resnet(sizes: Mapping[str, Any]) -> tuple[nn.Module, bool]:
-    from torchvision.models import resnet
-
+    resnet = importlib.import_module("torchvision.models.resnet")  # it has no types
     options = {key: value for key, value in sizes.items() if key not in ("batch", "layers", "img_size")}
-    return resnet.ResNet(resnet.Bottleneck, sizes.get("layers", [3, 4, 6, 3]), **options), False
+    model: nn.Module = resnet.ResNet(resnet.Bottleneck, sizes.get("layers", [3, 4, 6, 3]), **options)
+    return model, False
 
 
 def _images(sizes: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
