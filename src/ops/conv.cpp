@@ -249,7 +249,7 @@ bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem, const Exec
   if (executor.conv == nullptr || (executor.device < 0 && is_deterministic())) return {};
   bsr_conv::Problem lent = problem;
   lent.device = executor.device, lent.threads = std::max(1, executor.num_threads), lent.can_gemm = true;
-  return kernels::dense_conv_time(lent, machine_of(lent, executor, "dense").machine);
+  return kernels::dense_conv_time(lent, machine_of(lent, executor, {}).machine);
 }
 
 void conv(const ConvPlan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
