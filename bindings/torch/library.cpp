@@ -257,6 +257,21 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "gru_cell_pointwise_backward(Tensor gates, Tensor h_before, Tensor? dy, Tensor? dh, Tensor? more, "
       "Tensor(a!) dx, Tensor(b!) dg, Tensor(c!) dh_before) -> ()");
+  // All steps of a sequence on the CPU, without a projection; in reverse, of sequences of one length.
+  // `sizes`: the sequences of each step, in the order of the data. gx: the inputs' product of all steps. h
+  // [rows + batch, units]: the initial states in front of the others, or behind them in reverse. c: the same,
+  // or [batch, units], which each step overwrites, if no gradient is needed; none for a GRU. values and
+  // index: the recurrent weight.
+  m.def(
+      "recurrent_steps(bool lstm, Tensor gx, Tensor(a!) h, Tensor(b!)? c, Tensor(c!)? gates, Tensor values, "
+      "Tensor index, Tensor? bias, int[] sizes, bool reverse, bool strict, int digest, int side) -> ()");
+  // Its gradients: of gx in dgx, of the initial states in dh and dc, which hold those of the last ones. Of a
+  // GRU, dg is that of the product, and more, zero at first, what is to be added to dh.
+  m.def(
+      "recurrent_steps_backward(Tensor? dy, Tensor(a!) dh, Tensor(b!)? dc, Tensor h, Tensor? c, Tensor "
+      "gates, "
+      "Tensor(c!) dgx, Tensor(d!)? dg, Tensor(e!)? more, Tensor values, Tensor index, int[] sizes, "
+      "bool reverse, bool strict, int digest, int side) -> ()");
   // Rows of floating point as int8 and their factors [..., 1], of which there are none where one is given
   // (include/sparseloom/quantize.h); on the CPU.
   m.def("quantize_rows(Tensor x, Tensor? scale) -> (Tensor values, Tensor scale)");

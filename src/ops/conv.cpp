@@ -10,6 +10,7 @@
 #include "kernels/bsr_conv/rows.h"
 #include "ops/activation.h"
 #include "ops/call.h"
+#include "ops/conv_rate.h"
 #include "ops/machine.h"
 #include "ops/problem.h"
 #include "ops/rows.h"
@@ -135,16 +136,35 @@ void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const voi
     ops::activate(out, activates ? Activation::none : p.activation, addends.residual, out, executor);
 }
 
-// The executor's machine. 16 bits on the CPU: with the rate of its GEMM, at which its convolution is assumed
-// to run. It is measured, which costs milliseconds, unless another row was forced.
+// Whether to measure the lent convolution, which costs milliseconds: only if it could win, that is if the
+// best sparse prediction is slower than the dense product at the machine's peak.
+bool dense_could_win(const bsr_conv::Problem& p, const plan::Machine& machine, const std::string& kernel) {
+  if (!p.can_gemm || p.strict || p.device >= 0 || is_deterministic()) return false;
+  if (!kernel.empty()) return kernel == "dense";
+  bsr_conv::Problem sparse = p;
+  sparse.strict = true;
+  const double flops = 2.0 * static_cast<double>(p.shape.out_pixels()) * static_cast<double>(p.rows) *
+                       static_cast<double>(p.cols * p.shape.taps());
+  const double peak = ops::peak_flops(p.dtype, p.threads, machine.rates);
+  try {
+    const double best = plan::select(plan::any<Conv>(sparse), machine, {}).choice.predicted_us;
+    return peak <= 0 || best > 1e6 * flops / peak;
+  } catch (const Error&) {
+    return true;  // no sparse row takes the problem
+  }
+}
+
+// The executor's machine, on the CPU with the rate of its convolution, if that could win. In 16 bits it is
+// assumed to run at the rate of the GEMM: torch's own loops could take minutes.
 ops::KnownMachine machine_of(const bsr_conv::Problem& p, const Executor& executor,
                              const std::string& kernel) {
   ops::KnownMachine known = ops::known_machine(executor);
-  const bool may_win = p.can_gemm && !p.strict && (kernel.empty() || kernel == "dense");
-  if (may_win && p.device < 0 && p.dtype != DType::f32 && !is_deterministic())
+  if (dense_could_win(p, known.machine, kernel))
     known.machine.rates.gemm_flops =
-        rates_for(p.direction, p.dtype, p.shape.out_pixels(), p.rows, p.cols * p.shape.taps(), executor)
-            .gemm_flops;
+        p.dtype == DType::f32
+            ? ops::conv_rate(p, executor)
+            : rates_for(p.direction, p.dtype, p.shape.out_pixels(), p.rows, p.cols * p.shape.taps(), executor)
+                  .gemm_flops;
   return known;
 }
 

@@ -1,6 +1,7 @@
 // Machines with their measured rates, and the selection of a row on them.
 #include "ops/machine.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "kernels/bsr_linear/cpu/rates.h"
 #include "kernels/machine_rates.h"
 #include "kernels/shared/cost/gpu_rates.h"
+#include "ops/measured_rate.h"
 #include "ops/rows.h"
 #include "plan/cache.h"
 #include "plan/registry.h"
@@ -90,6 +92,14 @@ ops::KnownMachine ops::known_machine(const Executor& executor) {
   return known;
 }
 
+double ops::peak_flops(DType dtype, int threads, const plan::MachineRates& rates) {
+  // 16-bit products may run on AMX behind the lent GEMM, which cannot be timed here; it was measured at 13
+  // times the fp32 FMA rate, hence 16.
+  constexpr double kMostOverFma = 16;
+  const double fma = std::max(rates.f32_avx2, rates.f32_avx512);
+  return fma * (size_of(dtype) == 2 ? kMostOverFma : 1) * std::max(1, threads);
+}
+
 plan::Selected plan::select(const AnyProblem& problem, const Executor& executor, std::string_view forced) {
   ops::enter_own_rows();
   const ops::KnownMachine known = ops::known_machine(executor);
@@ -103,7 +113,8 @@ std::shared_ptr<const void> plan::cached(const char* verb, const ProblemKey& key
                                          const void* context) {
   ops::enter_own_rows();  // they are part of the key
   Cache& cache = shared_by_threads<Cache>();
-  const CacheKey whole{verb, key, forced, row_count()};
+  // a plan that a disturbed rate decided is made again when that rate may be measured again
+  const CacheKey whole{verb, key, forced, row_count() + (ops::rate_generation() << 16)};
   if (auto cached = cache.find(whole)) return cached;
   return cache.keep(whole, make(context));
 }

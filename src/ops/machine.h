@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/machine.h"
+#include "sparseloom/dtype.h"
 #include "sparseloom/executor.h"
 
 namespace sparseloom::ops {
@@ -15,5 +16,8 @@ struct KnownMachine {
 
 /// Throws Error if the executor's device has no kernels, or if the CPU's instruction set was forced wrongly.
 KnownMachine known_machine(const Executor& executor);
+
+/// Upper bound on the flops of any dense product in this dtype on the CPU, all threads together.
+double peak_flops(DType dtype, int threads, const plan::MachineRates& rates);
 
 }  // namespace sparseloom::ops

@@ -16,15 +16,6 @@ namespace {
 
 using bsr_linear::Linear;
 
-// Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
-// on AMX behind the lent GEMM, which cannot be timed here; it was measured at 13 times the fp32 FMA rate,
-// hence 16.
-constexpr double kMostOverFma = 16;
-double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
-  const double fma = std::max(rates.f32_avx2, rates.f32_avx512);
-  return fma * (size_of(problem.dtype) == 2 ? kMostOverFma : 1) * std::max(1, problem.threads);
-}
-
 // Whether to measure the lent GEMM, which costs milliseconds: only if dense could win, that is if the best
 // sparse prediction is slower than the dense product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
@@ -33,7 +24,7 @@ bool dense_could_win(const Problem& problem, const plan::Machine& machine, const
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   const double best = plan::select(plan::any<Linear>(problem), machine, {}).choice.predicted_us;
-  const double peak = peak_flops(problem, machine.rates);
+  const double peak = ops::peak_flops(problem.dtype, problem.threads, machine.rates);
   if (peak <= 0) return true;
   return best > 1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) *
                     static_cast<double>(problem.cols) / peak;

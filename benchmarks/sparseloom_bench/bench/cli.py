@@ -20,6 +20,7 @@ from .gpu import run as gpu_run
 from .gpu import table as gpu_table
 from .gpu.measure import DeadContext
 from .gpu.targets import failed
+from .models import cpu_zoo, on_cpu
 from .models import run as model_run
 from .models.ways import WAYS
 from .models.zoo import Spec
@@ -34,6 +35,8 @@ BUSY_LIMIT = 0.10
 #: Default seconds of timing per cell. gpu: zero means the least rounds, which take some five minutes in all.
 #: models: seconds of the report for each layer.
 SECONDS = {"cpu": 1.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
+#: models on a CPU: seconds of each column, and of one in --smoke.
+CPU_MODEL_SECONDS, SMOKE_SECONDS = 3.0, 0.01
 
 
 def bench(
@@ -42,8 +45,8 @@ def bench(
         typer.Argument(
             help="cpu (share of the peak, against dense), plan (is the plan's "
             "choice the best), gpu (against dense and peers) or "
-            "models (a ViT and a BERT patched, trained, reloaded and timed "
-            "on a GPU); random problems: `bench sweep --help`"
+            "models (patched, trained, reloaded and timed on a GPU; with --device cpu "
+            "one call beside other runtimes); random problems: `bench sweep --help`"
         ),
     ] = "cpu",
     only: Annotated[
@@ -75,6 +78,8 @@ def bench(
             help=f"models: time inference and a step in this way alone ({', '.join(WAYS)}); repeat for more"
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="models: cuda or cpu")] = "cuda",
+    smoke: Annotated[bool, typer.Option("--smoke", help="models on a CPU: tiny ones, do they run?")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")
     ] = False,
@@ -82,6 +87,11 @@ def bench(
     """Measures block-sparse products beside torch's dense ones and writes <results>/<device>/<name>.json."""
     wanted, groups = only or [], group or []
     try:
+        if device not in ("cuda", "cpu"):
+            raise Error("bench", "device cuda or cpu", repr(device), "see --help")
+        on_the_cpu = suite == model_run.SUITE and device == "cpu"
+        if on_the_cpu:
+            return _models_on_cpu(wanted, list_cells, seconds, threads, busy, smoke, results, name)
         models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
         jobs = gpu_jobs.choose(groups, wanted) if suite == "gpu" else []
         cells = [] if models or jobs else select(suite, wanted)
@@ -131,6 +141,55 @@ def bench(
         raise typer.Exit(1)
 
 
+def _models_on_cpu(
+    only: list[str],
+    list_cells: bool,
+    seconds: float | None,
+    threads: int | None,
+    busy: bool,
+    smoke: bool,
+    results: Path | None,
+    name: str | None,
+) -> None:
+    """`bench models --device cpu`."""
+    specs = cpu_zoo.select(only)
+    if list_cells:
+        typer.echo("\n".join(map(str, specs)))
+        return
+    if threads is not None:
+        torch.set_num_threads(threads)
+    taken = quiet_enough(busy or smoke)
+    chosen = (SMOKE_SECONDS if smoke else CPU_MODEL_SECONDS) if seconds is None else seconds
+    head, records = on_cpu.run(specs, smoke, chosen)
+    load = {"busy_before": round(taken, 3), "load_average": round(load_average(), 2)}
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(on_cpu.table(records))
+    path = write_results(
+        results or default_folder(Path(".")),
+        name or "models",
+        header("burst") | head | {"load": load},
+        records,
+    )
+    typer.echo(f"results: {path.resolve()}")
+    failures = on_cpu.failed(records)
+    for sentence in failures:
+        typer.echo(f"missed: {sentence}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def quiet_enough(anyway: bool) -> float:
+    """Returns the share of the CPUs' time that others take. Raises Error if it is too large, unless the
+    measurement is wanted ``anyway``."""
+    taken = busy_share()
+    if taken > BUSY_LIMIT and not anyway:
+        share = f"{100 * taken:.0f} % of its CPU time used by others"
+        remedy = "wait until it is idle, or pass --busy and trust the ratios alone"
+        raise Error("bench", "an idle machine", share, remedy)
+    return taken
+
+
 def run(
     suite: str, cells: list[Cell], seconds: float, busy: bool
 ) -> tuple[dict[str, Any], list[measure.Record]]:
@@ -138,15 +197,7 @@ def run(
 
     Raises Error when the machine is busy and `busy` is false.
     """
-    taken = busy_share()
-    if taken > BUSY_LIMIT and not busy:
-        share = f"{100 * taken:.0f} % of its CPU time used by others"
-        raise Error(
-            "bench",
-            "an idle machine",
-            share,
-            "wait until it is idle, or pass --busy and trust the ratios alone",
-        )
+    taken = quiet_enough(busy)
     one = measure.measure_choice if suite == "cpu" else measure.measure_candidates
     cells = [cell for cell in cells if cell.dtype != "int8" or int8.runs_here()]
     records = []

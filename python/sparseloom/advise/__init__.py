@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +27,13 @@ from ..patch.forms import Site
 from ..patch.survey import survey
 from ..pattern import Block, block_shape
 from ..report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
-from ..report.inputs import as_arguments, gpus_of, watched
+from ..report.inputs import as_arguments, gpus_of
 from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
-from ..timing.busy import Watch
+from ..timing.busy import BUSY, Watch
 from ..timing.rounds import Spread, in_turn, quotient
 from .advice import Advice, LayerAdvice, Option
+from .seen import seen_by
+from .whole import foretold
 
 #: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
@@ -62,6 +64,13 @@ def advise(
     product, and with ``training`` the backward products too. The times at other densities are predicted from
     the plans of balanced patterns and the time of that block-sparse layer. With ``measure``, every block and
     density is timed beside dense.
+
+    What was measured while other work had a share of the CPU is measured once more; what is disturbed again
+    is shown, and recommends nothing.
+
+    Without ``training``, Advice.model has the time of the whole model: measured as it is, and predicted with
+    Advice.best() from the modules that it changes, each called alone before and after; and in bf16 where the
+    machine multiplies that.
 
     Only sparse kernels are called, also where the plan would go dense. With ``strict``, a layer that would
     run no sparse kernel at some block and density raises Error before anything is timed; the Error names the
@@ -103,29 +112,64 @@ def advise(
     shapes = [block_shape("advise", block) for block in blocks]
     from .attention import advised, watched_dense  # `import sparseloom` would wait for it
 
+    example_input = as_arguments("advise", example_input)
     with watched_dense(model, attention) as calls:
-        groups, first, skipped, linears = _groups(model, as_arguments("advise", example_input))
+        groups, skipped = _groups(model, example_input)
     if strict:
-        _require_sparse(groups, shapes, densities, directions)
+        named = {size: [site.name for site in sites] for (size, _), sites in groups.items()}
+        _require_sparse(named, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
+    asked = _Asked(shapes, densities, directions, measure, seconds, semi24, csr)
     with torch.random.fork_rng(devices=gpus_of(model)), ExitStack() as stack:
         watch = Watch()
         bar = stack.enter_context(Bar("advise"))
-        for size, names in bar.over(groups.items(), lambda group: group[1][0]):
-            fitting = [block for block in shapes if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
-            advice.layers.append(_advised(size, names, fitting, densities, directions, measure, seconds))
-            if semi24:
-                advice.layers[-1].semi24 = _two_of_four(size, seconds)
-            if csr and (fit := [name for name in names if name in linears]):
-                advice.layers[-1].csr = _in_csr(size, densities, directions, seconds)
-                advice.layers[-1].csr_names = fit
-            _add_kept(advice.layers[-1], first[size].value)
+        for (size, products), sites in bar.over(groups.items(), lambda group: group[1][0].name):
+            advice.layers.append(_of_group(size, sites, asked))
             watch.look()
+            if watch.recent > BUSY:  # once more: the other work may be over
+                advice.layers[-1] = _of_group(size, sites, asked)
+                watch.look()
+                advice.layers[-1].disturbed = watch.recent > BUSY
+            advice.layers[-1].calls = products
+            _add_kept(advice.layers[-1], sites[0].form.ranked(sites[0].value))
         advice.attention, short = advised(calls, densities, training, measure, seconds)
         advice.skipped |= short
         watch.look()
+        for each in advice.attention:
+            each.disturbed = watch.recent > BUSY
+        if groups and not training:
+            every = [site for sites in groups.values() for site in sites]
+            advice.model = foretold(model, example_input, every, advice.best(), seconds)
+            watch.look()
+            if advice.model is not None:
+                advice.model.disturbed = watch.recent > BUSY
         advice.lost = watch.lost if advice.layers or advice.attention else 0.0
     return advice
+
+
+class _Asked(NamedTuple):
+    """What was asked about every size."""
+
+    blocks: Sequence[tuple[int, int]]
+    densities: Sequence[float]
+    directions: Sequence[str]
+    measure: bool
+    seconds: float
+    semi24: bool
+    csr: bool
+
+
+def _of_group(size: Size, sites: list[Site], asked: _Asked) -> LayerAdvice:
+    """Returns the advice on the layers of one size, in all layouts that were asked for."""
+    blocks = [block for block in asked.blocks if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
+    names = [site.name for site in sites]
+    entry = _advised(size, names, blocks, asked.densities, asked.directions, asked.measure, asked.seconds)
+    if asked.semi24:
+        entry.semi24 = _two_of_four(size, asked.seconds)
+    if asked.csr and (fit := [site.name for site in sites if site.form.in_any_layout]):
+        entry.csr = _in_csr(size, asked.densities, asked.directions, asked.seconds)
+        entry.csr_names = fit
+    return entry
 
 
 def _advised(
@@ -328,49 +372,25 @@ def _require_sparse(
 
 def _groups(
     model: nn.Module, example_input: Any
-) -> tuple[dict[Size, list[str]], dict[Size, Site], dict[str, str], set[str]]:
-    """Returns the layers by size, the first of each, those that cannot become sparse with the reason, and
-    which of the first can lie in any layout."""
+) -> tuple[dict[tuple[Size, int], list[Site]], dict[str, str]]:
+    """Returns the layers by size and by their products in one call, and those that cannot become sparse with
+    the reason."""
     sites = survey(model).sites
-    tokens = _tokens_seen(model, [site.module for site in sites], example_input)
-    groups, first = dict[Size, list[str]](), dict[Size, Site]()
-    skipped, linears = {}, set()
+    seen = seen_by(model, [site.module for site in sites], example_input)
+    groups, skipped = dict[tuple[Size, int], list[Site]](), dict[str, str]()
     for site in sites:
         reason = site.refusal()
         if not reason and site.parameter.dtype not in ops.DTYPES:
             reason = f"its dtype {site.parameter.dtype} has no kernels"
-        if not reason and site.module not in tokens:
+        if not reason and site.module not in seen:
             reason = "the example input does not reach it"
         if reason:
             skipped[site.name] = reason
             continue
-        weight = site.parameter
-        size = Size(site.shape, tokens[site.module], weight.dtype, weight.device, site.bias is not None)
-        groups.setdefault(size, []).append(site.name)
-        first.setdefault(size, site)
-        if site.form.in_any_layout:
-            linears.add(site.name)
-    return groups, first, skipped, linears
-
-
-def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
-    """Returns the most tokens that each module produced in one call: elements of its result over its output
-    features."""
-    tokens: dict[nn.Module, int] = {}
-
-    def see(module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:
-        result = result[0] if isinstance(result, tuple) else result
-        rows = module.embed_dim if isinstance(module, nn.MultiheadAttention) else _features(module)
-        tokens[module] = max(tokens.get(module, 1), result.numel() // max(1, rows))
-
-    watched(model, modules, example_input, see)
-    return tokens
-
-
-def _features(module: nn.Module) -> int:
-    return int(
-        getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1)
-    )
+        weight, (tokens, calls) = site.parameter, seen[site.module].of(site)
+        size = Size(site.shape, tokens, weight.dtype, weight.device, site.bias is not None)
+        groups.setdefault((size, calls), []).append(site)
+    return groups, skipped
 
 
 Room.of(__name__, "advise")

@@ -17,6 +17,7 @@ from ..timing.rounds import Spread
 
 if TYPE_CHECKING:
     from .attention import AttentionAdvice
+    from .whole import ModelAdvice
 
 #: The speedup from which a change is recommended. Predictions miss by a few percent, and a layer that becomes
 #: slower costs more than a gain of a few percent brings. The value is half way, by ratio, between .97 and
@@ -83,13 +84,20 @@ class LayerAdvice:
     # as a CSR layer, of blocks of 1 x 1, by density, and which of the names can become one; where asked
     csr: list[Option] = field(default_factory=list)
     csr_names: list[str] = field(default_factory=list)
+    calls: int = 1  # products of each of them in one call of the model
+    #: Whether other work had a share of the CPU while this was measured, twice: then nothing is recommended.
+    disturbed: bool = False
 
     def fastest(self, least: float = 0.0) -> Option | None:
         """Returns the fastest option that gains, of blocks, 2:4 and CSR, among those that store at least that
         share; None if none does."""
         asked = [*self.options, *([self.semi24] if self.semi24 else []), *self.csr]
-        gaining = [each for each in asked if each.density >= least and each.gains(self.dense_us)]
+        gaining = [each for each in asked if each.density >= least and self.gains(each)]
         return max(gaining, key=lambda option: option.speedup(self.dense_us), default=None)
+
+    def gains(self, option: Option) -> bool:
+        """Returns whether the change is worth it, by figures that nothing disturbed."""
+        return not self.disturbed and option.gains(self.dense_us)
 
     def recipe(self, option: Option) -> Recipe:
         """Returns what makes one of the layers what the option is."""
@@ -115,9 +123,7 @@ class LayerAdvice:
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
         candidates = [
-            option
-            for option in self.options
-            if math.isclose(option.density, density) and option.gains(self.dense_us)
+            option for option in self.options if math.isclose(option.density, density) and self.gains(option)
         ]
         return max(candidates, key=lambda option: option.speedup(self.dense_us), default=None)
 
@@ -133,6 +139,7 @@ class Advice:
     densities: tuple[float, ...] = ()
     lost: float = 0.0  # share of the CPU time that other work took during the measurements
     attention: list[AttentionAdvice] = field(default_factory=list)  # where advise was asked
+    model: ModelAdvice | None = None  # the whole model's time; without training alone
 
     def best(self, least: float = 0.0) -> dict[str, Recipe]:
         """Returns what to pass to sparsify_: each layer that gains, as the fastest of all that was looked at:
@@ -172,14 +179,36 @@ class Advice:
         """What was found, in one sentence."""
         chosen = [(layer, option) for layer in self.layers if (option := layer.fastest()) is not None]
         every = sum(len(layer.names) for layer in self.layers)
+        if not chosen and (disturbed := sum(len(layer.names) for layer in self.layers if layer.disturbed)):
+            return (
+                f"Nothing is recommended: {disturbed} of {every} dense layers were measured beside other "
+                "work. Call advise again when the machine is idle."
+            )
         if not chosen:
             return f"None of the {every} dense layers would gain: leave them dense."
         gaining = sum(len(layer.names_of(option)) for layer, option in chosen)
-        layer, option = max(chosen, key=lambda each: len(each[0].names) * each[0].dense_us)
+        layer, option = max(chosen, key=lambda each: each[0].calls * len(each[0].names) * each[0].dense_us)
         return (
             f"{gaining} of {every} dense layers would gain: advice.best() has them. The most time goes to "
             f"{layer.names[0]}{'' if len(layer.names) == 1 else ' and its like'}: {layer.words(option)}, "
             f"{option.speedup(layer.dense_us):.2f} times as fast."
+        )
+
+    @property
+    def setting(self) -> str:
+        """The one block and density, for all layers that gain by it, that would save the most time, in a
+        sentence; "" where none gains."""
+        saved: dict[tuple[tuple[int, int], float], float] = {}
+        for layer in self.layers:
+            for option in filter(layer.gains, layer.options):
+                gain = layer.calls * len(layer.names) * (layer.dense_us - option.us)
+                key = option.block, option.density
+                saved[key] = saved.get(key, 0.0) + gain
+        if not saved:
+            return ""
+        (bm, bn), density = max(saved, key=lambda key: saved[key])
+        return (
+            f"The best single setting is BlockSparse(({bm}, {bn}), {density:.3g}) for the layers that gain."
         )
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
@@ -199,7 +228,7 @@ class Advice:
         if all(layer.semi24 is None for layer in self.layers):
             remedy = "call advise(..., semi24=True)"
             raise Error("Advice.semi24_patterns", "2:4 layers that advise looked at", "none", remedy)
-        gaining = [advice for advice in self.layers if advice.semi24 and advice.semi24.gains(advice.dense_us)]
+        gaining = [advice for advice in self.layers if advice.semi24 and advice.gains(advice.semi24)]
         return {re.escape(name): Semi24("magnitude") for layer in gaining for name in layer.names}
 
     def csr_patterns(self, density: float = 0.1) -> dict[str, InLayout]:
@@ -213,7 +242,7 @@ class Advice:
             (layer, option)
             for layer in self.layers
             for option in layer.csr
-            if math.isclose(option.density, density) and option.gains(layer.dense_us)
+            if math.isclose(option.density, density) and layer.gains(option)
         ]
         return {
             re.escape(name): InLayout("csr", density=option.density)
@@ -233,23 +262,27 @@ class Advice:
         layers = []
         for layer in self.layers:
             break_even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
-            options = [plain(option, layer.dense_us) for option in layer.options]
-            semi24 = None if layer.semi24 is None else plain(layer.semi24, layer.dense_us)
-            csr = [plain(option, layer.dense_us) for option in layer.csr]
+            of = lambda option, layer=layer: plain(option, layer.dense_us, layer.disturbed)  # noqa: E731
+            options = [of(option) for option in layer.options]
+            semi24 = None if layer.semi24 is None else of(layer.semi24)
+            csr = [of(option) for option in layer.csr]
             layers.append(
                 asdict(layer) | {"options": options, "break_even": break_even, "semi24": semi24, "csr": csr}
             )
         data = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
         attention = [each.to_dict() for each in self.attention]
-        told = {"layers": layers, "attention": attention, "skipped": self.skipped}
+        told: dict[str, Any] = {"layers": layers, "attention": attention, "skipped": self.skipped}
+        told["model"] = None if self.model is None else self.model.to_dict()
         return {"directions": list(self.directions), **data, **told}
 
     def __str__(self) -> str:
         lines = _wrapped(loud(self.lost)) + _wrapped(self.headline)
+        lines += [] if self.model is None else _wrapped(self.model.line()) + _wrapped(self.setting)
         for layer in self.layers:
             (rows, cols), count = layer.shape, len(layer.names)
             others = f" and {count - 1} of its size" if count > 1 else ""
-            about = f": {rows} x {cols}, {layer.tokens} tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
+            tokens = f"{layer.tokens} tokens" + (f" {layer.calls} times" if layer.calls > 1 else "")
+            about = f": {rows} x {cols}, {tokens}, {layer.dtype}, dense {layer.dense_us:.0f} us"
             lines.append(elided(f"{layer.names[0]}{others}", WIDTH - len(about)) + about)
             options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
             lines += aligned([_row(option, layer) for option in options])
@@ -267,19 +300,22 @@ class Advice:
         return "\n".join(lines)
 
 
-def plain(option: Option, dense_us: float) -> dict[str, Any]:
+def plain(option: Option, dense_us: float, disturbed: bool = False) -> dict[str, Any]:
     """Returns an option as plain data."""
-    return asdict(option) | {"speedup": option.speedup(dense_us), "gains": option.gains(dense_us)}
+    gains = not disturbed and option.gains(dense_us)
+    return asdict(option) | {"speedup": option.speedup(dense_us), "gains": gains}
 
 
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
     if any(option is block_option for block_option in layer.options):
-        return option_row(option, layer.dense_us, layer.break_even[option.block])
-    row = option_row(option, layer.dense_us, None)
+        return option_row(option, layer.dense_us, layer.break_even[option.block], layer.disturbed)
+    row = option_row(option, layer.dense_us, None, layer.disturbed)
     return ["2:4" if option is layer.semi24 else "csr", *row[1:-2], "", row[-1]]
 
 
-def option_row(option: Option, dense_us: float, break_even: float | None) -> list[str]:
+def option_row(
+    option: Option, dense_us: float, break_even: float | None, disturbed: bool = False
+) -> list[str]:
     """Returns the columns of an option of blocks: at most WIDTH columns in all."""
     speedup = option.speedup(dense_us)
     shown = option.ratio is None or not option.ratio.shows_none
@@ -299,6 +335,8 @@ def option_row(option: Option, dense_us: float, break_even: float | None) -> lis
         if not shown
         else "slower than dense"
         if speedup < 1
+        else "measured beside other work"
+        if disturbed
         else "recommended"
         if option.gains(dense_us)
         else "",

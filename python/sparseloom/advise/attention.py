@@ -60,13 +60,14 @@ class AttentionAdvice:
     options: list[Option] = field(default_factory=list)
     # by block: the predicted density above which dense is faster
     break_even: dict[int, float | None] = field(default_factory=dict)
+    disturbed: bool = False  # as in LayerAdvice
 
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
         gaining = [
             option
             for option in self.options
-            if math.isclose(option.density, density) and option.gains(self.dense_us)
+            if math.isclose(option.density, density) and option.gains(self.dense_us) and not self.disturbed
         ]
         return max(gaining, key=lambda option: option.speedup(self.dense_us), default=None)
 
@@ -79,8 +80,11 @@ class AttentionAdvice:
             f"{self.names[0]}{others}: attention, {heads} heads of {head_dim}{grouped}, {tokens} queries, "
             f"{self.keys} keys, {'causal, ' if self.causal else ''}{self.dtype}, dense {self.dense_us:.0f} us"
         )
-        rows = [option_row(each, self.dense_us, self.break_even[each.block[0]]) for each in self.options]
-        gains = any(option.gains(self.dense_us) for option in self.options)
+        rows = [
+            option_row(each, self.dense_us, self.break_even[each.block[0]], self.disturbed)
+            for each in self.options
+        ]
+        gains = not self.disturbed and any(option.gains(self.dense_us) for option in self.options)
         told = f"to keep blocks: {self.remedy}" if gains else ""
         ways = textwrap.wrap(told, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         titles = textwrap.wrap(title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
@@ -90,7 +94,7 @@ class AttentionAdvice:
         """Returns plain data for JSON."""
         break_even = {str(block): density for block, density in self.break_even.items()}
         return asdict(self) | {
-            "options": [plain(option, self.dense_us) for option in self.options],
+            "options": [plain(option, self.dense_us, self.disturbed) for option in self.options],
             "break_even": break_even,
         }
 

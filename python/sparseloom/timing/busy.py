@@ -51,6 +51,11 @@ class Watch:
         fastest."""
         return 1 - min(self._times) / statistics.fmean(self._times)
 
+    @property
+    def recent(self) -> float:
+        """The same share since the look before the last one: that of what was measured in between."""
+        return 1 - min(self._times) / statistics.fmean(self._times[-2 * _ROUNDS :])
+
 
 def wake_threads() -> None:
     """Gives each of torch's threads some microseconds of work. Threads that had none for some milliseconds

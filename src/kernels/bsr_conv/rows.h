@@ -37,8 +37,8 @@ std::span<const ConvRow> conv_cpu_rows();
 ConvRow dense_conv_row();
 
 /// The predicted time of a lent convolution. It is assumed to be torch's: cuDNN on a CUDA device; on the CPU
-/// fp32 runs at a fraction of the FMA peak, and 16 bits at the rate of the lent GEMM, if it was measured. 0
-/// and 0 if it is unknown: for fp32 on CUDA unless the problem allows TF32.
+/// it runs at machine.rates.gemm_flops, measured of it in fp32 and of the lent GEMM in 16 bits, or else at a
+/// fraction of the FMA peak. 0 and 0 if it is unknown: for fp32 on CUDA unless the problem allows TF32.
 bsr_conv::DenseTime dense_conv_time(const bsr_conv::Problem& problem, const plan::Machine& machine);
 
 /// values [blocks][taps][bm, bn] <- the blocks of `dense`, with zeros as padding, bit by bit; on the

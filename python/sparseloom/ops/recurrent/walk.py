@@ -18,6 +18,8 @@ LSTM_CELL_BACKWARD = operators.overload("lstm_cell_pointwise_backward")
 LSTM_CELL = operators.overload("lstm_cell_pointwise")
 GRU_CELL_BACKWARD = operators.overload("gru_cell_pointwise_backward")
 GRU_CELL = operators.overload("gru_cell_pointwise")
+_STEPS = operators.overload("recurrent_steps")
+_STEPS_BACKWARD = operators.overload("recurrent_steps_backward")
 
 
 class Weight(NamedTuple):
@@ -32,6 +34,20 @@ class Weight(NamedTuple):
     def side(self) -> int:
         """The units of a gate that are adjacent in the product's result; 0: all of them."""
         return self.numbers[7] if len(self.numbers) > 7 else 0
+
+    def takes(self, walk: Walk, projection: Weight | None = None) -> bool:
+        """Returns whether one operator runs all steps: on the CPU, where a step is short beside a call."""
+        return (
+            self.packed is not None
+            and self.values.device.type == "cpu"
+            and projection is None
+            and (walk.uniform or not walk.reverse)
+        )
+
+    @property
+    def of_steps(self) -> tuple[bool, int, int]:
+        """The last arguments of the operators of all steps."""
+        return bool(self.numbers[6]), self.numbers[5], self.side
 
     def product(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
         if self.packed is None:
@@ -157,7 +173,13 @@ def lstm_forward(
     gates = torch.empty_like(gx) if save else None
     m = walk.data(h) if projection is None else gx.new_empty((walk.rows, hidden))
     states = walk.data(c) if save else c
-    for place in places:
+    in_one = weight.takes(walk, projection)
+    if in_one:
+        _STEPS(
+            True, gx.contiguous(), h, c, gates, weight.values, weight.packed, bias, walk.sizes, walk.reverse,
+            *weight.of_steps,
+        )  # fmt: skip
+    for place in [] if in_one else places:
         begin, end, size = place.begin, place.end, place.end - place.begin
         z = weight.product(walk.before(h, place), bias, gx[begin:end])
         old_c, new_c = (walk.before(c, place), states[begin:end]) if save else (c[:size], c[:size])
@@ -183,7 +205,13 @@ def lstm_backward(
     dc = c.new_zeros((walk.batch, c.shape[1])) if dcn is None else dcn.clone()
     dh = h.new_zeros((walk.batch, h.shape[1])) if dhn is None else dhn.clone()
     totals = dz.new_empty((walk.rows, h.shape[1])) if projection is not None else None
-    for place in reversed(places):
+    in_one = weight.takes(walk, projection)
+    if in_one:
+        _STEPS_BACKWARD(
+            dy, dh, dc, h, c, gates, dz, None, None, weight.values, weight.packed, walk.sizes, walk.reverse,
+            *weight.of_steps,
+        )  # fmt: skip
+    for place in [] if in_one else reversed(places):
         begin, end, size = place.begin, place.end, place.end - place.begin
         first: Tensor | None = None if dy is None else dy[begin:end]
         second: Tensor | None = dh[:size]
@@ -216,7 +244,13 @@ def gru_forward(
     """Returns h [rows + batch, hidden] and h_n, and with ``save`` the gates [rows, 4 hidden]."""
     places, h = walk.places(), walk.buffer(h0)
     gates = gx.new_empty((walk.rows, 4 * h0.shape[1])) if save else None
-    for place in places:
+    in_one = weight.takes(walk)
+    if in_one:
+        _STEPS(
+            False, gx.contiguous(), h, None, gates, weight.values, weight.packed, bias, walk.sizes,
+            walk.reverse, *weight.of_steps,
+        )  # fmt: skip
+    for place in [] if in_one else places:
         begin, end, old_h = place.begin, place.end, walk.before(h, place)
         step = None if gates is None else gates[begin:end]
         g = weight.product(old_h, bias)
@@ -236,7 +270,13 @@ def gru_backward(
     dgx, dg = (gates.new_empty((walk.rows, 3 * hidden)) for _ in range(2))
     dh = h.new_zeros((walk.batch, hidden)) if dhn is None else dhn.clone()  # beside the product
     by_product = torch.zeros_like(dh)
-    for place in reversed(places):
+    in_one = weight.takes(walk)
+    if in_one:
+        _STEPS_BACKWARD(
+            dy, dh, None, h, None, gates, dgx, dg, by_product, weight.values, weight.packed, walk.sizes,
+            walk.reverse, *weight.of_steps,
+        )  # fmt: skip
+    for place in [] if in_one else reversed(places):
         begin, end, size = place.begin, place.end, place.end - place.begin
         GRU_CELL_BACKWARD(
             gates[begin:end], walk.before(h, place), None if dy is None else dy[begin:end], dh[:size],

@@ -1,0 +1,81 @@
+"""bench models --device cpu in its small form: columns, notes, record and table, without other runtimes."""
+
+import json
+
+import pytest
+import torch
+
+from sparseloom import cli
+from sparseloom_bench.bench.models import cpu_zoo, on_cpu, runtimes
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """One thread, and none of the packages that only some machines have."""
+    monkeypatch.setattr(runtimes, "installed", lambda *packages: False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as status:
+        cli.main(["bench", "models", *arguments])
+    return status.value.code or 0
+
+
+def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
+    assert run("--device", "cpu", "--smoke", "--only", "decoder", "--results", str(tmp_path)) == 0
+    (path,) = tmp_path.glob("*/models.json")
+    data = json.loads(path.read_text())
+    (record,) = data["records"]
+    assert (data["device"], data["smoke"], record["model"]) == ("cpu", True, "decoder_100m_token")
+    columns = record["columns"]
+    assert list(columns) == list(on_cpu.COLUMNS)
+    assert columns["torch eager"]["speedup"]["median"] == 1.0 and columns["torch eager"]["cosine"] == 1.0
+    for name in ("ours fp32", "ours bf16"):
+        assert columns[name]["ms"]["median"] > 0 and -1 <= columns[name]["cosine"] < 1
+    assert "ms" in columns["ours int8"] or "needs" in columns["ours int8"]["note"]  # AVX2 has no int8 kernel
+    assert columns["openvino int8"] == columns["onnxruntime fp32"] == {"note": "not installed"}
+    assert "not installed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("minilm_1x20", marks=pytest.mark.package("transformers")),
+        pytest.param("vit_small_8", marks=pytest.mark.package("timm")),
+        pytest.param("resnet50_4", marks=pytest.mark.package("torchvision")),
+    ],
+)
+def test_the_models_of_other_packages_run(name):
+    (spec,) = [spec for spec in cpu_zoo.SPECS if spec.name == name]
+    record = on_cpu.measured(spec, True, 0.0, lambda words: None)
+    assert record["columns"]["ours fp32"]["ms"]["median"] > 0 and not record["trained"]
+    assert not on_cpu.failed([record])
+
+
+def test_a_runtime_that_computes_something_else_is_told_and_one_that_fails_has_its_reason(
+    monkeypatch, tmp_path
+):
+    def raises(inputs):
+        raise ValueError("no such operator")
+
+    monkeypatch.setattr(runtimes, "installed", lambda *packages: packages == ("onnxruntime",))
+    monkeypatch.setattr(runtimes, "exported", lambda *a: tmp_path)
+    wrong = {"fp32": lambda inputs: -torch.ones(1, 1, 100), "int8": raises}
+    monkeypatch.setattr(runtimes, "by_onnxruntime", lambda path, names: wrong)
+    (spec,) = cpu_zoo.select(["decoder"])
+    monkeypatch.setattr(cpu_zoo.Decoder, "forward", lambda self, *x: (torch.ones(1, 1, 100), None, None))
+    record = on_cpu.measured(spec, True, 0.0, lambda words: None)
+    assert record["columns"]["onnxruntime int8"] == {"note": "ValueError: no such operator"}
+    assert on_cpu.failed([record]) == ["decoder_100m_token, onnxruntime fp32: cosine -1.0 with eager torch"]
+
+
+def test_unknown_names_and_devices_are_refused(capsys):
+    assert run("--device", "cpu", "--only", "nothing") == 2
+    assert "a model of minilm_32x64" in capsys.readouterr().err
+    assert run("--device", "tpu") == 2
+    assert run("--device", "cpu", "--list") == 0
+    assert "resnet50_4" in capsys.readouterr().out
