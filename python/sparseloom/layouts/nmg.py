@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._checks import whole
 from ..ops import nm
 from ..ops.transforms import differentiated
 from . import products
@@ -30,6 +31,10 @@ class Nmg(Groups):
     planned = True
     order: Tensor
     g: int
+
+    def __init__(self, rows: int, cols: int, **fields: Any) -> None:
+        super().__init__(rows, cols, **fields)
+        whole(self.name, "g", self.g, 1)
 
     @classmethod
     def from_dense(  # type: ignore[override]
