@@ -127,6 +127,19 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
         load(tmp_path / "b.pt", net())
 
 
+class OfOtherArguments:
+    """Pickled as a call that weights_only allows, with what it does not take."""
+
+    def __reduce__(self):
+        return torch._utils._rebuild_tensor_v2, (torch.zeros(2), 0)
+
+
+def test_a_pickle_whose_calls_fail_is_incomplete(tmp_path):
+    torch.save({"0.weight": OfOtherArguments()}, tmp_path / "b.pt")
+    with pytest.raises(Error, match=r"b\.pt to be complete"):
+        load(tmp_path / "b.pt", net())
+
+
 def test_heads_that_nn_pruning_left_out_are_zeros():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig.from_pretrained(FOREIGN / "pruned-heads", pruned_heads={})
