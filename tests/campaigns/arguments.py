@@ -77,7 +77,8 @@ def hostile(value: Any, rng: random.Random) -> Any:
             return [*value, *value[-1:]] if rng.random() < 0.5 else value[:-1]
         return [*value[:at], hostile(value[at], rng), *value[at + 1 :]]
     if isinstance(value, tuple):
-        return tuple(hostile(list(value), rng) or ())
+        made = hostile(list(value), rng)
+        return tuple(made) if isinstance(made, list) else made
     if isinstance(value, str):
         return rng.choice(("", "x", value + "x", value.upper(), "reference", "\u00e9" * 9))
     if value is None:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .._checks import share
-from .._checks import whole
+from .._checks import share, whole
 from ..errors import Error
 from ..ops import csr as _csr
 from ..ops.transforms import differentiated, transformed

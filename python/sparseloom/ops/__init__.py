@@ -158,6 +158,10 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
             type(index).__name__,
             "pass layer.index, or what make_index returns",
         )
+    for name, number in zip(index._fields[1:], index[1:], strict=True):
+        if not isinstance(number, (int, torch.SymInt)):
+            got, remedy = type(number).__name__, "pass layer.index, or what make_index returns"
+            return Error(op, f"index.{name} to be an int", got, remedy)
     unknown = unknown_activation(op, activation, "apply any other one after the product")
     return unknown or (translated(error) if isinstance(error, RuntimeError) else error)
 

@@ -29,8 +29,8 @@ class Checkpoint:
             raise Error(_OP, f"a folder {path.parent}", "none", "make it first")
 
     def resume(self) -> None:
-        """Takes up the state of the file, if there is one. Raises Error for a file of another recovery and for a
-        damaged one, and leaves model and optimizer as they were."""
+        """Takes up the state of the file, if there is one. Raises Error for a file of another recovery and
+        for a damaged one, and leaves model and optimizer as they were."""
         if not self.path.is_file():
             return
         loop = self.loop

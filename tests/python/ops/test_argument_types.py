@@ -118,6 +118,7 @@ WRONG = {
     "linear of a list": lambda: ops.linear([[1.0]], V, INDEX),
     "linear values as list": lambda: ops.linear(X, [1.0], INDEX),
     "linear index as tuple": lambda: ops.linear(X, V, tuple(INDEX)),
+    "linear index of tensors": lambda: ops.linear(X, V, INDEX._replace(cols=torch.ones(2))),
     "linear x as None": lambda: ops.linear(None, V, INDEX),
     "linear values as None": lambda: ops.linear(X, None, INDEX),
     "linear_dx dy as None": lambda: ops.linear_dx(None, V, INDEX),
