@@ -114,24 +114,29 @@ def interrupted(rng: random.Random, room: Path) -> str:
     model: nn.Module = copy.deepcopy(models[0]) if step < 2 else _dense(0)
     before, kinds = entries(model), [type(each) for each in model.modules()]
     parent = os.getpid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    arrived = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        arrived.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     wait = rng.random() * 0.02
     alarm = threading.Thread(target=lambda: (time.sleep(wait), os.kill(parent, signal.SIGINT)))
     interrupted_there = False
-    alarm.start()
     try:
+        alarm.start()
         if step == 0:
             sparseloom.save(model, path)
         elif step == 1:
             sparseloom.load(path, model)
         else:
             sparsify_(model, _RECIPES)
-        alarm.join()
-        time.sleep(0)  # an interrupt after the step
+        while not arrived.is_set():  # the step was done before
+            time.sleep(0.001)
     except KeyboardInterrupt:
         interrupted_there = True
-    with contextlib.suppress(KeyboardInterrupt):
-        alarm.join()
+    alarm.join()
     if step == 0:
         return _whole(path, models)
     if step == 1:

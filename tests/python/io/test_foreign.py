@@ -275,6 +275,20 @@ def test_masks_of_torch_and_sparseml_are_multiplied(tmp_path):
     assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
 
 
+def test_a_state_dict_without_the_masks_of_torch_ao_pruning_is_refused():
+    from torch.ao.pruning import WeightNormSparsifier
+
+    masked, model = net(torch.float32), net(torch.float32)
+    pruner = WeightNormSparsifier(sparsity_level=1.0, sparse_block_shape=(1, 4), zeros_per_block=2)
+    pruner.prepare(masked, [{"tensor_fqn": "0.weight"}, {"tensor_fqn": "2.weight"}])
+    pruner.step()
+    with pytest.raises(Error, match=r"got [02]\.parametrizations\.weight\.original; call squash_mask"):
+        load(masked.state_dict(), model)
+    pruner.squash_mask()
+    load(masked.state_dict(), model)
+    assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
+
+
 def test_weights_in_layouts_of_torch_bring_their_structure():
     weight = torch.randn(32, 64) * torch.rand(2, 4).lt(0.5).repeat_interleave(16, 0).repeat_interleave(16, 1)
     model = nn.Sequential(nn.Linear(64, 32, bias=False))

@@ -1,5 +1,5 @@
-"""Sparse matrices of SciPy among the entries of a state dict. scipy itself is not needed: a matrix is known by
-its attributes, and its index is checked before anything of SciPy's follows it, which checks nothing."""
+"""Sparse matrices of SciPy among the entries of a state dict. scipy itself is not needed: a matrix is known
+by its class, and its index is checked before anything of SciPy's follows it, since SciPy checks nothing."""
 
 from __future__ import annotations
 
