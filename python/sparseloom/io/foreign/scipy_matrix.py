@@ -46,13 +46,13 @@ def weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
     if shape[0] * shape[1] > 1024 * len(row) + _LARGEST:
         _refuse(name, "more elements than one in 1024", f"{len(row)} of {shape[0]} x {shape[1]}")
     values = _tensor(name, entries.data)
-    places = torch.from_numpy(row), torch.from_numpy(col)
+    at_places = torch.from_numpy(row), torch.from_numpy(col)
     weight = torch.zeros(shape, dtype=values.dtype)
-    weight.index_put_(places, values, accumulate=True)
+    weight.index_put_(at_places, values, accumulate=True)
     if matrix.format != "bsr":
         return weight, None
     stored = torch.zeros(shape, dtype=torch.bool)
-    stored[places] = True
+    stored[at_places] = True
     return weight, _blocks_of(stored)
 
 
