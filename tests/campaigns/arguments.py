@@ -130,6 +130,8 @@ def front() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
 
     def through(cls: type, *names: str) -> Callable[..., Any]:
         def make(stored: Tensor, rows: int, cols: int, *fields: Any) -> Tensor:
+            if not isinstance(stored, Tensor):
+                raise TypeError("a layer's values are its Parameter")
             layout = cls(rows, cols, **dict(zip(names, fields, strict=True)))
             layout.require_consistent("campaign", stored)
             return layout.linear(x, stored, None)

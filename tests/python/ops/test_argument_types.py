@@ -60,6 +60,7 @@ MASK = torch.ones(2, 2, dtype=torch.bool)
 CSR = Csr.from_dense(X, density=0.5)
 STORED, SPARSE = CSR.pack(X), SparseLinear(64, 64, layout="csr", density=0.5)
 BUILDER = SparsityBuilder(nn.Sequential(nn.Linear(4, 4)))
+EMPTY = torch.zeros(1, 2, 70, 0)
 WRONG = {
     "features as str": lambda: BlockSparseLinear("64", 64, density=0.1),
     "features as float": lambda: BlockSparseLinear(64, 64.0, density=0.1),
@@ -129,6 +130,9 @@ WRONG = {
     "csr rows as str": lambda: Csr("64", 64, crow=CSR.crow, col=CSR.col),
     "nmg g of zero": lambda: Nmg(64, 64, order=torch.zeros(1, 16, 8, dtype=torch.int16), n=1, m=4, g=0),
     "SparseLinear of integers": lambda: SparseLinear.from_dense(torch.ones(64, 64, dtype=torch.int8), "csr"),
+    "attention of heads without elements": lambda: sparseloom.attention(
+        EMPTY, EMPTY, EMPTY, sparseloom.AttentionPattern.from_map(torch.ones(1, 1, 2, 2).bool(), 64)
+    ),
     "mixing steps that never end": lambda: pattern.mixing(pattern.full(64, 64, 32), 2**62),
     "linear index as Pattern": lambda: ops.linear(X, V, LAYER.pattern),
     "linear activation": lambda: ops.linear(X, V, INDEX, activation="tanh"),
