@@ -133,6 +133,7 @@ WRONG = {
     "attention of heads without elements": lambda: sparseloom.attention(
         EMPTY, EMPTY, EMPTY, sparseloom.AttentionPattern.from_map(torch.ones(1, 1, 2, 2).bool(), 64)
     ),
+    "attention blocks beyond 31 bits": lambda: sparseloom.AttentionPattern.from_map(MASK[None, None], 2**40),
     "mixing steps that never end": lambda: pattern.mixing(pattern.full(64, 64, 32), 2**62),
     "linear index as Pattern": lambda: ops.linear(X, V, LAYER.pattern),
     "linear activation": lambda: ops.linear(X, V, INDEX, activation="tanh"),
