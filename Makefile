@@ -189,6 +189,7 @@ docs-tables: build $(BENCHMARKS)
 	$(BIN)/python tools/make_results.py
 	$(BIN)/python tools/make_sweep.py
 	$(BIN)/python tools/make_patterns.py
+	$(BIN)/python tools/make_campaigns.py
 
 $(VENV)/.sparseloom-setup:
 	@PYTHON=$(PYTHON) tools/setup.sh demo

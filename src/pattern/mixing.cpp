@@ -7,6 +7,9 @@
 namespace sparseloom::pattern {
 namespace {
 
+/// The most steps of one call: with more, a mistyped number would never end.
+constexpr std::int64_t kMostSteps = 1000000;
+
 /// Throws Error unless the inputs of `next` are the outputs of `pattern`.
 void require_follows(const BlockPattern& pattern, const BlockPattern& next, const std::string& which) {
   if (next.cols() == pattern.rows() && next.block().cols == pattern.block().rows) return;
@@ -34,8 +37,9 @@ std::vector<double> mixing(std::span<const BlockPattern> patterns, std::int64_t 
   const char* op = "pattern.mixing";
   const auto count = static_cast<std::int64_t>(patterns.size());
   if (count == 0) core::fail(op, "at least one pattern", "none", "pass the pattern of a weight");
-  if (steps < 0)
-    core::fail(op, "steps >= 0", std::to_string(steps), "pass 0 for one pass through the patterns");
+  if (steps < 0 || steps > kMostSteps)
+    core::fail(op, "0 to " + std::to_string(kMostSteps) + " steps", std::to_string(steps),
+               "pass 0 for one pass through the patterns");
   const bool until_still = steps == 0 && count == 1;
   const bool around = until_still || steps > count;
   for (std::int64_t i = around ? 0 : 1; i < count; ++i)

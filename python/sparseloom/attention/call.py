@@ -137,7 +137,8 @@ def _call(
     key_counts, key_indices = kept.keys(kv_blocks) if keeps else (None, None)
     q_starts, kv_starts = starts or (None, None)
     q_documents, kv_documents = _documents(kept, q, starts is not None)
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    # of no elements: the operator says what it takes
+    scale = 1 / math.sqrt(max(1, q.shape[-1])) if scale is None else float(scale)
     return Call(
         kept.counts, kept.indices, q_block, kv_block, causal, scale, key_counts, key_indices,
         q_starts, kv_starts, *longest, q_documents, kv_documents, row, strict,

@@ -47,7 +47,7 @@ def cut(codes: Tensor, block: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]
     sides = []
     for axis, side in zip((-2, -1), block, strict=True):
         fitting = next((each for each in reversed(SIDES) if side % each == 0), None)
-        if fitting is None or side < 1:
+        if fitting is None or not 1 <= side < 2**31:
             remedy = "merge small blocks: a block is kept if any of its parts is"
             raise Error("attention", "blocks of 64 or 128 tokens or a multiple", str(side), remedy)
         if side != fitting:

@@ -61,6 +61,9 @@ def _fitting(model: nn.Module, tensors: dict[str, Tensor], ties: list[list[str]]
     for name in entries.keys() - state.keys():
         if name.endswith("position_ids") or any(re.search(pattern, name) for pattern in ignored):
             del entries[name]
+        elif ".parametrizations." in f".{name}" and name.endswith(".original"):
+            remedy = "call squash_mask() of the sparsifier and save again: the state_dict has no mask"
+            raise Error("load", "weights that torch.ao.pruning has masked for good", name, remedy)
     return entries
 
 

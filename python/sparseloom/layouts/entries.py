@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
-from .._checks import share
+from .._checks import share, whole
 from ..errors import Error
 from ..ops import csr as _csr
 from ..ops.transforms import differentiated, transformed
@@ -34,7 +34,7 @@ class Entries(Layout):
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
         for axis, size in (("rows", rows), ("columns", cols)):
-            if size > MOST:
+            if whole(self.name, axis, size) > MOST:
                 raise Error(self.name, f"at most 2^31 - 1 {axis}", str(size), "split the weight")
         indices = {
             name: self._index(name, field) if isinstance(field, Tensor) else field

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._arguments import named_arguments
+from .._checks import whole
 from ..errors import Error
 from ..ops.devices import require_one_device
 from ..ops.verbs import Weight
@@ -79,7 +80,13 @@ class Layout(Weight):
                 ", ".join(sorted(fields)) or "none",
                 "annotate every field in the class, and pass each by name",
             )
-        self.rows, self.cols, self._fields = rows, cols, fields
+        op = self.name or type(self).__name__
+        for name in self._tensor_fields():
+            if not isinstance(fields[name], Tensor):
+                got, remedy = type(fields[name]).__name__, "convert it with torch.as_tensor"
+                raise Error(op, f"{name} to be a tensor", got, remedy)
+        self.rows, self.cols = whole(op, "rows", rows), whole(op, "cols", cols)
+        self._fields = fields
         self._derived: dict[str, Tensor] = {}
         for name, value in fields.items():
             setattr(self, name, value)
@@ -87,13 +94,21 @@ class Layout(Weight):
     @classmethod
     def fields(cls) -> set[str]:
         """Returns the names of the fields that the class and those between it and Layout annotate."""
+        return set(cls._annotated())
+
+    @classmethod
+    def _annotated(cls) -> dict[str, Any]:
         between = cls.__mro__[: cls.__mro__.index(Layout)]
         return {
-            name
-            for base in between
+            name: kind
+            for base in reversed(between)
             for name, kind in inspect.get_annotations(base).items()
             if "ClassVar" not in str(kind)
         }
+
+    @classmethod
+    def _tensor_fields(cls) -> list[str]:
+        return [name for name, kind in cls._annotated().items() if kind is Tensor or kind == "Tensor"]
 
     @classmethod
     @named_arguments

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
+from .._checks import whole
 from ..ops import nm
 from ..ops.transforms import differentiated
 from . import products
@@ -31,6 +32,10 @@ class Nmg(Groups):
     planned = True
     order: Tensor
     g: int
+
+    def __init__(self, rows: int, cols: int, **fields: Any) -> None:
+        super().__init__(rows, cols, **fields)
+        whole(self.name, "g", self.g, 1)
 
     @classmethod
     @named_arguments

@@ -130,6 +130,9 @@ def linear(
 _REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
 
 
+_NEEDED = ("x", "dy", "values", "gates")
+
+
 def _width(op: str, name: str, operand: Tensor, width: int) -> Error:
     """Returns the Error for an operand of another width than the index has."""
     return Error(
@@ -141,7 +144,7 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
     """Returns our Error that says why a product was refused; ``error`` itself when none of the arguments is
     the reason."""
     for name, operand in operands.items():
-        if operand is not None and not isinstance(operand, Tensor):
+        if not isinstance(operand, Tensor) and (operand is not None or name in _NEEDED):
             return Error(
                 op, f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor"
             )
@@ -156,6 +159,10 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
             type(index).__name__,
             "pass layer.index, or what make_index returns",
         )
+    for name, number in zip(index._fields[1:], index[1:], strict=True):
+        if not isinstance(number, (int, torch.SymInt)):
+            got, remedy = type(number).__name__, "pass layer.index, or what make_index returns"
+            return Error(op, f"index.{name} to be an int", got, remedy)
     unknown = unknown_activation(op, activation, "apply any other one after the product")
     return unknown or (translated(error) if isinstance(error, RuntimeError) else error)
 
@@ -242,7 +249,7 @@ def gated_linear(
     read on the host, so the work is queued on torch's current stream, and a CUDA graph may capture it. Raises
     Error when a shape, dtype, device or index does not fit.
     """
-    if index.digest == MOVING:
+    if isinstance(index, Index) and index.digest == MOVING:
         remedy = "call fix_topology_() of its layer first"
         raise Error("gated_linear", "an index without free slots", "one with a capacity", remedy)
     try:

@@ -59,6 +59,9 @@ def plan(
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
     m = whole("plan", "m", m)
+    if not (hasattr(index, "packed") and hasattr(index, "digest")):
+        remedy = "pass layer.index, or what make_index returns"
+        raise Error("plan", "index to be an ops.Index", type(index).__name__, remedy)
     if unknown := unknown_activation("plan", activation, "choose one of them"):
         raise unknown
     return asked(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import Error
+from ..nn.held.as_before import or_as_before
 
 if TYPE_CHECKING:
     from .training import _Loop
@@ -27,24 +29,40 @@ class Checkpoint:
             raise Error(_OP, f"a folder {path.parent}", "none", "make it first")
 
     def resume(self) -> None:
-        """Takes up the state of the file, if there is one. Raises Error for a file of another recovery."""
+        """Takes up the state of the file, if there is one. Raises Error for a file of another recovery and
+        for a damaged one, and leaves model and optimizer as they were."""
         if not self.path.is_file():
             return
         loop = self.loop
         remedy = "pass the model and arguments as before, or another file"
+        random = torch.get_rng_state()
         try:
-            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-            if state["asked"] != self.asked:
-                raise Error(_OP, f"the state of this recovery in {self.path}", "one of another", remedy)
-            loop.model.load_state_dict(state["model"])
-            loop.optimizer.load_state_dict(state["optimizer"])
-            if loop.method is not None:
-                loop.method.load_state_dict(state["method"])
-            loop.steps, loop.seconds = int(state["steps"]), float(state["seconds"])
-        except Error:
+            with or_as_before(loop.model, [loop.optimizer], written=loop.model.modules()):
+                self._take_up(self._read())
+        except (Error, MemoryError):
+            torch.set_rng_state(random)
             raise
         except Exception as error:  # what unpickling a damaged file raises is not listed anywhere
+            torch.set_rng_state(random)
             raise Error(_OP, f"the state of this recovery in {self.path}", str(error), remedy) from error
+
+    def _read(self) -> dict[str, Any]:
+        with zipfile.ZipFile(self.path) as parts:  # torch.load compares no checksum
+            if (damaged := parts.testzip()) is not None:
+                raise ValueError(f"other bytes than were written in {damaged}")
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        if state["asked"] != self.asked:
+            remedy = "pass the model and arguments as before, or another file"
+            raise Error(_OP, f"the state of this recovery in {self.path}", "one of another", remedy)
+        return state
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        loop = self.loop
+        loop.model.load_state_dict(state["model"])
+        loop.optimizer.load_state_dict(state["optimizer"])
+        if loop.method is not None:
+            loop.method.load_state_dict(state["method"])
+        loop.steps, loop.seconds = int(state["steps"]), float(state["seconds"])
         loop.batches.skip(int(state["taken"]))
         torch.set_rng_state(state["random"])
         if state["random_gpu"]:

@@ -12,6 +12,7 @@ from torch.nn.utils import prune
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, load, save, sparsify_
 from sparseloom.nn import BlockSparseLinear, Semi24Linear
+from sparseloom.nn.held.pruned_entries import accept_pruned
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
 
@@ -127,6 +128,19 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
         load(tmp_path / "b.pt", net())
 
 
+class OfOtherArguments:
+    """Pickled as a call that weights_only allows, with what it does not take."""
+
+    def __reduce__(self):
+        return torch._utils._rebuild_tensor_v2, (torch.zeros(2), 0)
+
+
+def test_a_pickle_whose_calls_fail_is_incomplete(tmp_path):
+    torch.save({"0.weight": OfOtherArguments()}, tmp_path / "b.pt")
+    with pytest.raises(Error, match=r"b\.pt to be complete"):
+        load(tmp_path / "b.pt", net())
+
+
 def test_heads_that_nn_pruning_left_out_are_zeros():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig.from_pretrained(FOREIGN / "pruned-heads", pruned_heads={})
@@ -231,6 +245,9 @@ HEADER = "%%MatrixMarket matrix "
         (HEADER + "coordinate real skew-symmetric\n2 2 1\n2 1 1.5\n", [[0, -1.5], [1.5, 0]]),
         (HEADER + "array real general\n2 2\n1\n2\n3\n4\n", [[1, 3], [2, 4]]),
         (HEADER + "array real symmetric\n2 2\n1\n2\n3\n", [[1, 2], [2, 3]]),
+        (HEADER + "coordinate real general\r\n2 2 2\r\n1 1 1.5D+01\r\n2 1 -2d-1\r\n", [[15, 0], [-0.2, 0]]),
+        (HEADER + "coordinate real symmetric\n2 2 3\n1 1 0\n1 2 0\n2 2 3\n", [[0, 0], [0, 3]]),
+        (HEADER + "coordinate real symmetric\n2 2 2\n1 2 5\n2 1 5\n", r"got both \(1, 2\) and \(2, 1\)"),
         (HEADER + "coordinate real general\n2 2 1\n3 1 1\n", "places inside 2 x 2, got one beyond"),
         (HEADER + "coordinate real general\n2 2 9000000000\n1 1 1\n", "9000000000 lines of 3 numbers"),
         (HEADER + "coordinate real general\n2 2 1\n1 1 x\n", "expected numbers"),
@@ -247,7 +264,7 @@ def test_each_kind_of_matrix_market_file(text, weight, tmp_path):
             load(path, layer)
     else:
         load(path, layer)
-        assert layer.weight.tolist() == weight
+        assert torch.equal(layer.weight, torch.tensor(weight, dtype=torch.float32))
 
 
 def test_masks_of_torch_and_sparseml_are_multiplied(tmp_path):
@@ -257,6 +274,32 @@ def test_masks_of_torch_and_sparseml_are_multiplied(tmp_path):
     torch.save({"state_dict": masked.state_dict(), "epoch": 3}, tmp_path / "model.pth")
     load(tmp_path / "model.pth", model)
     assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
+
+
+def test_a_state_dict_without_the_masks_of_torch_ao_pruning_is_refused():
+    from torch.ao.pruning import WeightNormSparsifier
+
+    masked, model = net(torch.float32), net(torch.float32)
+    pruner = WeightNormSparsifier(sparsity_level=1.0, sparse_block_shape=(1, 4), zeros_per_block=2)
+    pruner.prepare(masked, [{"tensor_fqn": "0.weight"}, {"tensor_fqn": "2.weight"}])
+    pruner.step()
+    with pytest.raises(Error, match=r"got [02]\.parametrizations\.weight\.original; call squash_mask"):
+        load(masked.state_dict(), model)
+    pruner.squash_mask()
+    load(masked.state_dict(), model)
+    assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
+
+
+@pytest.mark.parametrize("ends", [("orig", "mask"), ("v", "g")])
+@pytest.mark.parametrize("shape", [(8, 12), (20,), (1, 20), (12, 19)])
+def test_masks_and_norms_of_another_shape_are_refused(ends, shape):
+    entries = net(torch.float32).state_dict()
+    whole, part = (f"0.weight_{end}" for end in ends)
+    entries |= {whole: entries.pop("0.weight"), part: torch.ones(shape)}
+    if ends[1] == "g" and shape == (1, 20):  # norms of the columns
+        return accept_pruned(entries, "0.")
+    with pytest.raises(Error, match=rf"{part}.*got \[{shape[0]}"):
+        accept_pruned(entries, "0.")
 
 
 def test_weights_in_layouts_of_torch_bring_their_structure():
@@ -270,6 +313,60 @@ def test_weights_in_layouts_of_torch_bring_their_structure():
     load({"0.weight": layer.to_torch("cutlass")}, dense, sparsify=True)
     assert isinstance(dense[0], Semi24Linear)
     assert torch.equal(dense[0].to_dense().weight, layer.to_dense().weight)
+
+
+@pytest.mark.package("scipy")
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "lil"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
+    import numpy as np
+    from scipy import sparse
+
+    made = sparseloom.pattern.random(96, 128, (32, 16), 0.4, 3)
+    mask = made.mask.repeat_interleave(32, 0).repeat_interleave(16, 1)
+    weight = torch.randn(96, 128) * mask
+    matrix = getattr(sparse, f"{form}_array")(weight.numpy())
+    if form == "bsr":  # what its operations leave: blocks of 4 x 4, and 64-bit indices
+        matrix = sparse.bsr_array(weight.numpy(), blocksize=(4, 4))
+    for name in ("indptr", "indices"):
+        if form in ("csr", "csc", "bsr"):
+            setattr(matrix, name, getattr(matrix, name).astype(np.int32 if bits == 32 else np.int64))
+    model = nn.Sequential(nn.Linear(128, 96, bias=False))
+    load({"0.weight": matrix}, model, sparsify=True)
+    if form == "bsr":
+        assert isinstance(model[0], BlockSparseLinear)
+        side = model[0].block
+        assert side[0] >= 32 and side[1] >= 16 and model[0].pattern.density == made.density
+        assert torch.equal(model[0].to_dense().weight, weight)
+    else:
+        assert torch.equal(model[0].weight, weight)
+
+
+@pytest.mark.package("scipy")
+def test_a_wrong_index_of_scipy_is_named_and_duplicates_add_up():
+    from scipy import sparse
+
+    def csr(**wrong):
+        matrix = sparse.csr_array(([1.0, 2.0, 3.0], [0, 0, 1], [0, 2, 3]), shape=(2, 4))
+        for name, (at, value) in wrong.items():
+            getattr(matrix, name)[at] = value
+        return {"weight": matrix}
+
+    layer = nn.Linear(4, 2, bias=False)
+    load(csr(), layer)
+    assert layer.weight.tolist() == [[3, 0, 0, 0], [0, 3, 0, 0]]
+    for wrong, said in (
+        ({"indices": (2, 4)}, r"indices below 4, got indices\[2\] = 4"),
+        ({"indices": (0, -1)}, r"indices below 4, got indices\[0\] = -1"),
+        ({"indptr": (2, 10**6)}, "indptr to end within 3 indices, got 1000000"),
+        ({"indptr": (1, 4)}, "indptr of 3 ascending entries from 0"),
+    ):
+        with pytest.raises(Error, match=f"weight with {said}"):
+            load(csr(**wrong), layer)
+    with pytest.raises(Error, match="more elements than one in 1024, got 0 of 100000 x 100000"):
+        load({"weight": sparse.csr_array((10**5, 10**5))}, layer)
+    with pytest.raises(Error, match="real numbers"):
+        load({"weight": sparse.csr_array([[1j, 0, 0, 0]] * 2)}, layer)
 
 
 def test_blocks_of_pytorch_block_sparse_bring_their_pattern():

@@ -11,7 +11,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import SparseTensor, SparsityBuilder, ops, pattern
-from sparseloom.layouts import Csr
+from sparseloom.layouts import Coo, Csr, Nmg
 from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, SparseLinear
 from sparseloom.sparsify import ScalarFraction
 
@@ -60,6 +60,7 @@ MASK = torch.ones(2, 2, dtype=torch.bool)
 CSR = Csr.from_dense(X, density=0.5)
 STORED, SPARSE = CSR.pack(X), SparseLinear(64, 64, layout="csr", density=0.5)
 BUILDER = SparsityBuilder(nn.Sequential(nn.Linear(4, 4)))
+EMPTY = torch.zeros(1, 2, 70, 0)
 WRONG = {
     "features as str": lambda: BlockSparseLinear("64", 64, density=0.1),
     "features as float": lambda: BlockSparseLinear(64, 64.0, density=0.1),
@@ -118,6 +119,22 @@ WRONG = {
     "linear of a list": lambda: ops.linear([[1.0]], V, INDEX),
     "linear values as list": lambda: ops.linear(X, [1.0], INDEX),
     "linear index as tuple": lambda: ops.linear(X, V, tuple(INDEX)),
+    "linear index of tensors": lambda: ops.linear(X, V, INDEX._replace(cols=torch.ones(2))),
+    "linear x as None": lambda: ops.linear(None, V, INDEX),
+    "linear values as None": lambda: ops.linear(X, None, INDEX),
+    "linear_dx dy as None": lambda: ops.linear_dx(None, V, INDEX),
+    "gated_linear index as tuple": lambda: ops.gated_linear(X, V, tuple(INDEX), torch.ones(len(V))),
+    "gated_linear gates as None": lambda: ops.gated_linear(X, V, INDEX, None),
+    "plan index as tuple": lambda: ops.plan(tuple(INDEX), "forward", torch.float32, 5),
+    "coo indices as list": lambda: Coo(64, 64, indices=[[0], [0]]),
+    "csr rows as str": lambda: Csr("64", 64, crow=CSR.crow, col=CSR.col),
+    "nmg g of zero": lambda: Nmg(64, 64, order=torch.zeros(1, 16, 8, dtype=torch.int16), n=1, m=4, g=0),
+    "SparseLinear of integers": lambda: SparseLinear.from_dense(torch.ones(64, 64, dtype=torch.int8), "csr"),
+    "attention of heads without elements": lambda: sparseloom.attention(
+        EMPTY, EMPTY, EMPTY, sparseloom.AttentionPattern.from_map(torch.ones(1, 1, 2, 2).bool(), 64)
+    ),
+    "attention blocks beyond 31 bits": lambda: sparseloom.AttentionPattern.from_map(MASK[None, None], 2**40),
+    "mixing steps that never end": lambda: pattern.mixing(pattern.full(64, 64, 32), 2**62),
     "linear index as Pattern": lambda: ops.linear(X, V, LAYER.pattern),
     "linear activation": lambda: ops.linear(X, V, INDEX, activation="tanh"),
     "linear activation while training": lambda: ops.linear(

@@ -299,11 +299,24 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_refused(tmp_path, mon
 
     with pytest.raises(KeyboardInterrupt):
         recover(plain()[0], loss, batches(), steps=9, checkpoint=path)
+    whole = path.read_bytes()
     model, _ = plain()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.load(path, weights_only=True)
+    value = next(iter(state["model"].values())).numpy().tobytes()
+    state["optimizer"]["param_groups"] = []  # the model's part fits, what follows does not
+    torch.save(state, tmp_path / "half.pt")
+    flipped = whole.replace(value, bytes([value[0] ^ 1]) + value[1:])
+    for content in ((tmp_path / "half.pt").read_bytes(), flipped):
+        path.write_bytes(content)
+        with pytest.raises(Error, match="of this recovery"):
+            recover(model, loss, batches(), steps=9, checkpoint=path)
+        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    path.write_bytes(whole)
     with torch.no_grad():
         model[0].bias.add_(1)
     before = copy.deepcopy(model.state_dict())
-    for content in (path.read_bytes(), b"garbage", path.read_bytes()[:200]):
+    for content in (whole, b"garbage", whole[:200]):
         path.write_bytes(content)
         with pytest.raises(Error, match="of this recovery"):
             recover(model, loss, batches(), steps=9, checkpoint=path)

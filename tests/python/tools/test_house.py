@@ -83,6 +83,7 @@ def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
         "make_break_even.py",
         "make_sweep.py",
         "make_patterns.py",
+        "make_campaigns.py",
     ],
 )
 def test_generated_pages_are_up_to_date(tool: str) -> None:

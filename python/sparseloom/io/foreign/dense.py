@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import Error
 from ...nn.held.pytorch_block_sparse import blocks_of, layers_in
 from ...pattern import Pattern
-from . import bitmask, masks
+from . import bitmask, masks, scipy_matrix
 
 
 class Dense(NamedTuple):
@@ -47,8 +47,12 @@ def dense_entries(
             got = f"{error.actual} in {layer or 'the layer'}"
             raise Error("load", error.expected, got, error.remedy) from error
         tensors[_of(layer)], structures[layer] = weight, pattern
+    structure: str | Pattern | None
     for name, value in list(tensors.items()):
-        tensors[name], structure = masks.unwrapped(value)
+        if scipy_matrix.is_matrix(value):
+            tensors[name], structure = scipy_matrix.weight_of(name, value)
+        else:
+            tensors[name], structure = masks.unwrapped(value)
         if structure is not None and name.rpartition(".")[2] == "weight":
             structures[name.removesuffix("weight").removesuffix(".")] = structure
     for name, value in tensors.items():

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -126,7 +125,9 @@ def _tensors(path: Path) -> tuple[dict[str, Any], Any]:
     except pickle.UnpicklingError as error:
         remedy = "load it with torch.load where its package is installed, and pass the state_dict as the path"
         raise Error("load", f"{path.name} to hold tensors alone", _first_line(error), remedy) from error
-    except (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what unpickling a damaged file raises is not listed anywhere
         raise Error("load", f"{path.name} to be complete", _first_line(error), _REPLACE) from error
     return state_in(loaded), loaded.get("args") if isinstance(loaded, Mapping) else None
 

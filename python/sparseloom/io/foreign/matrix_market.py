@@ -44,6 +44,8 @@ def read(data: bytes, shape: tuple[int, int]) -> Tensor:
     places = table[:, :2].long() - 1
     if bool(((places < 0) | (places >= torch.tensor(shape))).any()):
         raise Error("load", f"places inside {shape[0]} x {shape[1]}", "one beyond", _REMEDY)
+    if symmetry != "general":
+        _require_one_side(places)
     stored = table[:, 2] if width == 3 else torch.ones(len(table), dtype=torch.float64)
     weight = torch.zeros(shape, dtype=torch.float64)
     weight.index_put_(tuple(places.t()), stored, accumulate=True)
@@ -69,6 +71,16 @@ def _array(lines: list[str], shape: tuple[int, int], symmetry: str) -> Tensor:
     return _mirrored(weight, symmetry).float()
 
 
+def _require_one_side(places: Tensor) -> None:
+    """Raises Error where a symmetric file has an element and its mirror image, whose sum it does not mean."""
+    above, below = places[places[:, 0] < places[:, 1]], places[places[:, 0] > places[:, 1]]
+    twice = set(map(tuple, above.tolist())) & set(map(tuple, below.flip(1).tolist()))
+    if twice:
+        row, col = min(twice)
+        got = f"both ({row + 1}, {col + 1}) and ({col + 1}, {row + 1})"
+        raise Error("load", "one of two mirrored elements of a symmetric matrix", got, _REMEDY)
+
+
 def _mirrored(weight: Tensor, symmetry: str) -> Tensor:
     if symmetry == "general":
         return weight
@@ -77,6 +89,9 @@ def _mirrored(weight: Tensor, symmetry: str) -> Tensor:
 
 
 def _numbers(lines: list[str], kind: type) -> list[float]:
+    """Returns the numbers of lines; Fortran writes the exponent of a double behind D."""
+    if kind is float:
+        lines = [line.replace("D", "e").replace("d", "e") for line in lines]
     try:
         return [kind(word) for line in lines for word in line.split()]
     except ValueError as error:

@@ -20,12 +20,21 @@ def accept_pruned(tensors: dict[str, Any], prefix: str, name: str = "weight") ->
     at = prefix + name
     parts = {end: tensors.get(f"{at}_{end}") for end in ("orig", "mask", "g", "v")}
     if isinstance(parts["orig"], Tensor) and isinstance(parts["mask"], Tensor):
+        if parts["mask"].shape != parts["orig"].shape:
+            expected, got = (f"{list(parts[end].shape)}" for end in ("orig", "mask"))
+            raise Error("load", f"{at}_mask {expected}, as {at}_orig", got, "take an undamaged copy")
         tensors[at] = parts["orig"].detach() * parts["mask"].to(parts["orig"].dtype)
         del tensors[f"{at}_orig"], tensors[f"{at}_mask"]
     elif isinstance(parts["orig"], Tensor):
         remedy = f"call torch.nn.utils.remove_spectral_norm(module, {name!r}) {_SAVE}"
         raise Error("load", f"{at}, or {at}_orig with {at}_mask", f"{at}_orig alone", remedy)
     elif isinstance(parts["g"], Tensor) and isinstance(parts["v"], Tensor):
+        g, v = parts["g"], parts["v"]
+        along = [i for i in range(min(g.dim(), v.dim())) if g.shape[i] != 1]
+        whole = g.dim() == v.dim() and len(along) <= 1 and all(g.shape[i] == v.shape[i] for i in along)
+        if g.numel() != 1 and not whole:
+            expected = f"{at}_g with one norm, or those of an axis of {at}_v {list(v.shape)}"
+            raise Error("load", expected, str(list(g.shape)), "take an undamaged copy")
         tensors[at] = _normed(parts["g"].detach(), parts["v"].detach())
         del tensors[f"{at}_g"], tensors[f"{at}_v"]
     computed = f"{prefix}parametrizations.{name}."

@@ -198,6 +198,9 @@ class SparseLinear(WithLayout):
         if not isinstance(weight, Tensor) or weight.dim() != 2:
             got = f"a tensor {list(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__
             raise Error(_OP, "an nn.Linear or a weight [out_features, in_features]", got, "pass one of them")
+        if not weight.is_floating_point():
+            remedy = "convert it with .float()"
+            raise Error(_OP, "a weight of a floating dtype", str(weight.dtype), remedy)
         kind = layouts.get(layout) if isinstance(layout, str) else layout
         own_bias = None if bias is None else bias.detach().clone()
         if isinstance(kind, type) and issubclass(kind, Entries) and not options and is_sparse_matrix(weight):

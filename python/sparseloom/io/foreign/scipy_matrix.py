@@ -1,0 +1,97 @@
+"""Sparse matrices of SciPy among the entries of a state dict. scipy itself is not needed: a matrix is known
+by its class, and its index is checked before anything of SciPy's follows it, since SciPy checks nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import Error
+from ...pattern import Pattern
+
+_COMPRESSED = ("csr", "csc", "bsr")
+_REMEDY = "rebuild it: call sum_duplicates(), or take it from its source again"
+#: Sides of blocks that layers take, the largest first.
+_SIDES = (128, 64, 32, 16, 8)
+#: What is made has at most so many elements, and 1024 times those that are stored.
+_LARGEST = 2**24
+
+
+def is_matrix(value: object) -> bool:
+    """Returns whether a value is one of SciPy's sparse matrices or arrays."""
+    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
+
+
+def weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
+    """Returns the dense weight, and for a BSR matrix the blocks that it stores. Entries of one place add up.
+
+    SciPy's operations split blocks to at most 4 x 4 or to one column, so the blocks are those of the largest
+    sides up to 128 that hold stored elements alone. Indices of 64 bits are compared with the shape, not cut.
+    Raises Error, which names the entry, for an index outside of the shape.
+    """
+    shape = tuple(int(size) for size in matrix.shape)
+    if len(shape) != 2:
+        raise Error("load", f"{name} to be a matrix", f"{len(shape)} dimensions", "flatten it first")
+    if matrix.format in _COMPRESSED:
+        _require_index(name, matrix, shape)
+    entries = matrix.tocoo()
+    row, col = (np.asarray(places, dtype=np.int64) for places in (entries.row, entries.col))
+    for places, size, side in ((row, shape[0], "row"), (col, shape[1], "column")):
+        if bool((wrong := (places < 0) | (places >= size)).any()):
+            at = int(wrong.argmax())
+            _refuse(name, f"places inside {shape[0]} x {shape[1]}", f"{side} {places[at]} of entry {at}")
+    if shape[0] * shape[1] > 1024 * len(row) + _LARGEST:
+        _refuse(name, "more elements than one in 1024", f"{len(row)} of {shape[0]} x {shape[1]}")
+    values = _tensor(name, entries.data)
+    at_places = torch.from_numpy(row), torch.from_numpy(col)
+    weight = torch.zeros(shape, dtype=values.dtype)
+    weight.index_put_(at_places, values, accumulate=True)
+    if matrix.format != "bsr":
+        return weight, None
+    stored = torch.zeros(shape, dtype=torch.bool)
+    stored[at_places] = True
+    return weight, _blocks_of(stored)
+
+
+def _require_index(name: str, matrix: Any, shape: tuple[int, int]) -> None:
+    lines, width = shape if matrix.format != "csc" else shape[::-1]
+    if matrix.format == "bsr":
+        rows, cols = matrix.blocksize
+        lines, width = -(-lines // rows), -(-width // cols)
+    starts, places = np.asarray(matrix.indptr), np.asarray(matrix.indices)
+    if len(starts) != lines + 1 or starts[0] != 0 or bool((np.diff(starts) < 0).any()):
+        _refuse(name, f"indptr of {lines + 1} ascending entries from 0", f"{len(starts)} that are not so")
+    if starts[-1] > min(len(places), len(matrix.data)):
+        _refuse(name, f"indptr to end within {len(places)} indices", f"{starts[-1]}")
+    places = places[: starts[-1]]
+    if bool((wrong := (places < 0) | (places >= width)).any()):
+        at = int(wrong.argmax())
+        _refuse(name, f"indices below {width}", f"indices[{at}] = {places[at]}")
+
+
+def _refuse(name: str, expected: str, actual: str) -> None:
+    raise Error("load", f"{name} with {expected}", actual, _REMEDY)
+
+
+def _tensor(name: str, data: Any) -> Tensor:
+    """Returns the values: integers and bools as float32, which hold no gradient."""
+    if data.dtype.kind not in "fiub" or data.dtype.itemsize > 8:
+        raise Error("load", f"{name} of real numbers of at most 64 bits", str(data.dtype), "convert it first")
+    return torch.from_numpy(np.ascontiguousarray(data if data.dtype.kind == "f" else data.astype(np.float32)))
+
+
+def _blocks_of(stored: Tensor) -> Pattern | None:
+    """Returns the blocks of the largest sides that hold stored elements alone; None where there are none of 8
+    x 8."""
+    count, (rows, cols) = int(stored.sum()), stored.shape
+    sides = sorted(((bm, bn) for bm in _SIDES for bn in _SIDES), key=lambda side: -side[0] * side[1])
+    for bm, bn in sides:
+        padded = torch.nn.functional.pad(stored, (0, -cols % bn, 0, -rows % bm))
+        grid = padded.unflatten(1, (-1, bn)).unflatten(0, (-1, bm)).any(3).any(1)
+        covered = grid.repeat_interleave(bm, 0).repeat_interleave(bn, 1)[:rows, :cols]
+        if int(covered.sum()) == count:
+            return Pattern(rows, cols, (bm, bn), grid)
+    return None
