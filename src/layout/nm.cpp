@@ -21,6 +21,7 @@ void Nm::validate(const char* op, const View& w) {
     core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(w.rows, w.cols), "pass the weight's shape");
   if (w.positions == nullptr && w.rows > 0 && w.cols > 0)
     core::fail(op, "positions", "a null pointer", "pass what nm_positions wrote");
+  if (w.cols == 0) return;  // any number of rows without a position
   const std::uint8_t* at = w.positions;
   for (std::int64_t row = 0; row < w.rows; ++row)
     for (std::int64_t group = 0; group < w.groups(); ++group, at += w.n)

@@ -228,6 +228,13 @@ def test_a_count_of_rounds_that_would_never_end_is_refused():
         ops.call("spin_registers", "f32_avx2", 2**62)
 
 
+def test_rows_without_columns_are_not_counted_one_by_one():
+    """2^40 of them took hours."""
+    empty = torch.empty(2**40, 0)
+    ops.call("semi24_validate", empty, empty.to(torch.uint8), 0)
+    ops.call("nm_validate", torch.empty(2**31 - 1, 0, 2, dtype=torch.uint8), 0, 4)
+
+
 def test_an_index_of_inference_tensors_is_read_whole():
     with torch.inference_mode():
         made = sparse("csr")
