@@ -23,14 +23,14 @@ CAMPAIGNS = {
 SAVED = 30
 
 
-def run(name: str, seconds: float, path: Path | None, seed: int | None = None) -> Run:
-    """Runs a campaign for so many seconds, from where its record ends or from ``seed``."""
+def run(name: str, seconds: float, path: Path | None, seed: int | None = None, seeds: int = 1) -> Run:
+    """Runs a campaign for so many seconds and seeds at least, from where its record ends or from ``seed``."""
     module = importlib.import_module(f"campaigns.{name}")
     record = Record(name, path)
     first = record.next_seed if seed is None else seed
     done = Run(first, first)
     began = saved = time.monotonic()
-    while (now := time.monotonic()) < began + seconds or done.next == first:
+    while (now := time.monotonic()) < began + seconds or done.next < first + seeds:
         try:
             done.add(module.case(done.next))
         except AssertionError as error:

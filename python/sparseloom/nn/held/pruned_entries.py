@@ -19,13 +19,14 @@ def accept_pruned(tensors: dict[str, Any], prefix: str, name: str = "weight") ->
     norm or a parametrization, whose mask or class the file does not have."""
     at = prefix + name
     parts = {end: tensors.get(f"{at}_{end}") for end in ("orig", "mask", "g", "v")}
-    if isinstance(parts["orig"], Tensor) and isinstance(parts["mask"], Tensor):
-        if parts["mask"].shape != parts["orig"].shape:
-            expected, got = (f"{list(parts[end].shape)}" for end in ("orig", "mask"))
-            raise Error("load", f"{at}_mask {expected}, as {at}_orig", got, "take an undamaged copy")
-        tensors[at] = parts["orig"].detach() * parts["mask"].to(parts["orig"].dtype)
+    orig, mask = parts["orig"], parts["mask"]
+    if isinstance(orig, Tensor) and isinstance(mask, Tensor):
+        if mask.shape != orig.shape:
+            expected, got = f"{at}_mask {list(orig.shape)}, as {at}_orig", str(list(mask.shape))
+            raise Error("load", expected, got, "take an undamaged copy")
+        tensors[at] = orig.detach() * mask.to(orig.dtype)
         del tensors[f"{at}_orig"], tensors[f"{at}_mask"]
-    elif isinstance(parts["orig"], Tensor):
+    elif isinstance(orig, Tensor):
         remedy = f"call torch.nn.utils.remove_spectral_norm(module, {name!r}) {_SAVE}"
         raise Error("load", f"{at}, or {at}_orig with {at}_mask", f"{at}_orig alone", remedy)
     elif isinstance(parts["g"], Tensor) and isinstance(parts["v"], Tensor):
