@@ -14,6 +14,8 @@ _ARGUMENT = re.compile(
     r"'(?P<expected>[^']+)' for argument '(?P<name>\w+)' but instead found "
     r"type '(?P<actual>[^']+)'"
 )
+#: torch's stable ABI, which all operators are called by, has no name for the dtypes of quantized tensors.
+_DTYPE = re.compile(r"Not yet supported ScalarType (?P<number>\d+)")
 _TEXT = re.compile(
     r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL
 )
@@ -84,4 +86,7 @@ def _before_the_operator(text: str) -> Error | None:
     if match := _ARGUMENT.search(text):
         kind = match["expected"].replace("Optional[Tensor]", "Tensor or None")
         return Error(match["op"], f"{match['name']} to be of type {kind}", match["actual"], "pass that type")
+    if match := _DTYPE.search(text):
+        actual = f"torch.ScalarType {match['number']}, as of torch's quantized tensors"
+        return Error("sparseloom", "operands of floats, integers or bools", actual, "call .dequantize() on it")
     return None

@@ -17,6 +17,8 @@ from sparseloom.sparsify import methods, schedules
 
 BLOCKS = sl.BlockSparse(16, 0.5)
 X = torch.randn(4, 64)
+with warnings.catch_warnings(action="ignore"):  # torch's quantized tensors will go
+    QUANTIZED = torch.quantize_per_tensor(torch.zeros(5), 1.0, 0, torch.qint8)
 
 
 def dense():
@@ -309,6 +311,7 @@ MISTAKES = {
     "pattern seed text": (lambda: pattern.random(64, 64, 16, 0.5, "0"), "seed"),
     "pattern set": (lambda: setattr(seen(), "density", 0.1), "immutable"),
     "pattern of floats": (lambda: sl.Pattern(64, 64, 16, torch.rand(4, 4)), "bool"),
+    "pattern of a quantized index": (lambda: sl.Pattern.from_index(*2 * [QUANTIZED], 64, 64, 16), "dequantize"),
     "patterns of two sizes": (lambda: seen() | pattern.full(32, 32, 16), "one shape"),
     "top_k without scores": (lambda: pattern.top_k(64, 64, 16), "scores"),
     "schedule upside down": (lambda: schedules.Cubic(start=20, end=10), "start <= end"),
