@@ -88,5 +88,6 @@ def _before_the_operator(text: str) -> Error | None:
         return Error(match["op"], f"{match['name']} to be of type {kind}", match["actual"], "pass that type")
     if match := _DTYPE.search(text):
         actual = f"torch.ScalarType {match['number']}, as of torch's quantized tensors"
-        return Error("sparseloom", "operands of floats, integers or bools", actual, "call .dequantize() on it")
+        remedy = "call .dequantize() on it"
+        return Error("sparseloom", "operands of floats, integers or bools", actual, remedy)
     return None

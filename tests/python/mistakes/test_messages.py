@@ -311,7 +311,7 @@ MISTAKES = {
     "pattern seed text": (lambda: pattern.random(64, 64, 16, 0.5, "0"), "seed"),
     "pattern set": (lambda: setattr(seen(), "density", 0.1), "immutable"),
     "pattern of floats": (lambda: sl.Pattern(64, 64, 16, torch.rand(4, 4)), "bool"),
-    "pattern of a quantized index": (lambda: sl.Pattern.from_index(*2 * [QUANTIZED], 64, 64, 16), "dequantize"),
+    "pattern of qint8 lists": (lambda: sl.Pattern.from_index(QUANTIZED, QUANTIZED, 64, 64, 16), "dequant"),
     "patterns of two sizes": (lambda: seen() | pattern.full(32, 32, 16), "one shape"),
     "top_k without scores": (lambda: pattern.top_k(64, 64, 16), "scores"),
     "schedule upside down": (lambda: schedules.Cubic(start=20, end=10), "start <= end"),
