@@ -202,7 +202,8 @@ void recurrent_steps(bool lstm, const Tensor& gx, const Tensor& h, const std::op
   const Rows x = Rows::of(op, "gx", gx, rows, parts * hidden, dtype),
              states = Rows::of(op, "h", h, rows + batch, hidden, dtype),
              kept = Rows::of(op, "gates", gates, rows, 4 * hidden, dtype);
-  if (lstm != c.has_value()) core::fail(op, "c of an LSTM alone", lstm ? "none" : "one", "see lstm");
+  if (lstm != c.has_value())
+    core::fail(op, "c of an LSTM alone", lstm ? "none" : "one", "pass c for an LSTM and none for a GRU");
   const bool every_c = c && c->dim() == 2 && c->size(0) != batch;  // c of all steps, for the gradient
   const Rows cells = Rows::of(op, "c", c, every_c ? rows + batch : batch, hidden, state);
   const std::vector<Place> places = places_of(op, sizes, rows, batch, reverse);

@@ -1,9 +1,12 @@
-"""Checks of arguments: numbers and optimizers. Each Error says what the argument takes instead."""
+"""Checks of arguments: numbers and optimizers. Each Error says what the argument takes instead. And warnings,
+at the line of the user who gets them."""
 
 from __future__ import annotations
 
 import math
 import operator
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
@@ -100,3 +103,18 @@ def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) ->
                 "put block-sparse values into an AdamW group",
             )
     return optimizers
+
+
+def warn(text: str) -> None:
+    """Emits a UserWarning at the first caller outside of this package."""
+    warnings.warn(text, stacklevel=outside())
+
+
+def outside() -> int:
+    """Returns the stack level of the first caller outside of this package, counted from the caller of this
+    function."""
+    package, level = __name__.partition(".")[0] + ".", 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level

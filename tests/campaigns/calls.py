@@ -18,6 +18,11 @@ def _index() -> ops.Index:
     return ops.make_index(*made.index(), ROWS, COLS, BLOCK)
 
 
+def _bits(mask: torch.Tensor) -> torch.Tensor:
+    """Returns a mask [rows, cols] as uint8 [rows, cols / 8], the first column in the lowest bit."""
+    return (mask.view(len(mask), -1, 8).to(torch.uint8) << torch.arange(8)).sum(-1).to(torch.uint8)
+
+
 def calls() -> dict[str, list[Any]]:
     """Returns the arguments of one valid call of each operator, in the order of its schema."""
     index = _index()
@@ -56,6 +61,12 @@ def calls() -> dict[str, list[Any]]:
     stored[torch.randperm(grid.numel())[:n]] = True
     z, c = torch.randn(3, 4 * 8), torch.randn(3, 8)
     gru, h = torch.randn(3, 3 * 8), torch.randn(3, 8)
+    cell = pattern.random(4 * 16, 16, 16, 1.0, 1)
+    of_cell = ops.make_index(*cell.index(), 4 * 16, 16, (16, 16))
+    cell_values, states = torch.randn(of_cell.blocks, 16, 16), torch.randn(8, 16)
+    cell_rest: list[Any] = [of_cell.packed, None, [3, 2], False, False, of_cell.digest, 0]
+    grads = [torch.randn(3, 16), torch.randn(3, 16)]
+    bits = _bits(mask)
     norm, extra = torch.randn(3, 16), torch.randn(3, 4)
     unit = [torch.randn(2, 8), torch.randn(2, 8)]
     statistics = torch.empty(3, 2, 2)
@@ -203,6 +214,30 @@ def calls() -> dict[str, list[Any]]:
             gru.clone(),
             h.clone(),
         ],
+        "recurrent_steps": [
+            True,
+            torch.randn(5, 4 * 16),
+            states,
+            states.clone(),
+            torch.empty(5, 4 * 16),
+            cell_values,
+            *cell_rest,
+        ],
+        "recurrent_steps_backward": [
+            torch.randn(5, 16),
+            *grads,
+            states,
+            states.clone(),
+            torch.rand(5, 4 * 16),
+            torch.empty(5, 4 * 16),
+            None,
+            None,
+            cell_values,
+            of_cell.packed,
+            *cell_rest[2:],
+        ],
+        "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
+        "bitmap_dx": [dy, elements, bits, starts, COLS],
         "quantize_rows": [x, None],
         "unit_norm": [*normed, 1e-5, torch.empty_like(norm), statistics],
         "unit_norm_backward": [

@@ -8,7 +8,6 @@ a function.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from .._arguments import named_arguments
+from .._checks import warn
 from ..errors import Error
 from . import patterns
 from .call import Kept, attention
@@ -69,7 +69,7 @@ def use_pattern(model: nn.Module, source: Source | None) -> None:
             found += take(model)
         if not found and not any(map(_is_served, model.modules())):
             text = f"use_pattern: no attention of {type(model).__name__} takes a pattern; transformers' need "
-            warnings.warn(text + f'attn_implementation="{NAME}"', UserWarning, stacklevel=2)
+            warn(text + f'attn_implementation="{NAME}"')
     for module in model.modules():
         setattr(module, _ATTRIBUTE, source)
 

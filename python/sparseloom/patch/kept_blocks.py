@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from .._checks import warn
 from ..attention import serving
 from ..errors import Error
 from ..nn import BlockSparseMultiheadAttention
@@ -53,7 +52,7 @@ def take_patterns(model: nn.Module) -> int:
     if others:
         listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
         text = f"use_pattern: subclasses of nn.MultiheadAttention stay as they are: {listed}"
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warn(text)
     return len(others) + sum(type(each) is BlockSparseMultiheadAttention for each in model.modules())
 
 

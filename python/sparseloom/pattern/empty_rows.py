@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 
+from .._checks import outside
 from . import Pattern, head_shape, heads_without_blocks
 
 
@@ -21,7 +21,7 @@ def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
     else:
         text = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
         remedy = "take a higher density or smaller blocks"
-    warnings.warn(f"{what}: {text}; {remedy}", stacklevel=_outside())
+    warnings.warn(f"{what}: {text}; {remedy}", stacklevel=outside())
 
 
 def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], what: str) -> None:
@@ -30,19 +30,4 @@ def warn_of_empty_heads(pattern: Pattern, head: tuple[int | None, int | None], w
     empty, heads = heads_without_blocks(pattern._bits, pattern.block, head_shape("sparsify_", head))
     if empty and empty < heads:
         text = f"{empty} of {heads} heads have no block"
-        warnings.warn(f'{what}: {text}; scope="head" gives every head its share', stacklevel=_outside())
-
-
-def warn(text: str) -> None:
-    """Emits a UserWarning at the first caller outside of this package."""
-    warnings.warn(text, stacklevel=_outside())
-
-
-def _outside() -> int:
-    """Returns the stack level of the first caller outside of this package, counted from the caller of this
-    function."""
-    package, level = __name__.partition(".")[0] + ".", 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level
+        warnings.warn(f'{what}: {text}; scope="head" gives every head its share', stacklevel=outside())

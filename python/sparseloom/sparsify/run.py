@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._checks import as_optimizers
+from .._checks import as_optimizers, warn
 from ..errors import Error
-from ..pattern.empty_rows import warn
 from .held import Held
 from .method import Method
 

@@ -67,7 +67,7 @@ def test_layers_in_other_layouts_on_two_ranks(tmp_path):
         "and every layer learned",
     ]
     kept = ["what is saved loads", "pickles keep bits"]
-    named = [f"{name} that differ are named" for name in ("csr", "coo", "nm", "nmg", "ell_rows")]
+    named = [f"{name} that differ are named" for name in ("csr", "coo", "bitmap", "nm", "nmg", "ell_rows")]
     checks = [*trained, *trained, *kept, *named]  # in fp32, and under autocast with a scaler
     assert [out.splitlines() for out, _ in ranks_of("two_ranks_layouts.py", tmp_path)] == [checks, checks]
 

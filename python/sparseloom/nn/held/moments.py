@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ..._checks import warn
 from ...errors import Error
 from ...layouts import Layout
 from ...pattern import Pattern
-from ...pattern.empty_rows import warn
 from . import padding
 from .cut import held
 
