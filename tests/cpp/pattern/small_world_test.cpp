@@ -202,7 +202,7 @@ TEST(Mixing, RefusesPatternsThatDoNotFollow) {
     return [=] { mixing(patterns, steps); };
   };
   expect_error("pattern.mixing", {"at least one"}, of({}));
-  expect_error("pattern.mixing", {"steps >= 0", "got -1"}, of({pattern::full(64, 64, kBlock)}, -1));
+  expect_error("pattern.mixing", {"0 to 1000000 steps", "got -1"}, of({pattern::full(64, 64, kBlock)}, -1));
   expect_error("pattern.mixing", {"pattern 1", "64 features", "32 in blocks of 8"},
                of({pattern::full(64, 64, kBlock), pattern::full(32, 32, kBlock)}));
   expect_error("pattern.mixing", {"pattern 1", "blocks of 8", "64 in blocks of 16"},
