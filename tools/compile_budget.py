@@ -80,15 +80,22 @@ def figures_of(budget: Budget, measured: dict[str, float], check: bool) -> tuple
 
 
 def with_figures(budget: Budget, sizes: dict[str, int], seconds: dict[str, float], check: bool) -> Budget:
-    """Returns the file's content after a build of this kind; one for a check writes its own part alone."""
+    """Returns the file's content after a build of this kind. One for a check writes its own part, and adds
+    the other objects that are new."""
     if not check:
         rounded = {name: round(seconds[name], 2) for name in sorted(seconds)}
         kept = budget.get("check", {"bytes": {}, "seconds": {}})
         return {"bytes": sizes, "seconds": rounded, "check": kept}
     others = {name: took for name, took in budget["seconds"].items() if not name.endswith(CUDA)}
     speed = speed_of(others, seconds)
-    own = {name: round(seconds[name] / speed, 2) for name in sorted(seconds) if name.endswith(CUDA)}
-    return budget | {"check": {"bytes": sizes, "seconds": own}}
+    scaled = {name: round(seconds[name] / speed, 2) for name in sorted(seconds)}
+    own = {name: took for name, took in scaled.items() if name.endswith(CUDA)}
+    known = {name: took for name, took in budget["seconds"].items() if name in seconds or name.endswith(CUDA)}
+    added = {name: took for name, took in scaled.items() if name not in known and not name.endswith(CUDA)}
+    return budget | {
+        "seconds": dict(sorted((known | added).items())),
+        "check": {"bytes": sizes, "seconds": own},
+    }
 
 
 def comparable(committed: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
