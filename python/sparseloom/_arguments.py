@@ -71,6 +71,10 @@ _ROOMS = {
 }
 
 
+#: The modules of the functions that call forward.
+_CALLING = ("sparseloom.nn.held.options", "torch.nn.modules.module")
+
+
 def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function that users call: a misspelt, missing or surplus argument raises Error with the
     nearest name. It costs nothing but one call as long as the arguments fit."""
@@ -148,9 +152,15 @@ def _fitting(
 
 
 def require_fitting(
-    op: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
 ) -> None:
-    """Raises Error, in the name of ``op``, unless the arguments fit the function's signature."""
+    """Raises Error, in the name of ``op``, if a module's call raised ``error`` because its arguments do not
+    fit the function's signature. One that comes out of forward or a hook is of the user's own."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or last.tb_frame.f_globals.get("__name__") not in _CALLING:
+        return
     signature = _signature(function)
     if not _binds(signature, args, kwargs):
         raise _misfit(op, signature, args, kwargs) from None

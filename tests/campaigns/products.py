@@ -1,15 +1,19 @@
-"""Random products of every family on the CPU, against fp64 of the same rounded operands: shape, dtype, block,
-density, activation, bias, residual, direction, threads, strides, kernels by name. A case is one result."""
+"""Random products of every family on the CPU, and recurrent layers, against fp64 of the same rounded numbers:
+shape, dtype, block, density, activation, bias, residual, direction, threads, strides, kernels by name. A case
+is one result."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparseloom import AttentionPattern, Error, ops
+from sparseloom import AttentionPattern, BlockSparseGRU, BlockSparseLSTM, Error, ops
+from sparseloom.layouts import Bitmap
+from sparseloom.ops import bitmap as bitmap_ops
 from sparseloom.ops import csr as csr_ops
 from sparseloom.ops import nm as nm_ops
 from sparseloom.ops import semi24
@@ -278,6 +282,53 @@ def csr(draw: Draw) -> Counts:
     return counts
 
 
+def bitmap(draw: Draw) -> Counts:
+    rows, cols, dtype = draw.size(90), draw.size(140), draw.dtype()
+    mask = draw.mask(rows, cols)
+    weight = Weight(draw, mask, dtype)
+    layout = Bitmap.from_mask(weight.dense.to(dtype), mask)
+    values = layout.pack(weight.dense.to(dtype))
+    crow = functional.pad(mask.sum(1).cumsum(0), (1, 0)).int()
+    counts = {"bitmap": 0}
+    for m in tokens(draw):
+        x, dy = (draw.placed(draw.numbers(m, size), dtype) for size in (cols, rows))
+        epilogue = draw.epilogue(dtype, rows, (m, rows))
+        name = f"bitmap {rows} x {cols} {dtype} m={m} {epilogue.activation}"
+        fused = epilogue.bias, False, epilogue.activation, epilogue.residual
+        y = bitmap_ops.linear(x, values, layout.bits, crow, *fused)
+        require(name, y, *epilogue.of(*weight.forward(x)))
+        dx = bitmap_ops.dx(dy, values, layout.bits, crow, cols)
+        require(f"{name} dx", dx, *weight.dx(dy))
+        counts["bitmap"] += 2
+    return counts
+
+
+def recurrent(draw: Draw) -> Counts:
+    """All steps of an LSTM or GRU against torch's layer in fp64: results and gradients."""
+    kind, dtype = draw.pick((BlockSparseLSTM, BlockSparseGRU)), draw.pick((torch.float32, torch.float64))
+    inputs, hidden = 8 * draw.size(8), 8 * draw.size(8)
+    options = {
+        "density": draw.pick((0.2, 0.5)),
+        "block": draw.pick((8, 16)),
+        "seed": draw.random.getrandbits(31),
+    }
+    layer = kind(inputs, hidden, draw.pick((1, 2)), bidirectional=draw.chance(0.3), dtype=dtype, **options)
+    twin = copy.deepcopy(layer.to_dense()).double()
+    exact = draw.numbers(draw.size(9), draw.size(9), inputs).to(dtype).double().requires_grad_()
+    x = exact.detach().to(dtype).requires_grad_()
+    y, wanted = layer(x)[0], twin(exact)[0]
+    y.square().sum().backward()
+    wanted.square().sum().backward()
+    near = {"rtol": 1e-3, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-10}
+    torch.testing.assert_close(y.double(), wanted, **near)
+    torch.testing.assert_close(x.grad.double(), exact.grad, **near)
+    weight = layer.hh_l0.sparse_weights()["values"]
+    stored = weight.unpacked(torch.ones_like(layer.hh_l0.values)) != 0
+    gradient = weight.unpacked(layer.hh_l0.values.grad).double()
+    torch.testing.assert_close(gradient, twin.weight_hh_l0.grad * stored, **near)
+    return {"recurrent": 3}
+
+
 def nmg(draw: Draw) -> Counts:
     n, m_group = draw.pick(((1, 2), (2, 4), (1, 4), (2, 3), (1, 8), (3, 6), (2, 8), (4, 4), (1, 10)))
     rows, cols, g = draw.size(90), draw.size(120), draw.pick((1, 2, 4, 8))
@@ -291,6 +342,9 @@ def nmg(draw: Draw) -> Counts:
     assert bool(((unpacked == full) | (unpacked == 0)).all()), f"{name} pack"
     groups = functional.pad(unpacked, (0, -cols % m_group)).unflatten(1, (-1, m_group))
     assert int((groups != 0).sum(-1).max()) <= n, f"{name} choice"
+    whole = full[:, : cols // m_group * m_group].unflatten(1, (-1, m_group))
+    kept = (groups[:, : cols // m_group] != 0).sum(-1)
+    assert bool((kept == n)[(whole != 0).all(-1)].all()), f"{name} keeps fewer than it can"
     weight = Weight(draw, torch.ones(rows, cols, dtype=torch.bool), dtype)
     weight.dense = unpacked.double()
     weight.absolute = weight.dense.abs()
@@ -479,8 +533,8 @@ def pruning(draw: Draw) -> Counts:
 
 #: The families, with how often each is drawn.
 FAMILIES: Sequence[tuple[Callable[[Draw], Counts], int]] = (
-    (bsr, 30), (bsr_training, 10), (int8, 8), (semi, 10), (csr, 10), (nmg, 10), (conv, 10), (attention, 4),
-    (lists_of_attention, 2), (topology, 4), (pruning, 4),
+    (bsr, 30), (bsr_training, 10), (int8, 8), (semi, 10), (csr, 10), (bitmap, 10), (recurrent, 2), (nmg, 10),
+    (conv, 10), (attention, 4), (lists_of_attention, 2), (topology, 4), (pruning, 4),
 )  # fmt: skip
 _WEIGHTS = [often for _, often in FAMILIES]
 

@@ -273,6 +273,36 @@ def test_every_kind_of_layer_adds_a_residual(kind):
             torch.testing.assert_close(added, layer(x) + residual.to(added.dtype), atol=0.1, rtol=0.1)
 
 
+#: Kinds whose bias, or dense part, is the same Parameter, as their docstrings say: an optimizer has it.
+SHARING = {"masked", "masked 2:4", "mha"}
+
+
+@pytest.mark.parametrize("kind", sorted({*nn_kinds.KINDS} - SHARING))
+def test_a_dense_twin_shares_no_memory_with_its_layer(kind):
+    layer = nn_kinds.KINDS[kind]()
+    try:
+        dense = layer.to_dense()
+    except Error:  # small worlds of a function and attention have none
+        return
+    own = {part.data_ptr() for part in (*layer.parameters(), *layer.buffers()) if part.numel()}
+    assert not any(part.data_ptr() in own for part in dense.parameters() if part.numel())
+
+
+def test_a_hooks_own_type_error_stays():
+    def mend(module, args, kwargs):
+        return (torch.ones(1, 64),), {}
+
+    def fail(module, args, y):
+        raise TypeError("of the hook")
+
+    layer = nn_kinds.linear()
+    layer.register_forward_pre_hook(mend, with_kwargs=True)
+    layer.register_forward_hook(fail)
+    with pytest.raises(TypeError, match="of the hook") as refused:
+        layer(no_such_argument=1)
+    assert not isinstance(refused.value, Error)
+
+
 def test_hf_config_sparsifies_while_it_loads(tmp_path):
     transformers = pytest.importorskip("transformers")
     from sparseloom.hf import SparsifyConfig

@@ -91,8 +91,8 @@ class WithOptions(nn.Module):
             call = self._slow_forward if torch._C._get_tracing_state() else self.forward
         try:
             return call(*args, **kwargs)
-        except TypeError:
-            require_fitting(type(self).__name__, self.forward, args, kwargs)
+        except TypeError as error:
+            require_fitting(type(self).__name__, self.forward, args, kwargs, error)
             raise
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -296,7 +296,8 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
         return plans
 
     def to_dense(self) -> nn.Module:
-        """Returns torch's layer with the same values in their places and zero elsewhere (copied)."""
+        """Returns torch's layer with the same values in their places and zero elsewhere (copied). Those of
+        a dense part are the same Parameters, so that an optimizer goes on with them."""
         options = {"proj_size": self.proj_size} if self.proj_size else {}
         dense = self.torchs(
             self.input_size, self.hidden_size, self.num_layers, self.bias, self.batch_first, self.dropout,
