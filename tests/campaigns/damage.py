@@ -103,7 +103,9 @@ def of_tensor(tensor: Tensor, rng: random.Random) -> Tensor:
     elif kind == 6:
         tensor = torch.cat([tensor.flatten(), tensor.flatten()[:1]]) if rng.random() < 0.5 else tensor[None]
     else:
-        tensor = tensor.flatten().flip(0).view(tensor.shape)
+        bits = tensor.contiguous().flatten()
+        bits = bits.view(torch.uint8) if bits.is_floating_point() and bits.element_size() == 1 else bits
+        tensor = bits.flip(0).view(tensor.dtype).view(tensor.shape)  # torch flips no float of 8 bits
     return tensor.contiguous()
 
 

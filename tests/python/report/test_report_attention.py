@@ -144,6 +144,9 @@ def taken(monkeypatch):
         return [[100.0] * 5, *[[40.0] * 5 for _ in calls[1:]]]
 
     monkeypatch.setattr(importlib.import_module("sparseloom.advise.attention"), "in_turn", in_turn)
+    monkeypatch.setattr(
+        importlib.import_module("sparseloom.advise"), "BUSY", 1.0
+    )  # whatever else runs meanwhile
 
 
 def encoder():
