@@ -6,6 +6,7 @@ CUDA."""
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,15 @@ def runs_of(call: Callable[[], object]) -> dict[str, int]:
     return {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
 
 
-def require_said(plan: dict, ran: dict[str, int], works: bool = True) -> None:
-    """The plan's kernel ran once and no other did; without work it need not."""
-    assert ran == {plan["kernel"]: 1} or (not works and not ran), f"{ran}\n{plan['text']}"
+def require_said(
+    planned: Callable[[], dict[str, Any]], call: Callable[[], object], works: bool = True
+) -> dict[str, Any]:
+    """The plan's kernel ran once and no other did; without work it need not. A rate that other work disturbed
+    is measured again later, so the plan may be another one by the time of the call, and behind it."""
+    before, ran, after = planned(), runs_of(call), planned()
+    said = [{plan["kernel"]: 1} for plan in (before, after)]
+    assert ran in said or (not works and not ran), f"{ran}\n{before['text']}"
+    return before
 
 
 def shifted(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,8 +52,11 @@ def test_the_case_list_runs_what_its_plans_say(dtype: torch.dtype) -> None:
         works = case.m > 0 and inputs.values.numel() > 0
         forced = [name for name in kernels_for(case, inputs) if name != "reference"]  # slow, and chosen below
         for kernel in (None, *forced):
-            plan = plan_of(case, inputs, kernel)
-            require_said(plan, runs_of(lambda: sparse_product(case, inputs, kernel)), works)  # noqa: B023
+            plan = require_said(
+                lambda: plan_of(case, inputs, kernel),  # noqa: B023
+                lambda: sparse_product(case, inputs, kernel),  # noqa: B023
+                works,
+            )
             seen.add(plan["kernel"])
     assert len(seen) >= 2, seen
 
@@ -58,7 +68,7 @@ def test_misaligned_operands_run_what_their_plan_says(direction: str, dtype: tor
     case = Case("alignment", direction, dtype, (64, 64), m, 512, 256, "random")
     inputs = case.inputs()
     moved = replace(inputs, x=shifted(inputs.x), dy=shifted(inputs.dy), values=shifted(inputs.values))
-    require_said(plan_of(case, inputs, aligned=False), runs_of(lambda: sparse_product(case, moved)))
+    require_said(lambda: plan_of(case, inputs, aligned=False), lambda: sparse_product(case, moved))
 
 
 @pytest.mark.parametrize("tokens", [5, 300])
@@ -70,7 +80,7 @@ def test_uneven_block_rows_run_what_their_plan_says(tokens: int, block: int) -> 
     x = torch.randn(tokens, 1024)
     assert layer.index.digest > 1 and layer.index.digest % 2 == 1  # uneven rows
     with torch.no_grad():
-        require_said(layer.plan(tokens), runs_of(lambda: layer(x)))
+        require_said(lambda: layer.plan(tokens), lambda: layer(x))
 
 
 def test_kernels_of_two_families_with_one_name_are_both_counted() -> None:
@@ -87,6 +97,10 @@ def test_kernels_of_two_families_with_one_name_are_both_counted() -> None:
 
 def test_a_training_step_runs_what_its_three_plans_say() -> None:
     layer, x = BlockSparseLinear(256, 256, density=0.2), torch.randn(64, 256, requires_grad=True)
-    said = [layer.plan(64, direction)["kernel"] for direction in ops.DIRECTIONS]
-    ran = runs_of(lambda: layer(x).sum().backward())
-    assert ran == {name: said.count(name) for name in said}
+
+    def said():
+        names = [layer.plan(64, direction)["kernel"] for direction in ops.DIRECTIONS]
+        return {name: names.count(name) for name in names}
+
+    before, ran = said(), runs_of(lambda: layer(x).sum().backward())
+    assert ran in (before, said())
