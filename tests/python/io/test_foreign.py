@@ -417,3 +417,29 @@ def test_formats_for_others_say_what_they_need(tmp_path):
     with pytest.raises(Error, match="a linear weight that is 2:4, got none"):
         save(net(), path, format="sparse-24-bitmask")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "sparse_coo"])
+@pytest.mark.parametrize("damage", ["values", "index"])
+def test_torchs_sparse_tensors_with_indices_that_do_not_fit_are_refused(tmp_path, layout, damage):
+    weight = torch.ones(32, 64)
+    kept = getattr(weight, f"to_{layout}")(*[(16, 16)] if layout in ("sparse_bsr", "sparse_bsc") else [])
+    if layout == "sparse_coo":
+        indices = kept._indices().clone()
+        indices[0, 0] = 99
+        wrong = torch.sparse_coo_tensor(indices, kept._values(), kept.shape, check_invariants=False)
+    else:
+        names = ("crow", "col") if layout in ("sparse_csr", "sparse_bsr") else ("ccol", "row")
+        along, across = (getattr(kept, f"{name}_indices")().clone() for name in names)
+        values = kept.values()[:1] if damage == "values" else kept.values()
+        if damage == "index":
+            across[0] = 99
+        wrong = torch.sparse_compressed_tensor(
+            along, across, values, kept.shape, layout=getattr(torch, layout), check_invariants=False
+        )
+    torch.save({"0.weight": wrong}, tmp_path / "model.pth")
+    model = nn.Sequential(nn.Linear(64, 32, bias=False))
+    before = model[0].weight.clone()
+    with pytest.raises(Error, match="indices fit its values"):
+        sparseloom.load(tmp_path / "model.pth", model)
+    assert torch.equal(model[0].weight, before)

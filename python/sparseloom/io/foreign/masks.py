@@ -57,6 +57,8 @@ def unwrapped(value: Any) -> tuple[Any, str | Pattern | None]:
     if is_torchs(value):
         layout, values = from_torch(value)
         return layout.to_dense(values), "semi24"
+    if is_sparse_matrix(value):
+        _require_consistent(value)
     if isinstance(value, Tensor) and value.layout in BLOCKS:
         crow, col, values = blocks_of("load", value)
         rows, cols = value.shape
@@ -65,6 +67,23 @@ def unwrapped(value: Any) -> tuple[Any, str | Pattern | None]:
         pattern = Pattern.from_index(crow.cpu(), col.cpu(), rows, cols, block) if is_ours else None
         return strided(value.detach()), pattern
     return (strided(value.detach()) if is_sparse_matrix(value) else value), None
+
+
+def _require_consistent(tensor: Tensor) -> None:
+    """Raises Error unless the indices of a tensor in a sparse layout fit its values and shape: torch.load
+    builds one without a look at them."""
+    try:
+        if tensor.layout == torch.sparse_coo:
+            torch._validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), tensor.shape)
+        else:
+            by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+            lists = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+            along, across = (getattr(tensor, name)() for name in lists)
+            parts = along, across, tensor.values(), tensor.shape, tensor.layout
+            torch._validate_sparse_compressed_tensor_args(*parts)
+    except RuntimeError as error:
+        expected = f"a {tensor.layout} tensor whose indices fit its values"
+        raise Error("load", expected, str(error).partition("\n")[0], "take an undamaged copy") from None
 
 
 def supermasked(tensors: dict[str, Any], kinds: Mapping[str, Said]) -> None:
