@@ -246,28 +246,26 @@ def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_pat
     assert not hasattr(hf.describe_(model).config, "quantization_config")
 
 
-def test_import_is_quick_quiet_and_leaves_optional_packages_alone():
+def test_import_does_little_is_quiet_and_leaves_optional_packages_alone():
     code = """
-import gc, sys, time
-start = time.process_time()
+import sys
 import torch
-torchs = time.process_time() - start
-gc.disable()  # a collection of torch's own objects takes 70 ms, in whichever import it falls due
-before, start = set(sys.modules), time.process_time()
+before, calls = set(sys.modules), dict.fromkeys(("call", "c_call"), 0)
+def count(frame, event, argument):
+    if event in calls:
+        calls[event] += 1
+sys.setprofile(count)
 import sparseloom
-took = time.process_time() - start
-unwanted = {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"}
-assert not unwanted & sys.modules.keys() - before
-print(took / torchs)
+sys.setprofile(None)
+new = sys.modules.keys() - before
+assert not {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"} & new
+print(sum(calls.values()), len(new))
 """
-    # Of torch's own CPU time, since seconds would judge the machine: .05, and .15 with sources to compile.
-    most = 0.1 if not sys.dont_write_bytecode else 0.2
-    shares = []
-    while len(shares) < 10 and (not shares or shares[-1] >= most):  # neighbours may slow one import alone
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0 and not done.stderr, done.stderr
-        shares.append(float(done.stdout))
-    assert min(shares) < most, shares
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    calls, modules = map(int, done.stdout.split())
+    # Neither in seconds nor in shares of torch's, which judge the machine and its load. 138,000 and 271.
+    assert calls < 250_000 and modules < 350
 
 
 SPARSE = {  # the layer, and what its dense module is
