@@ -72,6 +72,8 @@ bench: setup-demo $(INSTALLED) $(BENCHMARKS)
 # Tests leave nothing in the home folder, and measure on this build.
 test cpp-tests sanitizers aarch64-tests python-tests: export SPARSELOOM_CACHE := $(CURDIR)/build/cache
 test python-tests: export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/build/inductor
+# The objects of the installed build: test_hf_kernel.py links kernels of them.
+test python-tests: export SPARSELOOM_BUILD := $(CURDIR)/$(BUILD)
 
 test: setup-test
 	@$(MAKE) --no-print-directory lint

@@ -118,6 +118,10 @@ BENCHMARKS = "sparseloom_bench"
 #: Where operators are looked up: to be called, and to be described to compilers.
 OPERATORS = ("ops/operators.py", "ops/fakes.py")
 FRONT_EXEMPT = {("patch/holders.py", "hf")}
+#: What is right of an installed package alone. A kernel's namespace and module have other names.
+OWN_NAME = re.compile(
+    r"""torch\.ops\.sparseloom|["']sparseloom::|(startswith|removeprefix)\(["']sparseloom\."""
+)
 
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
 
@@ -171,8 +175,15 @@ def python_violations(root: Path) -> list[str]:
         inside = path.relative_to(package)
         for number, line in enumerate(text.splitlines(), 1):
             prose = line.lstrip().startswith(("#", '"', "`"))
-            if "torch.ops.sparseloom" in line and inside.as_posix() not in OPERATORS and not prose:
-                found.append(f"{name}:{number}: only {', '.join(OPERATORS)} look up torch.ops.sparseloom")
+            if "library.packet(" in line and inside.as_posix() not in OPERATORS and not prose:
+                found.append(f"{name}:{number}: only {', '.join(OPERATORS)} look up operators")
+            if OWN_NAME.search(line) and not prose:
+                found.append(f"{name}:{number}: a kernel has another name: see _home.py")
+        found += [
+            f"{name}:{node.lineno}: a kernel has another name: import relatively"
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and _is_absolute(node)
+        ]
         room = front_room(inside.parts[0].removesuffix(".py"))
         if room not in RANK:  # __init__ and __main__ may import everything
             continue
@@ -189,6 +200,14 @@ def python_violations(root: Path) -> list[str]:
             if not allowed and (inside.as_posix(), target) not in FRONT_EXEMPT:
                 found.append(f"{name}:{number}: room {room} may not import {module} (room {target})")
     return found
+
+
+def _is_absolute(node: ast.Import | ast.ImportFrom) -> bool:
+    """Returns whether a node imports the package, or of it, by its name."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        names = [node.module or ""]
+    return any(name.partition(".")[0] == "sparseloom" for name in names)
 
 
 def front_room(module: str) -> str:

@@ -11,6 +11,7 @@
 #include "operands.h"
 #include "ops/row_number.h"
 #include "plan.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/attention_ops.h"
 
@@ -195,8 +196,8 @@ const FamilyPlan kPlan("block_attention", plan, plan);
   m.impl("block_attention_lists", TORCH_BOX(&sparseloom::binding::lists));       \
   m.impl("block_attention_transpose", TORCH_BOX(&sparseloom::binding::transpose));
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m){SPARSELOOM_ATTENTION(m)}
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m){SPARSELOOM_ATTENTION(m)}
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   SPARSELOOM_ATTENTION(m)
 }

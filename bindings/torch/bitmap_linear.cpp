@@ -10,6 +10,7 @@
 #include "operands.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/bitmap_ops.h"
 
 namespace sparseloom::binding {
@@ -108,7 +109,7 @@ const FamilyPlan kPlan("bitmap_linear", plan, plan);
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bitmap_linear", TORCH_BOX(&linear));
   m.impl("bitmap_dx", TORCH_BOX(&dx));

@@ -6,6 +6,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -35,6 +36,6 @@ Tensor channel_order(const Tensor& w, std::int64_t rounds, const std::optional<T
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("semi24_channel_order", TORCH_BOX(&sparseloom::binding::channel_order));
 }

@@ -11,6 +11,7 @@
 #include "ops/row_number.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/conv_ops.h"
 
 namespace sparseloom::binding {
@@ -231,17 +232,17 @@ const FamilyPlan kPlan("bsr_conv", plan, plan);
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("conv_pack", TORCH_BOX(&sparseloom::binding::pack));
   m.impl("conv_unpack", TORCH_BOX(&sparseloom::binding::unpack));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bsr_conv", TORCH_BOX(&forward));
   m.impl("bsr_conv_dx", TORCH_BOX(&dx));
   m.impl("bsr_conv_dw", TORCH_BOX(&dw));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   using namespace sparseloom::binding;
   m.impl("bsr_conv", TORCH_BOX(&forward));
   m.impl("bsr_conv_dx", TORCH_BOX(&dx));

@@ -13,6 +13,7 @@
 #include "ops/valid_index.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
@@ -159,13 +160,13 @@ const FamilyPlan kPlan("csr_linear", plan, plan);
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("csr_linear", TORCH_BOX(&linear));
   m.impl("csr_dx", TORCH_BOX(&dx));
   m.impl("csr_dw", TORCH_BOX(&dw));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   using namespace sparseloom::binding;
   m.impl("csr_linear", TORCH_BOX(&linear));
   m.impl("csr_dx", TORCH_BOX(&dx));

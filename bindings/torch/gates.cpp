@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "executor.h"
 #include "operands.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/packed_index.h"
 
@@ -87,12 +88,12 @@ std::tuple<Tensor, Tensor> gate_gradients(const Tensor& given_gradient, const Te
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("gate_blocks", TORCH_BOX(&sparseloom::binding::gate_blocks));
   m.impl("gate_gradients", TORCH_BOX(&sparseloom::binding::gate_gradients));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("gate_blocks", TORCH_BOX(&sparseloom::binding::gate_blocks));
   m.impl("gate_gradients", TORCH_BOX(&sparseloom::binding::gate_gradients));
 }

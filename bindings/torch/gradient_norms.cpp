@@ -6,6 +6,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 #include "scratch.h"
 
 namespace sparseloom::binding {
@@ -33,10 +34,10 @@ Tensor block_gradient_norms(const Tensor& grad_output, const Tensor& input, std:
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("block_gradient_norms", TORCH_BOX(&sparseloom::binding::block_gradient_norms));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("block_gradient_norms", TORCH_BOX(&sparseloom::binding::block_gradient_norms));
 }

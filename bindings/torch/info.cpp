@@ -8,6 +8,7 @@
 #include "kernels/runs.h"
 #include "ops/row_number.h"
 #include "ops/spin.h"
+#include "registration.h"
 #include "sparseloom/activation.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/version.h"
@@ -44,7 +45,7 @@ std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("version", TORCH_BOX(&sparseloom::binding::version));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
   m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));

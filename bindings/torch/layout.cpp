@@ -6,6 +6,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -124,7 +125,7 @@ Tensor index_to_mask(const Tensor& crow, const Tensor& col, std::int64_t rows, s
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("pack", TORCH_BOX(&pack));
   m.impl("unpack", TORCH_BOX(&unpack));

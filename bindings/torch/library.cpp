@@ -14,9 +14,9 @@
 // `digest`: the facts of the pattern for plans, from index_digest; -1 if unknown.
 // `device` of a plan: a CUDA ordinal, or -1 for the CPU.
 // Fake kernels and the autograd formulas are in python/sparseloom: ops/fakes.py, ops/autograd.py.
-#include <torch/csrc/stable/library.h>
+#include "registration.h"
 
-STABLE_TORCH_LIBRARY(sparseloom, m) {
+SPARSELOOM_TORCH_LIBRARY(m) {
   m.def(
       "bsr_linear(Tensor x, Tensor values, Tensor index, SymInt out_features, Tensor? bias=None, "
       "int activation=0, Tensor? residual=None, int row=-1, bool strict=False, bool tf32=False, "

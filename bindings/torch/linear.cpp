@@ -14,6 +14,7 @@
 #include "ops/row_number.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -294,11 +295,11 @@ double glu_ratio(Numbers sizes, std::string dtype, std::int64_t m, std::int64_t 
 
 // One implementation serves both: the operands have their device. CUDA is registered in builds without CUDA
 // kernels too, so that a CUDA tensor gets our Error and not the dispatcher's.
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("glu_ratio", TORCH_BOX(&sparseloom::binding::glu_ratio));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("bsr_linear_glu", TORCH_BOX(&sparseloom::binding::linear_glu));
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
@@ -306,7 +307,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("bsr_linear_glu", TORCH_BOX(&sparseloom::binding::linear_glu));
   m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));

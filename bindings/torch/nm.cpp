@@ -10,6 +10,7 @@
 #include "ops/row_number.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
 
@@ -218,7 +219,7 @@ const FamilyPlan kPlan("nmg_linear", plan, plan);
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("nm_positions", TORCH_BOX(&positions_of));
   m.impl("nm_pack", TORCH_BOX(&pack_nm));
@@ -230,6 +231,4 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("nmg_unpack", TORCH_BOX(&unpack_nmg));
   m.impl("nmg_validate", TORCH_BOX(&validate_nmg));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
-  m.impl("nmg_linear", TORCH_BOX(&sparseloom::binding::linear_nmg));
-}
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) { m.impl("nmg_linear", TORCH_BOX(&sparseloom::binding::linear_nmg)); }

@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -89,7 +90,7 @@ std::int64_t swaps(const Tensor& weights, const Tensor& values, const Tensor& gr
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("column_sweep", TORCH_BOX(&sweep));
   m.impl("swap_pairs", TORCH_BOX(&swaps));

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/json.h"
 #include "pattern/cut.h"
+#include "registration.h"
 #include "sparseloom/pattern_graph.h"
 
 namespace sparseloom::binding {
@@ -174,7 +175,7 @@ std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, 
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom;
   using namespace sparseloom::binding;
   m.impl("generate_pattern", TORCH_BOX(&generate));

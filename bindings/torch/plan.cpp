@@ -8,6 +8,7 @@
 #include "executor.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 
@@ -121,6 +122,6 @@ std::string json_of(const Choice& plan, const std::optional<double>& copy_us, co
 
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan));
 }

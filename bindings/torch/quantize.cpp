@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "executor.h"
 #include "operands.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -35,6 +36,6 @@ std::tuple<Tensor, Tensor> quantize_rows(const Tensor& x, std::optional<Tensor> 
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("quantize_rows", TORCH_BOX(&sparseloom::binding::quantize_rows));
 }

@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -118,8 +119,8 @@ void gru_cell_pointwise_backward(const Tensor& gates, const Tensor& h_before, co
   m.impl("gru_cell_pointwise", TORCH_BOX(&sparseloom::binding::gru_cell_pointwise));                     \
   m.impl("gru_cell_pointwise_backward", TORCH_BOX(&sparseloom::binding::gru_cell_pointwise_backward));
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m){SPARSELOOM_RECURRENT(m)}
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m){SPARSELOOM_RECURRENT(m)}
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   SPARSELOOM_RECURRENT(m)
 }

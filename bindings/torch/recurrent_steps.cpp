@@ -14,6 +14,7 @@
 #include "linear.h"
 #include "operands.h"
 #include "ops/dense_copy.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/recurrent.h"
@@ -295,7 +296,7 @@ void recurrent_steps_backward(const std::optional<Tensor>& dy, const Tensor& dh,
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("recurrent_steps", TORCH_BOX(&sparseloom::binding::recurrent_steps));
   m.impl("recurrent_steps_backward", TORCH_BOX(&sparseloom::binding::recurrent_steps_backward));
 }

@@ -11,6 +11,7 @@
 #include "linear.h"
 #include "operands.h"
 #include "ops/row_number.h"
+#include "registration.h"
 #include "scales.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
@@ -104,9 +105,9 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("bsr_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("bsr_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
 }

@@ -13,6 +13,7 @@
 #include "ops/row_number.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 
@@ -232,7 +233,7 @@ const FamilyPlan kPlan("semi24_linear", plan, plan_semi24_scaled);
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("semi24_pack", TORCH_BOX(&pack));
   m.impl("semi24_unpack", TORCH_BOX(&unpack));
@@ -241,11 +242,11 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("semi24_prune", TORCH_BOX(&prune));
   m.impl("semi24_compress", TORCH_BOX(&compress));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("semi24_linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("semi24_dx", TORCH_BOX(&sparseloom::binding::dx));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("semi24_linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("semi24_dx", TORCH_BOX(&sparseloom::binding::dx));
 }

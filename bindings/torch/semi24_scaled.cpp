@@ -11,6 +11,7 @@
 #include "ops/row_number.h"
 #include "plan.h"
 #include "product_call.h"
+#include "registration.h"
 #include "scales.h"
 #include "semi24.h"
 
@@ -70,9 +71,9 @@ std::string plan_semi24_scaled(const PlanCall& call) {
 
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("semi24_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
 }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("semi24_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
 }

@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/sparsifier_ops.h"
 
@@ -81,7 +82,7 @@ std::vector<std::int64_t> reads() {
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("sparsifier_mask", TORCH_BOX(&mask));
   m.impl("sparsifier_values", TORCH_BOX(&values));

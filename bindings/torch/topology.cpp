@@ -9,6 +9,7 @@
 #include "executor.h"
 #include "operands.h"
 #include "ops/checks.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 
@@ -177,21 +178,21 @@ void no_choice(const Tensor& index, const Tensor& scores, std::optional<Tensor> 
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, Meta, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(Meta, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::no_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::no_move));
   m.impl("update_topology", TORCH_BOX(&sparseloom::binding::no_update));
   m.impl("choose_blocks", TORCH_BOX(&sparseloom::binding::no_choice));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::set_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::move_blocks));
   m.impl("update_topology", TORCH_BOX(&sparseloom::binding::update_topology));
   m.impl("choose_blocks", TORCH_BOX(&sparseloom::binding::choose_blocks));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::set_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::move_blocks));
   m.impl("update_topology", TORCH_BOX(&sparseloom::binding::update_topology));

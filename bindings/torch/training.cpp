@@ -10,6 +10,7 @@
 #include "linear.h"
 #include "operands.h"
 #include "ops/activation.h"
+#include "registration.h"
 #include "scratch.h"
 #include "sparseloom/generic/scalar.h"
 
@@ -140,12 +141,12 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
 
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   m.impl("bsr_linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
   m.impl("bsr_linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   m.impl("bsr_linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
   m.impl("bsr_linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
 }

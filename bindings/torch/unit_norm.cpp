@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "registration.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -104,8 +105,8 @@ void unit_norm_backward(const Tensor& dy, const Tensor& z, const Tensor& weight,
   m.impl("unit_norm", TORCH_BOX(&sparseloom::binding::unit_norm)); \
   m.impl("unit_norm_backward", TORCH_BOX(&sparseloom::binding::unit_norm_backward));
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m){SPARSELOOM_UNIT_NORM(m)}
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m){SPARSELOOM_UNIT_NORM(m)}
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) {
   SPARSELOOM_UNIT_NORM(m)
 }

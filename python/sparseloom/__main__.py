@@ -1,6 +1,6 @@
 """Runs the command line for ``python -m sparseloom``."""
 
-from sparseloom.cli import main
+from .cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from ._home import PACKAGE
 from .errors import Error, WrongArguments
 
 P = ParamSpec("P")
@@ -72,7 +73,7 @@ _ROOMS = {
 
 
 #: The modules of the functions that call forward.
-_CALLING = ("sparseloom.nn.held.options", "torch.nn.modules.module")
+_CALLING = (f"{PACKAGE}.nn.held.options", "torch.nn.modules.module")
 
 
 def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -185,7 +186,7 @@ def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
 def _op_of(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     if function.__name__ == "__init__":
         return type(args[0]).__name__
-    room = _ROOMS.get(function.__module__.removeprefix("sparseloom."))
+    room = _ROOMS.get(function.__module__.removeprefix(f"{PACKAGE}."))
     name = function.__qualname__.rpartition("<locals>.")[2]
     return f"{room}.{name}" if room else name
 

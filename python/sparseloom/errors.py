@@ -6,11 +6,13 @@ import re
 
 import torch
 
+from ._home import NAMESPACE
+
 #: Messages of torch's dispatcher, which come before our operator runs: it has no kernel for that kind of
 #: tensor, or an argument has another type.
-_BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
+_BACKEND = re.compile(rf"Could not run '{NAMESPACE}::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
 _ARGUMENT = re.compile(
-    r"sparseloom::(?P<op>\w+)\(\) Expected a value of type "
+    rf"{NAMESPACE}::(?P<op>\w+)\(\) Expected a value of type "
     r"'(?P<expected>[^']+)' for argument '(?P<name>\w+)' but instead found "
     r"type '(?P<actual>[^']+)'"
 )

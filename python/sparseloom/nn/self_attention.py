@@ -73,7 +73,7 @@ class BlockSparseSelfAttention(WithOptions):
             raise Error("BlockSparseSelfAttention", expected, str(list(x.shape)), remedy)
         heads = self.num_heads, self.kv_heads, self.kv_heads
         q, k, v = self.qkv(x).unflatten(-1, (sum(heads), self.head_dim)).transpose(1, 2).split(heads, 1)
-        out = attention(q, k, v, self._pattern_of(x.shape[1]), causal=self.causal, strict=self.strict)
+        out = attention(q, k, v, self._pattern_at(x), causal=self.causal, strict=self.strict)
         return added(self.out_proj(out.transpose(1, 2).flatten(2)), residual)
 
     def plan(
@@ -109,12 +109,26 @@ class BlockSparseSelfAttention(WithOptions):
     def _pattern_of(self, tokens: int) -> AttentionPattern:
         return self.pattern if isinstance(self.pattern, AttentionPattern) else self.pattern(tokens)
 
+    def _pattern_at(self, x: Tensor) -> AttentionPattern:
+        """Returns the pattern for x, on meta where x is. Raises Error for one that was made on meta."""
+        pattern = self._pattern_of(x.shape[1])
+        if x.is_meta:
+            return pattern.to(x.device)
+        if pattern.counts.is_meta:
+            got = "one that was made on meta, where nothing is stored"
+            remedy = "set layer.pattern to one that is made outside of torch.device('meta')"
+            raise Error("BlockSparseSelfAttention", "a pattern with lists", got, remedy)
+        return pattern
+
     def extra_repr(self) -> str:
         return (
             f"heads={self.num_heads}, kv_heads={self.kv_heads}, causal={self.causal}, pattern={self.pattern}"
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        if isinstance(self.pattern, AttentionPattern):
-            self.pattern = self.pattern._mapped(fn)
+        """Applies .to(), .cuda(), .to_empty() and their like. The pattern, which no state dict has, goes to
+        the device of the result, and stays where it is where that is meta."""
+        if isinstance(self.pattern, AttentionPattern) and not self.pattern.counts.is_meta:
+            device = fn(self.pattern.counts.new_empty(0)).device
+            self.pattern = self.pattern if device.type == "meta" else self.pattern.to(device)
         return super()._apply(fn, recurse)

@@ -15,6 +15,7 @@ from torch import Tensor
 # takes 2 ms: torch itself has imported what it needs
 from torch.utils.flop_counter import register_flop_formula
 
+from .._home import NAMESPACE
 from . import flops, inductor, library, onnx
 from .devices import on_one_device
 
@@ -26,10 +27,10 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 def fake(name: str, formula: Callable[..., int] | None = None) -> Callable[[Kernel], Kernel]:
     """Registers the fake kernel of an operator, with the check of its operands' devices, and the formula of
     its flops. The kernel raises Error during torch.onnx.export, and lets Inductor run our pass."""
-    qualified = f"sparseloom::{name}"
+    qualified = f"{NAMESPACE}::{name}"
     on_one = on_one_device(name.removeprefix("bsr_"), torch._C._get_schema(qualified, ""))
     if formula is not None:
-        register_flop_formula(getattr(torch.ops.sparseloom, name))(formula)
+        register_flop_formula(library.packet(name))(formula)
 
     def registered(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)

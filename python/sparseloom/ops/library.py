@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.compiler.config
 
-LIBRARY = Path(__file__).resolve().parents[1] / "libsparseloom_torch.so"
+from .._home import LIBRARY, NAMESPACE
+
 CORE = LIBRARY.with_name("libsparseloom.so")  # where LIBRARY's run path has the loader look
 OLDEST_TORCH = (2, 11)  # the release whose stable ABI the object is built against
 
@@ -22,7 +24,7 @@ def load() -> None:
         raise ImportError(
             f"sparseloom needs torch >= 2.11, this is {torch.__version__}: pip install -U torch"
         )
-    missing = [str(path) for path in (CORE, LIBRARY) if not path.exists()]
+    missing = [str(path) for path in _needed() if not path.exists()]
     if missing:
         raise ImportError(
             f"sparseloom's operators are not built: {' and '.join(missing)} missing. In a "
@@ -40,14 +42,26 @@ def load() -> None:
         ) from error
 
 
+def _needed() -> tuple[Path, ...]:
+    """Returns the shared objects. A kernel's has the core in itself (cmake/kernel.cmake)."""
+    return (CORE, LIBRARY) if NAMESPACE == "sparseloom" else (LIBRARY,)
+
+
+def packet(name: str) -> Any:
+    """Returns torch's packet of an operator."""
+    return getattr(getattr(torch.ops, NAMESPACE), name)
+
+
 def tag_compiled_code(version: str) -> None:
     """Makes torch key the code that it compiles and keeps on disk by our version and schemas too.
 
     Inductor writes a schema's defaults into that code, and keys it by a graph without arguments that equal
     one (torch 2.13; findings/inductor-cache-keeps-old-defaults.sh): after an upgrade it would call the
     operators with the old version's defaults. A tag of the user's stays in front of ours."""
-    names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("sparseloom::"))
+    names = sorted(
+        name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{NAMESPACE}::")
+    )
     schemas = [str(schema) for name in names for schema in torch._C._jit_get_schemas_for_operator(name)]
-    tag = f"sparseloom-{zlib.crc32(''.join([version, *schemas]).encode()):08x}"
+    tag = f"{NAMESPACE}-{zlib.crc32(''.join([version, *schemas]).encode()):08x}"
     config = torch.compiler.config
     config.cache_key_tag = " ".join(filter(None, (config.cache_key_tag, tag)))

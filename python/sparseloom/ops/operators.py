@@ -5,7 +5,7 @@ The operators have no autograd kernel, because registering one costs every eager
 with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without
 gradients and 18.8 us with them). __init__.py calls them directly when nothing needs a gradient; autograd.py
 calls them inside one autograd.Function when something does. An operator called directly
-(torch.ops.sparseloom...) with inputs that need gradients reaches torch's own fallback, which warns when a
+(torch.ops...) with inputs that need gradients reaches torch's own fallback, which warns when a
 backward pass arrives there; the filter below turns that warning into an error.
 """
 
@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._home import NAMESPACE
 from ..errors import Error, translated
 from . import fakes as fakes
 from . import library
 
-library.tag_compiled_code(torch.ops.sparseloom.version.default())
+library.tag_compiled_code(library.packet("version").default())
 
-warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
+warnings.filterwarnings("error", message=rf"{NAMESPACE}::.*autograd kernel was not registered")
 
 PLAN_CHOOSES = -1
 
@@ -32,7 +33,7 @@ PLAN_CHOOSES = -1
 def overload(name: str) -> Any:
     """Returns an operator by its name. Modules look theirs up once: the packet's own resolution costs about a
     microsecond per call."""
-    return getattr(torch.ops.sparseloom, name).default
+    return library.packet(name).default
 
 
 linear = overload("bsr_linear")

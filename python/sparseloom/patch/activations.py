@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
+from .._home import is_ours
 from .traced import untouched
 
 #: Softmax and its variants are not elementwise, and an attention is not an activation.
@@ -28,7 +29,7 @@ def products_have() -> str:
 
 def is_activation(module: nn.Module) -> bool:
     """Returns whether a module is an activation, whether the products support it or not."""
-    if type(module).__module__.startswith("sparseloom."):
+    if is_ours(type(module)):
         return False
     listed = any("activation" in base.__module__ for base in type(module).__mro__)
     return (listed and not isinstance(module, _OTHERS)) or bool(activation_of(module))

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
+from .._home import is_ours
 from ..nn import MaskedLinear
 from ..nn.held.fused import Fused, FusedFunction
 from ..nn.held.options import takes
@@ -56,7 +57,7 @@ def takes_activation(module: nn.Module, layer: Any) -> bool:
     """Returns whether the result of a sparse module is that of its layer, and whether the layer can have an
     activation."""
     is_result = module is layer or holder_of_convolution(module) is layer
-    ours = type(layer).__module__.startswith("sparseloom.")  # a foreign forward may ignore the attribute
+    ours = is_ours(type(layer))  # a foreign forward may ignore the attribute
     return is_result and ours and (isinstance(layer, MaskedLinear) or takes(layer, "activation"))
 
 

@@ -1,7 +1,10 @@
-"""The folder for Hugging Face's `kernels`: it loads by itself and beside an installed Sparseloom of the same
-version, computes, and refuses another version. Where `kernels` is installed, it loads the folder."""
+"""The folder for Hugging Face's `kernels`: it loads by itself, and beside an installed Sparseloom and another
+kernel, each with operators of its own. Where `kernels` is installed, it loads the folder.
+
+SPARSELOOM_BUILD names the CMake folder whose objects the kernels are linked of, as `make test` sets it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,42 +17,63 @@ import sparseloom
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 import make_hf_kernel
 
-PACKAGE = Path(sparseloom.__file__).parent
-#: What `kernels` does with a folder (importer.py of 0.17.2), and a product by each of its functions.
+BUILD = os.environ.get("SPARSELOOM_BUILD")
+NAMES = ("_sparseloom_test_a", "_sparseloom_test_b")
+#: What `kernels` does with a folder (importer.py of 0.17.2), and each copy's products, eager and compiled.
 LOADS = """
 import importlib.util, json, sys
 from pathlib import Path
 import torch
-folder, installed = Path(sys.argv[1]), sys.argv[2]
-if installed == "other":
-    import sparseloom
-    sparseloom.__version__ = "0.0.1"
-if importlib.util.find_spec("kernels"):
-    import kernels
-    kernel = kernels.get_local_kernel(folder.parent)
-else:
+kernels = importlib.util.find_spec("kernels") and importlib.import_module("kernels")
+def loaded(folder):
+    if kernels:
+        return kernels.get_local_kernel(folder.parent)
     name = json.loads((folder / "metadata.json").read_text())["id"]
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
-    kernel = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(kernel)
-q = torch.randn(1, 2, 128, 32)
-kept = kernel.AttentionPattern.from_map(torch.ones(1, 1, 2, 2, dtype=torch.bool), 64)
-expected = torch.nn.functional.scaled_dot_product_attention(q, q, q)
-torch.testing.assert_close(kernel.attention(q, q, q, kept), expected)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+copies = [loaded(Path(folder)) for folder in sys.argv[2:]]
+if sys.argv[1] == "installed":
+    import sparseloom
+    sparseloom.linear, sparseloom.make_index = sparseloom.ops.linear, sparseloom.ops.make_index
+    copies.insert(1, sparseloom)
 crow, col = (torch.tensor(each, dtype=torch.int32) for each in ([0, 1, 2], [1, 0]))
-values, x = torch.randn(2, 32, 32), torch.randn(8, 64)
-weight = torch.zeros(64, 64)
-weight[:32, 32:], weight[32:, :32] = values
-index = kernel.make_index(crow, col, 64, 64, (32, 32))
-torch.testing.assert_close(kernel.linear(x, values, index), x @ weight.T)
-import sparseloom
-print(sparseloom.__file__)
+def dense(x, values, q):
+    zero = values.new_zeros(32, 32)
+    weight = torch.cat([torch.cat([zero, values[0]], 1), torch.cat([values[1], zero], 1)])
+    return (x @ weight.T).relu(), torch.nn.functional.scaled_dot_product_attention(q, q, q)
+given = [torch.randn(sizes, requires_grad=True) for sizes in ((8, 64), (2, 32, 32), (1, 2, 128, 32))]
+def results(function):
+    out = function(*given)
+    return *out, *torch.autograd.grad(sum((each * each).sum() for each in out), given)
+def of(copy):
+    index = copy.make_index(crow, col, 64, 64, (32, 32))
+    kept = copy.AttentionPattern.from_map(torch.ones(1, 1, 2, 2, dtype=torch.bool), 64)
+    return lambda x, values, q: (copy.linear(x, values, index).relu(), copy.attention(q, q, q, kept))
+functions = [of(copy) for copy in copies]
+for function in functions + [torch.compile(each, fullgraph=True) for each in functions * 2]:
+    for actual, expected in zip(results(function), results(dense), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+def passes(given):
+    return (type(given).__name__ == "Beside") + sum(map(passes, getattr(given, "users", ())))
+print("passes", passes(torch._inductor.config.joint_custom_post_pass))
+for copy in copies:
+    try:
+        copy.linear(torch.randn(8, 63), given[1], copy.make_index(crow, col, 64, 64, (32, 32)))
+    except RuntimeError as error:
+        print(type(error).__module__)
+names = (name.split("::")[0] for name in torch._C._dispatch_get_all_op_names())
+print(*sorted({name for name in names if "sparseloom" in name}))
 """
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_hf_kernel.laid_out(PACKAGE, tmp_path_factory.mktemp("kernel"))
+def folders(tmp_path_factory):
+    if BUILD is None:
+        pytest.skip("SPARSELOOM_BUILD names no CMake folder")
+    return [str(make_hf_kernel.made(tmp_path_factory.mktemp(name), Path(BUILD), name=name)) for name in NAMES]
 
 
 @pytest.fixture(scope="module")
@@ -62,37 +86,49 @@ def without(tmp_path_factory):
     return packages
 
 
-def test_the_folder_is_one_that_kernels_finds(folder):
+def test_the_folder_is_one_that_kernels_finds(folders):
+    folder = Path(folders[0])
     told = json.loads((folder / "metadata.json").read_text())
     assert folder.parent.name == "build" and folder.name.startswith("torch-stable-abi211-cpu-")
-    assert told["id"].isidentifier() and told["id"] != told["name"] == "sparseloom"
+    assert told["id"] == NAMES[0] and told["name"] == "sparseloom"
     assert told["version"] == int(sparseloom.__version__.split(".")[0])
     assert told["backend"] == {"type": "cpu"} and told["python-depends"] == []
 
 
-@pytest.mark.parametrize("installed", ["none", "same", "other"])
-def test_the_kernel_loads_and_computes(installed, folder, without):
-    path = [str(without if installed == "none" else PACKAGE.parent)]
-    site = [] if installed == "none" else [str(Path(torch.__file__).parents[1])]
-    command = [sys.executable, "-S", "-c", LOADS, str(folder), installed]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder.anchor, env={"PYTHONPATH": ":".join(path + site)}
+@pytest.mark.parametrize("installed, loads", [("none", 1), ("installed", 2)])
+def test_copies_of_the_operators_live_in_one_process(installed, loads, folders, without, tmp_path):
+    path = (
+        [without]
+        if installed == "none"
+        else [Path(sparseloom.__file__).parents[1], Path(torch.__file__).parents[1]]
     )
-    if installed == "other":
-        assert (
-            done.returncode == 1
-            and f"this kernel is of sparseloom {sparseloom.__version__}, and 0.0.1 from" in done.stderr
-        )
-        return
+    environment = dict(os.environ) | {
+        "PYTHONPATH": ":".join(map(str, path)), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }  # fmt: skip
+    command = [sys.executable, "-S", "-c", LOADS, installed, *folders[:loads]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    home = folder / "sparseloom" if installed == "none" else PACKAGE
-    assert Path(done.stdout.strip()).parent == home
+    copies = [*NAMES[:loads], *(["sparseloom"] if installed == "installed" else [])]
+    passes, *errors, namespaces = done.stdout.splitlines()
+    assert passes == f"passes {len(copies)}" and namespaces.split() == sorted(copies)
+    assert sorted(errors) == sorted(
+        f"{each}.sparseloom.errors".removeprefix("sparseloom.") for each in copies
+    )
 
 
-@pytest.mark.parametrize("wrong, says", [
-    ({"backend": "rocm61"}, "neither cpu nor such as cu128"), ({"package": Path("/")}, "build the package"),
-    ({}, "is there already"),
-])  # fmt: skip
-def test_what_cannot_be_laid_out_is_refused(wrong, says, folder):
+def test_the_name_is_that_of_the_sources(monkeypatch, tmp_path):
+    first, names = make_hf_kernel.digest(), [*make_hf_kernel._SOURCES, "python/sparseloom"]
+    assert len(first) == 12 and all((make_hf_kernel.ROOT / name).exists() for name in names)
+    (tmp_path / "other.py").write_text("")
+    monkeypatch.setattr(make_hf_kernel, "modules", lambda: [make_hf_kernel.PACKAGE / "__init__.py"])
+    assert make_hf_kernel.digest() != first
+
+
+@pytest.mark.parametrize(
+    "backend, says", [("rocm61", "neither cpu nor such as cu128"), ("cpu", "is there already")]
+)
+def test_what_cannot_be_laid_out_is_refused(backend, says, tmp_path):
+    name = f"torch-stable-abi{make_hf_kernel.abi()}-cpu-{make_hf_kernel.platform.machine()}-linux"
+    (tmp_path / "build" / name).mkdir(parents=True)
     with pytest.raises(ValueError, match=says):
-        make_hf_kernel.laid_out(**({"package": PACKAGE, "out": folder.parents[1]} | wrong))
+        make_hf_kernel.made(tmp_path, tmp_path / "none", backend)

@@ -19,6 +19,7 @@ from torch.nn.modules.module import (
 from ... import ops
 from ..._arguments import renamed, require_fitting
 from ..._checks import require_bool
+from ..._home import is_ours
 from ...errors import Error
 from .answers import Answer, density_of, of_layers_inside, plan_of, to_dense_of
 
@@ -67,7 +68,7 @@ class WithOptions(nn.Module):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Lets wrong arguments of what users call raise Error, and takes the old name of ``seed``."""
         super().__init_subclass__(**keywords)
-        for name in _CALLED if cls.__module__.startswith("sparseloom.") else ():
+        for name in _CALLED if is_ours(cls) else ():
             made = vars(cls).get(name)
             if isinstance(made, classmethod):
                 setattr(cls, name, classmethod(renamed(**_OLD_NAMES)(made.__func__)))
@@ -129,7 +130,7 @@ def takes(layer: nn.Module, name: str) -> bool:
 def _takes(cls: type, name: str) -> bool:
     """Returns whether a class declares an attribute of that name, by an annotation, a value or a property
     that can be set."""
-    if not cls.__module__.startswith("sparseloom."):
+    if not is_ours(cls):
         return True
     for base in cls.__mro__:
         if name in vars(base):

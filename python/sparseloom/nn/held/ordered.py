@@ -30,7 +30,8 @@ class Ordered(WithLayout):
     def refresh_(self) -> None:
         """Recomputes ``metadata`` from the positions. The layer does so itself when it is moved or loaded.
         After a write to the positions, eager calls ignore the old metadata; compiled code does not notice."""
-        self.metadata = semi24.order(self.positions, self.in_features, self.eight_bit)
+        known = None if self._emptied else semi24.order(self.positions, self.in_features, self.eight_bit)
+        self.metadata = known
         self._ordered = _state_of(self.positions)
 
     def _metadata(self, positions: Tensor) -> Tensor | None:

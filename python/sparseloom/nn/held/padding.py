@@ -41,6 +41,8 @@ def clear(layer: Any) -> None:
     values = layer._parameters.get("values")
     if layer not in _ragged or values is None or values.is_meta or values.is_inference():
         return
+    if getattr(layer, "_emptied", False):  # its index is not there yet
+        return
     part = held(layer, values) if getattr(layer, "_cut", None) is not None else values
     if type(part) in (Tensor, nn.Parameter):
         for selected, region in _masks_of(layer, part):

@@ -120,6 +120,8 @@ class SparseLinear(WithLayout):
             expected = f"x [..., {self.in_features}] of {values.dtype} on {values.device}"
             got = f"{list(x.shape)} of {x.dtype} on {x.device}"
             raise Error("linear", expected, got, "convert x or move it with .to()")
+        if self._emptied:
+            self._require_written()
         y = products.linear(x, values, bias, self.layout, self.activation, residual)
         return y if self.fuse else ops.apart(y)
 

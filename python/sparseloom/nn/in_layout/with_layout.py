@@ -24,6 +24,14 @@ def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
     return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in index.values()]
 
 
+def _nothing(part: Tensor) -> int | bool:
+    """Returns what stands for an element of an index that was not written. No index is all of it: bytes are
+    bits and positions, of which 255 may be a full bitmap, and 170 are two positions that do not ascend."""
+    if part.dtype in (torch.bool, torch.uint8):
+        return False if part.dtype == torch.bool else 170
+    return torch.iinfo(part.dtype).max
+
+
 def _same(part: Tensor, current: Tensor | None) -> bool:
     return current is not None and torch.equal(part, current)
 
@@ -48,6 +56,8 @@ class WithLayout(Parametrizable):
     _last: tuple[Layout, list[tuple[str, Tensor, int]]] | None = None
     _template: Layout
     _parts: tuple[str, ...]
+    #: Whether the index may be what to_empty() left behind meta.
+    _emptied: bool = False
     _derived_of: list[tuple[int, int]]  # the key of the index from which the derived buffers were made
 
     def _hold(self, layout: Layout, values: Tensor, bias: Tensor | None) -> None:
@@ -114,6 +124,10 @@ class WithLayout(Parametrizable):
         self._last = None
         if not self._template.derived_names:
             return
+        if self._emptied:
+            self._buffers.update(dict.fromkeys(self._template.derived_names))
+            self._derived_of = []
+            return
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         derived = self._template.with_tensors(index).derived()
         for name in self._template.derived_names:
@@ -121,9 +135,30 @@ class WithLayout(Parametrizable):
         self._derived_of = _states(index)
 
     def _apply(self, fn: Any, recurse: bool = True) -> WithLayout:
+        """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing: the
+        index is marked, so that a call before a state dict is loaded can say so."""
+        index: Any = {name: self._buffers[name] for name in self._parts}
         super()._apply(arguments.exact(fn), recurse)
+        for name, was in index.items():
+            part: Any = self._buffers[name]
+            if was.is_meta and not part.is_meta:
+                part.fill_(_nothing(part))
+                self._emptied = True
         self.refresh_()
         return self
+
+    def _require_written(self) -> None:
+        """Raises Error as long as nothing has been written to the index since to_empty(), be it by
+        load_state_dict or in place, as process groups send it. Compiled code does not read the index."""
+        if torch.compiler.is_compiling():
+            return
+        index: Any = [self._buffers[name] for name in self._parts]
+        if all(bool((part == _nothing(part)).all()) for part in index):
+            name = type(self).__name__
+            expected, got = "values and an index", "what to_empty() left, which is uninitialised"
+            raise Error(name, expected, got, "load a state dict or a file first: it brings both")
+        self._emptied = False
+        self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
@@ -139,6 +174,8 @@ class WithLayout(Parametrizable):
         require_own_values("reset_parameters", self)
         if self.values.is_meta:
             return
+        if self._emptied:
+            self._require_written()
         with torch.no_grad():
             layout = self.layout
             fan_in = layout.to_dense(torch.ones_like(self.values)).count_nonzero(1)
@@ -154,6 +191,8 @@ class WithLayout(Parametrizable):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied)."""
+        if self._emptied:
+            self._require_written()
         options = {"device": self.values.device, "dtype": self.values.dtype}
         with torch.no_grad():
             dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **options)
@@ -236,4 +275,5 @@ class WithLayout(Parametrizable):
         if read:
             index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
             self._template = self._template.of_entries(index).with_tensors({})
+            self._emptied = False
         self._derive()

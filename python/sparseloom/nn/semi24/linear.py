@@ -116,6 +116,8 @@ class Semi24Linear(WithCopy, Ordered):
         shape = x.shape
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             arguments.refuse(self, x, values)
+        if self._emptied:
+            self._require_written()
         if self._dense_copy and (y := copies.product(self, x, values, bias, residual)) is not None:
             return y
         if len(shape) > 4:

@@ -106,6 +106,8 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         self, x: Tensor, x_scale: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype
     ) -> Tensor:
         assert x_scale is not None  # product_rounds is False
+        if self._emptied:
+            self._require_written()
         shape, positions = x.shape, self.positions
         y = semi24.scaled_linear(
             x.flatten(0, -2) if len(shape) > 4 else x, self.values, positions, self.in_features, x_scale,
@@ -134,6 +136,8 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Semi24Linear:
         """Returns a Semi24Linear with the rounded weights, in ``dtype``: it computes what this layer does,
         except for the rounding of x."""
+        if self._emptied:
+            self._require_written()
         layout = self.layout
         assert isinstance(layout, Semi24Layout)
         values = (self.values.float() * self.w_scale[:, None]).to(dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._home import NAMESPACE
 from .. import operators
 from ..once import differentiable_once
 from ..verbs import Map, mapped
@@ -84,4 +85,4 @@ def _registered(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...
     return *_gradients(ctx, *gradients), *(None for _ in Call._fields)
 
 
-torch.library.register_autograd("sparseloom::block_attention", _registered, setup_context=_save)
+torch.library.register_autograd(f"{NAMESPACE}::block_attention", _registered, setup_context=_save)

@@ -41,11 +41,17 @@ def _contents() -> str:
     return sha256(b"".join(file.read_bytes() for file in own)).hexdigest()
 
 
+def _has_ours(given: Any) -> bool:
+    """Returns whether a pass is ours or runs ours: another copy of the package in the process has a class
+    Beside of its own, which may stand behind ours."""
+    return isinstance(given, Beside) or any(map(_has_ours, getattr(given, "users", ())))
+
+
 def join_users(config: Any) -> None:
     """Puts our pass behind those in Inductor's config, unless it is there."""
     # The joint graph of forward and backward, before it is parted: only there does one pass see both what
     # the forward part stores and what the backward part reads. Inference has a joint graph of its own.
     now = config.joint_custom_post_pass
     users = () if now is None else tuple(now) if isinstance(now, (list, tuple)) else (now,)
-    if not any(isinstance(each, Beside) for each in users):
+    if not any(map(_has_ours, users)):
         config.joint_custom_post_pass = Beside(users)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..._home import NAMESPACE
 from ..operators import ACTIVATIONS
 from .elementwise import is_elementwise, value
 
@@ -76,7 +77,7 @@ def is_stored_for(user: fx.Node) -> bool:
     """Returns whether a node reads its operands from memory: no loop of Inductor's can compute them."""
     if user.op == "output" or user.target is FUNCTIONAL or user.target in _MATMULS:
         return True
-    return isinstance(user.target, torch._ops.OpOverload) and user.target.namespace == "sparseloom"
+    return isinstance(user.target, torch._ops.OpOverload) and user.target.namespace == NAMESPACE
 
 
 def only(root: fx.Node, last: fx.Node, aliases: Iterable[fx.Node]) -> bool:
@@ -183,6 +184,6 @@ def _is_pure_of_ours(node: fx.Node) -> bool:
     target = node.target
     return (
         isinstance(target, torch._ops.OpOverload)
-        and target.namespace == "sparseloom"
+        and target.namespace == NAMESPACE
         and not target._schema.is_mutable
     )

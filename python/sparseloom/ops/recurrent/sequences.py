@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..._home import NAMESPACE
 from ..devices import on_one_device, require_one_device
 from ..once import differentiable_once
 from ..transforms import transformed
@@ -64,10 +65,10 @@ def _backward(
 
 
 _forward_operator: Any = torch.library.custom_op(
-    "sparseloom::recurrent_forward", _forward, mutates_args=(), schema=_FORWARD
+    f"{NAMESPACE}::recurrent_forward", _forward, mutates_args=(), schema=_FORWARD
 )
 _backward_operator: Any = torch.library.custom_op(
-    "sparseloom::recurrent_backward", _backward, mutates_args=(), schema=_BACKWARD
+    f"{NAMESPACE}::recurrent_backward", _backward, mutates_args=(), schema=_BACKWARD
 )
 
 
