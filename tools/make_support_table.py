@@ -40,18 +40,18 @@ def blocks_text(blocks: set[tuple[int, int]]) -> str:
 
 
 def support_rows(all_cases: list[Case | ConvCase | ConvLayerCase]) -> list[list[str]]:
-    """Returns one row per op, direction, dtype and device: blocks, fused activations, number of cases."""
+    """Returns one row per op, direction and device for the dtypes that have the same cases: blocks, fused
+    activations, number of cases of each dtype."""
     groups = defaultdict(list)
     for case in all_cases:
-        groups[case.op, case.direction, dtype_name(case), case.device].append(case)
-    rows = []
-    for key in sorted(groups, key=lambda key: (key[3], key[0], ops.DIRECTIONS.index(key[1]), ORDER[key[2]])):
-        group = groups[key]
+        groups[case.device, case.op, case.direction, dtype_name(case)].append(case)
+    rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for key in sorted(groups, key=lambda key: (*key[:2], ops.DIRECTIONS.index(key[2]), ORDER[key[3]])):
+        group, (device, op, direction, dtype) = groups[key], key
         fused = sorted({case.activation for case in group if case.activation})
-        rows.append(
-            [*key, blocks_text({case.block for case in group}), ", ".join(fused) or "-", str(len(group))]
-        )
-    return rows
+        blocks = blocks_text({case.block for case in group})
+        rows[op, direction, device, blocks, ", ".join(fused) or "-", str(len(group))].append(dtype)
+    return [[*key[:2], ", ".join(dtypes), *key[2:]] for key, dtypes in rows.items()]
 
 
 def edge_rows(all_cases: list[Case | ConvCase | ConvLayerCase]) -> list[list[str]]:
@@ -83,7 +83,7 @@ def main() -> int:
     all_cases: list[Case | ConvCase | ConvLayerCase] = [case for device in DEVICES for case in cases(device)]
     all_cases += [case for device in DEVICES for case in conv_cases(device)]
     all_cases += [case for device in DEVICES for case in conv_layer_cases(device)]
-    head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases"]
+    head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases of each"]
     checks = [json.loads(path.read_text()) for path in (ROOT / "bench" / "results").glob("*/check.json")]
     steps = ["cpp", "python", "memcheck", "racecheck", "initcheck", "synccheck"]
     gpu_head = ["GPU", "C++ tests", "Python tests", *steps[2:], "commit", "date"]

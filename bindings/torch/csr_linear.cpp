@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "linear_of.h"
 #include "operands.h"
 #include "ops/row_number.h"
 #include "ops/valid_index.h"
@@ -43,8 +44,7 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   w.crow = indices_of(op, "crow", crow, -1, device, first);
   w.col = indices_of(op, "col", col, -1, device, first);
   require_countable(op, col.size(0));
-  if (crow.size(0) < 1) core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
-  w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
+  w.rows = rows_of(op, crow), w.cols = cols, w.stored = col.size(0);
   const std::optional<std::uint64_t> writes = writes_of({&crow, &col});
   if (device < 0)
     csr_require_valid(op, w, writes ? &*writes : nullptr);
@@ -68,9 +68,7 @@ Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType 
                   const char* first) {
   require_device(op, "values", values, device, first);
   require_same_dtype(op, dtype, "values", values);
-  if (values.dim() != 1 || values.size(0) != w.stored)
-    core::fail(op, "values [" + std::to_string(w.stored) + "]", shape_of(values),
-               "pass values and index of one weight");
+  require_stored(op, values, w.stored);
   return as_contiguous(values);
 }
 
@@ -82,19 +80,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   const Matrix input = matrix_of(op, "x", x);
   const CsrView w = view_of(op, crow, col, input.view.cols, device, "x");
   const Tensor stored = values_for(op, values, w, input.view.dtype, device, "x");
-  const std::vector<std::int64_t> sizes = with_features(x, w.rows);
-  const Epilogue epilogue(op, bias, activation, residual, x, sizes, input.view.dtype, device);
-  CsrLinear::Problem problem = CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
-  epilogue.describe(problem), problem.strict = strict;
-  const Tensor y = new_like(op, x, sizes);
-  if (input.view.rows == 0 || w.rows == 0) return y;
-  MatmulArgs args;
-  args.a = input.view.data, args.a_stride = input.view.stride;
-  args.values = stored.const_data_ptr();
-  epilogue.fill(args);
-  args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
-  run<CsrLinear>(op, problem, args, w, device, row);
-  return y;
+  return linear_of<CsrLinear>(op, x, input, stored, w, bias, activation, residual, device, row, strict);
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col,
@@ -102,23 +88,11 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
-  if (cols < 0) core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
+  require_cols(op, cols);
   CsrView w = view_of(op, crow, col, cols, device, "dy", by_column ? &*by_column : nullptr);
   if (device >= 0) take_columns(op, crow, col, by_column, w, device);
   const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
-  if (grad.view.cols != w.rows)
-    core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
-               "pass the gradient of this layer's output");
-  CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
-  problem.strict = strict;
-  const Tensor out = new_like(op, dy, with_features(dy, cols));
-  if (grad.view.rows == 0 || cols == 0) return out;
-  MatmulArgs args;
-  args.a = grad.view.data, args.a_stride = grad.view.stride;
-  args.values = stored.const_data_ptr();
-  args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run<CsrLinear>(op, problem, args, w, device, row);
-  return out;
+  return dx_of<CsrLinear>(op, dy, grad, stored, w, device, row, strict);
 }
 
 Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t row,
@@ -149,10 +123,7 @@ std::string plan(const PlanCall& call) {
   CsrView w;
   w.rows = call.sizes[0], w.cols = call.sizes[1], w.stored = call.sizes[2];
   require_countable("plan", w.stored);
-  CsrLinear::Problem problem = CsrLinear::describe(w, call.direction, call.dtype, call.m);
-  call.describe(problem);
-  const auto chosen = CsrLinear::plan(problem, call.executor(), call.row);
-  return json_of(*chosen, {}, chosen->describe());
+  return plan_of<CsrLinear>(call, w);
 }
 
 const FamilyPlan kPlan("csr_linear", plan, plan);

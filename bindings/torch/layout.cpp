@@ -87,7 +87,7 @@ void remember(const Tensor& packed, const Tensor& there, std::int64_t blocks, st
   const IndexView index = packed_of(op, packed, blocks, rows, cols, block);
   const int device = device_of(op, "there", there);
   if (device < 0)
-    core::fail(op, "there on a CUDA device", "the CPU", "products on the CPU read the index itself");
+    core::fail(op, "there on a CUDA device", "the CPU", "leave it out: products on the CPU read the index");
   validate_index(op, rows, cols, block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                  {index.col, static_cast<std::size_t>(blocks)});
   const IndexView on_device = packed_of(op, there, blocks, rows, cols, block, device, "there");
@@ -99,7 +99,8 @@ void trust(const Tensor& packed, std::int64_t blocks, std::int64_t rows, std::in
   constexpr const char* op = "trust_index";
   const int device = device_of(op, "index", packed);
   if (device < 0)
-    core::fail(op, "an index on a CUDA device", "the CPU", "products on the CPU read the index in each call");
+    core::fail(op, "an index on a CUDA device", "the CPU",
+               "leave it out: products on the CPU read the index");
   take_packed_as_valid(
       op, packed,
       packed_of(op, packed, blocks, rows, cols, block_of(op, rows, cols, bm, bn), device, "index"), device);

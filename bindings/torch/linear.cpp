@@ -94,7 +94,8 @@ Tensor linear_glu(const Tensor& x, const Tensor& given_values, const Tensor& pac
                   std::int64_t row, bool strict, std::int64_t digest) {
   constexpr const char* op = "linear_glu";
   const int device = device_of(op, "x", x);
-  if (device < 0) core::fail(op, "operands on a CUDA device", "on the CPU", "multiply two products");
+  if (device < 0)
+    core::fail(op, "operands on a CUDA device", "on the CPU", "call linear twice, and multiply the results");
   const Matrix input = matrix_of(op, "x", x);
   const DType dtype = input.view.dtype;
   if (is_scaled(dtype))
@@ -265,7 +266,8 @@ double glu_ratio(Numbers sizes, std::string dtype, std::int64_t m, std::int64_t 
   constexpr const char* op = "glu_ratio";
   if (sizes.size() != 6 || m < 0)
     core::fail(op, "rows, cols, block_rows, block_cols and two numbers of blocks, and 0 tokens and more",
-               std::to_string(sizes.size()) + " sizes and " + std::to_string(m) + " tokens", "pass those");
+               std::to_string(sizes.size()) + " sizes and " + std::to_string(m) + " tokens",
+               "pass the sizes of both weights");
   if (device < 0 || (dtype != "bf16" && dtype != "f16")) return std::numeric_limits<double>::infinity();
   PlanCall call{};
   call.device = device;

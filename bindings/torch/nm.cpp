@@ -6,10 +6,10 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "linear_of.h"
 #include "operands.h"
 #include "ops/row_number.h"
 #include "plan.h"
-#include "product_call.h"
 #include "registration.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
@@ -186,32 +186,15 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   const Matrix input = matrix_of(op, "x", x);
   const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
   const Tensor stored = values_of_weight(op, values, index.values());
-  const DType dtype = input.view.dtype;
-  require_same_dtype(op, dtype, "values", values);
-  if (input.view.cols != cols)
-    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
-  const std::vector<std::int64_t> sizes = with_features(x, rows);
-  const Epilogue epilogue(op, bias, activation, residual, x, sizes, dtype, -1);
-  NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::forward, dtype, input.view.rows);
-  epilogue.describe(problem), problem.strict = strict;
-  const Tensor y = new_like(op, x, sizes);
-  if (input.view.rows == 0 || rows == 0) return y;
-  MatmulArgs args;
-  args.a = input.view.data, args.a_stride = input.view.stride, args.values = stored.const_data_ptr();
-  epilogue.fill(args);
-  args.out = y.mutable_data_ptr(), args.out_stride = rows;
-  run<NmgLinear>(op, problem, args, index.view, -1, row);
-  return y;
+  require_same_dtype(op, input.view.dtype, "values", values);
+  require_inputs(op, x, input, cols);
+  return linear_of<NmgLinear>(op, x, input, stored, index.view, bias, activation, residual, -1, row, strict);
 }
 
 std::string plan(const PlanCall& call) {
   call.require_sizes(5, "rows, cols, n, m, g");
   const auto& s = call.sizes;
-  NmgLinear::Problem problem =
-      NmgLinear::describe(nmg_view("plan", s[0], s[1], s[2], s[3], s[4]), call.direction, call.dtype, call.m);
-  call.describe(problem);
-  const auto chosen = NmgLinear::plan(problem, call.executor(), call.row);
-  return json_of(*chosen, {}, chosen->describe());
+  return plan_of<NmgLinear>(call, nmg_view("plan", s[0], s[1], s[2], s[3], s[4]));
 }
 
 const FamilyPlan kPlan("nmg_linear", plan, plan);

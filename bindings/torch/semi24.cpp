@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "linear_of.h"
 #include "operands.h"
 #include "ops/dense_copy.h"
 #include "ops/row_number.h"
@@ -141,8 +142,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   const Matrix input = matrix_of(op, "x", x);
   Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
   require_same_dtype(op, input.view.dtype, "values", values);
-  if (input.view.cols != cols)
-    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
+  require_inputs(op, x, input, cols);
   const std::int64_t rows = w.view.rows;
   const std::vector<std::int64_t> sizes = with_features(x, rows);
   const Epilogue epilogue(op, bias, activation, residual, x, sizes, w.dtype, device);
@@ -175,19 +175,7 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   const Matrix grad = matrix_of(op, "dy", dy);
   const Semi24Weight w = weight_of(op, values, positions, cols, device, "dy");
   require_same_dtype(op, grad.view.dtype, "values", values);
-  if (grad.view.cols != w.view.rows)
-    core::fail(op, "dy with " + std::to_string(w.view.rows) + " features", shape_of(dy),
-               "pass the gradient of this layer's output");
-  Semi24Linear::Problem problem = Semi24Linear::describe(w.view, Direction::dx, w.dtype, grad.view.rows);
-  problem.strict = strict;
-  const Tensor out = new_like(op, dy, with_features(dy, cols));
-  if (grad.view.rows == 0 || cols == 0) return out;
-  MatmulArgs args;
-  args.a = grad.view.data, args.a_stride = grad.view.stride;
-  args.values = w.values.const_data_ptr();
-  args.out = out.mutable_data_ptr(), args.out_stride = cols;
-  run<Semi24Linear>(op, problem, args, w.view, device, row);
-  return out;
+  return dx_of<Semi24Linear>(op, dy, grad, w.values, w.view, device, row, strict);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std::string method,

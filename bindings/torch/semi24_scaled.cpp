@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "linear_of.h"
 #include "operands.h"
 #include "ops/row_number.h"
 #include "plan.h"
@@ -30,8 +31,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   if (w.dtype != dtype)
     core::fail(op, std::string("values of x's dtype ") + name_of(dtype), name_of(w.dtype),
                "quantize both operands to one dtype");
-  if (input.view.cols != cols)
-    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
+  require_inputs(op, x, input, cols);
   const std::int64_t m = input.view.rows, rows = w.view.rows;
   const Factors of_x = factors_of(op, "x_scale", x_scale, m, "token", device);
   const Factors of_w = factors_of(op, "w_scale", w_scale, rows, "output feature", device);

@@ -185,7 +185,7 @@ def quantize_(
                 _OP,
                 "block-sparse layers that can be quantized",
                 refused,
-                "sparsify_ the model first, or mend what is named",
+                "sparsify_ the model first, or fix what is named",
             )
         exchange.put()
         result.notes += exchange.settle()

@@ -16,7 +16,7 @@ void Nm::unpack(const View& w, const void* values, const MatrixView& dense, std:
 void Nm::validate(const char* op, const View& w) {
   if (w.n < 1 || w.n > w.m || w.m > 256)
     core::fail(op, "1 <= n <= m <= 256", "n=" + std::to_string(w.n) + " and m=" + std::to_string(w.m),
-               "n=1, m=8 stores an eighth");
+               "pass n=1, m=8 to store an eighth");
   if (!layout::countable(w.rows) || !layout::countable(w.cols))
     core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(w.rows, w.cols), "pass the weight's shape");
   if (w.positions == nullptr && w.rows > 0 && w.cols > 0)

@@ -66,7 +66,7 @@ NmgView nmg_view(const char* op, std::int64_t rows, std::int64_t cols, std::int6
     return "n=" + std::to_string(a) + ", m=" + std::to_string(b) + ", g=" + std::to_string(c);
   };
   if (n < 1 || n > m || m > 256 || g < 1)
-    core::fail(op, "1 <= n <= m <= 256 and g >= 1", name(n, m, g), "n=1, m=8, g=16 stores an eighth");
+    core::fail(op, "1 <= n <= m <= 256 and g >= 1", name(n, m, g), "pass n=1, m=8, g=16 to store an eighth");
   const std::int64_t patterns = nmg_patterns(n, m);
   if (patterns == 0 || g >= kMostRows || patterns * g >= kMostRows)
     core::fail(op, "fewer than 2^15 outputs in a chunk, which are C(m, n) g", name(n, m, g),

@@ -94,12 +94,12 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
         std::to_string(workspace.size()) + " bytes", "lend plan.workspace_bytes from an aligned allocation");
   if ((args.q_starts != nullptr || args.kv_starts != nullptr) != p.ragged ||
       (p.ragged && (args.q_starts == nullptr || args.kv_starts == nullptr)))
-    core::fail(op, p.ragged ? "starts of q and k, as planned" : "no starts, as planned", "another",
-               "plan for what the call passes");
+    core::fail(op, p.ragged ? "starts of q and k, as planned" : "no starts, as planned",
+               p.ragged ? "one of them, or none" : "starts", "plan for what the call passes");
   if ((args.q_documents != nullptr && args.kv_documents != nullptr) != p.documents ||
       (args.q_documents != nullptr) != (args.kv_documents != nullptr))
-    core::fail(op, p.documents ? "documents of q and k, as planned" : "no documents, as planned", "another",
-               "plan for what the call passes");
+    core::fail(op, p.documents ? "documents of q and k, as planned" : "no documents, as planned",
+               p.documents ? "one of them, or none" : "documents", "plan for what the call passes");
   const bool any = p.batch > 0 && p.q_tokens > 0, keys = p.batch > 0 && p.kv_tokens > 0;
   check_tensor(op, "q", args.q, any);
   check_tensor(op, "k", args.k, keys);
@@ -118,7 +118,7 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
     check_lists(op, "keys", args.of_keys, blocks_of(p.kv_tokens, p.kv_block), keys);
     if ((args.dlse != nullptr) != p.lse_gradient)
       core::fail(op, p.lse_gradient ? "a gradient of lse, as planned" : "no gradient of lse, as planned",
-                 "another", "plan for what the call passes");
+                 p.lse_gradient ? "none" : "one", "plan for what the call passes");
   }
   if (p.device >= 0 && !(args.scale > 0))  // the kernels take the maximum before they scale
     core::fail(op, "a positive scale on a GPU", std::to_string(args.scale), "scale q, and pass 1");

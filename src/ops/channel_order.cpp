@@ -22,7 +22,8 @@ std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::in
   ops::require_matrix(op, w);
   if (rounds < 0) core::fail(op, "rounds of 0 or more", std::to_string(rounds), "pass 0 for no limit");
   layout::ColumnSwaps swaps(w);
-  if (!swaps.finite()) core::fail(op, "finite weights", "NaN or Inf among them", "mend the weight first");
+  if (!swaps.finite())
+    core::fail(op, "finite weights", "NaN or Inf among them", "replace them in the weight first");
 
   const std::int64_t groups = swaps.groups();
   SearchProgress unseen;

@@ -30,7 +30,8 @@ void check(const char* op, const ColumnSweep& sweep) {
                "sweep some columns after the others");
   if (sweep.m < 0 || sweep.m > kSweepGroup || sweep.n < 0 || sweep.n > sweep.m)
     core::fail(op, "0 <= n <= m <= " + std::to_string(kSweepGroup),
-               "n=" + std::to_string(sweep.n) + " and m=" + std::to_string(sweep.m), "n of m stay");
+               "n=" + std::to_string(sweep.n) + " and m=" + std::to_string(sweep.m),
+               "pass how many of m elements stay");
 }
 
 }  // namespace

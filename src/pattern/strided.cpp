@@ -42,7 +42,7 @@ BlockPattern fixed(std::int64_t rows, std::int64_t cols, BlockShape block, std::
   require_stride(op, stride);
   if (summary < 1 || summary > stride) {
     core::fail(op, "summary from 1 to the stride, " + std::to_string(stride), std::to_string(summary),
-               "summary is how many columns at the end of each box all rows see");
+               "pass how many columns at the end of each box all rows see");
   }
   const BlockPattern graph = square(nodes, causal, [&](std::int64_t q, std::int64_t k) {
     return q / stride == k / stride || k % stride >= stride - summary;

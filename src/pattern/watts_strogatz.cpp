@@ -53,7 +53,7 @@ std::int64_t squarest_height(std::int64_t n) {
 
 void require_share(const char* op, double p) {
   if (!(p >= 0 && p <= 1))
-    core::fail(op, "p in [0, 1]", std::to_string(p), "p is the share of edges that are rewired");
+    core::fail(op, "p in [0, 1]", std::to_string(p), "pass the share of edges to rewire, 0.1 for a tenth");
 }
 
 /// The lattice, rewired, with the diagonal. k is even, and no more than the torus has room for.

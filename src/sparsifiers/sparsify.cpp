@@ -36,13 +36,14 @@ void require_valid(const ConstMatrixView& dense, const SparsifierSpec& spec) {
   if (threshold && !(spec.amount >= 0))
     core::fail(kOp, "a threshold >= 0", std::to_string(spec.amount), "pass 0 to keep what is not zero");
   if (!threshold && !(spec.amount >= 0 && spec.amount <= 1))
-    core::fail(kOp, "a fraction in [0, 1]", std::to_string(spec.amount), "it is the share that is removed");
+    core::fail(kOp, "a fraction in [0, 1]", std::to_string(spec.amount),
+               "pass the share to remove, 0.9 for 90 %");
   if (spec.block_rows < 1 || spec.block_cols < 1)
     core::fail(kOp, "block sides >= 1", core::shape(spec.block_rows, spec.block_cols),
                "pass a block's sides");
   if (spec.n < 1 || spec.n > spec.m)
     core::fail(kOp, "1 <= n <= m", "n=" + std::to_string(spec.n) + " and m=" + std::to_string(spec.m),
-               "n of m elements stay");
+               "pass how many of m elements stay");
 }
 
 namespace {

@@ -42,6 +42,8 @@ NEEDS = {
     "integrations/test_callbacks.py": ("transformers", "accelerate", "lightning"),
     "patch/test_experts.py": ("transformers",),
     "integrations/test_hf.py": ("transformers",),
+    "integrations/test_hf_gpt2_t5.py": ("transformers",),
+    "integrations/test_hf_loading.py": ("transformers",),
     "integrations/test_lightning.py": ("lightning",),
     "integrations/test_lora.py": ("transformers", "peft"),
     "integrations/test_trainer.py": ("transformers", "accelerate"),

@@ -202,7 +202,7 @@ def _leading(tensor: Tensor, dims: int) -> Tensor:
         raise Error("attention", "lists and documents as int32 tensors", got, "use .int()")
     if tensor.dim() > dims:
         raise Error(
-            "attention", f"at most {dims} dimensions", str(list(tensor.shape)), "see AttentionPattern"
+            "attention", f"at most {dims} dimensions", str(list(tensor.shape)), "leave out dimensions of 1"
         )
     return tensor.to(torch.int32).contiguous()[(None,) * (dims - tensor.dim())]
 

@@ -95,7 +95,8 @@ def _in_parts(parameter: Any, state: dict[str, Any], layer: Any, name: str) -> d
         elif isinstance(value, DTensor):
             # set_optimizer_state_dict(full_state_dict=True) has cut it as if it had the parts' order
             remedy = "load with torch.distributed.checkpoint"
-            raise Error("load_state_dict", f"{entry} in the order of the whole weight", "the parts'", remedy)
+            ordered = f"{entry} in the order of the whole weight"
+            raise Error("load_state_dict", ordered, "the order of the parts", remedy)
         elif isinstance(value, Tensor) and value.shape == expected.shape:
             result[entry] = _as_parameter(torch.zeros_like(parameter._local_tensor), parameter)
             take_(in_order(layer, name, result[entry]), value)

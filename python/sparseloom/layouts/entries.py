@@ -297,7 +297,7 @@ def narrowed(op: str, name: str, index: Tensor) -> Tensor:
 def _largest(op: str, weight: Tensor, density: float) -> Tensor:
     """Returns the bool mask of the share ``density`` of elements with the largest magnitudes."""
     if not 0 <= share(op, density) <= 1:
-        raise Error(op, "density in [0, 1]", repr(density), "density is the share of elements that is stored")
+        raise Error(op, "density in [0, 1]", repr(density), "pass the share to store: density=0.1")
     count = round(density * weight.numel())
     if count in (0, weight.numel()):
         return torch.full(weight.shape, count != 0, device=weight.device)

@@ -97,7 +97,7 @@ class Groups(Layout):
 def require_group(op: str, n: int, m: int) -> None:
     """Raises Error unless n of m elements can be stored."""
     if not 1 <= whole(op, "n", n) <= whole(op, "m", m) <= 256:
-        raise Error(op, "1 <= n <= m <= 256", f"n={n} and m={m}", "n=1, m=8 stores an eighth")
+        raise Error(op, "1 <= n <= m <= 256", f"n={n} and m={m}", "pass n=1, m=8 to store an eighth")
 
 
 class _Pack(Map):

@@ -96,7 +96,7 @@ def require_options(op: str, cls: type[Layout], options: dict[str, Any], whole: 
         expected = f"the options {', '.join(needed)} of layout {cls.name}"
         raise Error(op, expected, f"none for {missing[0]}", remedy)
     if (density := options.get("density")) is not None and not 0 <= share(op, density) <= 1:
-        remedy = "density is the share of elements that stay: density=0.1"
+        remedy = "pass the share of elements that stay: density=0.1"
         raise Error(op, "density in [0, 1]", repr(density), remedy)
 
 

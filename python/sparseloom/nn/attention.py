@@ -145,7 +145,7 @@ class BlockSparseMultiheadAttention(WithOptions):
 
     def to_dense(self) -> nn.Module:
         """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere (copied).
-        Those of a dense projection are the same Parameters, so that an optimizer goes on with them."""
+        Those of a dense projection are the same Parameters, so that an optimizer continues with them."""
         modules = self.in_proj, self.out_proj
         projections = [p.to_dense() if is_sparse(p) or isinstance(p, MaskedLinear) else p for p in modules]
         in_linear, out_linear = projections

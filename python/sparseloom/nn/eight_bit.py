@@ -42,7 +42,7 @@ def finite(values: Tensor) -> Tensor:
     """Returns the values in float32. Raises Error where one is NaN or Inf."""
     values = values.detach().float()
     if not values.is_meta and not bool(values.isfinite().all()):
-        raise Error("quantize", "finite weights", "NaN or Inf among them", "look at the training run")
+        raise Error("quantize", "finite weights", "NaN or Inf among them", "check the training run")
     return values
 
 

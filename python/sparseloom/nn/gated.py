@@ -27,7 +27,7 @@ _OP = "GatedBlockSparseLinear"
 class GatedBlockSparseLinear(WithOptions):
     """Computes y = x (gates * W)^T + bias with one factor for each stored block of ``layer``. Forward, dX and
     dW take time for the blocks with a factor other than zero; nothing is read on the host. ``strict`` of
-    ``layer`` holds here too; ``pack`` hands it on, and ``dense_copy``.
+    ``layer`` holds here too; ``pack`` passes it and ``dense_copy`` on.
 
     Args:
         layer: the blocks and the bias, without an activation. It is kept as the child ``layer``.
@@ -65,7 +65,7 @@ class GatedBlockSparseLinear(WithOptions):
             return node  # type: ignore[no-any-return]
         layer = self.layer
         if not in_blocks(layer):
-            remedy = "exchange this layer as a whole, or pack() it first"
+            remedy = "replace this layer as a whole, or pack() it first"
             raise Error(_OP, "its BlockSparseLinear as the child layer", f"a {type(layer).__name__}", remedy)
         if layer.activation is not None:
             got, remedy = layer.activation, "set layer.activation = None, and apply it behind this layer"

@@ -57,7 +57,7 @@ class Implementation(NamedTuple):
 
 @named_init
 class Registry:
-    """Implementations of operators and sparsifiers. Look-ups that fail here go on in the default registry,
+    """Implementations of operators and sparsifiers. Look-ups that fail here continue in the default registry,
     which ``ops.register`` and ``sparsify.register`` fill, and then in the library's own.
 
     Args:

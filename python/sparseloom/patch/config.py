@@ -122,7 +122,7 @@ class BlockSparse(Recipe):
                 _OP,
                 "density in [0, 1]",
                 repr(self.density),
-                "density is the share of blocks that stay: density=0.25",
+                "pass the share of blocks that stay: density=0.25",
             )
         patterns.full(0, 0, block_shape(_OP, self.block))  # C++ checks the sides
 

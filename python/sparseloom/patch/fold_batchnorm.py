@@ -153,7 +153,7 @@ def _require_statistics(name: str, norm: Any) -> None:
         raise Error(_OP, "batch norms in eval mode", f"{name} in training mode", "call model.eval() first")
     if norm.running_mean is None or norm.running_var is None:
         got = f"{name} without them (track_running_stats=False)"
-        raise Error(_OP, "batch norms with running statistics", got, "it needs the batch: leave it")
+        raise Error(_OP, "batch norms with running statistics", got, "leave it out: it needs the batch")
 
 
 def _fold(layer: Any, norm: Any) -> None:

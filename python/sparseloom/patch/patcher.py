@@ -48,7 +48,7 @@ class BlockSparseModelPatcher:
                 "add_pattern",
                 "each pattern once",
                 f"{pattern!r} again",
-                "the first pattern that matches counts",
+                "leave it out: the first pattern that matches counts",
             )
         self._patterns[pattern] = BlockSparse(**pattern_info)
 

@@ -61,7 +61,7 @@ def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = Non
 @named_arguments
 def extra_edges(pattern: Pattern, edges: int, seed: Seed = None) -> Pattern:
     """Adds ``edges`` edges to a pattern, one after the other, each from a node that has the fewest to one
-    drawn uniformly among those that it does not join.
+    drawn uniformly among those that it is not joined to.
 
     Of a symmetric pattern an edge is two blocks, and no node is joined to itself. Of any other the block rows
     are joined to the block columns, an edge is one block, and the emptiest line, by its share of present

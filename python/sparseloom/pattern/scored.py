@@ -117,7 +117,7 @@ def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: 
     Raises Error for a density outside [0, 1]."""
     density = share(op, density)
     if not 0 <= density <= 1:
-        raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
+        raise Error(op, "density in [0, 1]", str(density), "pass the share of blocks to keep: density=0.25")
     return math.floor(density * (-(-rows // block[0]) * -(-cols // block[1])) + 0.5)
 
 

@@ -306,7 +306,7 @@ def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
 
 def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
     """Raises Error for outputs with which orders cannot be compared."""
-    remedy = "mend the model, or pass another example input"
+    remedy = "fix the model, or pass another example input"
     finite = all(bool(output.isfinite().all()) for output in outputs if output.is_floating_point())
     if not outputs or not finite:
         got = "NaN or Inf among them" if outputs else "none"

@@ -126,7 +126,7 @@ def prune_(
     told = reporter(progress, bar)
     how = Method(method, damping, swaps, refit, quantize, compensate_bias)
     if quantize and reconstruct:
-        raise Error(_OP, "quantize or reconstruct", "both", "reconstruct moves values between the 8-bit ones")
+        raise Error(_OP, "quantize or reconstruct", "both", "leave one out: reconstruct moves rounded values")
     needs_data = how.needs_data or reconstruct > 0 or callable(budget)
     batches = _data(data, forward, needs_data)
     choices, skipped = _choices(model, patterns, needs_data or not exchange, strict, not exchange)
@@ -240,7 +240,7 @@ def _choices(
     for choice in choices:
         weight = choice.site.value
         if observed(choice.site) and not bool(weight.isfinite().all()):
-            raise Error(_OP, "finite weights", f"NaN or Inf in {choice.site.name}", "look at the checkpoint")
+            raise Error(_OP, "finite weights", f"NaN or Inf in {choice.site.name}", "check the checkpoint")
     return choices, skipped
 
 

@@ -209,7 +209,7 @@ class Stream:
         assert isinstance(hidden, Tensor)
         if not bool(hidden.isfinite().all()):
             got = f"NaN or Inf before {self._chain.names[0]}"
-            raise Error(_OP, "finite inputs of the first block", got, "look at the data")
+            raise Error(_OP, "finite inputs of the first block", got, "check the data")
         return self._residence.home(hidden), rest
 
 

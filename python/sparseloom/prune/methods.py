@@ -293,5 +293,5 @@ def _by_sparsifier(
     mask = own.select(context)
     if mask.dtype != torch.bool or mask.shape != known.weight.shape:
         got = f"{mask.dtype} {list(mask.shape)}"
-        raise Error(_OP, f"a bool mask {list(known.weight.shape)} for {site.name}", got, "see Context")
+        raise Error(_OP, f"a bool mask {list(known.weight.shape)} for {site.name}", got, "return such a mask")
     return mask

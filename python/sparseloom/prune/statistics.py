@@ -104,7 +104,7 @@ class Sums:
             raise Error(_OP, f"inputs of {site.name} in the data", "none", remedy)
         if not bool(self._squares.isfinite().all()):
             got = f"NaN or Inf among those of {site.name}"
-            raise Error(_OP, "finite inputs of all layers", got, "look at the data and the weights before it")
+            raise Error(_OP, "finite inputs of all layers", got, "check the data and the weights before it")
         if self._hessian is None and self._gram is not None:  # one tensor for all weights that share it
             self._hessian = self._gram / self.tokens
         means = self._squares / self.tokens, self._hessian, self._sum / self.tokens

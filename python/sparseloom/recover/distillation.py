@@ -26,7 +26,7 @@ Embed = Callable[[Any, Any], Tensor]
 
 @named_init
 class Distillation:
-    """The loss of a student that shall do what its teacher does: a weighted sum of up to four terms.
+    """The loss that trains a student to match its teacher: a weighted sum of up to four terms.
 
     - ``logits``: T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over all but the classes (Hinton
       et al. 2015). For language models these are the logits of every token.
@@ -68,7 +68,7 @@ class Distillation:
             got = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
             raise Error(_OP, "weights >= 0, one of them above", got, "pass logits=1.0, for example")
         if not temperature > 0:
-            raise Error(_OP, "a temperature above 0", repr(temperature), "1 to 4 are usual")
+            raise Error(_OP, "a temperature above 0", repr(temperature), "pass temperature=2.0, for example")
         self.names: list[str] = []
         if hidden:
             self.names = [name for name, _ in teacher.named_modules() if at and re.fullmatch(at, name)]

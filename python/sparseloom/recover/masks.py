@@ -86,7 +86,7 @@ class Masks:
         """Returns AdamW over what trains. Raises Error where nothing does."""
         trained = [each for each in self.model.parameters() if each.requires_grad]
         if not trained:
-            remedy = "call requires_grad_() on what shall train"
+            remedy = "call requires_grad_() on what should train"
             raise Error(_OP, "Parameters that require a gradient", "none", remedy)
         fused = all(each.is_cuda for each in trained)
         # 1e-8 is zero in fp16, and zero over zero NaN.

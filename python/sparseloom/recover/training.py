@@ -92,7 +92,7 @@ def recover(
     if rank is not None:
         whole(_OP, "rank", rank, 1)
     if rank is not None and method is not None:
-        raise Error(_OP, "rank or method", "both", "an adapter is merged under a mask that stays")
+        raise Error(_OP, "rank or method", "both", "leave one out: adapters need a fixed mask")
     loss_of: Any = Distillation(teacher, logits=1.0) if isinstance(teacher, nn.Module) else teacher
     if isinstance(loss_of, Distillation) and loss_of.teacher is model:
         got, remedy = "the model itself", "keep a copy of the dense model: copy.deepcopy before pruning"

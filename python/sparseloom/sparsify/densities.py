@@ -29,7 +29,7 @@ def erdos_renyi(shapes: Mapping[str, tuple[int, int]], density: float, block: Bl
     """
     sides = block_shape(_OP, block)
     if not 0 <= share(_OP, density) <= 1:
-        raise Error(_OP, "density in [0, 1]", repr(density), "density is the share of blocks that stay")
+        raise Error(_OP, "density in [0, 1]", repr(density), "pass the share of blocks to keep: density=0.25")
     grids = {name: (-(-rows // sides[0]), -(-cols // sides[1])) for name, (rows, cols) in shapes.items()}
     cells = {name: rows * cols for name, (rows, cols) in grids.items()}
     dense: set[str] = set()

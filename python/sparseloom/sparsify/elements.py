@@ -136,8 +136,8 @@ class RandomFraction(_Selection):
 @named_init
 @dataclass(frozen=True)
 class ScalarThreshold(_Selection):
-    """Keeps the elements with |x| > ``threshold``, rounded to the tensor's dtype: with 0 what is not zero,
-    which behind a ReLU is what it let pass. Raises Error for a negative threshold or NaN."""
+    """Keeps the elements with |x| > ``threshold``, rounded to the tensor's dtype: with 0 it keeps what is not
+    zero, such as what a ReLU let pass. Raises Error for a negative threshold or NaN."""
 
     threshold: float
     kind, passes, memory = "streaming", 1, "O(1)"

@@ -54,7 +54,8 @@ class Masked(Gradient):
 @dataclass(frozen=True)
 class Straight(Gradient):
     """Straight through: the pruned part of the master gets ``share`` of G, plus ``decay`` times the weight
-    (SR-STE; 0 is the plain rule). Pruned weights live on, and their blocks may return with their values."""
+    (SR-STE; 0 is the plain rule). Pruned weights keep training, and their blocks may return with their
+    values."""
 
     keeps_pruned: ClassVar[bool] = True
     share: float = 1.0
@@ -77,7 +78,7 @@ class Soft(Gradient):
 
 def _learned(name: str, method: Method) -> Learned:
     if not isinstance(method.score, Learned):
-        raise Error(name, "score=scores.Learned(...)", repr(method.score), "its scores are what trains")
+        raise Error(name, "score=scores.Learned(...)", repr(method.score), "pass scores that it can train")
     return method.score
 
 

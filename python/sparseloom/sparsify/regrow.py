@@ -64,11 +64,9 @@ class _Growing(Regrow):
     def __post_init__(self) -> None:
         name = f"regrow.{type(self).__name__}"
         if not 0 <= share(name, self.share, "share") <= 1:
-            raise Error(name, "a share in [0, 1]", repr(self.share), "0.3 is usual")
+            raise Error(name, "a share in [0, 1]", repr(self.share), "pass share=0.3, for example")
         if self.init not in ("zeros", "uniform"):
-            raise Error(
-                name, "init 'zeros' or 'uniform'", repr(self.init), "new blocks usually start at zero"
-            )
+            raise Error(name, "init 'zeros' or 'uniform'", repr(self.init), "pass init='zeros'")
         # a generator gives its next number here: every draw is a function of the seed and the step
         object.__setattr__(self, "seed", draw_seed(self.seed))
 

@@ -44,7 +44,7 @@ def _require(schedule: Schedule, *steps: float, every: int = 1) -> None:
     whole(name, "every", every, 1)
     numbers = all(isinstance(step, Real) for step in steps)
     if not numbers or not all(low <= high for low, high in pairwise((0, *steps))):
-        raise Error(name, "0 <= start <= end, in steps", repr(schedule), "count steps from 0")
+        raise Error(name, "0 <= start <= end, in steps", repr(schedule), "pass start=0 and end=1000")
 
 
 @renamed_init(end_step="end")

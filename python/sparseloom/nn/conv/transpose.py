@@ -87,7 +87,7 @@ class BlockSparseConvTranspose(ConvModule):
         self.dilation = self._numbers("dilation", options["dilation"], 1)
         self.padding_mode = options["padding_mode"]
         if self.padding_mode != "zeros":
-            remedy = "nn.ConvTranspose2d has no other, either"
+            remedy = "pass padding_mode='zeros'; nn.ConvTranspose2d has no other either"
             raise Error(op, "padding_mode of zeros", repr(self.padding_mode), remedy)
         self._window = Window(self.kernel_size, self.stride, self.padding, self.dilation)
         self._require_less("output_padding", self.output_padding)

@@ -33,7 +33,7 @@ class StoredWeight(Held):
         owner = weight.owner
         if by_gradient and not getattr(owner, "gives_dense_gradient", True):
             got = f"{name}, whose steps in a recurrent layer tell none"
-            raise Error("Run", "weights that tell the gradient of absent blocks", got, "choose methods.set_")
+            raise Error("Run", "weights whose absent blocks have a gradient", got, "choose methods.set_")
         stays = weight.layout != "bsr" or isinstance(owner, ConvModule)
         if stays or not hasattr(owner, "set_topology_"):
             got = f"{name}, a {type(owner).__name__}"

@@ -161,8 +161,8 @@ class IndexedModule(WithCopy, WithIndex):
         return topology.set_topology(self, mask, optimizer, grown)
 
     def fix_topology_(self: Self, *, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Self:
-        """Ends ``dynamic`` with the topology of this moment (waits for the device), so that plans may look at
-        the pattern again; returns self. Free slots of a capacity are given back, also in the state of one or
+        """Ends ``dynamic`` with the current topology (waits for the device), so that plans may depend on the
+        pattern again; returns self. Free slots of a capacity are given back, also in the state of one or
         several optimizers."""
         if self.dynamic:
             pattern = self.pattern

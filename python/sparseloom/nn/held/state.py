@@ -217,7 +217,7 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
     ):
         got = f"[{int(index.min())}, {int(index.max())}]"
         raise Error(
-            op, f"{name} within [0, {_INT32_MAX}]", got, "indices count blocks and are stored as int32"
+            op, f"{name} within [0, {_INT32_MAX}]", got, "split the weight: indices are stored as int32"
         )
     return index.to(torch.int32).contiguous()
 

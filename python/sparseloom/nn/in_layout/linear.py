@@ -172,7 +172,7 @@ class SparseLinear(WithLayout):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
-        activation of its own, a Sequential of both."""
+        activation, a Sequential of both."""
         dense = super().to_dense()
         return with_activation(dense, self)
 

@@ -70,7 +70,7 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
             got = "neither" if density is None else "both"
             raise Error(op, "one of density and pattern, of the recurrent weights", got, "pass density=0.1")
         if input_density is not None and input_pattern is not None:
-            raise Error(op, "input_density or input_pattern", "both", "the pattern says which blocks exist")
+            raise Error(op, "input_density or input_pattern", "both", "leave input_density out")
         self._options(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         )
@@ -297,7 +297,7 @@ class BlockSparseRNN(WithOptions, NotForOnnx):
 
     def to_dense(self) -> nn.Module:
         """Returns torch's layer with the same values in their places and zero elsewhere (copied). Those of
-        a dense part are the same Parameters, so that an optimizer goes on with them."""
+        a dense part are the same Parameters, so that an optimizer continues with them."""
         options = {"proj_size": self.proj_size} if self.proj_size else {}
         dense = self.torchs(
             self.input_size, self.hidden_size, self.num_layers, self.bias, self.batch_first, self.dropout,

@@ -84,7 +84,7 @@ class SmallWorldLSTM(WithOptions):
         generator = generator_of(_OP, seed)
         self.dropout, steps = float(dropout), whole(_OP, "steps", steps)
         if steps < 2:
-            raise Error(_OP, "2 steps or more", str(steps), "one multiplies with the input, and one adds it")
+            raise Error(_OP, "2 steps or more", str(steps), "pass steps=2 or more")
         self.inputs, self.outputs = (self._share(count) for count in (inputs, outputs))
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.steps = nn.ModuleList(
@@ -135,7 +135,7 @@ class SmallWorldLSTM(WithOptions):
         blocks are not square."""
         generator = generator_of("reset_parameters", seed)
         if init not in ("normal", "identity"):
-            raise Error(_OP, "init 'normal' or 'identity'", repr(init), "normal mixes units from the start")
+            raise Error(_OP, "init 'normal' or 'identity'", repr(init), "pass init='normal'")
         for matrix in [*self.steps, self.gates]:
             weight = matrix.values if in_blocks(matrix) else matrix.weight
             if not cast(Tensor, weight).is_meta:

@@ -40,7 +40,7 @@ class BlockSparseGates(BlockSparseLinear):
     def _require_option(self, name: str, value: Any) -> None:
         super()._require_option(name, value)
         if name == "activation" and value is not None:
-            remedy = "the recurrent layer applies its own behind the sum of its products"
+            remedy = "leave it: the recurrent layer applies its own"
             raise Error(
                 f"{type(self).__name__}.activation", "None in a recurrent weight", repr(value), remedy
             )

@@ -182,7 +182,9 @@ class Semi24FeedForward(WithOptions):
         for name, layer in (("up", up), ("down", down)):
             require_own_forward(name, layer)
         if activation not in _ACTIVATIONS:
-            raise Error(_OP, "activation 'relu2' or 'relu'", repr(activation), "others leave few zeros")
+            raise Error(
+                _OP, "activation 'relu2' or 'relu'", repr(activation), "others leave few zeros: pass 'relu2'"
+            )
         if choose not in ("largest", "dropout"):
             raise Error(_OP, "choose 'largest' or 'dropout'", repr(choose), "pass one of them")
         semi24.require_method(_OP, prune)

@@ -195,7 +195,7 @@ class Semi24Linear(WithCopy, Ordered):
 
     def to_dense(self) -> nn.Module:
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
-        activation of its own, a Sequential of both. Its weight requires no gradient, as the values do not."""
+        activation, a Sequential of both. Its weight requires no gradient, as the values do not."""
         dense = super().to_dense()
         assert isinstance(dense, nn.Linear)
         dense.weight.requires_grad_(self.values.requires_grad)
