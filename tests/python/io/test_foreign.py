@@ -12,7 +12,6 @@ from torch.nn.utils import prune
 import sparseloom
 from sparseloom import BlockSparse, Error, Semi24, load, save, sparsify_
 from sparseloom.nn import BlockSparseLinear, Semi24Linear
-from sparseloom.nn.held.pruned_entries import accept_pruned
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
 
@@ -72,73 +71,6 @@ def test_float8_weights_are_multiplied_with_their_scales(size):
     assert torch.equal(model.weight, expected)
     with pytest.raises(Error, match=r"0\.weight_scale of 12 rows and groups of 20 columns, got \[7\]"):
         load(tensors | {"0.compressed": small, "0.weight_scale": torch.rand(7)}, net())
-
-
-def damaged(**changes):
-    tensors = safetensors.torch.load_file(FOREIGN / "sparse-bitmask" / "model.safetensors")
-    for key, change in changes.items():
-        name = f"0.{key}"
-        if change is None:
-            del tensors[name]
-        else:
-            tensors[name] = change(tensors[name])
-    return tensors
-
-
-def with_bit(mask):
-    mask = mask.clone()
-    mask[0, 2] |= 0x80  # of 20 columns
-    return mask
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"compressed": None}, "expected 0.compressed beside 0.bitmask, got none"),
-        ({"shape": lambda t: t * 10**9}, r"expected 0.bitmask \[12000000000, 2500000000\]"),
-        ({"shape": lambda t: -t}, "expected 0.shape to be two sizes"),
-        ({"shape": lambda t: t.repeat(2)}, "expected 0.shape to be two sizes"),
-        ({"bitmask": lambda t: t[:-1]}, r"0.bitmask \[12, 3\] of torch.uint8, got \[11, 3\]"),
-        ({"bitmask": lambda t: t.int()}, "got .* of torch.int32"),
-        ({"bitmask": with_bit}, "no bit of 0.bitmask beyond 20 columns"),
-        ({"bitmask": lambda t: t.to("meta")}, "0.bitmask with values, got one on the meta device"),
-        ({"compressed": lambda t: t[:-1]}, "elements, as 0.bitmask has bits"),
-        ({"row_offsets": lambda t: t.flip(0)}, "0.row_offsets to add up"),
-    ],
-)
-def test_lying_entries_are_refused_by_name(changes, said):
-    model = net()
-    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    with pytest.raises(Error, match=said):
-        load(damaged(**changes), model)
-    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
-
-
-def test_files_that_are_no_checkpoints_are_refused(tmp_path):
-    index = tmp_path / "model.safetensors.index.json"
-    (tmp_path / "a.safetensors").write_bytes(b"x")
-    index.write_text('{"weight_map": {"0.weight": "../a.safetensors"}}')
-    with pytest.raises(Error, match="weight_map of files beside it"):
-        load(tmp_path, net())
-    index.write_text('{"weight_map": {"0.weight": "a.safetensors"}}')
-    with pytest.raises(Error, match=r"a\.safetensors to be complete"):
-        load(tmp_path, net())
-    (tmp_path / "b.pt").write_bytes((FOREIGN / "supermask" / "model_0.pth").read_bytes()[:900])
-    with pytest.raises(Error, match=r"b\.pt to be complete"):
-        load(tmp_path / "b.pt", net())
-
-
-class OfOtherArguments:
-    """Pickled as a call that weights_only allows, with what it does not take."""
-
-    def __reduce__(self):
-        return torch._utils._rebuild_tensor_v2, (torch.zeros(2), 0)
-
-
-def test_a_pickle_whose_calls_fail_is_incomplete(tmp_path):
-    torch.save({"0.weight": OfOtherArguments()}, tmp_path / "b.pt")
-    with pytest.raises(Error, match=r"b\.pt to be complete"):
-        load(tmp_path / "b.pt", net())
 
 
 def test_heads_that_nn_pruning_left_out_are_zeros():
@@ -290,18 +222,6 @@ def test_a_state_dict_without_the_masks_of_torch_ao_pruning_is_refused():
     assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
 
 
-@pytest.mark.parametrize("ends", [("orig", "mask"), ("v", "g")])
-@pytest.mark.parametrize("shape", [(8, 12), (20,), (1, 20), (12, 19)])
-def test_masks_and_norms_of_another_shape_are_refused(ends, shape):
-    entries = net(torch.float32).state_dict()
-    whole, part = (f"0.weight_{end}" for end in ends)
-    entries |= {whole: entries.pop("0.weight"), part: torch.ones(shape)}
-    if ends[1] == "g" and shape == (1, 20):  # norms of the columns
-        return accept_pruned(entries, "0.")
-    with pytest.raises(Error, match=rf"{part}.*got \[{shape[0]}"):
-        accept_pruned(entries, "0.")
-
-
 def test_weights_in_layouts_of_torch_bring_their_structure():
     weight = torch.randn(32, 64) * torch.rand(2, 4).lt(0.5).repeat_interleave(16, 0).repeat_interleave(16, 1)
     model = nn.Sequential(nn.Linear(64, 32, bias=False))
@@ -342,35 +262,9 @@ def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
         assert torch.equal(model[0].weight, weight)
 
 
-@pytest.mark.package("scipy")
-def test_a_wrong_index_of_scipy_is_named_and_duplicates_add_up():
-    from scipy import sparse
-
-    def csr(**wrong):
-        matrix = sparse.csr_array(([1.0, 2.0, 3.0], [0, 0, 1], [0, 2, 3]), shape=(2, 4))
-        for name, (at, value) in wrong.items():
-            getattr(matrix, name)[at] = value
-        return {"weight": matrix}
-
-    layer = nn.Linear(4, 2, bias=False)
-    load(csr(), layer)
-    assert layer.weight.tolist() == [[3, 0, 0, 0], [0, 3, 0, 0]]
-    for wrong, said in (
-        ({"indices": (2, 4)}, r"indices below 4, got indices\[2\] = 4"),
-        ({"indices": (0, -1)}, r"indices below 4, got indices\[0\] = -1"),
-        ({"indptr": (2, 10**6)}, "indptr to end within 3 indices, got 1000000"),
-        ({"indptr": (1, 4)}, "indptr of 3 ascending entries from 0"),
-    ):
-        with pytest.raises(Error, match=f"weight with {said}"):
-            load(csr(**wrong), layer)
-    with pytest.raises(Error, match="more elements than one in 1024, got 0 of 100000 x 100000"):
-        load({"weight": sparse.csr_array((10**5, 10**5))}, layer)
-    with pytest.raises(Error, match="real numbers"):
-        load({"weight": sparse.csr_array([[1j, 0, 0, 0]] * 2)}, layer)
-
-
 def test_blocks_of_pytorch_block_sparse_bring_their_pattern():
-    from test_loading import masked, pytorch_block_sparse_entries
+    from foreign_entries import pytorch_block_sparse_entries
+    from test_loading import masked
 
     made = sparseloom.pattern.random(96, 128, 32, 0.5, 3)
     weight = masked(torch.randn(96, 128), made)
@@ -417,29 +311,3 @@ def test_formats_for_others_say_what_they_need(tmp_path):
     with pytest.raises(Error, match="a linear weight that is 2:4, got none"):
         save(net(), path, format="sparse-24-bitmask")
     assert not path.exists()
-
-
-@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "sparse_coo"])
-@pytest.mark.parametrize("damage", ["values", "index"])
-def test_torchs_sparse_tensors_with_indices_that_do_not_fit_are_refused(tmp_path, layout, damage):
-    weight = torch.ones(32, 64)
-    kept = getattr(weight, f"to_{layout}")(*[(16, 16)] if layout in ("sparse_bsr", "sparse_bsc") else [])
-    if layout == "sparse_coo":
-        indices = kept._indices().clone()
-        indices[0, 0] = 99
-        wrong = torch.sparse_coo_tensor(indices, kept._values(), kept.shape, check_invariants=False)
-    else:
-        names = ("crow", "col") if layout in ("sparse_csr", "sparse_bsr") else ("ccol", "row")
-        along, across = (getattr(kept, f"{name}_indices")().clone() for name in names)
-        values = kept.values()[:1] if damage == "values" else kept.values()
-        if damage == "index":
-            across[0] = 99
-        wrong = torch.sparse_compressed_tensor(
-            along, across, values, kept.shape, layout=getattr(torch, layout), check_invariants=False
-        )
-    torch.save({"0.weight": wrong}, tmp_path / "model.pth")
-    model = nn.Sequential(nn.Linear(64, 32, bias=False))
-    before = model[0].weight.clone()
-    with pytest.raises(Error, match="indices fit its values"):
-        sparseloom.load(tmp_path / "model.pth", model)
-    assert torch.equal(model[0].weight, before)

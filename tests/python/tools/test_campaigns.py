@@ -10,10 +10,12 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from campaigns import calls
 from campaigns.__main__ import CAMPAIGNS, main, run
+from campaigns.file_kinds import KINDS
+from campaigns.kept_files import KEPT
 from campaigns.record import Record, Run
 
-#: A number and not seconds: a faster machine would try other cases.
-SEEDS = {"products": 40, "files": 4, "arguments": 1, "faults": 2, "soak": 1}
+#: A number and not seconds: a faster machine would try other cases. Of files, each kind once.
+SEEDS = {"products": 40, "files": len(KINDS) + len(KEPT), "arguments": 1, "faults": 2, "soak": 1}
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
