@@ -18,7 +18,7 @@ from campaigns.record import Record, Run
 SEEDS = {"products": 40, "files": len(KINDS) + len(KEPT), "arguments": 1, "faults": 2, "soak": 1}
 
 
-@pytest.mark.parametrize("name", CAMPAIGNS)
+@pytest.mark.parametrize("name", sorted(CAMPAIGNS.keys() - {"cpp"}))  # make sanitizers runs that one
 def test_a_campaign_finds_nothing(name):
     done = run(name, 0, None, 0, SEEDS[name])
     assert done.cases > 0 and done.findings == []
