@@ -86,8 +86,7 @@ void check_call(const char* op, const AttentionPlan& plan, Direction direction, 
     core::fail(op, "an executor on " + ops::place(p.device) + ", as planned", ops::place(executor.device),
                "make the plan with the executor of the call");
   const std::size_t alignment = p.device >= 0 ? 256 : 64;
-  if (workspace.size() < plan.workspace_bytes ||
-      reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
+  if (!ops::lends(workspace, plan.workspace_bytes, alignment))
     core::fail(
         op,
         std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),

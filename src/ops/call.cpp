@@ -37,8 +37,7 @@ void check_call(const char* op, const CommonProblem& p, const Choice& plan, cons
     core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
                "make the plan with the executor of the call");
   const std::size_t alignment = p.device >= 0 ? 256 : 64;  // alignment of cudaMalloc, and a cache line
-  if (workspace.size() < plan.workspace_bytes ||
-      reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
+  if (!lends(workspace, plan.workspace_bytes, alignment))
     core::fail(
         op,
         std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),

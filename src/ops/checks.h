@@ -1,7 +1,9 @@
 // Checks that operations of every kind share, and their errors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +36,13 @@ void require_known(const char* op, Direction direction, DType dtype, Activation 
 /// Throws Error on a negative size, and on products whose operands [m, rows] or [m, cols] would have more
 /// than 2^60 elements: byte offsets are int64.
 void require_sizes(const char* op, std::int64_t m, std::int64_t rows, std::int64_t cols);
+
+/// Whether a workspace has so many bytes, at a multiple of `alignment`. Null has none, whatever size it
+/// claims.
+inline bool lends(std::span<std::byte> workspace, std::size_t bytes, std::size_t alignment) noexcept {
+  return workspace.size() >= bytes && (bytes == 0 || workspace.data() != nullptr) &&
+         reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment == 0;
+}
 
 /// Throws Error unless the matrix has memory, and rows at least its columns apart.
 void require_matrix(const char* op, const ConstMatrixView& matrix);

@@ -131,7 +131,7 @@ void gate_blocks(const IndexView& index, const TransposedView& transposed, DType
                             {"the gated index", gated.index},
                             {"the gated values", gated.values, stores},
                             {"place", gated.place, stores}});
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
+  if (!ops::lends(workspace, bytes, 16))
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   with_element(op, dtype, [&]<class T>(T) {

@@ -196,7 +196,7 @@ void block_gradient_norms(const ConstMatrixView& dy, const ConstMatrixView& x, B
                std::to_string(grid.cells()) + " norms, one for each block of the grid " +
                    core::shape(grid.rows, grid.cols),
                std::to_string(norms.size()), "size the output as block rows * block columns");
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment != 0)
+  if (!ops::lends(workspace, bytes, kAlignment))
     core::fail(kOp, std::to_string(bytes) + " bytes of workspace, aligned to 64",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   core::require_known(kOp, "norm", norm, BlockNorm::max);

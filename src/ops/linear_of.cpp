@@ -44,7 +44,7 @@ void require_linear_call(const char* verb, const LinearProblem& p, std::size_t w
   ops::require_lent(verb, p.can_gemm, "GEMM", executor.gemm != nullptr);
   const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's alignment, and a cache line
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
-  if (workspace.size() < workspace_bytes || (workspace_bytes > 0 && offset != 0))
+  if (workspace_bytes > 0 && !ops::lends(workspace, workspace_bytes, alignment))
     core::fail(
         verb,
         std::to_string(workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),

@@ -61,7 +61,7 @@ std::size_t sparsify_workspace(const ConstMatrixView& dense, const SparsifierSpe
 void sparsify(const ConstMatrixView& dense, const SparsifierSpec& spec, const SparsifierResult& result,
               std::span<std::byte> workspace, const Executor& executor) {
   const std::size_t bytes = sparsify_workspace(dense, spec, executor);
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
+  if (!ops::lends(workspace, bytes, 16))
     core::fail(kOp, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   if (executor.device < 0) return sparsify(dense, spec, result, executor);

@@ -15,7 +15,7 @@ namespace sparseloom {
 namespace {
 
 void require_workspace(const char* op, std::size_t bytes, std::span<std::byte> workspace) {
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
+  if (!ops::lends(workspace, bytes, 16))
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
 }

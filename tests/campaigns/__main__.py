@@ -17,6 +17,7 @@ CAMPAIGNS = {
     "files": "damaged files of every kind that load reads",
     "arguments": "hostile arguments to operators, layers and layouts",
     "faults": "kills, full disks, interrupts, memory limits, forks and threads",
+    "cpp": "hostile calls of the C++ API under sanitizers, by the program that make sanitizers builds",
     "soak": "topologies that move for long, beside a masked twin in fp64",
 }
 #: Seconds between two writings of the record.

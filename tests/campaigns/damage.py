@@ -80,7 +80,10 @@ def of_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def of_tensor(tensor: Tensor, rng: random.Random) -> Tensor:
-    """Returns a tensor with other entries, dtype or shape."""
+    """Returns a tensor with other entries, dtype or shape; one in a sparse layout of torch, with an index or
+    values that need not fit."""
+    if tensor.layout != torch.strided:
+        return _of_sparse(tensor, rng)
     tensor = tensor.clone()
     kind = rng.randrange(8)
     if kind < 4 and tensor.numel():
@@ -107,6 +110,28 @@ def of_tensor(tensor: Tensor, rng: random.Random) -> Tensor:
         bits = bits.view(torch.uint8) if bits.is_floating_point() and bits.element_size() == 1 else bits
         tensor = bits.flip(0).view(tensor.dtype).view(tensor.shape)  # torch flips no float of 8 bits
     return tensor.contiguous()
+
+
+def _of_sparse(tensor: Tensor, rng: random.Random) -> Tensor:
+    is_coo = tensor.layout == torch.sparse_coo
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    if is_coo:
+        parts = [tensor._indices(), tensor._values()]
+    else:
+        names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+        parts = [getattr(tensor, name)() for name in (*names, "values")]
+    shape = list(tensor.shape)
+    at = rng.randrange(len(parts) + 1)
+    if at < len(parts):
+        parts[at] = of_tensor(parts[at], rng)
+    else:
+        shape[rng.randrange(2)] += rng.choice((-1, 1, 16, 2**40))
+    try:
+        if is_coo:
+            return torch.sparse_coo_tensor(*parts, shape, check_invariants=False)
+        return torch.sparse_compressed_tensor(*parts, shape, layout=tensor.layout, check_invariants=False)
+    except (RuntimeError, ValueError, TypeError):  # torch itself makes no such tensor
+        return tensor
 
 
 def of_json(value: Any, rng: random.Random) -> Any:

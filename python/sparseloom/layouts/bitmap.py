@@ -61,6 +61,9 @@ class Bitmap(Entries):
         bits = tensors["bits"]
         if bits.is_meta:
             return self.with_tensors(tensors)
+        bits, shape = self._index("bits", bits), [self.rows, -(-self.cols // 8)]
+        if list(bits.shape) != shape:  # before they are counted
+            raise Error(self.name, f"bits {shape}", str(list(bits.shape)), "take an undamaged copy")
         return type(self)(self.rows, self.cols, bits=bits, stored=int(_unpacked(bits).count_nonzero()))
 
     def mask(self) -> Tensor:

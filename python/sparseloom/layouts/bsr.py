@@ -66,8 +66,8 @@ class Bsr(Layout):
         return cls.of(patterns.from_mask(rows, cols, sides, any_of_block.cpu()), weight.device)
 
     def of_entries(self, tensors: Mapping[str, Tensor]) -> Bsr:
-        crow = self.index._replace(packed=tensors["packed"]).crow
-        blocks = int(crow[-1]) if crow.numel() and not crow.is_meta else self.blocks
+        packed = tensors["packed"]
+        blocks = self.blocks if packed.is_meta else self.index.blocks_in(packed)
         sizes = {"blocks": blocks, "digest": self.index.holding(tensors["packed"], blocks).digest}
         return type(self)(self.rows, self.cols, **{**self.options(), **tensors, **sizes})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import Error
+
 #: The layouts of matrices that torch has, beside the strided one.
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 #: Those that store blocks.
@@ -41,9 +43,33 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
 
-def elements_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def require_consistent(op: str, tensor: Tensor) -> None:
+    """Raises Error unless the indices of a sparse matrix fit its values and shape: torch builds one without a
+    look at them, in torch.load and wherever check_invariants is off, which is its default."""
+    if tensor.is_meta:
+        return
+    try:
+        if tensor.layout == torch.sparse_coo:
+            torch._validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), tensor.shape)
+            dims = 1
+        else:
+            by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+            lists = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+            along, across = (getattr(tensor, name)() for name in lists)
+            parts = along, across, tensor.values(), tensor.shape, tensor.layout
+            torch._validate_sparse_compressed_tensor_args(*parts)
+            dims = 3 if tensor.layout in BLOCKS else 1
+        if (values := values_of(tensor)).dim() != dims:
+            raise RuntimeError(f"values of {list(values.shape)}")
+    except RuntimeError as error:
+        expected = f"a {tensor.layout} tensor whose indices fit its values"
+        raise Error(op, expected, str(error).partition("\n")[0], "take an undamaged copy") from None
+
+
+def elements_of(tensor: Tensor, op: str = "from_torch") -> tuple[Tensor, Tensor]:
     """Returns the indices, int64 [2, n], and the values [n] of the stored elements of a sparse matrix; all
-    elements of blocks are stored, also zeros."""
+    elements of blocks are stored, also zeros. Raises Error where they do not fit."""
+    require_consistent(op, tensor)
     (row, col), values = places_of(tensor), values_of(tensor)
     if tensor.layout in BLOCKS:
         _, bm, bn = values.shape
@@ -52,10 +78,11 @@ def elements_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([row.flatten(), col.flatten()]), values.flatten()
 
 
-def strided(tensor: Tensor) -> Tensor:
-    """Returns a sparse matrix as a strided one; any other tensor as it is."""
+def strided(tensor: Tensor, op: str = "from_torch") -> Tensor:
+    """Returns a sparse matrix as a strided one; any other tensor as it is. Raises Error for a matrix whose
+    indices do not fit."""
     if not is_sparse_matrix(tensor):
         return tensor
-    (row, col), values = elements_of(tensor)
+    (row, col), values = elements_of(tensor, op)
     dense = values.new_zeros(tensor.shape)
     return dense.index_put_((row, col), values, accumulate=tensor.layout == torch.sparse_coo)

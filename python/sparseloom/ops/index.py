@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
+from ..errors import Error
 from .operators import call
 
 #: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
@@ -19,6 +20,7 @@ UNKNOWN = -1
 MOVING = -2
 #: Each list of a packed index begins at a multiple of this many elements: 64 bytes (packed_index.h).
 SEGMENT = 16
+_LISTS = ("crow", "col", "ccol", "row", "slot")
 
 
 class Index(NamedTuple):
@@ -50,8 +52,25 @@ class Index(NamedTuple):
         index = self._replace(packed=packed, blocks=blocks)
         if packed.is_meta:
             return index
+        self.blocks_in(packed)
         crow, col = (part.to("cpu", torch.int32).contiguous() for part in (index.crow, index.col))
-        return index._replace(digest=make_index(crow, col, *index[2:4], (self.bm, self.bn)).digest)
+        made = make_index(crow, col, *index[2:4], (self.bm, self.bn))
+        if packed.shape != made.packed.shape:
+            got, remedy = f"{packed.numel()} elements", "take an undamaged copy"
+            raise Error("index", f"{made.packed.numel()} elements for {blocks} blocks", got, remedy)
+        for name, own, derived in zip(_LISTS, index.lists(), made.lists(), strict=True):
+            if not torch.equal(own.cpu(), derived):
+                raise Error("index", f"{name} that fits crow and col", "another", "take an undamaged copy")
+        return index._replace(digest=made.digest)
+
+    def blocks_in(self, packed: Tensor) -> int:
+        """Returns how many blocks the packed index of another pattern of the weight has. Raises Error where
+        that cannot be read."""
+        least = -(-self.rows // self.bm) + 1
+        if packed.dim() != 1 or packed.dtype != torch.int32 or packed.numel() < least:
+            got = f"{list(packed.shape)} of {packed.dtype}"
+            raise Error("index", f"at least {least} elements of torch.int32", got, "take an undamaged copy")
+        return max(0, int(packed[least - 1]))
 
     def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Returns crow, col, ccol, row and slot, as views of ``packed``."""

@@ -14,9 +14,12 @@ from torch import Tensor
 
 from ..errors import Error
 from ..io.files import write_whole
+from ..io.model_file import checksum
 from ..recover.fingerprint import digest
 
 _OP = "prune_"
+#: The remedy for a damaged file.
+_DELETE = "delete it: its stage runs again"
 
 
 class Checkpoint:
@@ -48,18 +51,23 @@ class Checkpoint:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (safetensors.SafetensorError, OSError) as error:
-            remedy = "delete it: its stage runs again"
-            raise Error(_OP, f"a checkpoint in {path}", str(error), remedy) from error
+            if metadata.get("sha256") != checksum(tensors, metadata):
+                raise ValueError("other contents than were written")
+            facts = json.loads(metadata["facts"])
+        except MemoryError:
+            raise
+        except Exception as error:  # safetensors, torch and json raise others for bytes that they cannot read
+            raise Error(_OP, f"a checkpoint in {path}", f"{error}", _DELETE) from error
         if metadata.get("key") != self._key or metadata.get("weights") != digest(weights):
             got = "one of another model, other data or other options"
             raise Error(_OP, f"a checkpoint of this run in {path}", got, "choose an empty folder")
-        return tensors, json.loads(metadata["facts"])
+        return tensors, facts
 
     def save(self, stage: int, weights: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Writes a finished stage. ``weights`` is the digest of those that it began with."""
         stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         metadata = {"key": self._key, "weights": weights, "facts": json.dumps(facts)}
+        metadata["sha256"] = checksum(stored, metadata)
         write_whole(self._path(stage), safetensors.torch.save(stored, metadata))
 
     def _path(self, stage: int) -> Path:

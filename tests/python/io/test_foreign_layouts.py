@@ -107,35 +107,9 @@ def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
         assert torch.equal(model[0].weight, weight)
 
 
-@pytest.mark.package("scipy")
-def test_a_wrong_index_of_scipy_is_named_and_duplicates_add_up():
-    from scipy import sparse
-
-    def csr(**wrong):
-        matrix = sparse.csr_array(([1.0, 2.0, 3.0], [0, 0, 1], [0, 2, 3]), shape=(2, 4))
-        for name, (at, value) in wrong.items():
-            getattr(matrix, name)[at] = value
-        return {"weight": matrix}
-
-    layer = nn.Linear(4, 2, bias=False)
-    load(csr(), layer)
-    assert layer.weight.tolist() == [[3, 0, 0, 0], [0, 3, 0, 0]]
-    for wrong, said in (
-        ({"indices": (2, 4)}, r"indices below 4, got indices\[2\] = 4"),
-        ({"indices": (0, -1)}, r"indices below 4, got indices\[0\] = -1"),
-        ({"indptr": (2, 10**6)}, "indptr to end within 3 indices, got 1000000"),
-        ({"indptr": (1, 4)}, "indptr of 3 ascending entries from 0"),
-    ):
-        with pytest.raises(Error, match=f"weight with {said}"):
-            load(csr(**wrong), layer)
-    with pytest.raises(Error, match="more elements than one in 1024, got 0 of 100000 x 100000"):
-        load({"weight": sparse.csr_array((10**5, 10**5))}, layer)
-    with pytest.raises(Error, match="real numbers"):
-        load({"weight": sparse.csr_array([[1j, 0, 0, 0]] * 2)}, layer)
-
-
 def test_blocks_of_pytorch_block_sparse_bring_their_pattern():
-    from test_loading import masked, pytorch_block_sparse_entries
+    from foreign_entries import pytorch_block_sparse_entries
+    from test_loading import masked
 
     made = sparseloom.pattern.random(96, 128, 32, 0.5, 3)
     weight = masked(torch.randn(96, 128), made)
@@ -148,29 +122,3 @@ def test_blocks_of_pytorch_block_sparse_bring_their_pattern():
     long = torch.zeros(2**22, dtype=torch.int32)
     with pytest.raises(Error, match="more blocks than one in 1024"):
         load(entries | {"0.weight.col_start_ends_b": long}, nn.Sequential(nn.Linear(128, 96)))
-
-
-@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "sparse_coo"])
-@pytest.mark.parametrize("damage", ["values", "index"])
-def test_torchs_sparse_tensors_with_indices_that_do_not_fit_are_refused(tmp_path, layout, damage):
-    weight = torch.ones(32, 64)
-    kept = getattr(weight, f"to_{layout}")(*[(16, 16)] if layout in ("sparse_bsr", "sparse_bsc") else [])
-    if layout == "sparse_coo":
-        indices = kept._indices().clone()
-        indices[0, 0] = 99
-        wrong = torch.sparse_coo_tensor(indices, kept._values(), kept.shape, check_invariants=False)
-    else:
-        names = ("crow", "col") if layout in ("sparse_csr", "sparse_bsr") else ("ccol", "row")
-        along, across = (getattr(kept, f"{name}_indices")().clone() for name in names)
-        values = kept.values()[:1] if damage == "values" else kept.values()
-        if damage == "index":
-            across[0] = 99
-        wrong = torch.sparse_compressed_tensor(
-            along, across, values, kept.shape, layout=getattr(torch, layout), check_invariants=False
-        )
-    torch.save({"0.weight": wrong}, tmp_path / "model.pth")
-    model = nn.Sequential(nn.Linear(64, 32, bias=False))
-    before = model[0].weight.clone()
-    with pytest.raises(Error, match="indices fit its values"):
-        sparseloom.load(tmp_path / "model.pth", model)
-    assert torch.equal(model[0].weight, before)

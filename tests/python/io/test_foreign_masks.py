@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn.utils import prune
 
 from sparseloom import Error, load
-from sparseloom.nn.held.pruned_entries import accept_pruned
 
 
 def test_heads_that_nn_pruning_left_out_are_zeros():
@@ -84,15 +83,3 @@ def test_a_state_dict_without_the_masks_of_torch_ao_pruning_is_refused():
     pruner.squash_mask()
     load(masked.state_dict(), model)
     assert all(torch.equal(model[i].weight, masked[i].weight) for i in (0, 2))
-
-
-@pytest.mark.parametrize("ends", [("orig", "mask"), ("v", "g")])
-@pytest.mark.parametrize("shape", [(8, 12), (20,), (1, 20), (12, 19)])
-def test_masks_and_norms_of_another_shape_are_refused(ends, shape):
-    entries = net(torch.float32).state_dict()
-    whole, part = (f"0.weight_{end}" for end in ends)
-    entries |= {whole: entries.pop("0.weight"), part: torch.ones(shape)}
-    if ends[1] == "g" and shape == (1, 20):  # norms of the columns
-        return accept_pruned(entries, "0.")
-    with pytest.raises(Error, match=rf"{part}.*got \[{shape[0]}"):
-        accept_pruned(entries, "0.")

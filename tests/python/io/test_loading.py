@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from foreign_entries import pytorch_block_sparse_entries
 from torch import nn
 from torch.nn.utils import prune
 
@@ -80,27 +81,6 @@ def test_a_torch_sparse_bsr_state_dict_brings_its_pattern():
     )
     with pytest.raises(RuntimeError, match="make the layer with the block shape that was saved"):
         BlockSparseLinear(64, 96, False, density=0.5, block=32).load_state_dict({"weight": weight})
-
-
-def pytorch_block_sparse_entries(weight, made):
-    """What that package's layer saves: blocks in row order, each transposed, one below the other."""
-    rows, cols = weight.shape
-    grid = weight.reshape(rows // 32, 32, cols // 32, 32).transpose(1, 2)[made.mask]  # [blocks, 32, 32]
-    nonzero = made.mask.nonzero()
-    crow, col = made.index()
-    turned = made.mask.t().nonzero()
-    position = torch.zeros(made.mask.shape, dtype=torch.int64)
-    position[made.mask] = torch.arange(len(nonzero))
-    return {
-        "weight.data": grid.transpose(1, 2).reshape(-1, 32).clone(),
-        "weight.block_mask": made.mask,
-        "weight.cols_a": torch.stack([col, torch.arange(len(col), dtype=torch.int32)], 1),
-        "weight.row_start_ends_a": crow,
-        "weight.rows_b": torch.stack([turned[:, 1], position.t()[made.mask.t()]], 1).int(),
-        "weight.col_start_ends_b": made.transposed().index()[0],
-        "weight.blocks": nonzero.flip(-1).flatten().int(),
-        "bias": torch.arange(float(rows)),
-    }
 
 
 def test_a_pytorch_block_sparse_checkpoint_is_read():

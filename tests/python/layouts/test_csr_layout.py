@@ -118,6 +118,9 @@ def test_bits_that_are_not_the_values_are_refused():
             layout.with_tensors({"bits": bits}).require_consistent("test", torch.ones(3))
     with pytest.raises(Error, match="bits of uint8"):
         Bitmap(3, 3, bits=layout.bits.int(), stored=3)
+    for wrong in (layout.bits.double(), layout.bits[0], layout.bits[:, :, None], layout.bits[:2]):
+        with pytest.raises(Error, match=r"bits of uint8|bits \[3, 1\]"):
+            layout.of_entries({"bits": wrong})
 
 
 def test_too_many_elements_are_an_error_without_memory():

@@ -193,12 +193,23 @@ def test_a_checkpoint_serves_the_same_run_and_no_other(run: str, tmp_path: Path)
     assert torch.equal(weights[0], weights[1])
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "bit", "facts"])
+def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
     prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
     file = sorted(tmp_path.iterdir())[1]
-    file.write_bytes(file.read_bytes()[:100])
+    whole = file.read_bytes()
+    file.write_bytes(
+        {
+            "cut": whole[:100],
+            "bit": whole[:-1] + bytes([whole[-1] ^ 1]),
+            "facts": whole.replace(b"tokens", b"token5", 1),
+        }[damage]
+    )
+    model = llama()
+    before = bits(model)
     with pytest.raises(Error, match=r"stage-00001.*delete it"):
-        prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
+        prune_(model, EVERY, data=data(), checkpoint=tmp_path)
+    assert_same(model, before)
 
 
 def with_nan(batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,13 +10,15 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from campaigns import calls
 from campaigns.__main__ import CAMPAIGNS, main, run
+from campaigns.file_kinds import KINDS
+from campaigns.kept_files import KEPT
 from campaigns.record import Record, Run
 
-#: A number and not seconds: a faster machine would try other cases.
-SEEDS = {"products": 40, "files": 4, "arguments": 1, "faults": 2, "soak": 1}
+#: A number and not seconds: a faster machine would try other cases. Of files, each kind once.
+SEEDS = {"products": 40, "files": len(KINDS) + len(KEPT), "arguments": 1, "faults": 2, "soak": 1}
 
 
-@pytest.mark.parametrize("name", CAMPAIGNS)
+@pytest.mark.parametrize("name", sorted(CAMPAIGNS.keys() - {"cpp"}))  # make sanitizers runs that one
 def test_a_campaign_finds_nothing(name):
     done = run(name, 0, None, 0, SEEDS[name])
     assert done.cases > 0 and done.findings == []

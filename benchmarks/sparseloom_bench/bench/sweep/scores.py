@@ -18,6 +18,7 @@ from torch import Tensor
 from sparseloom import ops
 from sparseloom.errors import Error
 from sparseloom.io.files import write_whole
+from sparseloom.io.model_file import checksum
 
 from ...demo.data import batch_offsets, load_text, windows
 from ...demo.train import Settings, Trainer
@@ -85,17 +86,27 @@ def magnitudes() -> dict[str, Tensor]:
     key = hashlib.sha256(repr(SETTINGS).encode()).hexdigest()[:16]
     folder = cache_folder()
     path = folder / f"demo-scores-{key}.safetensors" if folder else None
-    if path is not None and _own(path):
-        with contextlib.suppress(OSError, safetensors.SafetensorError):  # damaged: trained anew and replaced
-            return safetensors.torch.load(path.read_bytes())
+    if path is not None and _own(path) and (kept := _read(path)) is not None:
+        return kept
     made = train()
     if path is not None:
         with contextlib.suppress(
             OSError, Error
         ):  # when the folder cannot be written, each process trains for itself
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, safetensors.torch.save(made))
+            write_whole(path, safetensors.torch.save(made, {"sha256": checksum(made, {})}))
     return made
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    """Returns the magnitudes of a file, None of a damaged one, which is then replaced."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            told = (file.metadata() or {}).get("sha256")
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError):
+        return None
+    return found if told == checksum(found, {}) else None
 
 
 def _own(path: Path) -> bool:

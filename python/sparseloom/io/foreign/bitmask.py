@@ -18,6 +18,7 @@ from ...errors import Error
 #: Names of the formats, as config.json has them.
 BITMASK, BITMASK24 = "sparse-bitmask", "sparse-24-bitmask"
 _PARTS = ("bitmask", "compressed", "shape", "row_offsets")
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _REMEDY = "take an undamaged checkpoint"
 
 
@@ -34,7 +35,7 @@ def decode(tensors: dict[str, Tensor], layer: str) -> tuple[Tensor, bool]:
     if bitmask is None or compressed is None or shape is None:
         missing = next(part for part in _PARTS if parts[part] is None)
         raise Error("load", f"{layer}.{missing} beside {layer}.bitmask", "none", _REMEDY)
-    if shape.numel() != 2 or shape.is_floating_point() or bool((shape < 0).any()):
+    if shape.numel() != 2 or shape.dtype not in _WHOLE or bool((shape < 0).any()):
         got = f"{list(shape.shape)} of {shape.dtype}"
         raise Error("load", f"{layer}.shape to be two sizes", got, _REMEDY)
     rows, cols = (int(size) for size in shape.flatten().tolist())

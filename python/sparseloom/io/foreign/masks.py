@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from ...errors import Error
-from ...layouts.torchs import BLOCKS, is_sparse_matrix, strided
+from ...layouts.torchs import BLOCKS, is_sparse_matrix, strided, values_of
 from ...nn.held.pruned_entries import accept_pruned
 from ...nn.held.torch_blocks import blocks_of
 from ...nn.semi24.semi_structured import from_torch, is_torchs
 from ...pattern import Pattern
 
+#: What is made has at most so many elements, and 1024 times those that are stored.
+LARGEST = 2**24
 #: How the folders of its checkpoints are named: share of tiles that go, side of a tile.
 _NAMED = re.compile(r"sp(?P<sparsity>[01]?\.\d+)(?:-ts(?P<tile>\d+))?")
 
@@ -53,37 +55,31 @@ def unwrapped(value: Any) -> tuple[Any, str | Pattern | None]:
     its blocks, or None."""
     if hasattr(value, "wrapped_tensor"):  # STen: the tensor itself is a dummy of another shape
         wrapped = value.wrapped_tensor
+        if is_sparse_matrix(wrapped):
+            return unwrapped(wrapped)[0], None
         return (wrapped.to_dense() if hasattr(wrapped, "to_dense") else wrapped), None
     if is_torchs(value):
         layout, values = from_torch(value)
         return layout.to_dense(values), "semi24"
     if is_sparse_matrix(value):
-        _require_consistent(value)
+        _require_dense_fits(value)
     if isinstance(value, Tensor) and value.layout in BLOCKS:
         crow, col, values = blocks_of("load", value)
         rows, cols = value.shape
         block = values.shape[1], values.shape[2]
         is_ours = all(side in (8, 16, 32, 64, 128) for side in block)
         pattern = Pattern.from_index(crow.cpu(), col.cpu(), rows, cols, block) if is_ours else None
-        return strided(value.detach()), pattern
-    return (strided(value.detach()) if is_sparse_matrix(value) else value), None
+        return strided(value.detach(), "load"), pattern
+    return (strided(value.detach(), "load") if is_sparse_matrix(value) else value), None
 
 
-def _require_consistent(tensor: Tensor) -> None:
-    """Raises Error unless the indices of a tensor in a sparse layout fit its values and shape: torch.load
-    builds one without a look at them."""
-    try:
-        if tensor.layout == torch.sparse_coo:
-            torch._validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), tensor.shape)
-        else:
-            by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-            lists = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
-            along, across = (getattr(tensor, name)() for name in lists)
-            parts = along, across, tensor.values(), tensor.shape, tensor.layout
-            torch._validate_sparse_compressed_tensor_args(*parts)
-    except RuntimeError as error:
-        expected = f"a {tensor.layout} tensor whose indices fit its values"
-        raise Error("load", expected, str(error).partition("\n")[0], "take an undamaged copy") from None
+def _require_dense_fits(tensor: Tensor) -> None:
+    """Raises Error for a matrix that would be much larger than what is stored of it: an index of a few bytes
+    can claim any shape."""
+    rows, cols = tensor.shape
+    if rows * cols > 1024 * values_of(tensor).numel() + LARGEST:
+        got = f"{values_of(tensor).numel()} of {rows} x {cols}"
+        raise Error("load", "more elements than one in 1024", got, "take an undamaged copy")
 
 
 def supermasked(tensors: dict[str, Any], kinds: Mapping[str, Said]) -> None:
@@ -106,6 +102,9 @@ def supermasked(tensors: dict[str, Any], kinds: Mapping[str, Said]) -> None:
             raise Error(
                 "load", f"the sparsity of {layer}, which no entry says", "no args in the file", remedy
             )
+        if not 0 <= sparsity <= 1 or scores.isnan().any():
+            got = f"{sparsity}" + (", and NaN among the scores" if scores.isnan().any() else "")
+            raise Error("load", f"a share of {layer}'s tiles and scores of all", got, "check its arguments")
         sparsity = min(sparsity, 1 - 1 / scores.numel())
         kth = 1 + round(sparsity * (scores.numel() - 1))
         kept = scores >= scores.flatten().kthvalue(kth).values
@@ -151,12 +150,13 @@ def with_pruned_heads(tensors: dict[str, Any], config: Mapping[str, Any]) -> Non
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     if not pruned_heads:
         return
-    if not isinstance(pruned_heads, Mapping) or not isinstance(heads, int) or not isinstance(hidden, int):
-        got = repr(pruned_heads)[:80]
+    whole = all(type(number) is int and number > 0 for number in (heads, hidden))
+    if not isinstance(pruned_heads, Mapping) or not whole or hidden % heads:
+        got = f"{pruned_heads!r}"[:80] + f" of {heads!r} heads in {hidden!r} features"[:80]
         raise Error("load", "config.json with pruned_heads by layer", got, "check config.json")
-    size = hidden // max(heads, 1)
+    size = hidden // heads
     for layer, gone in pruned_heads.items():
-        kept = _kept(layer, gone, heads, size)
+        count = size * (heads - len(_lists(layer, gone, heads)))
         around = rf"(.*\.)?layer\.{re.escape(str(layer))}\.attention\."
         own = re.compile(around + r"(self\.(query|key|value)|output\.dense)\.")
         for name in [name for name in tensors if own.match(name)]:
@@ -164,17 +164,22 @@ def with_pruned_heads(tensors: dict[str, Any], config: Mapping[str, Any]) -> Non
             tensor = tensors[name]
             if tensor.dim() <= axis:
                 continue  # the bias behind has one element for each feature of the model
-            if tensor.shape[axis] != len(kept):
+            if tensor.shape[axis] != count:
                 got = f"{list(tensor.shape)}"
-                raise Error("load", f"{name} with {len(kept)} features of heads", got, "check config.json")
+                raise Error("load", f"{name} with {count} features of heads", got, "check config.json")
+            kept = _kept(set(gone), heads, size)
             shape = list(tensor.shape)
             shape[axis] = heads * size
             tensors[name] = tensor.new_zeros(shape).index_copy_(axis, kept, tensor)
 
 
-def _kept(layer: str, gone: object, heads: int, size: int) -> Tensor:
+def _lists(layer: str, gone: object, heads: int) -> set[int]:
     if not isinstance(gone, list) or any(type(head) is not int or not 0 <= head < heads for head in gone):
         got = f"{gone!r}"[:80]
         raise Error("load", f"pruned_heads of layer {layer} below {heads}", got, "check config.json")
+    return set(gone)
+
+
+def _kept(gone: set[int], heads: int, size: int) -> Tensor:
     alive = torch.tensor([head for head in range(heads) if head not in gone], dtype=torch.int64)
     return (alive[:, None] * size + torch.arange(size)).flatten()

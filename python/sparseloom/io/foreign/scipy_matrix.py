@@ -3,7 +3,7 @@ by its class, and its index is checked before anything of SciPy's follows it, si
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -11,13 +11,12 @@ from torch import Tensor
 
 from ...errors import Error
 from ...pattern import Pattern
+from .masks import LARGEST
 
 _COMPRESSED = ("csr", "csc", "bsr")
 _REMEDY = "rebuild it: call sum_duplicates(), or take it from its source again"
 #: Sides of blocks that layers take, the largest first.
 _SIDES = (128, 64, 32, 16, 8)
-#: What is made has at most so many elements, and 1024 times those that are stored.
-_LARGEST = 2**24
 
 
 def is_matrix(value: object) -> bool:
@@ -32,18 +31,35 @@ def weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
     sides up to 128 that hold stored elements alone. Indices of 64 bits are compared with the shape, not cut.
     Raises Error, which names the entry, for an index outside of the shape.
     """
+    try:
+        return _weight_of(name, matrix)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # SciPy checks nothing, and raises anything
+        _refuse(name, "parts that belong together", f"{type(error).__name__}: {error}")
+
+
+def _weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
     shape = tuple(int(size) for size in matrix.shape)
     if len(shape) != 2:
         raise Error("load", f"{name} to be a matrix", f"{len(shape)} dimensions", "flatten it first")
     if matrix.format in _COMPRESSED:
         _require_index(name, matrix, shape)
+    if matrix.format == "dia" and matrix.data.shape[:1] != matrix.offsets.shape:
+        got = f"{list(matrix.data.shape)} and {list(matrix.offsets.shape)}"
+        _refuse(name, "a row of data for each of its offsets", got)
+    if matrix.format == "lil" and list(map(len, matrix.rows)) != list(map(len, matrix.data)):
+        _refuse(name, "a value for each column in rows", "more or fewer")
     entries = matrix.tocoo()
     row, col = (np.asarray(places, dtype=np.int64) for places in (entries.row, entries.col))
+    if not row.shape == col.shape == entries.data.shape == (len(row),):
+        got = " and ".join(str(list(part.shape)) for part in (row, col, entries.data))
+        _refuse(name, "as many rows and columns as values", got)
     for places, size, side in ((row, shape[0], "row"), (col, shape[1], "column")):
         if bool((wrong := (places < 0) | (places >= size)).any()):
             at = int(wrong.argmax())
             _refuse(name, f"places inside {shape[0]} x {shape[1]}", f"{side} {places[at]} of entry {at}")
-    if shape[0] * shape[1] > 1024 * len(row) + _LARGEST:
+    if shape[0] * shape[1] > 1024 * len(row) + LARGEST:
         _refuse(name, "more elements than one in 1024", f"{len(row)} of {shape[0]} x {shape[1]}")
     values = _tensor(name, entries.data)
     at_places = torch.from_numpy(row), torch.from_numpy(col)
@@ -72,7 +88,7 @@ def _require_index(name: str, matrix: Any, shape: tuple[int, int]) -> None:
         _refuse(name, f"indices below {width}", f"indices[{at}] = {places[at]}")
 
 
-def _refuse(name: str, expected: str, actual: str) -> None:
+def _refuse(name: str, expected: str, actual: str) -> NoReturn:
     raise Error("load", f"{name} with {expected}", actual, _REMEDY)
 
 

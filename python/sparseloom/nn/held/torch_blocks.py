@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...layouts.torchs import places_of, values_of
+from ...layouts.torchs import places_of, require_consistent, values_of
 from . import state
 
 
 def blocks_of(op: str, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns crow and col, int32 on the CPU, and the values of a BSR or BSC tensor in the order of block
-    rows: its own memory where they lie so and are contiguous, otherwise copied."""
+    rows: its own memory where they lie so and are contiguous, otherwise copied. Raises Error where they do
+    not fit."""
+    require_consistent(op, weight)
     values = values_of(weight)
     if weight.layout == torch.sparse_bsr:
         crow = state.int32_index(op, "crow_indices", weight.crow_indices())
