@@ -36,6 +36,9 @@ class Lateness {
     return us_;
   }
 
+  // Whether threads came late; does not count as a call.
+  bool late() const { return us_ > 0; }
+
   // The last thread of a region that began at `start` arrived at `last`.
   void saw(Clock::time_point start, Clock::time_point last) {
     us_ = std::chrono::duration<double, std::micro>(last - start).count();
@@ -65,14 +68,14 @@ constexpr double kWakeUs = 50;
 // come late the call runs on the library's own pool, which waits for no thread without work. That pool's
 // threads sleep between calls; torch's may still spin there, so it has the regions where threads are
 // punctual.
-void parallel_for(void* threads, std::int64_t count, RangeBody body) {
+void parallel_for(void*, std::int64_t count, RangeBody body) {
   using Clock = Lateness::Clock;
-  if (lateness.us() > 0) {
-    const Executor own = Executor::pool(static_cast<int>(reinterpret_cast<std::intptr_t>(threads)));
+  if (lateness.late()) {
+    const Executor own = Executor::pool(num_threads());
     return own.parallel_for(own.context, count, body);
   }
   // One range a thread of the call: torch would divide `count` among all of its own.
-  const std::int64_t ranges = std::min<std::int64_t>(count, reinterpret_cast<std::intptr_t>(threads));
+  const std::int64_t ranges = std::min<std::int64_t>(count, num_threads());
   const auto cut = [count, ranges](std::int64_t range) {
     return count / ranges * range + count % ranges * range / ranges;
   };
@@ -322,7 +325,6 @@ Executor torch_executor(int device) {
     return executor;
   }
   executor.num_threads = num_threads();
-  executor.context = reinterpret_cast<void*>(static_cast<std::intptr_t>(executor.num_threads));
   executor.late_us = lateness.us() > 0 ? kWakeUs : 0;
   executor.parallel_for = parallel_for;
   return executor;
