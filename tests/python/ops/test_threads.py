@@ -38,6 +38,6 @@ def test_a_call_has_torchs_threads_up_to_the_cap(most: int | None, threads: int)
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "2"])
 def test_a_cap_is_a_count(most: object) -> None:
-    with pytest.raises(sparseloom.Error, match="set_num_threads.*most"):
+    with pytest.raises(sparseloom.Error, match=r"set_num_threads.*most"):
         ops.set_num_threads(most)  # type: ignore[arg-type]
     assert ops.get_num_threads() == 3
