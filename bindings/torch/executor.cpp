@@ -3,9 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -33,6 +36,9 @@ class Lateness {
     return us_;
   }
 
+  // Whether threads came late; does not count as a call.
+  bool late() const { return us_ > 0; }
+
   // The last thread of a region that began at `start` arrived at `last`.
   void saw(Clock::time_point start, Clock::time_point last) {
     us_ = std::chrono::duration<double, std::micro>(last - start).count();
@@ -55,16 +61,32 @@ class Lateness {
 // torch's OpenMP has a pool per thread that opens regions.
 thread_local Lateness lateness;
 
+// What a second thread of that pool must save: waking one takes some 50 us on a virtual machine.
+constexpr double kWakeUs = 50;
+
+// A region of torch's ends when every thread has come, if only to find that nothing is left; so while they
+// come late the call runs on the library's own pool, which waits for no thread without work. That pool's
+// threads sleep between calls; torch's may still spin there, so it has the regions where threads are
+// punctual.
 void parallel_for(void*, std::int64_t count, RangeBody body) {
   using Clock = Lateness::Clock;
+  if (lateness.late()) {
+    const Executor own = Executor::pool(num_threads());
+    return own.parallel_for(own.context, count, body);
+  }
+  // One range a thread of the call: torch would divide `count` among all of its own.
+  const std::int64_t ranges = std::min<std::int64_t>(count, num_threads());
+  const auto cut = [count, ranges](std::int64_t range) {
+    return count / ranges * range + count % ranges * range / ranges;
+  };
   std::atomic<Clock::rep> last{0};
   const Clock::time_point start = Clock::now();
-  torch::stable::parallel_for(0, count, 1, [body, &last](std::int64_t begin, std::int64_t end) {
+  torch::stable::parallel_for(0, ranges, 1, [=, &last](std::int64_t begin, std::int64_t end) {
     const Clock::rep now = Clock::now().time_since_epoch().count();
     Clock::rep before = last.load(std::memory_order_relaxed);
     while (before < now && !last.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
     }
-    body(begin, end);
+    body(cut(begin), cut(end));
   });
   lateness.saw(start, Clock::time_point(Clock::duration(last.load(std::memory_order_relaxed))));
 }
@@ -275,7 +297,21 @@ bool torch_is_deterministic() {
          context.deterministic(context.global());
 }
 
+std::atomic<int> most_threads{std::numeric_limits<int>::max()};
+
 }  // namespace
+
+int num_threads() {
+  return std::min(static_cast<int>(torch::stable::get_num_threads()),
+                  most_threads.load(std::memory_order_relaxed));
+}
+
+void set_num_threads(int most) {
+  if (most < 0)
+    core::fail("set_num_threads", "one thread or more, or none (0) for torch's number", std::to_string(most),
+               "pass a count, as to torch.set_num_threads");
+  most_threads.store(most == 0 ? std::numeric_limits<int>::max() : most, std::memory_order_relaxed);
+}
 
 Executor torch_executor(int device) {
   Executor executor;
@@ -288,8 +324,8 @@ Executor torch_executor(int device) {
     executor.stream = torch_stream(device);
     return executor;
   }
-  executor.num_threads = static_cast<int>(torch::stable::get_num_threads());
-  executor.late_us = lateness.us();
+  executor.num_threads = num_threads();
+  executor.late_us = lateness.us() > 0 ? kWakeUs : 0;
   executor.parallel_for = parallel_for;
   return executor;
 }

@@ -1,5 +1,8 @@
-// The operators version, info, activation_names, row_number, kernel_runs and spin_registers: the contents of
-// this build and machine, the kernels that ran, and the CPU's rate.
+// The operators version, info, activation_names, row_number, kernel_runs, spin_registers and those of the
+// number of threads: the contents of this build and machine, the kernels that ran, and the CPU's rate.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "convert.h"
@@ -42,6 +45,12 @@ std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
   return ops::spin_registers(rate, rounds, torch_executor());
 }
 
+std::int64_t threads_of_calls() { return num_threads(); }
+
+void cap_threads(std::int64_t most) {
+  set_num_threads(static_cast<int>(std::clamp<std::int64_t>(most, -1, std::numeric_limits<int>::max())));
+}
+
 }  // namespace
 }  // namespace sparseloom::binding
 
@@ -52,4 +61,6 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("row_number", TORCH_BOX(&sparseloom::binding::row_number));
   m.impl("kernel_runs", TORCH_BOX(&sparseloom::binding::kernel_runs));
   m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
+  m.impl("num_threads", TORCH_BOX(&sparseloom::binding::threads_of_calls));
+  m.impl("set_num_threads", TORCH_BOX(&sparseloom::binding::cap_threads));
 }

@@ -341,4 +341,7 @@ SPARSELOOM_TORCH_LIBRARY(m) {
   m.def("kernel_runs() -> str");
   // Returns the flops that torch's threads did in registers only. `rate` is one of info's "rates".
   m.def("spin_registers(str rate, int rounds) -> int");
+  // The threads of calls on the CPU, and the most they may be; 0: torch's number.
+  m.def("num_threads() -> int");
+  m.def("set_num_threads(int most) -> ()");
 }

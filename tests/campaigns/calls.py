@@ -296,6 +296,8 @@ LEFT_OUT = (
     "kernel_runs",
     "sparsifier_reads",
     "spin_registers",
+    "num_threads",
+    "set_num_threads",
     "recurrent_forward",
     "recurrent_backward",
 )

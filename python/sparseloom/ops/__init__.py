@@ -37,11 +37,13 @@ from .plans import OUT_DTYPES as OUT_DTYPES
 from .plans import SCALED_DTYPES as SCALED_DTYPES
 from .plans import copy_is_faster as copy_is_faster
 from .plans import dtype_name as dtype_name
+from .plans import get_num_threads as get_num_threads
 from .plans import has_kernels_for as has_kernels_for
 from .plans import info as info
 from .plans import kernel_number as kernel_number
 from .plans import ordinal as ordinal
 from .plans import plan as plan
+from .plans import set_num_threads as set_num_threads
 from .registry import DenseFallback as DenseFallback
 from .registry import Output, current
 from .registry import Registry as Registry

@@ -118,6 +118,22 @@ def info() -> dict[str, Any]:
     return dict(json.loads(call("info")))
 
 
+def get_num_threads() -> int:
+    """Returns the number of threads of a call on the CPU: torch's, or the most that set_num_threads allows if
+    that is less."""
+    number: int = call("num_threads")
+    return number
+
+
+@named_arguments
+def set_num_threads(most: int | None) -> None:
+    """Caps the threads that sparse products on the CPU use, in the whole process and from the next call on;
+    None: torch's number (torch.set_num_threads), which is the most in any case. Results are bitwise the same
+    for any number where the plan is; torch's own products keep torch's number. Raises Error unless ``most``
+    is None or at least 1."""
+    call("set_num_threads", 0 if most is None else whole("set_num_threads", "most", most, 1))
+
+
 @cache
 def kernel_number(name: str) -> int:
     """Returns the row of a kernel in the registry. Raises Error for a name that is not compiled in."""

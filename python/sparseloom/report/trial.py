@@ -57,7 +57,7 @@ def overhead(dtype: torch.dtype, device: torch.device, training: bool) -> float:
     Python, autograd, torch's dispatch and allocating the results take them. They are measured once in a
     process, on a layer so small that little else remains.
     """
-    return _overhead(dtype, device, training, torch.get_num_threads())
+    return _overhead(dtype, device, training, ops.get_num_threads())
 
 
 @cache

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -44,6 +47,36 @@ TEST(Pool, ManyCallersAndNestedCallsFinish) {
     });
   for (auto& caller : callers) caller.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(Pool, ACallHasAtMostItsOwnThreads) {
+  sum_of_marks(Executor::pool(6), 12);  // the pool keeps five workers
+  for (const int threads : {1, 2, 3}) {
+    std::mutex mutex;
+    std::set<std::thread::id> came;
+    parallel_for(Executor::pool(threads), 64, [&](std::int64_t, std::int64_t) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // time for others to come
+      const std::lock_guard lock(mutex);
+      came.insert(std::this_thread::get_id());
+    });
+    EXPECT_LE(static_cast<int>(came.size()), threads);
+  }
+}
+
+TEST(Pool, WaitsForNoWorkerThatHasNoWork) {
+  // The only worker is held by an earlier call of another thread; the caller does all ranges of its own.
+  const Executor pool = Executor::pool(2);
+  std::atomic<bool> held{false}, release{false};
+  std::thread other([&] {
+    parallel_for(pool, 2, [&](std::int64_t, std::int64_t) {
+      held = true;
+      while (!release) std::this_thread::yield();
+    });
+  });
+  while (!held) std::this_thread::yield();
+  EXPECT_EQ(sum_of_marks(pool, 100), 100);
+  release = true;
+  other.join();
 }
 
 TEST(Pool, WorksInAForkedChild) {

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparseloom import Error, Pattern
 from sparseloom import sparsify as S
@@ -267,3 +268,27 @@ def test_what_does_not_fit_is_refused(break_it, words):
     gated = MaskedLinear(32, 64, block=8, gate=Factors(torch.ones(8, 4)))
     with pytest.raises(Error, match="without a gate"):
         gated.set_mask_(gated.mask)
+
+
+def test_autocast_casts_only_what_is_multiplied_with():
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            y = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._to_copy.default and y.dtype == torch.bfloat16 and y.numel():
+                cast.append(y.numel())
+            return y
+
+    layer = MaskedLinear(128, 64, block=16)
+    layer.set_mask_(torch.eye(4, 8, dtype=torch.bool))
+    layer.multiply, cast = "blocks", []
+    x = torch.randn(32, 128, requires_grad=True)
+    with Casts(), torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        y.sum().backward()
+    weight = layer.weight.detach().clone().requires_grad_()
+    exact = F.linear(x, weight * expanded(layer.mask, (16, 16), (64, 128)), layer.bias)
+    exact.sum().backward()
+    assert y.dtype == torch.bfloat16 and sorted(cast) == sorted([32 * 128, 4 * 16 * 16, 64])
+    assert layer.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(layer.weight.grad, weight.grad, rtol=2e-2, atol=0.2)

@@ -262,7 +262,7 @@ def _is_faster(
     tokens = operand.numel() // operand.shape[-1] if operand.shape[-1] else 0
     weight = (layer.out_features, layer.in_features, *layer._copy_key())
     call = (direction, tokens, operand.dtype, bias, layer.activation, residual)
-    key = (*weight, *call, operand.device, tf32_of(operand), torch.get_num_threads())
+    key = (*weight, *call, operand.device, tf32_of(operand), ops.get_num_threads())
     faster = _faster.get(key)
     if faster is None:
         plan = layer.plan(tokens, direction, operand.dtype, residual=residual)

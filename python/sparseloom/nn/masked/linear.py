@@ -148,7 +148,8 @@ class MaskedLinear(WithOptions):
     def _planned(self, x: Tensor) -> Tensor:
         gates = self._gates()
         blocks = self._blocks()
-        x, weight, bias = self._cast(x, self.weight)
+        weight = self.weight
+        x, _, bias = self._cast(x, weight[:0])  # the product casts what it multiplies with
         options = ProductOptions(blocks, self.share, self._backward_decay(), self.multiply)
         y = product(x.reshape(-1, self.in_features), weight, gates, bias, options)
         return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y

@@ -60,7 +60,8 @@ def product(
 
     Forward and dX each multiply with the blocks where the plan expects that to be faster, and with W *
     factors otherwise. dW is computed at the kept blocks where nothing else needs it. Differentiable once in
-    x, W, gates and bias; the gradient of a gate is the sum of dY^T X * W over its block.
+    x, W, gates and bias; the gradient of a gate is the sum of dY^T X * W over its block. W and gates may have
+    another dtype than x and bias, as under autocast: only what is multiplied with is cast.
     """
     y: Tensor = _Product.apply(x, weight, gates, bias, options)
     return y
@@ -77,23 +78,28 @@ class _Product(torch.autograd.Function):
         options: ProductOptions,
     ) -> Tensor:
         ctx.options = options
-        ctx.save_for_backward(x, weight, gates)
+        values = None
         if _sparse(options, "forward", x, bias is not None):
-            return ops.linear(x, _values(weight, gates, options.blocks), options.blocks.where(), bias)
-        return F.linear(x, factored(weight, gates, options.blocks), bias)
+            values = _values(weight, gates, options.blocks, x.dtype)
+            y = ops.linear(x, values, options.blocks.where(), bias)
+        else:
+            y = F.linear(x, factored(weight.to(x.dtype), gates, options.blocks), bias)
+        again = values is not None and ctx.needs_input_grad[0] and _sparse(options, "dx", y)
+        ctx.save_for_backward(x, weight, gates, values if again else None)
+        return y
 
     @staticmethod
     @differentiable_once("MaskedLinear")
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight, gates), (blocks, share, *_) = ctx.saved_tensors, ctx.options
+        (x, weight, gates, values), (blocks, share, *_) = ctx.saved_tensors, ctx.options
         need_x, need_weight, need_gates, need_bias, _ = ctx.needs_input_grad
         dx = dweight = dgates = None
         if need_x:
-            sparse = _sparse(ctx.options, "dx", dy)
-            if sparse:
-                dx = ops.linear_dx(dy, _values(weight, gates, blocks), blocks.where())
+            if values is not None or _sparse(ctx.options, "dx", dy):
+                values = _values(weight, gates, blocks, dy.dtype) if values is None else values
+                dx = ops.linear_dx(dy, values, blocks.where())
             else:
-                dx = dy @ factored(weight, gates, blocks)
+                dx = dy @ factored(weight.to(dy.dtype), gates, blocks)
         if need_weight or need_gates:
             everywhere = need_gates or share != 0
             full_gradient = (
@@ -148,14 +154,15 @@ def factored(weight: Tensor, gates: Tensor | None, blocks: KeptBlocks) -> Tensor
     return weight * expanded(gates.to(weight.dtype), blocks.block, (weight.shape[0], weight.shape[1]))
 
 
-def _values(weight: Tensor, gates: Tensor | None, blocks: KeptBlocks) -> Tensor:
-    """Returns the kept blocks [blocks, bm, bn] of weight * factors."""
+def _values(weight: Tensor, gates: Tensor | None, blocks: KeptBlocks, dtype: torch.dtype) -> Tensor:
+    """Returns the kept blocks [blocks, bm, bn] of weight * factors in a dtype. They are cast last: the pruned
+    part of W is not read."""
     index = blocks.where()
     values: Tensor = ops.call("pack", weight.detach().contiguous(), index.crow, index.col, index.bm, index.bn)
-    if gates is None:
-        return values
-    factors = gates.detach()[blocks.mask.to(gates.device)].to(values.dtype)
-    return values * factors[:, None, None]
+    if gates is not None:
+        factors = gates.detach()[blocks.mask.to(gates.device)].to(values.dtype)
+        values = values * factors[:, None, None]
+    return values.to(dtype)
 
 
 def _sparse(options: ProductOptions, direction: str, operand: Tensor, bias: bool = False) -> bool:

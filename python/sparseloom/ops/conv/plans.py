@@ -13,7 +13,7 @@ from ...errors import Error
 from .. import plans
 from ..index import Index
 from ..operators import PLAN_CHOOSES, conv_tf32_allowed
-from ..plans import DTYPES, NO_EPILOGUE, asked
+from ..plans import DTYPES, NO_EPILOGUE, asked, get_num_threads
 
 #: The row that is torch's convolution with a dense copy of the weight.
 DENSE = "dense"
@@ -48,8 +48,8 @@ def copy_is_faster(x: Tensor, direction: str, extents: Sequence[int], window: An
     device are read. True if no row can run: the call would then make the dense weight itself."""
     sizes = _Sizes(index.blocks, index.rows, index.cols, index.bm, index.bn, index.digest)
     device = (x.device.index or 0) if x.is_cuda else -1
-    # torch's number of threads and TF32 switch are only part of the key: the plan asks torch for them
-    threads = torch.get_num_threads() if device < 0 else 0
+    # the number of threads and torch's TF32 switch are only part of the key: the plan asks for them itself
+    threads = get_num_threads() if device < 0 else 0
     tf32 = x.is_cuda and rounds_to_tf32(x.dtype)
     key = direction, x.dtype, x.shape[0], tuple(extents), tuple(window), sizes, device
     return _copy_is_faster(*key, threads, tf32)

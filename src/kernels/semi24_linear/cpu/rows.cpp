@@ -1,4 +1,4 @@
-// The rows of the expand, select and scatter kernels: refusals, predicted times and launches.
+// The rows of the expand, select, gather and scatter kernels: refusals, predicted times and launches.
 #include "kernels/semi24_linear/rows.h"
 
 #include <algorithm>
@@ -24,34 +24,41 @@ constexpr const char* kExpandCaveat =
 constexpr std::int64_t kSelectMostTokens = 256;
 // dY as scatter packs it has 4 bytes per token and row.
 constexpr std::int64_t kScatterMostTokens = 256;
+// x as gather packs it has 4 bytes per token and column, 59 MB at this bound and 14336 columns.
+constexpr std::int64_t kGatherMostTokens = 1024;
 
 /// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread with W in cache, expand on a
-/// Zen 4, select and scatter on a Zen 3; the log has the measurements.
+/// Zen 4, select, gather and scatter on a Zen 3; the log has the measurements.
 struct Costs {
-  double pass;     // per stored element and pass of kPassTokens
-  double token;    // per stored element and token
-  double packed;   // per number of x (dX: of dY) that is packed
-  double out = 4;  // per number of the result
+  double pass;       // per stored element and pass of kPassTokens
+  double token;      // per stored element and token
+  double packed;     // per number of x (dX: of dY) that is packed
+  double out = 4;    // per number of the result
+  double panel = 0;  // gather: per stored element and panel of tokens
 };
 
-/// The kernel of one instruction set: all but one of `expand`, `select` and `scatter` are null.
+/// The kernel of one instruction set: all but one of `expand`, `select`, `gather` and `scatter`
+/// are null.
 struct Method {
   const char* name;
   Isa needs;
   const cpu::ExpandOps* (*expand)(DType);
   const cpu::SelectOps* (*select)(DType);
+  const cpu::GatherOps* (*gather)(DType);
   const cpu::ScatterOps* (*scatter)(DType);
   Costs costs;
 
   bool has(DType dtype) const {
     return expand != nullptr   ? expand(dtype) != nullptr
            : select != nullptr ? select(dtype) != nullptr
+           : gather != nullptr ? gather(dtype) != nullptr
                                : scatter(dtype) != nullptr;
   }
   Direction direction() const { return scatter != nullptr ? Direction::dx : Direction::forward; }
   std::int64_t most_tokens() const {
     return expand != nullptr   ? cpu::kExpandTokens
            : select != nullptr ? kSelectMostTokens
+           : gather != nullptr ? kGatherMostTokens
                                : kScatterMostTokens;
   }
 };
@@ -62,10 +69,12 @@ constexpr Method kMethods[] = {
      cpu::expand_avx512_bf16,
      nullptr,
      nullptr,
+     nullptr,
      {0.17, 0.07, 0.1}},
-    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, nullptr, {0.3, 0.13, 0.2}},
-    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, nullptr, {0.33, 0.134, 0.5}},
-    {"avx2_scatter", Isa::avx2, nullptr, nullptr, cpu::scatter_avx2, {3.5, 0, 0.5, 1}},
+    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, nullptr, nullptr, {0.3, 0.13, 0.2}},
+    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, nullptr, nullptr, {0.33, 0.134, 0.5}},
+    {"avx2_gather", Isa::avx2, nullptr, nullptr, cpu::gather_avx2, nullptr, {0.8, 0, 0.5, 4, 0.9}},
+    {"avx2_scatter", Isa::avx2, nullptr, nullptr, nullptr, cpu::scatter_avx2, {4.2, 0, 0.5, 1}},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -89,8 +98,10 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   const double m = static_cast<double>(p.m), stored = static_cast<double>(p.stored);
   double packed = static_cast<double>(p.cols), out = static_cast<double>(p.rows);
   if (p.direction == Direction::dx) std::swap(packed, out);
-  const double compute = cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token) +
-                                     m * (c.packed * packed + c.out * out));
+  const double panels = c.panel > 0 ? static_cast<double>(cpu::GatherPanels(p.m).panels) : 0;
+  const double compute =
+      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel) +
+                  m * (c.packed * packed + c.out * out));
   // The positions of two elements take four bits.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
   const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
@@ -109,6 +120,7 @@ Semi24Row row() {
              predict_us(method, p, machine.rates),
              method.expand != nullptr   ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
              : method.select != nullptr ? cpu::select_workspace(p.m, p.cols)
+             : method.gather != nullptr ? cpu::gather_workspace(p.m, p.cols)
                                         : cpu::scatter_workspace(p.m, p.rows)});
     return {};
   };
@@ -119,6 +131,8 @@ Semi24Row row() {
       cpu::run_expand(*method.expand(dtype), args.product, args.view, executor);
     else if (method.select != nullptr)
       cpu::run_select(*method.select(dtype), args.product, args.view, executor);
+    else if (method.gather != nullptr)
+      cpu::run_gather(*method.gather(dtype), args.product, args.view, executor);
     else
       cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
     return 0;
@@ -132,7 +146,7 @@ Semi24Row row() {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>()};
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>()};
   return rows;
 #else
   return {};

@@ -1,9 +1,10 @@
-// The drivers of the select and scatter kernels: in one parallel region all threads pack x (dY), then take
-// units of outputs (columns).
+// The drivers of the select, gather and scatter kernels: in one parallel region all threads pack x (dY), then
+// take units of outputs (columns).
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"
 
+#include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
 #include "kernels/semi24_linear/cpu/tasks.h"
 
@@ -25,6 +26,25 @@ void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& 
   for_units(
       w, steps_of(w.cols), core::ceil_div(w.rows, kSelectOutputs), executor,
       [&](std::int64_t begin, std::int64_t end) { ops.pack_x(job, begin, end); },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t gather_workspace(std::int64_t m, std::int64_t cols) {
+  const GatherPanels panels(m);
+  return static_cast<std::size_t>(panels.panels * panels.vectors * kGatherLanes * gather_depth(cols)) *
+         sizeof(float);
+}
+
+void run_gather(const GatherOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
+  if (args.m == 0 || w.rows == 0) return;
+  ops.runs->add();
+  const GatherJob job{args, w, GatherPanels(args.m), reinterpret_cast<float*>(args.workspace)};
+  const std::int64_t eights = gather_depth(w.cols) / kGatherLanes;
+  for_units(
+      w, eights, core::ceil_div(w.rows, kGatherOutputs), executor,
+      [&](std::int64_t begin, std::int64_t end) {
+        ops.pack_x(job, begin * kGatherLanes, end * kGatherLanes);
+      },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 

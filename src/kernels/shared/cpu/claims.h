@@ -28,19 +28,23 @@ class alignas(64) Claims {
 
 /// Returns once ready() is true, which another thread makes it. It spins for longer than a work item takes:
 /// after yielding, a core would come back only after another process's quantum, milliseconds later. After
-/// that the other thread has most likely lost its own core, perhaps to this loop, so it yields.
+/// that the other thread has most likely lost its own core, perhaps to this loop, so it yields; from 1 ms on
+/// it sleeps.
 template <class Ready>
 void wait_until(const Ready& ready) {
   using Clock = std::chrono::steady_clock;
-  constexpr auto kSpin = std::chrono::microseconds(250);
-  for (const Clock::time_point begin = Clock::now(); Clock::now() - begin < kSpin;)
+  constexpr auto kSpin = std::chrono::microseconds(250), kYield = std::chrono::microseconds(1000),
+                 kSleep = std::chrono::microseconds(100);
+  const Clock::time_point begin = Clock::now();
+  while (Clock::now() - begin < kSpin)
     for (int i = 0; i < 32; ++i) {
       if (ready()) return;
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
     }
-  while (!ready()) std::this_thread::yield();
+  for (; !ready(); std::this_thread::yield())
+    if (Clock::now() - begin >= kYield) std::this_thread::sleep_for(kSleep);
 }
 
 /// Work items that all must finish before something else begins, such as packing before multiplying. A call

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/check.h"
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
@@ -18,25 +19,17 @@ namespace {
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
 #include "kernels/shared/cpu/chain-inl.h"
+#include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
 constexpr std::int64_t kTokens = cpu::kScatterTokens, kGroups = cpu::kScatterGroups, kColumns = 4 * kGroups;
 static_assert(kTokens == kLanes && kGroups % 2 == 0);
 
+// Rows between a prefetch and its use: some 128 cycles of stored elements each.
+constexpr std::int64_t kRowsAhead = 2;
+
 /// Sums [columns][tokens] of one unit.
 using Sums = float[kColumns * kTokens];
-
-/// The values of a row's groups in fp32: themselves, or widened into `wide`.
-template <class T>
-[[gnu::always_inline]] inline const float* in_fp32(const T* values, std::int64_t count, float* wide) {
-  if constexpr (std::is_same_v<T, float>) {
-    return values;
-  } else {
-    for (std::int64_t i = 0; i < count; i += kLanes)
-      avx2::store(wide + i, i + kLanes <= count ? widen(values + i) : widen_first(values + i, count - i));
-    return wide;
-  }
-}
 
 /// Adds dy, of eight tokens, times the two elements of a group to the sums of their columns.
 [[gnu::always_inline]] inline void add_group(Vec dy, const float* values, unsigned positions, float* sums) {
@@ -59,6 +52,13 @@ void scatter_unit(const cpu::ScatterJob& job, std::int64_t batch, std::int64_t b
     std::memset(sums, 0, static_cast<std::size_t>(floats) * sizeof(float));
     for (std::int64_t row = chain; row < std::min(chain + kLongestChain, w.rows); ++row, dy += kTokens) {
       const Vec gradients = avx2::load(dy);
+      // No hardware prefetcher continues to the next rows, at most a line of positions and eight of values
+      // apart.
+      const auto* const ahead = reinterpret_cast<const std::byte*>(
+          static_cast<const T*>(args.values) + (row + kRowsAhead) * w.row_values() + 2 * begin);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(2 * (end - begin)) * sizeof(T); i += 64)
+        __builtin_prefetch(ahead + i);
+      __builtin_prefetch(w.positions + (row + kRowsAhead) * w.position_bytes() + begin / 2);
       const float* values = in_fp32(static_cast<const T*>(args.values) + row * w.row_values() + 2 * begin,
                                     2 * (end - begin), wide);
       const std::uint8_t* positions = w.positions + row * w.position_bytes() + begin / 2;
@@ -91,22 +91,7 @@ void scatter_units(const cpu::ScatterJob& job, std::int64_t begin, std::int64_t 
 
 template <class T>
 void pack_scatter_dy(const cpu::ScatterJob& job, std::int64_t begin, std::int64_t end) {
-  const MatmulArgs& args = job.args;
-  for (std::int64_t token = 0; token < args.m; token += kTokens) {
-    const std::int64_t tokens = std::min(kTokens, args.m - token);
-    const T* const from = static_cast<const T*>(args.a) + token * args.a_stride;
-    float* const out = job.dy + token * job.w.rows;
-    for (std::int64_t row = begin; row < end; row += kLanes) {
-      const std::int64_t rows = std::min<std::int64_t>(kLanes, end - row);
-      Vec lanes[kLanes];
-      for (std::int64_t t = 0; t < kLanes; ++t)
-        lanes[t] = t >= tokens      ? zero()
-                   : rows == kLanes ? widen(from + t * args.a_stride + row)
-                                    : widen_first(from + t * args.a_stride + row, rows);
-      transpose(lanes);
-      for (std::int64_t r = 0; r < rows; ++r) avx2::store(out + (row + r) * kTokens, lanes[r]);
-    }
-  }
+  pack_tokens<T>(job.args, job.w.rows, job.w.rows, 1, begin, end, job.dy);
 }
 }  // namespace
 #include "kernels/shared/cpu/end.h"

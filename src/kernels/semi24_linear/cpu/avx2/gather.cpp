@@ -1,0 +1,152 @@
+// avx2_gather: forward of 2:4 weights, up to 96 tokens on the lanes, in fp32. Two loads a cycle are the
+// bound: an FMA reads its x from L1, and no other row of W reads the same columns.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/check.h"
+#include "kernels/semi24_linear/cpu/ops.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/shared/cpu/avx2/begin.h"
+namespace {
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
+// clang-format on
+
+static_assert(kLanes == cpu::kGatherLanes);
+// Most bytes of x in one block of columns, which stay in L1 for a unit of outputs, and in one slab of
+// columns, which stay in L2 for a tile of units.
+constexpr std::int64_t kBlockBytes = 24 << 10, kSlabBytes = 256 << 10, kTileRows = 8 * cpu::kGatherOutputs;
+constexpr std::int64_t kGroupBytes = 4 * kLanes * cpu::kCellBytes;  // of one vector of tokens
+constexpr std::int64_t kMostGroups = kBlockBytes / kGroupBytes, kMostSlabGroups = kSlabBytes / kGroupBytes;
+
+// Adds the groups [0, groups) of a row to its sums [kVectors][lanes]. x: the first group's columns. Each
+// block's sums begin at zero, which keeps the chains of additions short (chain-inl.h).
+template <int kVectors>
+[[gnu::always_inline]] inline void add_row(const float* values, const std::uint8_t* positions,
+                                           std::int64_t groups, const float* x, float* sums) {
+  constexpr std::int64_t kTokens = kVectors * kLanes;
+  // An addition waits four cycles for the previous one to the same sum: few vectors have two sums each.
+  constexpr int kSums = kVectors <= 6 ? 2 : 1;
+  Vec acc[kSums][kVectors];
+  unroll<kSums>(SPARSELOOM_UNROLLED(s) {
+    unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[s.value][v.value] = zero(); });
+  });
+  const auto group = [&](unsigned bits, const float* value, const float* columns)
+      __attribute__((always_inline)) {
+    unroll<2>(SPARSELOOM_UNROLLED(e) {
+      const float* const column = columns + (bits >> 2 * e.value & 3u) * kTokens;
+      const Vec weight = splat(value + e.value);
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        Vec& sum = acc[e.value % kSums][v.value];
+        sum = fma(sum, avx2::load(column + v.value * kLanes), weight);
+      });
+    });
+  };
+  std::int64_t g = 0;
+  for (; g + 2 <= groups; g += 2, values += 4, x += 8 * kTokens) {
+    const unsigned both = *positions++;
+    group(both, values, x);
+    group(both >> 4, values + 2, x + 4 * kTokens);
+  }
+  if (g < groups) group(*positions, values, x);
+  unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+    Vec sum = acc[0][v.value];
+    if constexpr (kSums == 2) sum = sum + acc[1][v.value];
+    float* const at = sums + v.value * kLanes;
+    avx2::store(at, avx2::load(at) + sum);
+  });
+}
+
+// The groups [begin, end) of `outputs` rows from `output` on, for a panel's x.
+template <class T, int kVectors>
+void add_unit(const cpu::GatherJob& job, const float* x, std::int64_t output, std::int64_t outputs,
+              std::int64_t begin, std::int64_t end, float* sums) {
+  constexpr std::int64_t kTokens = kVectors * kLanes, kBlock = kMostGroups / kVectors / 2 * 2;
+  static_assert(kBlock >= 2);
+  const Semi24View& w = job.w;
+  alignas(32) float wide[2 * kBlock + kLanes];
+  for (std::int64_t g = begin; g < end; g += kBlock) {
+    const std::int64_t count = std::min(kBlock, end - g);
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      const T* const values = static_cast<const T*>(job.args.values) + (output + o) * w.row_values() + 2 * g;
+      const std::uint8_t* const positions = w.positions + (output + o) * w.position_bytes() + g / 2;
+      // No hardware prefetcher continues to the next row. After the last one come the first ones' next block.
+      const bool wraps = o + 2 >= outputs;
+      const std::int64_t rows = wraps ? 2 - outputs : 2;
+      const T* const next = values + rows * w.row_values() + (wraps ? 2 * kBlock : 0);
+      for (std::size_t i = 0; i < 2 * kBlock * sizeof(T); i += 64)
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(next) + i);
+      __builtin_prefetch(positions + rows * w.position_bytes());
+      add_row<kVectors>(in_fp32(values, 2 * count, wide), positions, count, x + 4 * g * kTokens,
+                        sums + o * kTokens);
+    }
+  }
+}
+
+// The outputs [output, output + outputs) of a panel.
+template <class T, int kVectors>
+void gather_tile(const cpu::GatherJob& job, std::int64_t panel, std::int64_t output, std::int64_t outputs) {
+  constexpr std::int64_t kTokens = kVectors * kLanes, kSlab = kMostSlabGroups / kVectors / 2 * 2;
+  const MatmulArgs& args = job.args;
+  const float* const x = job.x + panel * cpu::gather_depth(job.w.cols) * kTokens;
+  alignas(64) float tile[kTileRows * kTokens];
+  std::fill_n(tile, core::round_up(outputs, kLanes) * kTokens, 0.0f);
+  for (std::int64_t g = 0; g < job.w.groups(); g += kSlab)
+    for (std::int64_t o = 0; o < outputs; o += cpu::kGatherOutputs)
+      add_unit<T, kVectors>(job, x, output + o, std::min(cpu::kGatherOutputs, outputs - o), g,
+                            std::min(g + kSlab, job.w.groups()), tile + o * kTokens);
+  const std::int64_t token = panel * kTokens;
+  const T* const bias = static_cast<const T*>(args.bias);
+  const T* const residual = static_cast<const T*>(args.residual);
+  cpu::write_tile({tile, kTokens, std::min(kTokens, args.m - token), outputs, args.dtype, args.activation,
+                   bias == nullptr ? nullptr : bias + output,
+                   static_cast<T*>(args.out) + token * args.out_stride + output, args.out_stride, nullptr,
+                   residual == nullptr ? nullptr : residual + token * args.residual_stride + output,
+                   args.residual_stride});
+}
+
+template <class T>
+void gather_units(const cpu::GatherJob& job, std::int64_t begin, std::int64_t end) {
+  const std::int64_t last = std::min(end * cpu::kGatherOutputs, job.w.rows);
+  for (std::int64_t panel = 0; panel < job.panels.panels; ++panel)
+    for (std::int64_t output = begin * cpu::kGatherOutputs; output < last; output += kTileRows)
+      unroll<cpu::kGatherVectors>(SPARSELOOM_UNROLLED(v) {
+        if (job.panels.vectors == v.value + 1)
+          gather_tile<T, v.value + 1>(job, panel, output, std::min(kTileRows, last - output));
+      });
+}
+
+template <class T>
+void pack_gather_x(const cpu::GatherJob& job, std::int64_t begin, std::int64_t end) {
+  const std::int64_t depth = cpu::gather_depth(job.w.cols);
+  pack_tokens<T>(job.args, job.w.cols, depth, job.panels.vectors, begin, end, job.x);
+}
+}  // namespace
+#include "kernels/shared/cpu/end.h"
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs gather_runs{"avx2_gather"};
+
+template <class T>
+static constexpr GatherOps kOps{&gather_runs, avx2::pack_gather_x<T>, avx2::gather_units<T>};
+
+const GatherOps* gather_avx2(DType dtype) noexcept {
+  return dtype == DType::f32    ? &kOps<float>
+         : dtype == DType::f16  ? &kOps<F16>
+         : dtype == DType::bf16 ? &kOps<Bf16>
+                                : nullptr;
+}
+}  // namespace sparseloom::kernels::cpu
+
+#endif
