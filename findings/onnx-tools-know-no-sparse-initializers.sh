@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # A valid ONNX model with a sparse weight runs in onnxruntime, and the onnx package's own tools refuse or lose the weight.
 #
-# Seen with onnx 1.23.2 and onnxruntime 1.32.0. onnx.proto: "The parameters (in sparse format) of the graph" are its
-# sparse_initializer. checker.check_model passes the model X @ W and onnxruntime's answer is right. But
-# ReferenceEvaluator raises ValueError (SparseTensorProto has no "data_location" field); check_model(full_check=True) and strict
-# shape inference raise InferenceError (wrong rank); version_converter says that W is undefined; printer.to_text leaves W
-# out, and parser.parse_model of that text makes a model without weights; save_as_external_data leaves the weight in the
-# protobuf. A Constant's sparse_value passes the full check, and the evaluator and the version converter refuse it, too.
+# Seen with onnx 1.23.2 and onnxruntime 1.32.0. onnx.proto has initializers "both TensorProto as well SparseTensorProto".
+# checker.check_model passes the model X @ W and onnxruntime's answer is right. But ReferenceEvaluator raises ValueError
+# (SparseTensorProto has no "data_location" field); check_model(full_check=True) and strict shape inference raise
+# InferenceError (wrong rank); version_converter says that W is undefined; printer.to_text leaves W out, and
+# parser.parse_model of that text makes a model without weights; save_as_external_data leaves the weight in the protobuf.
+# A Constant's sparse_value passes the full check, and the evaluator and the version converter refuse it, too.
 #
 # Whom it hurts: whoever ships pruned weights in ONNX: the tools that should verify or convert the file fail on it.
 # Exits 0 if the behaviour is as stated, 1 if it changed.

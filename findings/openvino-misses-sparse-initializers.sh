@@ -2,8 +2,9 @@
 # OpenVINO reads a sparse weight of an ONNX model where a Constant holds it, and refuses the same as an initializer.
 #
 # Seen with openvino 2026.4.1, onnx 1.23.2. The model X @ W with W as sparse_initializer of the graph, the place that the
-# standard has for parameters in sparse format, passes onnx.checker; read_model takes the file as far as compile_model or
-# convert_model, which fail: Input tensor isn't found for node "W". With W as sparse_value of a Constant node both work.
+# standard has for parameters in sparse format, passes onnx.checker and runs in onnxruntime. Reading it to compile it
+# fails, with Core.read_model and with convert_model: Input tensor isn't found for node "W". With W as sparse_value of a
+# Constant node both work.
 #
 # Whom it hurts: whoever ships pruned weights in ONNX: the file of one runtime is "broken" in the other.
 # Exits 0 if the behaviour is as stated, 1 if it changed.

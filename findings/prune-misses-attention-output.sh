@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # A pruned output projection of nn.MultiheadAttention computes with its first weight for ever: a loaded one is ignored.
 #
-# Seen with torch 2.13.0, CPU. torch.nn.utils.prune keeps weight_orig and weight_mask and makes weight of them before each
-# forward, by a hook ("applied before each forward pass", says its tutorial). MultiheadAttention reads out_proj.weight and
-# never calls out_proj, so the hook never runs. load_state_dict of a pruned checkpoint into a pruned model says "All keys
-# matched", and the output is that of the weight before; the second step of training raises RuntimeError "Trying to backward
-# through the graph a second time". The same pruning of in_proj_weight, or of an nn.Linear, is right. Reported in 2021 as
-# issue 69353 of pytorch, still open; the documentation does not tell it.
+# Seen with torch 2.13.0, CPU. torch.nn.utils.prune keeps weight_orig and weight_mask and makes weight of them before
+# each forward, by a forward_pre_hook. MultiheadAttention reads out_proj.weight and never calls out_proj, so the hook
+# never runs. load_state_dict of a pruned checkpoint into a pruned model says "All keys matched", and the output is that
+# of the weight before; the second step of training raises RuntimeError "Trying to backward through the graph a second
+# time". The same pruning of in_proj_weight, or of an nn.Linear, is right. Reported in 2021 as issue 69353 of pytorch,
+# still open.
 #
 # Whom it hurts: whoever prunes every nn.Linear of a Transformer: this one is found by modules() like the others.
 # Exits 0 if the behaviour is as stated, 1 if it changed.

@@ -2,11 +2,12 @@
 # A sparse tensor of pyarrow that is made from a column of a NumPy array holds the row's other numbers.
 #
 # Seen with pyarrow 25.0.0 (numpy 2.4.6, scipy 1.17.1): SparseCOOTensor, SparseCSRMatrix and SparseCSCMatrix.from_numpy
-# take the values as "numpy.ndarray: Data used to populate the sparse tensor" and read them one after another from the
-# first address, whatever the strides. Of the column [1, 2, 3] of a [3, 2] array they store [1, 10, 2]. to_tensor, to_scipy
-# and to_numpy show these. pyarrow.Tensor.from_numpy, and pyarrow.array, take the same column as it is.
+# take the values as a numpy.ndarray and read them one after another from the first address, whatever the strides. Of the
+# column [1, 2, 3] of a [3, 2] array they store [1, 10, 2]. to_tensor, to_scipy and to_numpy show these.
+# pyarrow.Tensor.from_numpy, and pyarrow.array, take the same column as it is.
 #
-# Whom it hurts: whoever exchanges the values of several weights of one pattern, kept as columns, as Arrow sparse tensors.
+# Whom it hurts: whoever exchanges the values of several weights of one pattern, kept as columns, as Arrow sparse
+# tensors.
 # Exits 0 if the behaviour is as stated, 1 if it changed.
 set -euo pipefail
 folder=$(mktemp -d)

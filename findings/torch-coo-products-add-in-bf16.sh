@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # torch adds up the product of a COO weight in the weight's own bfloat16: 4096 ones have the sum 256.
 #
-# Seen with torch 2.13.0, CPU. A row of 4096 ones times a column of ones gives 4096 where the weight is dense or CSR (sum of
-# torch.sparse.mm), and 256 where it is COO: 256 + 1 is 256 in bfloat16. float16 stops at 2048. It is so for `weight @ x`,
-# torch.sparse.mm, F.linear and torch.sum(weight, 1). With 4096 random numbers the error is over 20 times that of the
-# dense product of the same numbers. The notes on numerical accuracy tell of reduced precision on GPUs alone; other sums
-# of this dtype on a CPU add in float32, as does torch.sum of the whole COO tensor.
+# Seen with torch 2.13.0, CPU. A row of 4096 ones times a column of ones gives 4096 where the weight is dense or CSR (sum
+# of torch.sparse.mm), and 256 where it is COO: 256 + 1 is 256 in bfloat16. float16 stops at 2048. It is so for `weight @
+# x`, torch.sparse.mm, F.linear and torch.sum(weight, 1). With 4096 random numbers the error is over 20 times that of the
+# dense product of the same numbers. torch.sum of the whole COO tensor is right.
 #
-# Whom it hurts: whoever runs a pruned model with COO weights in bfloat16: outputs are wrong in the first digit, no error.
+# Whom it hurts: whoever runs a pruned model with COO weights in bfloat16: outputs are wrong in the first digit, no
+# error.
 # Exits 0 if the behaviour is as stated, 1 if it changed.
 set -euo pipefail
 folder=$(mktemp -d)
