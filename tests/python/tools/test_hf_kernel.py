@@ -71,7 +71,7 @@ print(*sorted({name for name in names if "sparseloom" in name}))
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    if BUILD is None:
+    if not BUILD:
         pytest.skip("SPARSELOOM_BUILD names no CMake folder")
     return [str(make_hf_kernel.made(tmp_path_factory.mktemp(name), Path(BUILD), name=name)) for name in NAMES]
 
