@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .. import layouts
 from .._arguments import named_arguments
@@ -262,6 +263,8 @@ def _unwrapped(op: str, model: nn.Module, path: object, call: str) -> nn.Module:
 def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     for name, value in state.items():
+        if is_lazy(value):
+            raise Error(op, "a model of known sizes", f"lazy {name}", "run the model once first")
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             got = f"a {value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
             raise Error(

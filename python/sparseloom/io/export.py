@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import Error
 from ..nn.held.convert import Activation
@@ -39,6 +40,8 @@ def dense_state(model: nn.Module) -> dict[str, Tensor]:
     for name, value in model.state_dict().items():
         if inner and name.startswith(inner):
             continue
+        if is_lazy(value):
+            raise Error("save", "a model of known sizes", f"lazy {name}", "run the model once first")
         if not isinstance(value, Tensor) or value.is_meta:
             got, remedy = f"{name} on the meta device", "keep other state outside the model"
             raise Error("save", "a state_dict of tensors with values", got, remedy)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .._arguments import named_arguments
@@ -230,6 +231,8 @@ def _choices(
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)
+    if lazy := [name for name, each in model.named_parameters() if is_lazy(each)]:
+        raise Error(_OP, "a model of known sizes", f"lazy {lazy[0]}", "run the model once first")
     if torch.is_inference_mode_enabled() or any(each.is_inference() for each in model.parameters()):
         got = "a call in torch.inference_mode(), or a model that was made in it"
         raise Error(_OP, "weights that can be written", got, "call it outside: it takes no gradients itself")
@@ -239,6 +242,13 @@ def _choices(
         choices, skipped = match(model, pending, strict)
     for choice in choices:
         weight = choice.site.value
+        if not weight.numel():
+            got = f"{list(weight.shape)} of {choice.site.name}"
+            raise Error(_OP, "weights with elements", got, "leave that layer out of the patterns")
+        sides = zip(weight.shape, weight.stride(), strict=True)
+        if any(size > 1 and step == 0 for size, step in sides):
+            got, remedy = f"{choice.site.name}, which expand() made", "clone it first"
+            raise Error(_OP, "weights whose elements lie apart", got, remedy)
         if observed(choice.site) and not bool(weight.isfinite().all()):
             raise Error(_OP, "finite weights", f"NaN or Inf in {choice.site.name}", "check the checkpoint")
     return choices, skipped

@@ -34,7 +34,7 @@ MatrixView operand(Draw& draw, Memory& memory, DType dtype, std::int64_t rows, s
       memory.matrix(draw, dtype, std::min<std::int64_t>(rows, 300), std::min<std::int64_t>(cols, 300));
   if (draw.chance(3)) made.data = nullptr;
   if (draw.chance(3)) made.stride = draw.chance(50) ? made.cols - 1 : -made.stride;
-  if (draw.chance(2)) made.data = nullptr, made.rows = draw.number();
+  if (draw.chance(2)) made.data = nullptr, made.rows = std::max<std::int64_t>(draw.number(), 0);
   return made;
 }
 
@@ -96,7 +96,8 @@ void blocks(Draw& draw) {
   const std::int32_t* const col = memory.array(lists.col);
   validate_index("hostile", rows, cols, block, {crow, lists.crow.size()}, {col, lists.col.size()});
   const IndexView index{rows, cols, block, static_cast<std::int64_t>(lists.col.size()), crow, col};
-  const std::int64_t m = draw.size(20);
+  // Not the least number of all: is_aligned (matrix_view.h) multiplies what describe is given.
+  const std::int64_t m = std::max<std::int64_t>(draw.size(20), -1);
   const DType dtype = draw.dtype();
   static constexpr Direction kDirections[] = {Direction::forward, Direction::forward, Direction::dx,
                                               Direction::dw};

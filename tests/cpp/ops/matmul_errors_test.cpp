@@ -106,6 +106,8 @@ TEST(Errors, NameWhatIsWrong) {
   const auto dense = c.plan(p, "dense");
   EXPECT_NE(run(x, out, nullptr, {}, *dense).find("3840 bytes of workspace, aligned to 64, got 0 bytes"),
             std::string::npos);
+  const std::span<std::byte> null(static_cast<std::byte*>(nullptr), dense->workspace_bytes);
+  EXPECT_NE(run(x, out, nullptr, null, *dense).find("3840 bytes of workspace"), std::string::npos);
   Scratch scratch(dense->workspace_bytes + 64);
   EXPECT_NE(run(x, out, nullptr, scratch.span().subspan(4), *dense).find("at offset 4"), std::string::npos);
   EXPECT_NE(run(x, out, nullptr, {}, *c.plan(c.problem(Direction::dx), "reference"))

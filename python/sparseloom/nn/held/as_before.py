@@ -73,7 +73,8 @@ class _Before:
             if data is not None:
                 parameter.grad = None  # torch refuses memory of another size beside it
                 parameter.data = data
-            parameter.requires_grad_(requires_grad)
+            if parameter.requires_grad != requires_grad:  # refused by one that inference_mode made
+                parameter.requires_grad_(requires_grad)
             parameter.grad = grad
             vars(parameter).clear()
             vars(parameter).update(marks)
@@ -94,9 +95,18 @@ class _Before:
             for tensor, memory, content in self._contents:
                 if memory is not None:  # a buffer may have got other memory, as a Parameter may
                     tensor.data = memory
-                tensor.detach().copy_(content)
+                _written_once(tensor.detach()).copy_(_written_once(content, tensor))
         for module, state in self._extra:
             module.set_extra_state(state)
+
+
+def _written_once(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """Returns one index of each axis along which an expanded tensor (``like``) repeats its memory: torch
+    refuses to write the whole."""
+    for axis, step in enumerate((tensor if like is None else like).stride()):
+        if step == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
