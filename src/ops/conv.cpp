@@ -222,7 +222,7 @@ bsr_conv::Problem describe_conv(const IndexView& index, const ConvShape& shape, 
   ops::describe_index(index, dtype, direction == Direction::dx ? shape.in_pixels() : shape.out_pixels(),
                       problem);
   const auto contiguous = [&](std::int64_t pixels, std::int64_t channels) {
-    return is_aligned({nullptr, dtype, pixels, channels, channels});
+    return ops::packed_is_aligned(dtype, pixels, channels);
   };
   const bool dx = direction == Direction::dx, dw = direction == Direction::dw;
   const bool x = contiguous(shape.in_pixels(), index.cols), y = contiguous(shape.out_pixels(), index.rows);

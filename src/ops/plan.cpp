@@ -88,9 +88,7 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
   problem.direction = direction;
   ops::describe_index(index, dtype, m, problem);
   // The matrices [m, cols] and [m, rows] with nothing between their rows.
-  const auto aligned = [&](std::int64_t features) {
-    return is_aligned({nullptr, dtype, m, features, features});
-  };
+  const auto aligned = [&](std::int64_t features) { return ops::packed_is_aligned(dtype, m, features); };
   switch (direction) {
     case Direction::forward:
       problem.aligned = aligned(index.cols), problem.out_aligned = aligned(index.rows);

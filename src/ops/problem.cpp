@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "ops/checks.h"
 #include "ops/valid_index.h"
+#include "sparseloom/matrix_view.h"
 
 namespace sparseloom::ops {
 
@@ -17,6 +18,10 @@ void describe_index(const IndexView& index, DType dtype, std::int64_t m, CommonP
   problem.cols = index.cols;
   problem.block = index.block;
   problem.blocks = index.blocks;
+}
+
+bool packed_is_aligned(DType dtype, std::int64_t rows, std::int64_t features) {
+  return is_aligned({nullptr, dtype, std::max<std::int64_t>(rows, 0), features, features});
 }
 
 void complete(CommonProblem& problem, const IndexView& index, const Executor& executor) {

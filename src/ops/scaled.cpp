@@ -37,8 +37,8 @@ ScaledProblem describe_scaled(const IndexView& index, DType dtype, DType out, st
   ScaledProblem problem;
   ops::describe_index(index, dtype, m, problem);
   problem.out = out;
-  problem.aligned = is_aligned({nullptr, dtype, m, index.cols, index.cols});
-  problem.out_aligned = is_aligned({nullptr, out, m, index.rows, index.rows});
+  problem.aligned = ops::packed_is_aligned(dtype, m, index.cols);
+  problem.out_aligned = ops::packed_is_aligned(out, m, index.rows);
   return problem;
 }
 

@@ -96,8 +96,7 @@ void blocks(Draw& draw) {
   const std::int32_t* const col = memory.array(lists.col);
   validate_index("hostile", rows, cols, block, {crow, lists.crow.size()}, {col, lists.col.size()});
   const IndexView index{rows, cols, block, static_cast<std::int64_t>(lists.col.size()), crow, col};
-  // Not the least number of all: is_aligned (matrix_view.h) multiplies what describe is given.
-  const std::int64_t m = std::max<std::int64_t>(draw.size(20), -1);
+  const std::int64_t m = draw.size(20);
   const DType dtype = draw.dtype();
   static constexpr Direction kDirections[] = {Direction::forward, Direction::forward, Direction::dx,
                                               Direction::dw};
