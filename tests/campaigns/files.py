@@ -25,8 +25,8 @@ from .child import require_none, trials
 from .file_kinds import KINDS, Kind, kind_of
 from .kept_files import KEPT
 
-#: Damaged files of one seed, which one child reads.
-FILES = 25
+#: Damaged files of one seed, which one child reads: its start costs as much as some dozen files.
+FILES = 200
 
 
 def entries(model: nn.Module) -> dict[str, Tensor]:
