@@ -177,7 +177,8 @@ TEST(Semi24Products, AreAccurateForEverySize) {
                               {50, 519},
                               {26, 640},
                               {300, 1020}})
-      for (std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 39, 63, 97}) check({dtype, m, rows, cols});
+      for (std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 39, 63, 97})
+        check({dtype, m, rows, cols});
 }
 
 TEST(Semi24Products, OpenOneRegion) {

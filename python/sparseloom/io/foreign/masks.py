@@ -147,7 +147,8 @@ def with_pruned_heads(tensors: dict[str, Any], config: Mapping[str, Any]) -> Non
     if config.get("layer_norm_type") == "no_norm":
         got, remedy = "layer_norm_type no_norm", "transformers has no such layer: use nn_pruning's"
         raise Error("load", "layer norms", got, remedy)
-    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    heads: Any = config.get("num_attention_heads")
+    hidden: Any = config.get("hidden_size")
     if not pruned_heads:
         return
     whole = all(type(number) is int and number > 0 for number in (heads, hidden))
