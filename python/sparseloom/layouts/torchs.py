@@ -43,9 +43,19 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
 
+def _ascending(along: Tensor, across: Tensor) -> Tensor:
+    """Returns the indices of each line in ascending order. Raises RuntimeError for an ``along`` that is not
+    one of so many."""
+    lines = torch.arange(along.numel() - 1, device=along.device)
+    line = lines.repeat_interleave(along.long().diff(), output_size=across.numel())
+    by_index = across.argsort(stable=True)
+    return across[by_index[line[by_index].argsort(stable=True)]]
+
+
 def require_consistent(op: str, tensor: Tensor) -> None:
     """Raises Error unless the indices of a sparse matrix fit its values and shape: torch builds one without a
-    look at them, in torch.load and wherever check_invariants is off, which is its default."""
+    look at them, in torch.load and wherever check_invariants is off, which is its default. Those of a line
+    may come in any order, which torch's own check refuses."""
     if tensor.is_meta:
         return
     try:
@@ -56,8 +66,13 @@ def require_consistent(op: str, tensor: Tensor) -> None:
             by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
             lists = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
             along, across = (getattr(tensor, name)() for name in lists)
-            parts = along, across, tensor.values(), tensor.shape, tensor.layout
-            torch._validate_sparse_compressed_tensor_args(*parts)
+            rest = tensor.values(), tensor.shape, tensor.layout
+            try:
+                torch._validate_sparse_compressed_tensor_args(along, across, *rest)
+            except RuntimeError as error:
+                if "sorted and distinct" not in str(error):
+                    raise
+                torch._validate_sparse_compressed_tensor_args(along, _ascending(along, across), *rest)
             dims = 3 if tensor.layout in BLOCKS else 1
         if (values := values_of(tensor)).dim() != dims:
             raise RuntimeError(f"values of {list(values.shape)}")

@@ -135,6 +135,8 @@ def built(layout, damage):
     values = kept.values()[:1] if damage == "values" else kept.values()
     if damage == "index":
         across[0] = 99
+    if damage == "twice":
+        across[1] = across[0]
     if damage == "dims":
         values = values[..., 0] if values.dim() > 1 else values[:, None]
     if damage == "shape":
@@ -174,9 +176,9 @@ WAYS_IN = {
 
 @pytest.mark.parametrize("way", WAYS_IN)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("damage", ["values", "index", "dims"])
+@pytest.mark.parametrize("damage", ["values", "index", "twice", "dims"])
 def test_every_way_in_refuses_them(way, layout, damage):
-    if (damage == "dims" and layout == "sparse_coo") or (way == "blocks" and "bs" not in layout):
+    if (damage in ("twice", "dims") and layout == "sparse_coo") or (way == "blocks" and "bs" not in layout):
         return
     with pytest.raises(
         (Error, RuntimeError), match=r"indices fit its values|two-dimensional|\[\w+\] expected"
