@@ -3,6 +3,7 @@ at the line of the user who gets them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import sys
@@ -12,6 +13,8 @@ from numbers import Real
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .errors import Error
@@ -30,6 +33,13 @@ def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
     if number is None or (least is not None and number < least):
         raise Error(op, expected, repr(value), f"pass {name} as a whole number")
     return number
+
+
+def require_sizes(op: str, model: nn.Module) -> None:
+    """Raises Error for a model with lazy parameters or buffers, which have no sizes yet."""
+    for name, value in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(value):
+            raise Error(op, "a model of known sizes", f"lazy {name}", "run the model once first")
 
 
 def share(op: str, value: Any, name: str = "density") -> float:

@@ -107,9 +107,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(name: str) -> Callable[[Sequence[str]], int] | None:
     """Returns the command of this name from another package, or None without one. Raises Error for a command
-    of the benchmarks where they are not installed."""
+    of the benchmarks where they are not installed, and for one whose package cannot be imported."""
     for point in entry_points(group=GROUP, name=name):
-        command: Callable[[Sequence[str]], int] = point.load()
+        try:
+            command: Callable[[Sequence[str]], int] = point.load()
+        except Exception as error:  # code of another package: anything
+            remedy = (
+                INSTALL_BENCHMARKS if name in OF_BENCHMARKS else "install the package that brings it anew"
+            )
+            raise Error(name, f"{point.value} that can be imported", str(error), remedy) from error
         return command
     if name not in OF_BENCHMARKS:
         return None

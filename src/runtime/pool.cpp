@@ -34,6 +34,13 @@ class Pool {
     return *current();
   }
 
+  // Called when an executor is made, so that no product allocates. In a child after a fork an older
+  // executor's calls run on their own thread.
+  void grow(int workers) {
+    std::lock_guard lock(mutex_);
+    for (; workers_ < workers; ++workers_) std::thread([this] { work(); }).detach();
+  }
+
   // Runs body over [0, count) on at most `threads` threads, the caller included, however many the pool has.
   void run(int threads, std::int64_t count, RangeBody body) {
     std::unique_lock busy(one_job_, std::try_to_lock);
@@ -42,7 +49,6 @@ class Pool {
     std::uint64_t generation;
     {
       std::lock_guard lock(mutex_);
-      grow(threads - 1);
       body_ = body, count_ = count, ranges_ = ranges, next_ = 0, seats_ = threads - 1;
       pending_.store(ranges, std::memory_order_relaxed);
       generation = ++generation_;
@@ -61,11 +67,6 @@ class Pool {
   static Pool*& current() {
     static Pool* pool = nullptr;
     return pool;
-  }
-
-  // Under the lock.
-  void grow(int workers) {
-    for (; workers_ < workers; ++workers_) std::thread([this] { work(); }).detach();
   }
 
   void work() {
@@ -135,6 +136,7 @@ int usable_cpus() {
 Executor Executor::pool(int num_threads) {
   Executor executor;
   executor.num_threads = num_threads > 0 ? num_threads : usable_cpus();
+  Pool::instance().grow(executor.num_threads - 1);
   // The number of threads is the context, and the pool is looked up: an executor made before a fork must
   // reach the child's pool.
   executor.context = reinterpret_cast<void*>(static_cast<std::intptr_t>(executor.num_threads));

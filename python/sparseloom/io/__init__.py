@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from .. import layouts
 from .._arguments import named_arguments
-from .._checks import require_bool, whole
+from .._checks import require_bool, require_sizes, whole
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
 from ..nn.held.fusions import Fusions
@@ -131,6 +130,7 @@ def load(
         tensors, layers, fusions = read_file(path)
         if not sparsify:
             return _fill(model, tensors, layers)
+        require_sizes("load", model)
         from ..patch.from_file import shapes_of, sparsified  # a program that only loads need not import it
 
         present = {*_sparse_layers(model), *_masked(model)}
@@ -261,10 +261,9 @@ def _unwrapped(op: str, model: nn.Module, path: object, call: str) -> nn.Module:
 
 
 def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
+    require_sizes(op, model)
     state = model.state_dict()
     for name, value in state.items():
-        if is_lazy(value):
-            raise Error(op, "a model of known sizes", f"lazy {name}", "run the model once first")
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             got = f"a {value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
             raise Error(

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
+from .._checks import require_sizes
 from ..errors import Error
 from ..nn.held.convert import Activation
 from ..nn.held.sparse_weight import is_sparse
@@ -34,14 +34,13 @@ def write_as(form: str, model: nn.Module, path: str | bytes | os.PathLike[str]) 
 
 def dense_state(model: nn.Module) -> dict[str, Tensor]:
     """Returns the state_dict that the model would have with dense layers, on the CPU, tied weights once."""
+    require_sizes("save", model)
     dense, seen = dict[str, Tensor](), set[tuple[Any, ...]]()
     sparse = {name: module for name, module in model.named_modules() if _stands_for_dense(module)}
     inner = tuple(f"{name}." if name else "" for name in sparse)
     for name, value in model.state_dict().items():
         if inner and name.startswith(inner):
             continue
-        if is_lazy(value):
-            raise Error("save", "a model of known sizes", f"lazy {name}", "run the model once first")
         if not isinstance(value, Tensor) or value.is_meta:
             got, remedy = f"{name} on the meta device", "keep other state outside the model"
             raise Error("save", "a state_dict of tensors with values", got, remedy)

@@ -131,7 +131,8 @@ def set_num_threads(most: int | None) -> None:
     None: torch's number (torch.set_num_threads), which is the most in any case. Results are bitwise the same
     for any number where the plan is; torch's own products keep torch's number. Raises Error unless ``most``
     is None or at least 1."""
-    call("set_num_threads", 0 if most is None else whole("set_num_threads", "most", most, 1))
+    number = 0 if most is None else whole("set_num_threads", "most", most, 1)
+    call("set_num_threads", min(number, 2**31 - 1))
 
 
 @cache

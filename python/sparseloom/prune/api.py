@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .._arguments import named_arguments
-from .._checks import as_optimizers, require_bool, whole
+from .._checks import as_optimizers, require_bool, require_sizes, whole
 from .._progress import Bar
 from ..errors import Error
 from ..nn.held.as_before import or_as_before
@@ -231,8 +230,7 @@ def _choices(
     if not isinstance(patterns, Mapping):
         remedy = 'pass {r".*mlp.*": Semi24()}'
         raise Error(_OP, "{regex: recipe}", repr(patterns), remedy)
-    if lazy := [name for name, each in model.named_parameters() if is_lazy(each)]:
-        raise Error(_OP, "a model of known sizes", f"lazy {lazy[0]}", "run the model once first")
+    require_sizes(_OP, model)
     if torch.is_inference_mode_enabled() or any(each.is_inference() for each in model.parameters()):
         got = "a call in torch.inference_mode(), or a model that was made in it"
         raise Error(_OP, "weights that can be written", got, "call it outside: it takes no gradients itself")

@@ -51,7 +51,9 @@ class Checkpoint:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if metadata.get("sha256") != checksum(tensors, metadata):
+            if "sha256" not in metadata:
+                raise ValueError("one without a checksum, as of an older version")
+            if metadata["sha256"] != checksum(tensors, metadata):
                 raise ValueError("other contents than were written")
             facts = json.loads(metadata["facts"])
         except MemoryError:

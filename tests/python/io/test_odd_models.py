@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparseloom import Error, Semi24, load, prune_, save
+from sparseloom import BlockSparse, Error, Semi24, load, prune_, save, sparsify_
 
 
 def expanded():
@@ -27,6 +27,13 @@ def through_a_file(model, path):
     load(path, model)
 
 
+def sparsified_by_a_file(model, path):
+    of_blocks = nn.Sequential(nn.Linear(64, 32))
+    sparsify_(of_blocks, BlockSparse(16, 0.5))
+    save(of_blocks, path)
+    load(path, model, sparsify=True)
+
+
 def as_dense(model, path):
     save(model, path, format="dense")
 
@@ -39,6 +46,7 @@ def as_dense(model, path):
         (of_inference_mode, through_a_file, "expected"),
         (lambda: nn.Sequential(nn.LazyLinear(32)), prune, "a model of known sizes, got lazy 0.weight"),
         (lambda: nn.Sequential(nn.LazyLinear(32)), through_a_file, "a model of known sizes"),
+        (lambda: nn.Sequential(nn.LazyLinear(32)), sparsified_by_a_file, "a model of known sizes"),
         (lambda: nn.Sequential(nn.LazyLinear(32)), as_dense, "a model of known sizes"),
         (lambda: nn.Sequential(nn.Linear(0, 32)), prune, "weights with elements"),
     ],

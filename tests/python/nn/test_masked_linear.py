@@ -52,6 +52,7 @@ def test_products_and_gradients_are_those_of_the_masked_weight(out, features, bl
     wanted = F.linear(x, weight * elements(layer), layer.bias)
     y = layer(x)
     torch.testing.assert_close(y, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(layer(x[0, 0]), wanted[0, 0], atol=1e-5, rtol=1e-5)
     got = torch.autograd.grad(y, [x, layer.weight, layer.bias], dy)
     for a, b in zip(got, torch.autograd.grad(wanted, [x, weight, layer.bias], dy), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)

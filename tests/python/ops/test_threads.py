@@ -21,7 +21,7 @@ def torch_has_three() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("most", "threads"), [(None, 3), (1, 1), (2, 2), (8, 3)])
+@pytest.mark.parametrize(("most", "threads"), [(None, 3), (1, 1), (2, 2), (8, 3), (2**63, 3)])
 def test_a_call_has_torchs_threads_up_to_the_cap(most: int | None, threads: int) -> None:
     layer = sparseloom.nn.BlockSparseLinear(256, 512, density=0.5)
     x = torch.randn(100, 256)

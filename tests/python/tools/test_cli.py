@@ -74,12 +74,14 @@ def test_the_library_alone_says_how_to_get_the_benchmarks(monkeypatch, capsys):
 
 
 def test_another_package_brings_a_command(monkeypatch, capsys):
-    point = EntryPoint("length", "builtins:len", cli.GROUP)
-    monkeypatch.setattr(cli, "entry_points", lambda **which: EntryPoints([point]).select(**which))
+    points = EntryPoint("length", "builtins:len", cli.GROUP), EntryPoint("gone", "no_such:f", cli.GROUP)
+    monkeypatch.setattr(cli, "entry_points", lambda **which: EntryPoints(points).select(**which))
     assert cli.main(["length", "a", "b"]) == 2
+    assert cli.main(["gone"]) == 2 and "no_such:f that can be imported" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["--help"])
-    assert "number of items" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "number of items" in said and "missing: install the package" in said
 
 
 def test_entry_points_name_functions_that_are_there():

@@ -152,7 +152,7 @@ class MaskedLinear(WithOptions):
         x, _, bias = self._cast(x, weight[:0])  # the product casts what it multiplies with
         options = ProductOptions(blocks, self.share, self._backward_decay(), self.multiply)
         y = product(x.reshape(-1, self.in_features), weight, gates, bias, options)
-        return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
+        return y.reshape(*x.shape[:-1], y.shape[-1]) if x.dim() != 2 else y
 
     def _settle(self) -> None:
         """If this layer is an average whose weight was written since the last call, takes the factors of the
