@@ -199,7 +199,7 @@ def _sparse_tensor(layout: str, **options: int) -> Kind:
 
 
 def _pytorch_block_sparse() -> Kind:
-    from foreign_entries import pytorch_block_sparse_entries
+    from foreign_files import pytorch_block_sparse_entries
 
     made = sparseloom.pattern.random(64, 96, 32, 0.5, 3)
     weight = torch.randn(64, 96) * made.mask.repeat_interleave(32, 0).repeat_interleave(32, 1)

@@ -1,4 +1,5 @@
-"""Checkpoints that other packages wrote (make_foreign.py), and the dense weights that they hold."""
+"""Checkpoints that other packages wrote (make_foreign.py), the dense weights that they hold, and entries as
+others save them, by the formats that they document."""
 
 from pathlib import Path
 
@@ -15,3 +16,25 @@ def dense_of(name):
 
 def net(dtype=torch.float16):
     return nn.Sequential(nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, 8, bias=False)).to(dtype)
+
+
+def pytorch_block_sparse_entries(weight, made):
+    """Returns what the layer of pytorch_block_sparse saves: blocks in row order, each transposed, one
+    below the other."""
+    rows, cols = weight.shape
+    grid = weight.reshape(rows // 32, 32, cols // 32, 32).transpose(1, 2)[made.mask]  # [blocks, 32, 32]
+    nonzero = made.mask.nonzero()
+    crow, col = made.index()
+    turned = made.mask.t().nonzero()
+    position = torch.zeros(made.mask.shape, dtype=torch.int64)
+    position[made.mask] = torch.arange(len(nonzero))
+    return {
+        "weight.data": grid.transpose(1, 2).reshape(-1, 32).clone(),
+        "weight.block_mask": made.mask,
+        "weight.cols_a": torch.stack([col, torch.arange(len(col), dtype=torch.int32)], 1),
+        "weight.row_start_ends_a": crow,
+        "weight.rows_b": torch.stack([turned[:, 1], position.t()[made.mask.t()]], 1).int(),
+        "weight.col_start_ends_b": made.transposed().index()[0],
+        "weight.blocks": nonzero.flip(-1).flatten().int(),
+        "bias": torch.arange(float(rows)),
+    }

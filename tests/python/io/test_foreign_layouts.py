@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from foreign_files import FOREIGN, dense_of
+from foreign_files import FOREIGN, dense_of, pytorch_block_sparse_entries
 from torch import nn
 
 import sparseloom
@@ -108,7 +108,6 @@ def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
 
 
 def test_blocks_of_pytorch_block_sparse_bring_their_pattern():
-    from foreign_entries import pytorch_block_sparse_entries
     from test_loading import masked
 
     made = sparseloom.pattern.random(96, 128, 32, 0.5, 3)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from foreign_entries import pytorch_block_sparse_entries
+from foreign_files import pytorch_block_sparse_entries
 from torch import nn
 from torch.nn.utils import prune
 

@@ -193,18 +193,19 @@ def test_a_checkpoint_serves_the_same_run_and_no_other(run: str, tmp_path: Path)
     assert torch.equal(weights[0], weights[1])
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "facts"])
+DAMAGED = {
+    "cut": lambda whole: whole[:100],
+    "bit": lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),
+    "facts": lambda whole: whole.replace(b"tokens", b"token5", 1),
+    "of an older version": lambda whole: whole.replace(b"sha256", b"sha-of", 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
     prune_(llama(), EVERY, data=data(), checkpoint=tmp_path)
     file = sorted(tmp_path.iterdir())[1]
-    whole = file.read_bytes()
-    file.write_bytes(
-        {
-            "cut": whole[:100],
-            "bit": whole[:-1] + bytes([whole[-1] ^ 1]),
-            "facts": whole.replace(b"tokens", b"token5", 1),
-        }[damage]
-    )
+    file.write_bytes(DAMAGED[damage](file.read_bytes()))
     model = llama()
     before = bits(model)
     with pytest.raises(Error, match=r"stage-00001.*delete it"):
