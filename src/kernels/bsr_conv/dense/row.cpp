@@ -2,6 +2,7 @@
 #include "kernels/bsr_conv/rows.h"
 #include "kernels/runs.h"
 #include "kernels/shared/activation/activation.h"
+#include "runtime/cpu.h"
 #include "sparseloom/generic/dense.h"
 
 namespace sparseloom::kernels {
@@ -9,8 +10,22 @@ namespace {
 
 constinit Runs runs{"dense_conv"};
 
+/// Whether torch's weight gradient may write past its memory: oneDNN's does for volumes of fp32 on CPUs with
+/// AVX-512 (torch 2.11). Every case that was seen pads the depth by more than would keep it.
+bool overruns_in_torch(const bsr_conv::Problem& p) {
+  const ConvAxis& depth = p.shape.axis[0];
+  return p.device < 0 && p.direction == Direction::dw && p.dtype == DType::f32 &&
+         runtime::detected_isa().has(runtime::Isa::avx512) &&
+         2 * std::int64_t{depth.padding} > std::int64_t{depth.dilation} * (depth.kernel - 1);
+}
+
 Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Proposals<bsr_conv::Conv>& out) {
   if (p.strict) return "strict forbids going dense";
+  if (overruns_in_torch(p))
+    return {
+        "torch's gradient of W may write past its memory where a volume has more padding in depth than "
+        "keeps its depth, the padding is {}",
+        p.shape.axis[0].padding};
   if (!p.can_gemm) return "the executor lends no convolution";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   const bsr_conv::DenseTime time = dense_conv_time(p, machine);
