@@ -1,15 +1,15 @@
 """The group `attention` of the GPU suite: attention over kept blocks, forward and backward, beside dense SDPA
-and torch's flex_attention on the same lists."""
+and, on the same lists, the peers of attention_peers.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 import sparseloom
 from sparseloom import AttentionPattern
@@ -17,6 +17,7 @@ from sparseloom.errors import Error
 from sparseloom.ops.attention import transpose
 
 from ..timing import Spread
+from .attention_peers import PEERS, Peer
 from .measure import CALM_ROUNDS, Settings, one_line
 from .replay import Replay, in_turn
 
@@ -141,20 +142,17 @@ def measure(cell: Cell, settings: Settings) -> Record:
     error = operands.error()
     if not error <= TOLERANCE:
         raise Error("bench", f"an error of {TOLERANCE} at most", f"{error:.3g}", "see tests/python/attention")
-    calls: dict[str, Callable[[], Tensor]] = {"ours": operands.forward}
-    absent = {}
+    contenders, absent = _replays("ours", _differentiable(operands.forward, operands), operands), {}
     if cell.form == "plain":
         q, k, v = operands.inputs
-        calls["dense"] = lambda: F.scaled_dot_product_attention(q, k, v)
-        if settings.peers:
+        dense = lambda: F.scaled_dot_product_attention(q, k, v)  # noqa: E731
+        contenders |= _replays("dense", _differentiable(dense, operands), operands)
+        for name, make in PEERS.items() if settings.peers else ():
             try:
-                calls["flex"] = _flex(operands)
+                contenders |= _replays(name, _checked(make(operands), operands), operands)
             except Exception as failure:
-                absent["flex"] = one_line(failure)
-    contenders = {}
-    for name, call in calls.items():
-        contenders[name] = Replay([_quiet(call)])
-        contenders[f"{name} step"] = Replay([_step(call, operands)])
+                absent[name] = one_line(failure)
+    names = [name for name in contenders if not name.endswith(" step")]
     pattern, blocks = operands.pattern, operands.kept.shape[-1]
     contenders["lists of a map"] = Replay(
         [lambda: AttentionPattern.from_map(operands.kept, cell.block).counts]
@@ -164,7 +162,11 @@ def measure(cell: Cell, settings: Settings) -> Record:
     whole = HEADS * cell.tokens**2
     # A backward pass runs on the stream of its forward pass, so no graph captures it alone: it is the step
     # less the forward pass.
-    took = {name: {"forward": us[name], "backward": us[f"{name} step"] - us[name]} for name in calls}
+    took = {
+        name: {"forward": us[name]}
+        | ({"backward": us[f"{name} step"] - us[name]} if f"{name} step" in us else {})
+        for name in names
+    }
     rates = {
         name: {
             way: round((4 if way == "forward" else 10) * (whole if name == "dense" else operands.pairs)
@@ -231,31 +233,32 @@ def _quiet(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return run
 
 
-def _step(call: Callable[[], Tensor], operands: Operands) -> Callable[[], Tensor]:
-    """Returns a call of the forward and the backward pass."""
-    dout = torch.randn_like(call().detach())
-
-    def run() -> Tensor:
-        gradient: Tensor = torch.autograd.grad(call(), operands.inputs, dout)[0]
-        return gradient
-
-    return run
+def _differentiable(forward: Callable[[], Tensor], operands: Operands) -> Peer:
+    """Returns the call with its backward pass by autograd."""
+    return Peer(forward, lambda dout: torch.autograd.grad(forward(), operands.inputs, dout)[0])
 
 
-def _flex(operands: Operands) -> Callable[[], Tensor]:
-    """Returns flex_attention, compiled, on the same lists as whole blocks."""
-    pattern = operands.pattern
-    nothing = torch.zeros_like(pattern.counts), torch.zeros_like(pattern.indices)
-    mask = BlockMask.from_kv_blocks(
-        *nothing, pattern.counts, pattern.indices, BLOCK_SIZE=operands.cell.block,
-        seq_lengths=(operands.cell.tokens, operands.cell.tokens),
-    )  # fmt: skip
-    compiled = torch.compile(flex_attention, fullgraph=True)
-    q, k, v = operands.inputs
+def _replays(name: str, call: Peer, operands: Operands) -> dict[str, Replay]:
+    """Returns the timed forward pass, and the step of forward and backward where there is one."""
+    replays = {name: Replay([_quiet(call.forward)])}
+    if call.step is not None:
+        replays[f"{name} step"] = Replay([partial(call.step, torch.randn_like(operands.inputs[0]))])
+    return replays
 
-    def run() -> Tensor:
-        out: Tensor = compiled(q, k, v, block_mask=mask)
-        return out
 
-    run()
-    return run
+def _checked(peer: Peer, operands: Operands) -> Peer:
+    """Returns the peer, whose first call compiles. Raises RuntimeError where its result or dq is not ours to
+    the rounding of bfloat16: a wrong product is not worth timing."""
+    dout = torch.randn_like(operands.inputs[0])
+    ours = _differentiable(operands.forward, operands)
+    assert ours.step is not None
+    pairs = [("out", peer.forward, ours.forward)]
+    if peer.step is not None:
+        pairs.append(("dq", partial(peer.step, dout), partial(ours.step, dout)))
+    for name, theirs, own in pairs:
+        found = theirs().detach().float()
+        expected = own().detach().float()
+        error = float((found - expected).abs().max() / expected.abs().max())
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"its {name} is wrong: {error:.2g} of the largest value")
+    return peer
