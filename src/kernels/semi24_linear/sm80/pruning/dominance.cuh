@@ -15,13 +15,17 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// Magnitudes of both tiles: of[4 row + column] has tile 0's in its low half.
+/// Magnitudes of both tiles: of[4 row + column] has tile 0's in its low half. A comparison is a product with
+/// minus one, which ptxas does not know: integer multiply-adds have a unit of their own, beside the one for
+/// all other integer instructions, which is the limit here.
 struct Magnitudes {
-  std::uint32_t of[16];
+  std::uint32_t of[16], minus_one;
   bool plain;  // none is zero or NaN
 
   /// A NaN becomes `infinity`.
-  __device__ __forceinline__ Magnitudes(const Elements<std::uint16_t>& w, std::uint32_t infinity) {
+  __device__ __forceinline__ Magnitudes(const Elements<std::uint16_t>& w, std::uint32_t infinity,
+                                        std::uint32_t given_minus_one)
+      : minus_one(given_minus_one) {
     std::uint32_t magnitude[4][4], most = 0;  // of magnitudes less one, where zero is the largest
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -42,7 +46,7 @@ struct Magnitudes {
   }
   /// Bits 15 and 31: whether element i comes before element j in tile 0 and in tile 1, for i < j.
   __device__ __forceinline__ std::uint32_t before(int i, int j) const {
-    return of[i] + 0x80008000u - of[j];  // no borrow leaves a half
+    return of[j] * minus_one + (of[i] + 0x80008000u);  // no borrow leaves a half
   }
 };
 

@@ -24,7 +24,7 @@ struct PruneParams {
   std::int64_t rows, cols, stride;
   std::int64_t row_values, position_bytes, mask_bytes;  // of W
   std::int64_t transposed_values, transposed_bytes;     // a row of W^T
-  unsigned col_tiles;
+  unsigned col_tiles, minus_one;                        // minus_one: see Magnitudes
   bool vectors;  // w's rows begin at multiples of 16 bytes, and rows of values at multiples of two pairs
   bool transposed_vectors;  // the same of W^T's values, and rows of its positions at multiples of 8 bytes
 };
@@ -37,10 +37,11 @@ inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4                  
 
 /// Which elements stay; every lane of the warp calls it. `plain` implies that none of those is zero.
 template <class E, Semi24Pruning kPruning>
-__device__ __forceinline__ TilesMask chosen(const Elements<typename E::Word>& w, bool& plain) {
+__device__ __forceinline__ TilesMask chosen(const PruneParams& params, const Elements<typename E::Word>& w,
+                                            bool& plain) {
   if constexpr (sizeof(typename E::Word) == 2) {
     if constexpr (kPruning == Semi24Pruning::transposable_exact) return exact<E>(w, plain);
-    const Magnitudes magnitudes(w, E::kInfinity);
+    const Magnitudes magnitudes(w, E::kInfinity, params.minus_one);
     plain = magnitudes.plain;
     if constexpr (kPruning == Semi24Pruning::magnitude) return largest_of_rows(magnitudes);
     return greedy(magnitudes);
@@ -74,37 +75,54 @@ struct TransposedTile {
   __device__ __forceinline__ TwoPairs& at(int col, int strip) { return values[col][strip ^ col / 8]; }
 };
 
+/// Where a thread's next row goes, and how much of it. Pointers advance by rows: products of 64 bits for each
+/// row cost more than the choice of a tile's elements.
+template <class Word>
+struct RowsOut {
+  Pair<Word>* values;
+  std::uint8_t *positions, *mask;
+  unsigned inside, position_bits;  // of a row's mask, and of its positions
+  int left;                        // rows of W
+  bool whole;                      // both groups have columns, and their pairs are aligned
+
+  __device__ __forceinline__ RowsOut(const PruneParams& params, std::int64_t row, std::int64_t col, int rows,
+                                     bool vectors)
+      : values(static_cast<Pair<Word>*>(params.out.values) + (row * params.row_values + col / 2) / 2),
+        positions(params.out.positions + row * params.position_bytes + col / 8),
+        mask(params.out.mask + row * params.mask_bytes + col / 8),
+        inside(col + 8 <= params.cols ? 0xffu : (1u << (params.cols - min(col, params.cols))) - 1),
+        position_bits(inside > 0xfu ? 0xffu : 0xfu),
+        left(inside == 0 ? 0 : rows),
+        whole(vectors) {}
+};
+
 /// Stores four rows of values, positions and mask.
 template <class E>
-__device__ __forceinline__ void store_rows(const PruneParams& params, const Elements<typename E::Word>& w,
-                                           TilesMask kept, const Places& places, std::int64_t row,
-                                           std::int64_t col, bool whole) {
+__device__ __forceinline__ void store_rows(const PruneParams& params, RowsOut<typename E::Word>& out,
+                                           const Elements<typename E::Word>& w, TilesMask kept,
+                                           const Places& places) {
   using Word = typename E::Word;
-  if (col >= params.cols) return;
-  const bool both = col + 4 < params.cols;  // the second group has columns
-  const unsigned inside = col + 8 <= params.cols ? 0xffu : (1u << (params.cols - col)) - 1;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    if (row + r >= params.rows) break;
+    if (r >= out.left) break;
     alignas(16) Pair<Word> pairs[2];
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) pairs[tile] = w.in_row(r, tile, places);
-    Pair<Word>* const to =
-        static_cast<Pair<Word>*>(params.out.values) + ((row + r) * params.row_values + col / 2) / 2;
-    if (whole) {
+    if (out.whole) {
       if constexpr (sizeof(Pair<Word>) == 4)
-        __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(pairs));
+        __stcs(reinterpret_cast<uint2*>(out.values), *reinterpret_cast<const uint2*>(pairs));
       else
-        __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(pairs));
+        __stcs(reinterpret_cast<uint4*>(out.values), *reinterpret_cast<const uint4*>(pairs));
     } else {
-      to[0] = pairs[0];
-      if (both) to[1] = pairs[1];
+      out.values[0] = pairs[0];
+      if (out.inside > 0xfu) out.values[1] = pairs[1];
     }
-    params.out.positions[(row + r) * params.position_bytes + col / 8] =
-        static_cast<std::uint8_t>(places.line_positions(r) & (both ? 0xffu : 0xfu));
-    params.out.mask[(row + r) * params.mask_bytes + col / 8] =
-        static_cast<std::uint8_t>(kept >> (8 * r) & inside);
+    *out.positions = static_cast<std::uint8_t>(places.line_positions(r) & out.position_bits);
+    *out.mask = static_cast<std::uint8_t>(kept >> (8 * r) & out.inside);
+    out.values += params.row_values / 2;
+    out.positions += params.position_bytes, out.mask += params.mask_bytes;
   }
+  out.left -= 4;
 }
 
 /// Stores W^T: half a warp stores a row of values, a thread half a row of positions.
@@ -113,19 +131,23 @@ __device__ __forceinline__ void store_transposed(const PruneParams& params, Tran
                                                  std::int64_t first_row, std::int64_t first_col) {
   using TwoPairs = typename TransposedTile<Word>::TwoPairs;
   const std::int64_t groups = params.transposed_values / 2, first_group = first_row / 4;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < kCols * kStrips; i += kThreads) {
-    const int col = i / kStrips, strip = i % kStrips;
-    const std::int64_t out_row = first_col + col, group = first_group + 2 * strip;
-    if (out_row >= params.cols || group >= groups) continue;
-    Pair<Word>* const to = static_cast<Pair<Word>*>(params.out.transposed_values) + out_row * groups + group;
-    const TwoPairs& two = tile.at(col, strip);
-    if (params.transposed_vectors) {
-      *reinterpret_cast<TwoPairs*>(to) = two;
-    } else {
-      to[0] = two.upper;
-      if (group + 1 < groups) to[1] = two.lower;
+  const int strip = threadIdx.x % kStrips;
+  const std::int64_t group = first_group + 2 * strip;
+  Pair<Word>* to_values = static_cast<Pair<Word>*>(params.out.transposed_values) +
+                          (first_col + threadIdx.x / kStrips) * groups + group;
+  const int cols = static_cast<int>(min(params.cols - first_col, std::int64_t{kCols}));
+#pragma unroll 8
+  for (int col = threadIdx.x / kStrips; col < kCols; col += kThreads / kStrips) {
+    if (col < cols && group < groups) {
+      const TwoPairs& two = tile.at(col, strip);
+      if (params.transposed_vectors) {
+        *reinterpret_cast<TwoPairs*>(to_values) = two;
+      } else {
+        to_values[0] = two.upper;
+        if (group + 1 < groups) to_values[1] = two.lower;
+      }
     }
+    to_values += kThreads / kStrips * groups;
   }
   const int col = static_cast<int>(threadIdx.x) % kCols, half = static_cast<int>(threadIdx.x) / kCols;
   const std::int64_t out_row = first_col + col, first_byte = first_group / 2 + half * 8;
@@ -155,25 +177,27 @@ __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kern
   const std::int64_t row = first_row + strip * 8, col = first_col + chunk * 8;
   const bool whole = params.vectors && col + 8 <= params.cols;
 
+  const int rows = static_cast<int>(max(min(params.rows - row, std::int64_t{8}), std::int64_t{0}));
+
   Elements<Word> w[2];  // the upper and the lower four rows
+  const Word* from = static_cast<const Word*>(params.w) + row * params.stride + col;
+  if (whole && rows == 8) {
 #pragma unroll
-  for (int r = 0; r < 8; ++r) {
-    const Word* const from = static_cast<const Word*>(params.w) + (row + r) * params.stride + col;
-    if (whole && row + r < params.rows) {
-      w[r / 4].load(r % 4, from);
-    } else {
+    for (int r = 0; r < 8; ++r, from += params.stride) w[r / 4].load(r % 4, from);
+  } else {
 #pragma unroll
-      for (int c = 0; c < 8; ++c)
-        w[r / 4].set(r % 4, c, row + r < params.rows && col + c < params.cols ? from[c] : 0);
-    }
+    for (int r = 0; r < 8; ++r, from += params.stride)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) w[r / 4].set(r % 4, c, r < rows && col + c < params.cols ? from[c] : 0);
   }
 
+  RowsOut<Word> out(params, row, col, rows, whole);
   Pair<Word> columns[2][kTransposed ? 8 : 1];
   std::uint32_t column_positions[2][2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     bool plain;
-    const TilesMask kept = chosen<E, kPruning>(w[half], plain);
+    const TilesMask kept = chosen<E, kPruning>(params, w[half], plain);
     TilesMask stored = kept, stored_down = transposed(kept);
     // Each group of a plain tile has two nonzeros. The greedy choice may leave a tile with 7 elements.
     if (!plain || (kPruning == Semi24Pruning::transposable_greedy && __popc(kept) != 16)) {
@@ -181,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kern
       stored_down = completed(transposed(stored)), stored = completed(stored);
       w[half].keep(kept);
     }
-    store_rows<E>(params, w[half], kept, Places(stored), row + 4 * half, col, whole);
+    store_rows<E>(params, out, w[half], kept, Places(stored));
     if constexpr (kTransposed) {
       const Places places(stored_down);
 #pragma unroll
@@ -248,6 +272,7 @@ int semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning, const Semi2
       .transposed_values = 2 * groups_down,
       .transposed_bytes = (groups_down + 1) / 2,
       .col_tiles = static_cast<unsigned>(col_tiles),
+      .minus_one = ~0u,
       .vectors =
           aligned(w.data, 16) && w.stride * bytes % 16 == 0 && aligned(out.values, 16) && groups % 2 == 0,
       .transposed_vectors =
