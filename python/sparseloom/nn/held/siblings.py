@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 #: The most elements of stacked values that are worth a copy for any x on a GPU: 2 MB in 16 bits, which it
 #: copies in the 3 us that one launch less saves. Elsewhere, and beyond it, the copy must be small beside x.
 _ALWAYS = 2**20
-#: The fewest tokens of a gated unit by one kernel: with fewer, the plan takes two products.
-_GATED_TOKENS = 64
+#: The fewest tokens of a gated unit by sm90_wgmma, and the most by sm90_decode_lines: between them the plan
+#: takes two products.
+_MANY_GATED, _FEW_GATED = 64, 16
 #: What a product of its own costs beside a merged one, in reads of x: its own read of x forward, and in the
 #: backward pass the addition of its gradient of x, which reads and writes it.
 _READS_SAVED = 3
@@ -196,10 +197,12 @@ def _may_be_gated(layers: Sequence[BlockSparseLinear], names: Sequence[str], x: 
     if len(layers) != 2 or layers[0].out_features != layers[1].out_features or not x.is_cuda:
         return False
     named = layers[0].activation != layers[1].activation or "gate" in names[0]  # k and v are pairs, too
-    fit = {each.block[0] for each in layers} <= {32, 64} and x.dtype in (torch.float16, torch.bfloat16)
+    blocks = [each.block for each in layers]
+    many = x.numel() >= _MANY_GATED * x.shape[-1] and {rows for rows, _ in blocks} <= {32, 64}
+    few = x.numel() <= _FEW_GATED * x.shape[-1] and min(map(min, blocks)) >= 32
+    fit = (many or few) and x.dtype in (torch.float16, torch.bfloat16)
     compiled = torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    many = x.numel() >= _GATED_TOKENS * x.shape[-1]
-    return named and fit and many and compiled and _on_hopper(x.device.index)
+    return named and fit and compiled and _on_hopper(x.device.index)
 
 
 def _on_hopper(device: int | None) -> bool:

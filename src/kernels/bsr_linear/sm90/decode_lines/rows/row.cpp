@@ -97,9 +97,6 @@ Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out
     if (!decode_lines::counts_fit(p.rows, p.cols, p.block, p.factor_blocks))
       return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
   }
-  // Its times have been measured, its values not yet compared on a GPU: tests/python/gpu/test_gpu_glu.py
-  // does.
-  if (p.glu) out.only_by_name("has not been compared with float64 on a GPU");
   out.add({decode_lines::rows::schedule_of(p, machine), predict_us(both, machine), 0});
   return {};
 }
