@@ -82,18 +82,13 @@ def test_a_refresh_reads_nothing_on_the_host_and_a_cuda_graph_sees_it(rule):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    for _ in range(4):
+    rates = []
+    for _ in range(4):  # the run took its steps with the optimizer's, so that the graph holds a refresh
         graph.replay()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            run.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    layer, before = net[0], net[0].mask.clone()
-    assert torch.equal(before, semi24.mask(layer.weight, layer.prune))
-    graph.replay()
-    run.step()
-    assert any(run.flip_rates().values())
+        rates += run.flip_rates().values()
+        assert torch.equal(net[0].mask, semi24.mask(net[0].weight, net[0].prune))
+    assert any(rates)
+    layer = net[0]
     own = torch.randn(4096, 256, device="cuda", dtype=torch.bfloat16)
     exact = own.double() @ layer.effective().double().t() + layer.bias.double()
     within(layer(own), nn.functional.linear(own, layer.effective(), layer.bias), exact)
