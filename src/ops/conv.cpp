@@ -140,6 +140,7 @@ void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const voi
 // best sparse prediction is slower than the dense product at the machine's peak.
 bool dense_could_win(const bsr_conv::Problem& p, const plan::Machine& machine, const std::string& kernel) {
   if (!p.can_gemm || p.strict || p.device >= 0 || is_deterministic()) return false;
+  if (kernels::dense_conv_may_overrun(p)) return false;
   if (!kernel.empty()) return kernel == "dense";
   bsr_conv::Problem sparse = p;
   sparse.strict = true;

@@ -36,6 +36,11 @@ std::span<const ConvRow> conv_cpu_rows();
 /// The row `dense`, for the CPU and CUDA devices: Executor::conv with a dense copy of W.
 ConvRow dense_conv_row();
 
+/// Whether torch's weight gradient may write past its memory, so that it is neither called nor measured:
+/// oneDNN's does for volumes of fp32 on CPUs with AVX-512 (torch 2.11). Every case that was seen pads the
+/// depth by more than would keep it.
+bool dense_conv_may_overrun(const bsr_conv::Problem& problem);
+
 /// The predicted time of a lent convolution. It is assumed to be torch's: cuDNN on a CUDA device; on the CPU
 /// it runs at machine.rates.gemm_flops, measured of it in fp32 and of the lent GEMM in 16 bits, or else at a
 /// fraction of the FMA peak. 0 and 0 if it is unknown: for fp32 on CUDA unless the problem allows TF32.

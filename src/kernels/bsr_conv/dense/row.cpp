@@ -10,18 +10,9 @@ namespace {
 
 constinit Runs runs{"dense_conv"};
 
-/// Whether torch's weight gradient may write past its memory: oneDNN's does for volumes of fp32 on CPUs with
-/// AVX-512 (torch 2.11). Every case that was seen pads the depth by more than would keep it.
-bool overruns_in_torch(const bsr_conv::Problem& p) {
-  const ConvAxis& depth = p.shape.axis[0];
-  return p.device < 0 && p.direction == Direction::dw && p.dtype == DType::f32 &&
-         runtime::detected_isa().has(runtime::Isa::avx512) &&
-         2 * std::int64_t{depth.padding} > std::int64_t{depth.dilation} * (depth.kernel - 1);
-}
-
 Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Proposals<bsr_conv::Conv>& out) {
   if (p.strict) return "strict forbids going dense";
-  if (overruns_in_torch(p))
+  if (dense_conv_may_overrun(p))
     return {
         "torch's gradient of W may write past its memory where a volume has more padding in depth than "
         "keeps its depth, the padding is {}",
@@ -79,6 +70,13 @@ int launch(const bsr_conv::Args& args, const Schedule&, const Executor& executor
 }
 
 }  // namespace
+
+bool dense_conv_may_overrun(const bsr_conv::Problem& p) {
+  const ConvAxis& depth = p.shape.axis[0];
+  return p.device < 0 && p.direction == Direction::dw && p.dtype == DType::f32 &&
+         runtime::detected_isa().has(runtime::Isa::avx512) &&
+         2 * std::int64_t{depth.padding} > std::int64_t{depth.dilation} * (depth.kernel - 1);
+}
 
 ConvRow dense_conv_row() { return {"dense", Placement::any, propose, launch, generic::kDenseCaveat}; }
 
