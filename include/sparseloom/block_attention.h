@@ -92,8 +92,10 @@ struct Args {
   void* workspace = nullptr;
 };
 
-/// What a row decides before a launch: so far nothing.
-struct Schedule {};
+/// What a row decides before a launch.
+struct Schedule {
+  int splits = 1;  // parts of each list that are computed side by side, and merged: for few queries
+};
 
 struct Attention {
   static constexpr const char* kName = "block_attention";

@@ -42,6 +42,8 @@ std::string Attention::print(const Problem& p) {
   return text + " threads=" + number(p.threads);
 }
 
-std::string Attention::print(const Schedule&) { return {}; }
+std::string Attention::print(const Schedule& schedule) {
+  return schedule.splits > 1 ? "lists in " + std::to_string(schedule.splits) + " parts" : std::string();
+}
 
 }  // namespace sparseloom::block_attention

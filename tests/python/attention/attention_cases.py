@@ -60,6 +60,8 @@ CASES = [
     Case("nothing at all", density=0.0),
     Case("few queries", q=3, kv=200, heads=4, kv_heads=2, density=0.8),
     Case("few queries, causal", q=20, kv=150, causal=True, density=0.8),
+    Case("few queries, long lists", q=5, kv=2100, heads=4, kv_heads=2, lists=(1, 4), density=0.6),
+    Case("one query, long list", q=1, kv=2100, dim=128, block=(128, 128), causal=True, density=0.8),
     Case("tokens before heads", layout="bshd", heads=4, kv_heads=2),
     Case("packed q, k and v", layout="packed"),
     Case("head size not contiguous", layout="bhds"),

@@ -14,12 +14,26 @@ struct Call {
   const block_attention::Problem& problem;
   const block_attention::Args& args;
   void* stream;
+  int splits = 1;  // Schedule's
 };
 
 /// Bytes of OrderParams's work and order, a multiple of 256.
 inline std::int64_t order_bytes(std::int64_t tiles) noexcept {
   return ((2 * tiles + 1) * 4 + 255) / 256 * 256;
 }
+
+/// A forward pass: the order of its tiles, or with splits the parts' logarithms [splits, batch, heads,
+/// q_tokens] and outputs [.., head_dim], both fp32.
+struct ForwardWorkspace {
+  std::int64_t rows, out_at, all;
+
+  ForwardWorkspace(const block_attention::Problem& p, int splits) noexcept
+      : rows(p.batch * p.heads * p.q_tokens),
+        out_at(splits > 1 ? (splits * rows * 4 + 255) / 256 * 256 : 0),
+        all(splits > 1 ? out_at + splits * rows * p.head_dim * 4
+                       : order_bytes(p.batch * p.heads * ((p.q_tokens + 63) / 64))) {}
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>(all); }
+};
 
 struct BackwardWorkspace {
   std::int64_t places;  // units of 64 queries of a head, or of a batch and head without starts (params.cuh)

@@ -11,6 +11,7 @@ struct Work {
   const std::int32_t* entries;
   int units;  // kNoMore: there is no tile
   int first_query, head, batch;
+  int part = 0;
   static constexpr int kNoMore = -1;
 
   /// `params`: those of the kernel, with common, q_tiles and kv_block.
@@ -31,6 +32,14 @@ struct Work {
       count = entries_below(entries, count, (max(end, 0) + params.kv_block - 1) / params.kv_block);
     }
     units = first_query < sequence.q_tokens ? count * (params.kv_block / 64) : 0;
+  }
+
+  /// Leaves part `which` of `parts` of the list. `halves`: units of a block.
+  __device__ __forceinline__ void take_part(int which, int parts, int halves) {
+    const int count = units / halves, begin = count * which / parts, end = count * (which + 1) / parts;
+    entries += begin;
+    units = (end - begin) * halves;
+    part = which;
   }
 };
 

@@ -40,7 +40,7 @@ template <class T>
 __device__ __forceinline__ void copy_keys(const DqParams& params, DqTeam<T>& shared, const Work& work,
                                           unsigned turn, int from, int to) {
   const Pipeline pipeline(shared.full, shared.empty);
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const auto& [sequence, entries, units, first_query, head, batch, part] = work;
   const int kv_head = head / params.common.heads_per_kv, halves = params.kv_block / 64;
 #pragma unroll 1
   for (int unit = from; unit < to; ++unit) {
@@ -101,7 +101,7 @@ template <class T>
 __device__ __forceinline__ void consume(const DqParams& params, DqTeam<T>& shared, const Work& work, int team,
                                         int group, unsigned& turn, float (&dq)[T::kSums]) {
   const Pipeline pipeline(shared.full, shared.empty);
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const auto& [sequence, entries, units, first_query, head, batch, part] = work;
   const Common& common = params.common;
   const bool ragged = common.q_starts != nullptr;
   const Mask mask(common, sequence, batch, first_query + group * 64);

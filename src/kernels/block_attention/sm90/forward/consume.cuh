@@ -56,7 +56,7 @@ template <class T>
 __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage<T>& shared, const Work& work,
                                         int team, int group, std::uint32_t q, unsigned& turn,
                                         float (&out)[T::kSumsO], Running& running) {
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const auto& [sequence, entries, units, first_query, head, batch, part] = work;
   const int steps = (units + T::kUnits - 1) / T::kUnits;
   const Pipeline pipeline(shared.full, shared.empty);
   const Mask mask(params.common, sequence, batch, first_query + group * 64);

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/block_attention/sm90/forward/consume.cuh"
+#include "kernels/block_attention/sm90/forward/merge.cuh"
 #include "kernels/block_attention/sm90/forward/params.cuh"
 #include "kernels/block_attention/sm90/forward/produce.cuh"
 #include "kernels/block_attention/sm90/forward/store.cuh"
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const Work work = shared.work[buffer.index];
     if (work.units == Work::kNoMore) return;
     const Rows rows = rows_of(params, work, group);
-    if (work.units == 0) {
+    if (work.units == 0 && params.splits == 1) {
       store_nothing<T>(rows);
     } else {
       std::byte* const q = shared.q[buffer.index] + group * 64 * 128;
@@ -56,8 +57,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 #pragma unroll
       for (float& sum : out) sum = 0;
       Running running{{-INFINITY, -INFINITY}, {0, 0}};
-      consume<T>(params, shared, work, team, group, ptx::shared_address(q), turn, out, running);
-      store<T>(rows, q, out, running, params.common.scale);
+      if (work.units > 0)
+        consume<T>(params, shared, work, team, group, ptx::shared_address(q), turn, out, running);
+      if (params.splits > 1)
+        store_part<T>(params, work, group, out, running);
+      else
+        store<T>(rows, q, out, running, params.common.scale);
       ptx::fence_proxy_async();
     }
     __syncwarp();  // the next queries may overwrite the outputs, and the next tile this one

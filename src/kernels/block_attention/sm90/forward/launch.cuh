@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/block_attention/cuda/call.h"
 #include "kernels/block_attention/cuda/common.h"
 #include "kernels/block_attention/sm90/entry.h"
 #include "kernels/block_attention/sm90/forward/kernel.cuh"
@@ -38,11 +39,20 @@ int launch_forward(const Call& call) noexcept {
       status != cudaSuccess)
     return status;
   const std::int64_t q_tiles = (problem.q_tokens + T::kQueries - 1) / T::kQueries;
-  const std::int64_t tiles = q_tiles * problem.heads * problem.batch;
+  const std::int64_t whole = q_tiles * problem.heads * problem.batch, tiles = whole * call.splits;
   if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
   params.q_tiles = static_cast<std::int32_t>(q_tiles);
-  const int places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
-  const std::int64_t grid = std::min<std::int64_t>((tiles + T::kTeams - 1) / T::kTeams, places);
+  params.tiles = static_cast<std::int32_t>(whole);
+  params.splits = call.splits;
+  const std::int64_t places = std::max(runtime::cuda_device(problem.device).multiprocessors, 1);
+  const std::int64_t grid = std::min(tiles, places);  // few tiles: one to each multiprocessor
+  if (call.splits > 1) {
+    const ForwardWorkspace workspace(problem, call.splits);
+    auto* const memory = static_cast<std::byte*>(args.workspace);
+    params.parts = {reinterpret_cast<float*>(memory), reinterpret_cast<float*>(memory + workspace.out_at),
+                    workspace.rows};
+    if (problem.ragged || tiles > grid * T::kTeams) return cudaErrorInvalidValue;
+  }
   auto* const work = static_cast<std::int32_t*>(args.workspace);
   const OrderParams order{params.common,
                           static_cast<std::int32_t>(tiles),
@@ -56,9 +66,13 @@ int launch_forward(const Call& call) noexcept {
                           nullptr};
   if (const int status = order_of(params.order, order, grid * T::kTeams, stream); status != cudaSuccess)
     return status;
-  return launch_kernel(
+  const int status = launch_kernel(
       {.grid = static_cast<unsigned>(grid), .block = T::kThreads, .shared_bytes = kBytes, .stream = stream},
       forward_kernel<T>, params);
+  if (status != cudaSuccess || call.splits == 1) return status;
+  const std::int64_t merging = (params.parts.rows + kMergeWarps - 1) / kMergeWarps;
+  return launch_kernel({.grid = static_cast<unsigned>(merging), .block = kMergeWarps * 32, .stream = stream},
+                       merge_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -40,6 +40,12 @@ struct ForwardTile {
   static constexpr int kSumsO = kHeadDim / 2, kSumsS = kKeys / 2;  // registers of a thread
 };
 
+/// The results of parts: [splits][rows], and of `out` head_dim numbers a row. Rows are those of lse.
+struct Parts {
+  float *lse, *out;
+  std::int64_t rows;
+};
+
 struct ForwardParams {
   CUtensorMap q, k, v;
   Common common;
@@ -48,6 +54,10 @@ struct ForwardParams {
   std::int64_t out_batch, out_head, out_token;  // in elements
   float* lse;
   std::int32_t q_tiles;  // blocks of queries of a head
+  // Parts of each list. With more than one, tile t is part t / tiles of tile t % tiles, and results go to
+  // `parts`.
+  std::int32_t splits, tiles;
+  Parts parts;
   TileOrder order;
 };
 

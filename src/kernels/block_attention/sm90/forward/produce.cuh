@@ -34,7 +34,7 @@ template <class T>
 __device__ __forceinline__ void copy_keys(const ForwardParams& params, TeamStorage<T>& shared,
                                           const Work& work, unsigned turn) {
   const Pipeline pipeline(shared.full, shared.empty);
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const auto& [sequence, entries, units, first_query, head, batch, part] = work;
   const int kv_head = head / params.common.heads_per_kv;
   const std::uint32_t ring = ptx::shared_address(shared.ring);
   const int halves = params.kv_block / 64;
@@ -78,7 +78,8 @@ __device__ __forceinline__ void produce(const ForwardParams& params, TeamStorage
   for (bool starts = true;; starts = false) {
     const int tile = params.order.take(starts, slot);
     if (tile < 0) break;
-    const Work work(params, tile, T::kQueries);
+    Work work(params, params.splits > 1 ? tile % params.tiles : tile, T::kQueries);
+    if (params.splits > 1) work.take_part(tile / params.tiles, params.splits, params.kv_block / 64);
     if (ptx::elect_lane()) {
       copy_queries<T>(params, shared, work, tile_turn);
       if (work.units > 0) copy_keys<T>(params, shared, work, turn);

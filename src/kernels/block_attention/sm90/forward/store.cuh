@@ -17,7 +17,7 @@ struct Rows {
 };
 
 __device__ __forceinline__ Rows rows_of(const ForwardParams& params, const Work& work, int group) {
-  const auto& [sequence, entries, units, first_query, head, batch] = work;
+  const auto& [sequence, entries, units, first_query, head, batch, part] = work;
   const Common& common = params.common;
   const int first = first_query + group * 64;
   Rows rows{static_cast<std::uint16_t*>(params.out), params.out_token, params.lse, sequence.q_tokens - first};
@@ -45,6 +45,33 @@ __device__ __forceinline__ void store(const Rows& rows, std::byte* staging, cons
   }
   store_tokens<typename T::Element, T::kQueries>(rows.out, rows.stride, rows.count, staging, out, running.sum,
                                                  4 + static_cast<int>(threadIdx.x / 128));
+}
+
+/// The result of a part, for merge_kernel: out = sums / their total in fp32, and the logarithm of the total;
+/// without a key the logarithm alone, -infinity.
+template <class T>
+__device__ __forceinline__ void store_part(const ForwardParams& params, const Work& work, int group,
+                                           const float (&out)[T::kSumsO], Running& running) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4;  // and 8 further
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float sum = running.sum[i];
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    const int query = work.first_query + group * 64 + row + 8 * i;
+    if (query >= params.common.q_tokens) continue;
+    const std::int64_t at =
+        work.part * params.parts.rows +
+        (std::int64_t{work.batch} * params.common.heads + work.head) * params.common.q_tokens + query;
+    if (lane % 4 == 0)
+      params.parts.lse[at] = sum == 0 ? -INFINITY : running.top[i] * params.common.scale + logf(sum);
+    if (sum == 0) continue;
+    float* const to = params.parts.out + at * T::kHeadDim + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < T::kSumsO / 4; ++j)
+      *reinterpret_cast<float2*>(to + 8 * j) =
+          make_float2(out[4 * j + 2 * i] / sum, out[4 * j + 2 * i + 1] / sum);
+  }
 }
 
 /// The outputs of queries that keep no key. Not through shared memory: the queries of the next tile may be on
