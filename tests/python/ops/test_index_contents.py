@@ -165,7 +165,7 @@ def test_other_memory_at_the_address_of_a_long_index_is_read(layout):
             if index is good:
                 call(x, values, *lists)
             else:
-                with pytest.raises(RuntimeError, match="expected (ascending columns|crow)"):
+                with pytest.raises(RuntimeError, match=r"expected (ascending columns|crow)"):
                     call(x, values, *lists)
             del at, lists
 
