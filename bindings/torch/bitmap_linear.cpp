@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "held_indices.h"
 #include "linear_of.h"
 #include "operands.h"
 #include "plan.h"
@@ -33,8 +34,8 @@ BitmapView view_of(const char* op, const Tensor& bits, const Tensor& crow, std::
                "pass the index of this weight");
   w.bits = static_cast<const std::uint8_t*>(bits.const_data_ptr());
   w.stored = w.crow[w.rows];
-  const std::optional<std::uint64_t> writes = writes_of({&bits, &crow});
-  bitmap_require_valid(op, w, writes ? &*writes : nullptr);
+  const std::optional<std::uint64_t> content = content_number(bits, crow);
+  bitmap_require_valid(op, w, content ? &*content : nullptr);
   return w;
 }
 

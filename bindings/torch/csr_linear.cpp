@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "held_indices.h"
 #include "linear_of.h"
 #include "operands.h"
 #include "ops/row_number.h"
@@ -45,11 +46,12 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   w.col = indices_of(op, "col", col, -1, device, first);
   require_countable(op, col.size(0));
   w.rows = rows_of(op, crow), w.cols = cols, w.stored = col.size(0);
-  const std::optional<std::uint64_t> writes = writes_of({&crow, &col});
-  if (device < 0)
-    csr_require_valid(op, w, writes ? &*writes : nullptr);
-  else if (by_column == nullptr)
-    require_valid_there(op, w, writes, device);
+  if (device < 0) {
+    const std::optional<std::uint64_t> content = content_number(crow, col);
+    csr_require_valid(op, w, content ? &*content : nullptr);
+  } else if (by_column == nullptr) {
+    require_valid_there(op, w, writes_of({&crow, &col}), device);
+  }
   return w;
 }
 

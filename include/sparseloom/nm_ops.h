@@ -14,7 +14,7 @@
 namespace sparseloom {
 
 /// Nm::validate and Nmg::validate, unless the calling thread has validated this index lately: it recognises
-/// indices by their addresses, sizes and a few samples.
+/// indices by their addresses, sizes and a fingerprint of their whole content.
 SPARSELOOM_API void nm_require_valid(const char* op, const NmView& w);
 SPARSELOOM_API void nmg_require_valid(const char* op, const NmgView& w);
 

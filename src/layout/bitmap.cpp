@@ -15,8 +15,8 @@ void Bitmap::unpack(const View& w, const void* values, const MatrixView& dense, 
 
 void Bitmap::validate(const char* op, const View& w) {
   const char* const remedy = "make the index with layouts.Bitmap";
-  if (w.rows < 0 || w.cols < 0 || w.stored < 0)
-    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (!layout::countable(w.rows) || !layout::countable(w.cols) || w.stored < 0)
+    core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(w.rows, w.cols), "pass the weight's shape");
   if (!has_memory(w)) core::fail(op, "bits and crow", "a null pointer", "pass the index of the weight");
   const std::int64_t bytes = w.row_bytes();
   const unsigned behind = 0xffu & ~((1u << (w.cols % 8 == 0 ? 8 : w.cols % 8)) - 1);

@@ -15,8 +15,8 @@ void Csr::unpack(const View& w, const void* values, const MatrixView& dense, std
 
 void Csr::validate(const char* op, const View& w) {
   const char* const remedy = "make the index with layouts.Csr, which sorts it";
-  if (w.rows < 0 || w.cols < 0 || w.stored < 0)
-    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (!layout::countable(w.rows) || !layout::countable(w.cols) || w.stored < 0)
+    core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(w.rows, w.cols), "pass the weight's shape");
   if (w.crow == nullptr || (w.col == nullptr && w.stored > 0))
     core::fail(op, "crow and col", "a null pointer", "pass the index of the weight");
   if (w.crow[0] != 0 || w.crow[w.rows] != w.stored)

@@ -45,8 +45,12 @@ const std::uint8_t* places_of(std::int64_t n, std::int64_t m) {
 }  // namespace
 
 void layout::nmg_require_made(const char* op, const NmgView& w) {
-  if (w.places == nullptr || w.patterns < 1 || w.g < 1 || w.n < 1 || w.m < w.n)
-    core::fail(op, "a view with its table of patterns", "none", "make it with nmg_view");
+  const bool made = w.places != nullptr && w.n >= 1 && w.n <= w.m && w.m <= 256 && w.g >= 1;
+  if (!made || w.patterns < 1 || w.patterns != nmg_patterns(w.n, w.m))
+    core::fail(op, "a view with its table of patterns", "none, or that of others", "make it with nmg_view");
+  if (!countable(w.rows) || !countable(w.cols) || w.g >= kMostRows || w.chunk_rows() >= kMostRows)
+    core::fail(op, "sizes that nmg_view takes", core::shape(w.rows, w.cols) + ", g=" + std::to_string(w.g),
+               "make it with nmg_view");
 }
 
 std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {

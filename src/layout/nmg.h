@@ -5,7 +5,7 @@
 
 namespace sparseloom::layout {
 
-/// Throws Error on a view without the table of patterns that nmg_view provides.
+/// Throws Error on a view that nmg_view would not make: without its table of patterns, or of other sizes.
 void nmg_require_made(const char* op, const NmgView& w);
 
 }  // namespace sparseloom::layout

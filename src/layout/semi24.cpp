@@ -124,8 +124,9 @@ void Semi24::validate(const char* op, const View& w) {
   const auto place = [](std::int64_t row, std::int64_t group) {
     return " of row " + std::to_string(row) + ", group " + std::to_string(group);
   };
-  if (w.rows < 0 || w.cols < 0)
-    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (w.rows < 0 || !layout::countable(w.cols))  // rows without columns take no memory
+    core::fail(op, "sizes of 0 or more, and fewer than 2^31 columns", core::shape(w.rows, w.cols),
+               "pass the weight's shape");
   if (w.positions == nullptr && w.rows > 0 && w.cols > 0)
     core::fail(op, "positions", "a null pointer", "pass what semi24_pack wrote");
   if (w.cols == 0) return;  // any number of rows without a position

@@ -1,5 +1,6 @@
 // Attention over kept blocks: checks the arguments once at the boundary and launches the plan's kernel.
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -32,9 +33,10 @@ void check_problem(const Problem& p) {
   if (!known && (p.dtype != DType::f64 || p.device >= 0))
     core::fail(kPlan, p.device < 0 ? "attention of f64, f32, f16 or bf16" : "attention of f32, f16 or bf16",
                name_of(p.dtype), "convert q, k and v");
-  for (const std::int64_t size : {p.batch, p.q_tokens, p.kv_tokens, p.capacity})
+  for (const std::int64_t size : {p.batch, p.q_tokens, p.kv_tokens, p.capacity, p.heads, p.head_dim})
     if (size < 0 || size > std::numeric_limits<std::int32_t>::max())
-      core::fail(kPlan, "batch, tokens and capacity of 31 bits", text(size), "cut the call into several");
+      core::fail(kPlan, "batch, heads, head size, tokens and capacity of 31 bits", text(size),
+                 "cut the call into several");
   if (p.kv_heads < 1 || p.heads < 1 || p.heads % p.kv_heads != 0)
     core::fail(kPlan, "heads of q that are a multiple of those of k",
                text(p.heads) + " and " + text(p.kv_heads), "give each head of k the same number of q's");
@@ -45,6 +47,21 @@ void check_problem(const Problem& p) {
                  "merge or cut the blocks of the pattern");
   if (p.direction == Direction::forward && p.lse_gradient)
     core::fail(kPlan, "lse_gradient in backward alone", "one in forward", "leave it out");
+}
+
+// The product of sizes that a caller counts in; fails where it is no number of entries.
+std::int64_t entries_of(const char* op, std::initializer_list<std::int64_t> sizes) {
+  std::int64_t count = 1;
+  std::string all;
+  bool counted = true;
+  for (const std::int64_t size : sizes) {
+    counted = counted && size >= 0 && !__builtin_mul_overflow(count, size, &count);
+    all += (all.empty() ? "" : " x ") + std::to_string(size);
+  }
+  if (!counted)
+    core::fail(op, "sizes of 0 or more whose product is counted in 63 bits", all,
+               "pass the sizes of lists that are in memory");
+  return count;
 }
 
 void check_tensor(const char* op, const char* name, const Tensor& tensor, bool needed) {
@@ -178,7 +195,8 @@ void attention_gradient(const AttentionPlan& plan, block_attention::Args args, s
 void lists_of_map(const block_attention::BlockMap& map, std::int32_t* counts, std::int32_t* indices,
                   const Executor& executor) {
   constexpr const char* op = "lists_of_map";
-  const std::int64_t lists = map.batches * map.heads * map.rows;
+  entries_of(op, {map.batches, map.heads, map.rows, map.columns});
+  const std::int64_t lists = entries_of(op, {map.batches, map.heads, map.rows});
   core::require_memory(op, {{"codes", map.codes, lists > 0 && map.columns > 0},
                             {"counts", counts, lists > 0},
                             {"indices", indices, lists > 0 && map.columns > 0}});
@@ -194,6 +212,8 @@ void lists_of_map(const block_attention::BlockMap& map, std::int32_t* counts, st
 void transpose_lists(const block_attention::Lists& of_queries, std::int64_t sets, std::int64_t key_blocks,
                      std::int32_t* counts, std::int32_t* indices, const Executor& executor) {
   constexpr const char* op = "transpose_lists";
+  entries_of(op, {sets, of_queries.lists, of_queries.capacity});
+  entries_of(op, {sets, key_blocks, of_queries.lists});
   const bool any = sets > 0 && of_queries.lists > 0;
   core::require_memory(op, {{"counts of queries", of_queries.counts, any},
                             {"indices of queries", of_queries.indices, any && of_queries.capacity > 0},

@@ -20,6 +20,7 @@ using block_attention::Lists;
 
 void require_valid_lists(const char* op, const char* name, const Lists& lists, std::int64_t batch,
                          std::int64_t heads, std::int64_t blocks, bool documents) {
+  if (lists.lists == 0) return;  // however many heads there are
   const std::int64_t batches = lists.batch_stride == 0 ? 1 : batch,
                      all_heads = lists.head_stride == 0 ? 1 : heads;
   for (std::int64_t b = 0; b < batches; ++b)
@@ -67,6 +68,7 @@ void lists_on_host(const block_attention::BlockMap& map, std::int32_t* counts, s
 
 void transpose_on_host(const Lists& lists, std::int64_t sets, std::int64_t key_blocks, std::int32_t* counts,
                        std::int32_t* indices) {
+  if (key_blocks == 0) return;  // however many sets there are
   for (std::int64_t i = 0; i < sets * key_blocks; ++i) counts[i] = 0;
   for (std::int64_t set = 0; set < sets; ++set)
     for (std::int64_t i = 0; i < lists.lists; ++i) {

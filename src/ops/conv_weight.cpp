@@ -1,4 +1,6 @@
 // conv_pack and conv_unpack: the weight of a convolution between dense memory, channels last, and blocks.
+#include <string>
+
 #include "core/check.h"
 #include "kernels/bsr_conv/rows.h"
 #include "ops/checks.h"
@@ -13,11 +15,15 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
            const void* values, const Executor& executor) {
   if (taps < 1)
     core::fail(op, "at least one tap", std::to_string(taps), "pass the product of the kernel's sizes");
-  if (dense.rows != index.rows || dense.cols != taps * index.cols)
-    core::fail(op, "dense [rows, taps * cols] of " + core::shape(index.rows, taps * index.cols),
+  if (dense.rows > 0 && dense.cols > 0) core::require_memory(op, {{"dense", dense.data}});
+  ops::require_matrix(op, dense);
+  // Divided, not multiplied: the product of any two numbers may overflow.
+  if (dense.rows != index.rows || dense.cols % taps != 0 || dense.cols / taps != index.cols)
+    core::fail(op,
+               "dense [rows, taps * cols] of " + core::shape(index.rows, index.cols) + " and " +
+                   std::to_string(taps) + " taps",
                core::shape(dense.rows, dense.cols), "pass the weight that the index belongs to");
   if (index.blocks > 0) core::require_memory(op, {{"values", values}});
-  if (dense.rows > 0 && dense.cols > 0) core::require_memory(op, {{"dense", dense.data}});
   if (executor.device < 0) return ops::require_valid(op, index);
   if (is_scaled(dense.dtype))
     core::fail(op, "elements of 16, 32 or 64 bits on a CUDA device", name_of(dense.dtype),

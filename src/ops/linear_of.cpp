@@ -9,8 +9,9 @@ namespace sparseloom {
 void require_linear_problem(const char* verb, const LinearProblem& p) {
   ops::require_known(verb, p.direction, p.dtype, p.activation);
   ops::require_sizes(verb, p.m, p.rows, p.cols);
-  if (p.stored < 0)
-    core::fail(verb, "0 or more stored elements", std::to_string(p.stored), "describe the problem by a view");
+  constexpr std::int64_t kMostStored = std::int64_t{1} << 56;  // whose bytes are counted, times threads too
+  if (p.stored < 0 || p.stored > kMostStored)
+    core::fail(verb, "0 to 2^56 stored elements", std::to_string(p.stored), "describe the problem by a view");
   if (p.direction != Direction::forward && (p.bias || p.residual || p.activation != Activation::none))
     core::fail(verb, "bias, activation and residual on forward only", name_of(p.direction),
                "apply them in the forward product");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <string>
 
 #include "core/check.h"
@@ -61,8 +62,9 @@ std::int64_t swap_pairs(const PairSwaps& swaps, const Executor& executor) {
   constexpr const char* op = "swap_pairs";
   if (executor.device >= 0)
     core::fail(op, "a weight on the CPU", ops::place(executor.device), "copy weight, gram and mask to it");
-  if (swaps.rows < 0 || swaps.cols < 0 || swaps.m < 0 || swaps.most < 0)
-    core::fail(op, "sizes of 0 or more",
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();  // cols + m is counted
+  if (swaps.rows < 0 || swaps.cols < 0 || swaps.m < 0 || swaps.m > kLongest || swaps.most < 0)
+    core::fail(op, "sizes of 0 or more, and groups of less than 2^31",
                core::shape(swaps.rows, swaps.cols) + ", m=" + std::to_string(swaps.m) +
                    ", most=" + std::to_string(swaps.most),
                "pass the sizes of one weight");

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "kernels/shared/cpu/round_rows.h"
+#include "ops/checks.h"
 
 namespace sparseloom {
 
@@ -12,8 +13,9 @@ void quantize_rows(const ConstMatrixView& x, const float* given, const Quantized
     core::fail(op, "x of f32, f16 or bf16", name_of(x.dtype), "convert it with .float()");
   if (executor.device >= 0)
     core::fail(op, "x on the CPU", "a CUDA device", "divide and round by the framework's own operators");
+  ops::require_matrix(op, x);
   if (x.rows == 0) return;
-  if (x.cols > 0) core::require_memory(op, {{"x", x.data}, {"values", out.values}});
+  if (x.cols > 0) core::require_memory(op, {{"values", out.values}});
   if (given == nullptr) core::require_memory(op, {{"scale", out.scale}});
   kernels::cpu::round_rows({x, given, out}, executor);
 }

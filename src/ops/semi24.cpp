@@ -34,6 +34,7 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
   require_dense(op, dense, executor);
   const bool stores = dense.rows > 0 && dense.cols > 0;
   core::require_memory(op, {{"values", values, stores}, {"positions", positions, stores}});
+  if (!stores) return;  // however many rows have no element
   std::mutex mutex;
   layout::Semi24Excess first;  // the lowest row that has one, for any number of threads
   for_rows(executor, dense.rows, [&](std::int64_t begin, std::int64_t end) {
@@ -68,6 +69,7 @@ void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& de
     return;
   }
   Semi24::validate(op, w);
+  if (!stores) return;
   for_rows(executor, w.rows,
            [&](std::int64_t begin, std::int64_t end) { Semi24::unpack(w, values, dense, begin, end); });
 }
@@ -80,6 +82,7 @@ void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask, c
                "prune it before it is quantized");
   core::require_known(op, "pruning", pruning, Semi24Pruning::transposable_exact);
   core::require_memory(op, {{"mask", mask, w.rows > 0 && w.cols > 0}});
+  if (w.cols == 0) return;
   for_rows(executor, w.rows,
            [&](std::int64_t begin, std::int64_t end) { layout::prune_rows(w, pruning, mask, begin, end); });
 }

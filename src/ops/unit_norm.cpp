@@ -2,6 +2,7 @@
 #include "sparseloom/unit_norm.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "core/check.h"
@@ -22,8 +23,9 @@ void check(const char* op, const UnitNorm& norm, const Executor& executor) {
   if (norm.n < 0 || norm.hidden < 0 || norm.groups < 1)
     core::fail(op, "sizes of 0 or more and one group or more", core::shape(norm.n, norm.hidden),
                "pass rows x units");
-  if (norm.stride < 1 || norm.group < 0 || norm.group >= norm.groups)
-    core::fail(op, "a stride of 1 or more, and one of " + std::to_string(norm.groups) + " groups",
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();  // units + stride is counted
+  if (norm.stride < 1 || norm.stride > kLongest || norm.group < 0 || norm.group >= norm.groups)
+    core::fail(op, "a stride of 1 to 2^31 - 1, and one of " + std::to_string(norm.groups) + " groups",
                "stride " + std::to_string(norm.stride) + ", group " + std::to_string(norm.group),
                "extra numbers reach every stride-th unit of one group");
   if (norm.side < 0 || (norm.side > 0 && norm.hidden % norm.side != 0))

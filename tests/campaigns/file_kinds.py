@@ -105,6 +105,12 @@ def _foreign(name: str, make: Callable[[], nn.Module], x: Tensor) -> Kind:
     return Kind(make, x, data, inside.name, path, hostile=hostile)
 
 
+def _nncf(name: str) -> Kind:
+    from foreign_files import Inside
+
+    return _foreign(name, Inside, torch.randn(3, 20))
+
+
 def _pickle(state: Mapping[str, Any]) -> bytes:
     file = io.BytesIO()
     torch.save(state, file)
@@ -348,6 +354,8 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "tensor of blocks": lambda: _sparse_tensor("blocks", block=16),
     "tensor of csr": lambda: _sparse_tensor("csr"),
     "pytorch_block_sparse": _pytorch_block_sparse,
+    "masks of nncf": functools.partial(_nncf, "nncf"),
+    "trained masks of nncf": functools.partial(_nncf, "nncf-trained"),
     "pruned heads": _pruned_heads,
     "sharded": _sharded,
 }  # fmt: skip

@@ -18,6 +18,17 @@ def net(dtype=torch.float16):
     return nn.Sequential(nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, 8, bias=False)).to(dtype)
 
 
+class Inside(nn.Module):
+    """The model whose masks nncf keeps in foreign/nncf and foreign/nncf-trained."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.layers = net(dtype)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 def pytorch_block_sparse_entries(weight, made):
     """Returns what the layer of pytorch_block_sparse saves: blocks in row order, each transposed, one
     below the other."""

@@ -7,6 +7,7 @@ python tests/python/make_foreign.py PART, with torch 2.13.0 and
     supermask   torchao 0.11.0
     sten        sten 0.0.4
     matrix      scipy 1.17.1
+    nncf        nncf 3.4.0, torchao 0.18.0, which its strip imports
 """
 
 from __future__ import annotations
@@ -117,7 +118,44 @@ def matrix() -> None:
     save_file({"weight": made}, FOREIGN / "weight.dense.safetensors")
 
 
+class Inside(torch.nn.Module):
+    """nncf breaks an nn.Sequential of its own (findings/nncf-breaks-sequential-models.sh)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        linear = torch.nn.Linear
+        self.layers = torch.nn.Sequential(linear(20, 12), torch.nn.ReLU(), linear(12, 8, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def nncf() -> None:
+    import nncf
+
+    for name, mode in (
+        ("nncf", nncf.PruneMode.UNSTRUCTURED_MAGNITUDE_LOCAL),
+        ("nncf-trained", nncf.PruneMode.UNSTRUCTURED_REGULARIZATION_BASED),
+    ):
+        torch.manual_seed(0)
+        ratio = None if name == "nncf-trained" else 0.5
+        model = nncf.prune(Inside(), mode=mode, ratio=ratio, examples_inputs=torch.randn(3, 20))
+        for hook_name, mask in model.named_parameters():
+            if hook_name.endswith(".mask"):  # as training would choose it
+                torch.nn.init.normal_(mask)
+        model.eval()
+        kept = nncf.strip(model, do_copy=True, strip_format=nncf.StripFormat.DQ)
+        save_file(kept.state_dict(), folder(name) / "model.safetensors", {"format": "pt"})
+        dense = nncf.strip(model, do_copy=True, strip_format=nncf.StripFormat.IN_PLACE)
+        save_file(dense.state_dict(), FOREIGN / f"{name}.dense.safetensors")
+
+
 if __name__ == "__main__":
-    {"bitmask": bitmask, "heads": heads, "supermask": supermask, "sten": sten, "matrix": matrix}[
-        sys.argv[1]
-    ]()
+    {
+        "bitmask": bitmask,
+        "heads": heads,
+        "supermask": supermask,
+        "sten": sten,
+        "matrix": matrix,
+        "nncf": nncf,
+    }[sys.argv[1]]()

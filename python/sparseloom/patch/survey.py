@@ -90,7 +90,9 @@ def require_patchable(op: str, model: nn.Module) -> None:
     registered the Parameters."""
     require_module(op, model)
     if computed_by_nncf(model):
-        remedy = "call nncf.strip(model, strip_format=nncf.StripFormat.IN_PLACE) first"
+        remedy = (
+            "call nncf.strip(model, strip_format=nncf.StripFormat.IN_PLACE) first, or load its state_dict"
+        )
         raise Error(op, "weights of the model's own", "a model whose weights nncf computes", remedy)
     wrapper = nn.parallel.DistributedDataParallel
     wrapped = any(isinstance(module, wrapper) for module in model.modules())

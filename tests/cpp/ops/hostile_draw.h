@@ -1,20 +1,26 @@
 // Draws the arguments of hostile calls: sizes, and memory of exactly its size with a page behind it that
-// nobody may touch, so that a product built without a sanitizer is caught too.
+// nobody may touch, so that a product built without a sanitizer is caught too. The kinds of calls are at the
+// end; hostile_test.cpp runs them.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <limits>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "sparseloom/dtype.h"
+#include "sparseloom/executor.h"
 #include "sparseloom/matrix_view.h"
 
 namespace sparseloom::hostile {
@@ -129,5 +135,84 @@ inline double at(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
   return m.dtype == DType::f32 ? static_cast<double>(static_cast<const float*>(m.data)[i])
                                : static_cast<const double*>(m.data)[i];
 }
+
+inline Executor executor_of(Draw& draw) {
+  Executor executor;
+  executor.num_threads = draw.chance(80) ? 1 : static_cast<int>(draw.below(4));
+  if (draw.chance(3)) executor.num_threads = -1;
+  if (draw.chance(3)) return Executor::pool(2);
+  return executor;
+}
+
+/// A matrix of the sizes that are right, or, seldom, one that is wrong in one respect.
+inline MatrixView operand(Draw& draw, Memory& memory, DType dtype, std::int64_t rows, std::int64_t cols) {
+  if (draw.chance(5)) rows = std::min<std::int64_t>(rows, kMost) + draw.below(3) - 1;
+  if (draw.chance(5)) cols = std::min<std::int64_t>(cols, kMost) + draw.below(3) - 1;
+  if (draw.chance(3)) dtype = draw.dtype();
+  MatrixView made =
+      memory.matrix(draw, dtype, std::min<std::int64_t>(rows, 300), std::min<std::int64_t>(cols, 300));
+  if (draw.chance(3)) made.data = nullptr;
+  if (draw.chance(3)) made.stride = draw.chance(50) ? made.cols - 1 : -made.stride;
+  if (draw.chance(2)) made.data = nullptr, made.rows = std::max<std::int64_t>(draw.number(), 0);
+  return made;
+}
+
+/// So many bytes, mostly; aligned to 64 of them, mostly.
+inline std::span<std::byte> workspace(Draw& draw, Memory& memory, std::size_t bytes) {
+  if (bytes > (1 << 24)) return {};  // of a plan for more tokens than any call has
+  if (draw.chance(5) && bytes > 0) bytes -= 1;
+  const std::size_t room = (bytes + 63) / 64 * 64 + (draw.chance(4) ? 8 : 0);
+  auto* const data = static_cast<std::byte*>(memory.bytes(static_cast<std::int64_t>(room)));
+  return {draw.chance(3) ? nullptr : data, bytes};
+}
+
+/// An index by rows of at most 300 x 300, and its lists, of which some entries may be wrong.
+struct Lists {
+  std::vector<std::int32_t> crow, col;
+  Lists(Draw& draw, std::int64_t lines, std::int64_t across) {
+    const int percent = std::array{0, 20, 50, 100}[static_cast<std::size_t>(draw.below(4))];
+    crow.push_back(0);
+    for (std::int64_t r = 0; r < lines; ++r) {
+      for (std::int64_t c = 0; c < across; ++c)
+        if (draw.chance(percent)) col.push_back(static_cast<std::int32_t>(c));
+      crow.push_back(static_cast<std::int32_t>(col.size()));
+    }
+    if (!draw.chance(30)) return;
+    std::vector<std::int32_t>& list = draw.chance(50) || col.empty() ? crow : col;
+    std::int32_t& entry = list[static_cast<std::size_t>(draw.below(static_cast<std::int64_t>(list.size())))];
+    entry = draw.chance(50) ? entry + static_cast<std::int32_t>(draw.below(3)) - 1
+                            : static_cast<std::int32_t>(draw.number());
+    if (draw.chance(20)) list.pop_back();
+  }
+};
+
+inline std::int64_t lines_of(std::int64_t size, std::int64_t side) {
+  return size < 0 || size > 300 || side <= 0 ? 0 : (size + side - 1) / side;
+}
+
+inline bool exact(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
+
+/// Requires y = x W^T, where W is dense: whole numbers, whose sums are exact.
+inline void expect_product(const ConstMatrixView& x, const ConstMatrixView& w, const ConstMatrixView& y) {
+  for (std::int64_t t = 0; t < y.rows; ++t) {
+    for (std::int64_t o = 0; o < y.cols; ++o) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < x.cols; ++i) sum += at(x, t, i) * at(w, o, i);
+      ASSERT_EQ(at(y, t, o), sum) << t << ", " << o;
+    }
+  }
+}
+
+// One call or a few each: hostile_attention.cpp, hostile_layers.cpp, and from eight_bits on
+// hostile_formats.cpp.
+void attention(Draw& draw);
+void convolutions(Draw& draw);
+void gates(Draw& draw);
+void recurrent(Draw& draw);
+void unit_norms(Draw& draw);
+void eight_bits(Draw& draw);
+void packings(Draw& draw);
+void prunings(Draw& draw);
+void topologies(Draw& draw);
 
 }  // namespace sparseloom::hostile

@@ -16,73 +16,8 @@
 namespace sparseloom {
 namespace {
 
-using hostile::at, hostile::Draw, hostile::Memory;
-
-Executor executor_of(Draw& draw) {
-  Executor executor;
-  executor.num_threads = draw.chance(80) ? 1 : static_cast<int>(draw.below(4));
-  if (draw.chance(3)) executor.num_threads = -1;
-  return executor;
-}
-
-/// A matrix of the sizes that are right, or, seldom, one that is wrong in one respect.
-MatrixView operand(Draw& draw, Memory& memory, DType dtype, std::int64_t rows, std::int64_t cols) {
-  if (draw.chance(5)) rows += draw.below(3) - 1;
-  if (draw.chance(5)) cols += draw.below(3) - 1;
-  if (draw.chance(3)) dtype = draw.dtype();
-  MatrixView made =
-      memory.matrix(draw, dtype, std::min<std::int64_t>(rows, 300), std::min<std::int64_t>(cols, 300));
-  if (draw.chance(3)) made.data = nullptr;
-  if (draw.chance(3)) made.stride = draw.chance(50) ? made.cols - 1 : -made.stride;
-  if (draw.chance(2)) made.data = nullptr, made.rows = std::max<std::int64_t>(draw.number(), 0);
-  return made;
-}
-
-/// So many bytes, mostly; aligned to 64 of them, mostly.
-std::span<std::byte> workspace(Draw& draw, Memory& memory, std::size_t bytes) {
-  if (bytes > (1 << 24)) return {};  // of a plan for more tokens than any call has
-  if (draw.chance(5) && bytes > 0) bytes -= 1;
-  const std::size_t room = (bytes + 63) / 64 * 64 + (draw.chance(4) ? 8 : 0);
-  auto* const data = static_cast<std::byte*>(memory.bytes(static_cast<std::int64_t>(room)));
-  return {draw.chance(3) ? nullptr : data, bytes};
-}
-
-/// An index by rows of at most 300 x 300, and its lists, of which some entries may be wrong.
-struct Lists {
-  std::vector<std::int32_t> crow, col;
-  Lists(Draw& draw, std::int64_t lines, std::int64_t across) {
-    const int percent = std::array{0, 20, 50, 100}[static_cast<std::size_t>(draw.below(4))];
-    crow.push_back(0);
-    for (std::int64_t r = 0; r < lines; ++r) {
-      for (std::int64_t c = 0; c < across; ++c)
-        if (draw.chance(percent)) col.push_back(static_cast<std::int32_t>(c));
-      crow.push_back(static_cast<std::int32_t>(col.size()));
-    }
-    if (!draw.chance(30)) return;
-    std::vector<std::int32_t>& list = draw.chance(50) || col.empty() ? crow : col;
-    std::int32_t& entry = list[static_cast<std::size_t>(draw.below(static_cast<std::int64_t>(list.size())))];
-    entry = draw.chance(50) ? entry + static_cast<std::int32_t>(draw.below(3)) - 1
-                            : static_cast<std::int32_t>(draw.number());
-    if (draw.chance(20)) list.pop_back();
-  }
-};
-
-std::int64_t lines_of(std::int64_t size, std::int64_t side) {
-  return size < 0 || size > 300 || side <= 0 ? 0 : (size + side - 1) / side;
-}
-
-bool exact(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
-
-/// Requires y = x W^T, where W is dense: whole numbers, whose sums are exact.
-void expect_product(const ConstMatrixView& x, const ConstMatrixView& w, const ConstMatrixView& y) {
-  for (std::int64_t t = 0; t < y.rows; ++t) {
-    for (std::int64_t o = 0; o < y.cols; ++o) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < x.cols; ++i) sum += at(x, t, i) * at(w, o, i);
-      ASSERT_EQ(at(y, t, o), sum) << t << ", " << o;
-    }
-  }
-}
+using hostile::Draw, hostile::exact, hostile::executor_of, hostile::expect_product, hostile::lines_of,
+    hostile::Lists, hostile::Memory, hostile::operand, hostile::workspace;
 
 void blocks(Draw& draw) {
   Memory memory;
@@ -187,7 +122,7 @@ void layout_of(Draw& draw, Memory& memory, const typename L::View& view) {
   if (!dw) product.values = values.data;
   if (problem.bias != draw.chance(3)) product.bias = bias.data;
   if (draw.chance(3)) product.a = nullptr;
-  if (draw.chance(3)) product.a_stride = std::min<std::int64_t>(product.a_stride - 1, draw.number());
+  if (draw.chance(3)) product.a_stride = std::min<std::int64_t>((forward ? cols : rows) - 1, draw.number());
   if (draw.chance(3)) product.out_stride = -1;
   Verb::run(*plan, product, view, workspace(draw, memory, plan->workspace_bytes), executor);
   if (!forward || !exact(dtype) || product.bias != nullptr || std::max(rows, cols) > hostile::kMost) return;
@@ -210,7 +145,7 @@ void layouts(Draw& draw) {
     const Lists lists(draw, lines_of(rows, 1), lines_of(cols, 1));
     CsrView view;
     view.rows = rows, view.cols = cols, view.stored = static_cast<std::int64_t>(lists.col.size());
-    if (static_cast<std::int64_t>(lists.crow.size()) == rows + 1) view.crow = memory.array(lists.crow);
+    if (std::ssize(lists.crow) - 1 == rows) view.crow = memory.array(lists.crow);
     view.col = memory.array(lists.col);
     return layout_of<Csr>(draw, memory, view);
   }
@@ -244,6 +179,51 @@ void layouts(Draw& draw) {
   if (draw.chance(5)) view.stored += draw.below(3) - 1;
   view.bits = memory.array(bits), view.crow = memory.array(crow);
   layout_of<Bitmap>(draw, memory, view);
+}
+
+/// n:m and n:m:g.
+void nm(Draw& draw) {
+  Memory memory;
+  const std::int64_t rows = draw.size(40), cols = draw.size(60),
+                     m = draw.chance(4) ? draw.number() : 1 + draw.below(8);
+  const std::int64_t n = draw.chance(4) ? draw.number() : 1 + draw.below(std::clamp<std::int64_t>(m, 1, 8));
+  const bool small = rows >= 0 && rows <= 300 && cols >= 0 && cols <= 300;
+  if (draw.chance(50)) {
+    NmView view{rows, cols, n, m, nullptr};
+    if (small && n >= 1 && n <= m && m <= 256) {
+      std::vector<std::uint8_t> positions(static_cast<std::size_t>(rows * view.groups() * n));
+      for (std::size_t i = 0; i < positions.size(); ++i) {
+        const auto place =
+            static_cast<std::int64_t>(i) % n;  // ascending: somewhere between i and the last that fits
+        const std::int64_t least = place == 0 ? 0 : positions[i - 1] + 1;
+        positions[i] = static_cast<std::uint8_t>(least + draw.below(m - n + place - least + 1));
+      }
+      if (draw.chance(15) && !positions.empty())
+        positions[static_cast<std::size_t>(draw.below(std::ssize(positions)))] =
+            static_cast<std::uint8_t>(draw.bits());
+      view.positions = memory.array(positions);
+    }
+    return layout_of<Nm>(draw, memory, view);
+  }
+  const std::int64_t g = draw.chance(4) ? draw.number() : 1 + draw.below(4);
+  NmgView view = nmg_view("hostile", rows, cols, n, m, g);
+  const std::int64_t groups = view.chunks() * view.strips(), chunk = view.chunk_rows();
+  if (small && groups * chunk < 1 << 20) {
+    std::vector<std::int16_t> order(static_cast<std::size_t>(groups * chunk));
+    for (std::int64_t group = 0; group < groups; ++group)
+      for (std::int64_t i = 0; i < chunk; ++i) {
+        std::int16_t* const of = order.data() + group * chunk;
+        of[i] = static_cast<std::int16_t>(i);
+        std::swap(of[i], of[draw.below(i + 1)]);
+      }
+    if (draw.chance(15) && !order.empty())
+      order[static_cast<std::size_t>(draw.below(std::ssize(order)))] = static_cast<std::int16_t>(draw.bits());
+    view.order = memory.array(order);
+  }
+  if (draw.chance(3)) view.patterns += draw.below(3) - 1;
+  if (draw.chance(2)) view.g = -view.g;
+  if (draw.chance(2)) view.places = nullptr;
+  layout_of<Nmg>(draw, memory, view);
 }
 
 void sparsifiers(Draw& draw) {
@@ -319,15 +299,26 @@ TEST(HostileCalls, ThrowOurErrorOrAreRight) {
   if (asked != nullptr) {
     ASSERT_EQ(std::sscanf(asked, "%ld %ld", &first, &count), 2);
   }
-  static constexpr std::pair<const char*, void (*)(Draw&)> kKinds[] = {{"blocks", blocks},
-                                                                       {"copies", copies},
-                                                                       {"layouts", layouts},
-                                                                       {"sparsifiers", sparsifiers},
-                                                                       {"patterns", patterns}};
+  static constexpr std::pair<const char*, void (*)(Draw&)> kKinds[] = {
+      {"blocks", blocks},
+      {"copies", copies},
+      {"layouts", layouts},
+      {"sparsifiers", sparsifiers},
+      {"patterns", patterns},
+      {"attention", hostile::attention},
+      {"convolutions", hostile::convolutions},
+      {"gates", hostile::gates},
+      {"recurrent", hostile::recurrent},
+      {"unit_norms", hostile::unit_norms},
+      {"nm", nm},
+      {"eight_bits", hostile::eight_bits},
+      {"packings", hostile::packings},
+      {"prunings", hostile::prunings},
+      {"topologies", hostile::topologies}};
   std::array<std::array<std::int64_t, 2>, std::size(kKinds)> done{};
   for (std::int64_t seed = first; seed < first + count; ++seed) {
     Draw draw(static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15u + 1);
-    const auto kind = static_cast<std::size_t>(draw.chance(40) ? 0 : draw.below(std::size(kKinds)));
+    const auto kind = static_cast<std::size_t>(draw.chance(20) ? 0 : draw.below(std::size(kKinds)));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + kKinds[kind].first);
     try {
       kKinds[kind].second(draw);

@@ -1,10 +1,12 @@
 """load of dense weights with masks, norms, scores and missing heads, as pruning tools write them."""
 
+import copy
 import shutil
 
 import pytest
+import safetensors.torch
 import torch
-from foreign_files import FOREIGN, dense_of, net
+from foreign_files import FOREIGN, Inside, dense_of, net
 from torch import nn
 from torch.nn.utils import prune
 
@@ -60,6 +62,61 @@ def test_supermasks_are_multiplied_with_the_weights_they_keep(tmp_path):
     state["0.scores"] = torch.rand(5, 7)
     with pytest.raises(Error, match=r"0\.scores with one score a tile"):
         load(state, model)
+
+
+@pytest.mark.parametrize("name", ["nncf", "nncf-trained"])
+def test_masks_that_nncf_keeps_in_hooks_are_multiplied(name):
+    model = Inside()
+    load(FOREIGN / name, model)
+    state, dense = model.state_dict(), dense_of(name)
+    assert state.keys() == dense.keys() and all(
+        (tensor == 0).any() for tensor in dense.values() if tensor.dim() > 1
+    )
+    assert all(torch.equal(tensor, state[key]) for key, tensor in dense.items())
+
+
+MASK = "__nncf_hooks.post_hooks.layers:0:weight__0.0.binary_mask"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {MASK: torch.ones(12, 19)},
+            r"nncf's mask of layers\.0\.weight with its shape, got \[12, 19\] for \[12, 20\]",
+        ),
+        (
+            {MASK.replace(":0:", ":1:"): torch.ones(3)},
+            r"mask of layers\.1\.weight with its shape, got \[3\] for none",
+        ),
+        (
+            {MASK.replace("binary_mask", "scale"): torch.ones(1)},
+            r"hooks of nncf that mask weights, got .*IN_PLACE",
+        ),
+        (
+            {MASK.replace("post", "pre"): torch.ones(12, 20)},
+            r"hooks of nncf that mask weights, got .*pre_hooks",
+        ),
+    ],
+)
+def test_other_hooks_of_nncf_are_refused(changes, message):
+    state = safetensors.torch.load_file(FOREIGN / "nncf" / "model.safetensors")
+    model = Inside()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(Error, match=message):
+        load(state | changes, model)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+
+
+def test_a_tied_weight_that_nncf_masks_under_one_name_is_masked_under_both():
+    model = Tied()
+    entries = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    entries["head.weight"] = entries["embed.weight"]
+    kept = torch.rand(24, 16) < 0.5
+    entries["__nncf_hooks.post_hooks.embed:weight__0.0.binary_mask"] = kept
+    weight = model.embed.weight.detach() * kept
+    load(entries, model)
+    assert torch.equal(model.head.weight, weight) and model.embed.weight is model.head.weight
 
 
 def test_masks_of_torch_and_sparseml_are_multiplied(tmp_path):

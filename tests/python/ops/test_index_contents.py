@@ -148,6 +148,28 @@ def test_two_swapped_entries_of_a_column_index_are_found():
         ops.linear_dx(dy, values, index)
 
 
+@pytest.mark.parametrize("layout", ["csr", "bitmap"])
+def test_other_memory_at_the_address_of_a_long_index_is_read(layout):
+    """A freed index and the next one may lie at one address, with as many writes and the same samples."""
+    good = torch.arange(512).repeat(512, 1).view(512, -1, 64)[:, :, :8].reshape(512, -1).int().contiguous()
+    crow, values, x = (torch.arange(513) * 64).int(), torch.ones(512 * 64), torch.randn(2, 512)
+    if layout == "bitmap":
+        good = torch.full((512, 64), 1, dtype=torch.uint8)
+    wrong = good.clone()
+    wrong[100, 5] = 255  # neither an ascending column nor one bit
+    call = getattr(torch.ops.sparseloom, f"{layout}_linear")
+    for _ in range(20):
+        for index in (good, wrong):
+            at = torch.empty_like(index).copy_(index)
+            lists = (crow, at.flatten()) if layout == "csr" else (at, crow)
+            if index is good:
+                call(x, values, *lists)
+            else:
+                with pytest.raises(RuntimeError, match=r"expected (ascending columns|crow)"):
+                    call(x, values, *lists)
+            del at, lists
+
+
 @pytest.mark.parametrize("extra", [-3, 1, 8, 64])
 def test_operands_of_another_width_than_the_index_has_are_refused(extra):
     """20 and 24 features have as many blocks of 8, and only the index knows which of them it is for."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import Error
 from ...nn.held.pytorch_block_sparse import blocks_of, layers_in
 from ...pattern import Pattern
-from . import bitmask, masks, scipy_matrix
+from . import bitmask, masks, nncf, scipy_matrix
 
 
 class Dense(NamedTuple):
@@ -66,6 +66,7 @@ def dense_entries(
         if is_24:
             structures[layer] = "semi24"
     masks.pruned(tensors)
+    nncf.masked(tensors)
     masks.supermasked(tensors, masks.said(place, arguments))
     masks.with_pruned_heads(tensors, config or {})
     if scored := next((name for name in tensors if name.endswith(".mask_scores")), None):
