@@ -166,8 +166,9 @@ def untold(base: type) -> list[tuple[str, Any]]:
 
 
 def members(cls: type) -> list[str]:
-    """Lists the methods and properties that the class itself defines, in the order of the source."""
-    lines = []
+    """Lists the methods and properties that the class itself defines, in the order of the source, then those
+    of its bases that have no entry: each name once, as the class has it."""
+    lines, told = [], {"extra_repr"}  # torch's, of which nothing is to be said
     if not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple):  # their fields are in the signature
         lines += [
             f"- `.{name}: {kind}`"
@@ -175,8 +176,9 @@ def members(cls: type) -> list[str]:
             if not name.startswith("_")
         ]
     for name, value in [*vars(cls).items(), *(each for base in cls.__bases__ for each in untold(base))]:
-        if name.startswith("_"):
+        if name.startswith("_") or name in told:
             continue
+        told.add(name)
         if isinstance(value, property):
             lines.append(f"- `.{name}`: {first_paragraph(value)}")
         elif isinstance(value, (classmethod, staticmethod)) or inspect.isfunction(value):

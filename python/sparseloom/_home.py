@@ -24,3 +24,11 @@ NAMESPACE = LIBRARY.name.removeprefix("lib").removesuffix("_torch.so")
 def is_ours(kind: type) -> bool:
     """Returns whether a class is one of this copy's."""
     return kind.__module__.startswith(f"{PACKAGE}.")
+
+
+def importing() -> str:
+    """Returns the Python code by which another program gets this copy's operators. A kernel has no name to
+    import: the package `kernels` loads it from the folder of its variants."""
+    if "." not in PACKAGE:
+        return f"import {PACKAGE}  # its operators"
+    return f"import kernels\n\nkernels.get_local_kernel(Path({str(FOLDER.parents[1])!r}))  # its operators"

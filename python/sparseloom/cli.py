@@ -166,8 +166,27 @@ def gathered_info() -> dict[str, Any]:
 
 def _info(parsed: argparse.Namespace) -> int:
     info = gathered_info()
-    print(json.dumps(info, indent=2) if parsed.json else "\n".join(_lines(info)))
+    print(json.dumps(info, indent=2) if parsed.json else "\n".join(_lines(_readable(info))))
     return 0
+
+
+def _readable(info: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entries as a person reads them: the kernels that run here by family, and those that do not
+    by their reason."""
+    core = dict(info["sparseloom"])
+    del core["kernels"]
+    missing: dict[str, list[str]] = {}
+    for kernel, reason in core.pop("kernels_unavailable").items():
+        missing.setdefault(reason, []).append(kernel)
+    families = {name: kernels or "none" for name, kernels in core.pop("families").items()}
+    core["rates"] = {
+        name: f"{rate / 1e9:,.0f} {'GB/s' if 'bytes' in name else 'Gflop/s'} of one core"
+        for name, rate in core["rates"].items()
+        if rate
+    }
+    core["kernels, beside dense and reference"] = families
+    core["block-linear kernels that do not run here"] = missing or "none"
+    return info | {"sparseloom": core}
 
 
 def _lines(entries: dict[str, Any], indent: str = "") -> list[str]:
@@ -179,7 +198,7 @@ def _lines(entries: dict[str, Any], indent: str = "") -> list[str]:
             lines += [f"{indent}{key}", *(line for item in value for line in _lines(item, indent + "  "))]
         else:
             text = ", ".join(str(item) for item in value) if isinstance(value, list) else value
-            lines.append(f"{indent}{key + ':':<{max(1, 22 - len(indent))}} {text}")
+            lines.append(f"{indent}{key + ':':<{max(1, 26 - len(indent))}} {text}")
     return lines
 
 

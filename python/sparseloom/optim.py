@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from ._arguments import named_init
+from ._checks import not_negative
 from .errors import Error
 
 
@@ -41,10 +42,12 @@ class AdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            got = f"lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}"
-            expected = "lr, eps and weight_decay of at least 0, betas in [0, 1)"
-            raise Error("optim.AdamW", expected, got, "see torch.optim.AdamW")
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if not isinstance(value, Tensor):
+                not_negative("optim.AdamW", name, value, "1e-3")
+        if not all(0 <= beta < 1 for beta in betas):
+            got = f"betas={betas}"
+            raise Error("optim.AdamW", "betas in [0, 1)", got, "see torch.optim.AdamW")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from . import ops
 from ._arguments import named_arguments
-from ._checks import require_bool
+from ._checks import require_bool, warn
 from ._progress import Bar
 from ._rooms import Room
 from .errors import Error
@@ -122,9 +122,9 @@ def quantize_(
         use_fast_accum: the value of the layers' attribute of that name. True lets float8 sums on CUDA stay in
             the tensor cores, which is faster but keeps about 14 bits (see ``ops.scaled_linear``).
 
-    Returns what changed, and what did not with the reason, and prints it as sparsify_ does. Raises Error,
-    with the model untouched, when a regex matches no block-sparse layer, when no matched layer can change,
-    and when ``model`` is such a layer itself.
+    Returns what changed, and what did not with the reason, and prints it as sparsify_ does. Warns once where
+    the machine has no kernel for layers that changed. Raises Error, with the model untouched, when a regex
+    matches no block-sparse layer, when no matched layer can change, and when ``model`` is one itself.
     """
     require_module(_OP, model)
     require_bool(_OP, "use_fast_accum", use_fast_accum)
@@ -189,14 +189,39 @@ def quantize_(
             )
         exchange.put()
         result.notes += exchange.settle()
-        fp8 = [layer for layer in eight_bit_layers if layer.dtype is torch.float8_e4m3fn]
-        if any(layer.values.device.type == "cpu" and not layer.float8_on_cpu for layer in fp8):
-            result.notes.append(
-                "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
-                "GPU, or set layer.kernel = 'reference' (slow)"
-            )
         announce(result)
+    if without := _without_kernel(result.changed, eight_bit_layers):
+        warn(without)
     return result
+
+
+def _without_kernel(changed: Sequence[QuantizedLayer], layers: Sequence[EightBitLinear]) -> str:
+    """Returns which layers have no 8-bit kernel where they are, so that their calls raise Error, and what to
+    do; "" where all run."""
+    refused: dict[tuple[Any, ...], str] = {}
+    names: dict[str, list[str]] = {}
+    for change, layer in zip(changed, layers, strict=True):
+        if layer.values.is_meta:
+            continue
+        alike = type(layer), layer.dtype, layer.values.device, change.block
+        if alike not in refused:
+            try:
+                layer.plan(tokens=1)
+                refused[alike] = ""
+            except Error:
+                refused[alike] = f"{change.dtype} in {change.layout} on {layer.values.device}"
+        if refused[alike]:
+            names.setdefault(refused[alike], []).append(change.names[0])
+    if not names:
+        return ""
+    found = "; ".join(
+        f"{what}: {', '.join(its[:4])}{', ...' * (len(its) > 4)}" for what, its in names.items()
+    )
+    return (
+        f"quantize_: this machine has no kernel for {found}. These layers are converted, but a call of one "
+        "raises Error here: save the model and load it on a GPU (int8 also: on a CPU with AVX-512 VNNI or "
+        'AMX), or set layer.kernel = "reference" (slow)'
+    )
 
 
 def _compiled(

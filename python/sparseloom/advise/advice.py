@@ -8,9 +8,11 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .._checks import share
 from ..errors import Error
 from ..patch import BlockSparse, InLayout, Recipe, Semi24
 from ..patch.result import aligned, folded
+from ..report.result import dataframe
 from ..report.text import WIDTH, elided
 from ..timing.busy import loud
 from ..timing.rounds import Spread
@@ -56,9 +58,9 @@ class Option:
         return dense_us / self.us if self.ratio is None else self.ratio.median
 
     def gains(self, dense_us: float) -> bool:
-        """Returns whether the change is worth it: the speedup is at least WORTH, and the measurement, where
-        there is one, shows a gain; every block row keeps a block; and the plan would take a sparse kernel for
-        some product with the weight."""
+        """Returns whether the change is worth it. The speedup must be at least WORTH, and the measurement,
+        where there is one, must show a gain. Every block row must keep a block, and the plan must take a
+        sparse kernel for some product with the weight."""
         shown = self.ratio is None or not self.ratio.shows_none
         return self.speedup(dense_us) >= WORTH and shown and not self.bare_rows and not self.goes_dense
 
@@ -91,16 +93,19 @@ class LayerAdvice:
     def fastest(self, least: float = 0.0) -> Option | None:
         """Returns the fastest option that gains, of blocks, 2:4 and CSR, among those that store at least that
         share; None if none does."""
-        asked = [*self.options, *([self.semi24] if self.semi24 else []), *self.csr]
-        gaining = [each for each in asked if each.density >= least and self.gains(each)]
+        gaining = [each for each in self.all_options() if each.density >= least and self.gains(each)]
         return max(gaining, key=lambda option: option.speedup(self.dense_us), default=None)
+
+    def all_options(self) -> list[Option]:
+        """Returns the options of blocks, then 2:4 and CSR where advise was asked for them."""
+        return [*self.options, *([self.semi24] if self.semi24 else []), *self.csr]
 
     def gains(self, option: Option) -> bool:
         """Returns whether the change is worth it, by figures that nothing disturbed."""
         return not self.disturbed and option.gains(self.dense_us)
 
     def recipe(self, option: Option) -> Recipe:
-        """Returns what makes one of the layers what the option is."""
+        """Returns the recipe by which sparsify_ makes one of the layers what the option is."""
         if option is self.semi24:
             return Semi24("magnitude")
         if any(option is each for each in self.csr):
@@ -144,7 +149,10 @@ class Advice:
     def best(self, least: float = 0.0) -> dict[str, Recipe]:
         """Returns what to pass to sparsify_: each layer that gains, as the fastest of all that was looked at:
         blocks of each size and density, 2:4 and CSR. ``least`` leaves out what stores a smaller share of the
-        weight, since the fastest option is the one that loses most. 2:4 does not train."""
+        weight, since the fastest option is the one that loses most. 2:4 does not train. Raises Error for a
+        ``least`` outside of [0, 1]."""
+        if not 0 <= share("Advice.best", least, "least") <= 1:
+            raise Error("Advice.best", "least in [0, 1]", repr(least), "pass a share of the weight")
         found: dict[str, Recipe] = {}
         for layer in self.layers:
             if (option := layer.fastest(least)) is not None:
@@ -275,6 +283,30 @@ class Advice:
         told["model"] = None if self.model is None else self.model.to_dict()
         return {"directions": list(self.directions), **data, **told}
 
+    def to_dataframe(self) -> Any:
+        """Returns a pandas.DataFrame with a row for each option of each group of layers: names, shape,
+        tokens, the option in words, density, times in microseconds, speedup, and whether it gains. Raises
+        Error where pandas is not installed."""
+        rows = [
+            {
+                "layers": ", ".join(layer.names_of(option)),
+                "out_features": layer.shape[0],
+                "in_features": layer.shape[1],
+                "tokens": layer.tokens,
+                "dtype": layer.dtype,
+                "option": layer.words(option),
+                "density": option.density,
+                "dense_us": layer.dense_us if option.dense_us is None else option.dense_us,
+                "us": option.us,
+                "measured": option.measured_us is not None,
+                "speedup": option.speedup(layer.dense_us),
+                "gains": layer.gains(option),
+            }
+            for layer in self.layers
+            for option in layer.all_options()
+        ]
+        return dataframe("Advice", rows)
+
     def __str__(self) -> str:
         lines = _wrapped(loud(self.lost)) + _wrapped(self.headline)
         lines += [] if self.model is None else _wrapped(self.model.line()) + _wrapped(self.setting)
@@ -284,8 +316,7 @@ class Advice:
             tokens = f"{layer.tokens} tokens" + (f" {layer.calls} times" if layer.calls > 1 else "")
             about = f": {rows} x {cols}, {tokens}, {layer.dtype}, dense {layer.dense_us:.0f} us"
             lines.append(elided(f"{layer.names[0]}{others}", WIDTH - len(about)) + about)
-            options = [*layer.options, *([layer.semi24] if layer.semi24 else []), *layer.csr]
-            lines += aligned([_row(option, layer) for option in options])
+            lines += aligned([_row(option, layer) for option in layer.all_options()])
         for each in self.attention:
             lines += each.lines()
         for reason in dict.fromkeys(self.skipped.values()):

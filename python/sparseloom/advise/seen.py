@@ -44,7 +44,7 @@ def seen_by(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) 
         largest = max((before.tokens, before.batch), (max(tokens, 1), batch))
         seen[module] = Seen(largest[0], before.calls + 1, largest[1])
 
-    watched(model, modules, example_input, see)
+    watched("advise", model, modules, example_input, see)
     return seen
 
 

@@ -82,7 +82,7 @@ def foretold(
             members[module] = None
         calls[kind] = calls.get(kind, 0) + 1
 
-    watched(model, list(changes), example_input, see)
+    watched("advise", model, list(changes), example_input, see)
     bf16 = _in_bf16(model, example_input)
     with torch.no_grad(), evaluated(model):
         whole: list[Callable[[], object]] = [partial(run, model, example_input), *([bf16] if bf16 else [])]

@@ -19,8 +19,8 @@ def plan(
     strict: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the plan of a call with these q and k [batch, heads, tokens, head size], of which only sizes,
-    dtype and device are read, as a dict: kernel, predicted_us, workspace_bytes, candidates (each with kernel,
-    refusal and predicted_us) and text. Raises Error when no kernel can run it, with every refusal."""
+    dtype and device are read. It is a dict: kernel, predicted_us, workspace_bytes, candidates (each with
+    kernel, refusal and predicted_us) and text. Raises Error when no kernel can run it, with every refusal."""
     kept = pattern.indices.shape[-1], pattern.block, causal or pattern.causal, pattern.q_documents is not None
     return planned(q.shape, k.shape, q.dtype, q.device, *kept, backward=backward, strict=strict)
 

@@ -99,9 +99,9 @@ class SparsityBuilder:
         external_sparsifier: Any = KeepAll(),  # noqa: B008
         out_format: Kind = Dense,
     ) -> None:
-        """Makes an intermediate sparse: the output of the modules with that name; if there is none, the
-        result of the node of that name in the traced forward (torch.fx) of a module: ``layer.gelu`` is the
-        node ``gelu`` of ``layer``. A trace keeps the value that ``training`` had."""
+        """Makes an intermediate sparse: the output of the modules with that name. Where no module has it, a
+        node of that name in the traced forward (torch.fx) of a module is meant: ``layer.gelu`` is the node
+        ``gelu`` of ``layer``. A trace keeps the value that ``training`` had."""
         target_format = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
         self._interms[_regex(name)] = target_format
 

@@ -19,7 +19,7 @@ from .registry import register
 
 @register
 class Bitmap(Entries):
-    """Single elements anywhere, for weights of which half to a tenth is stored: at half, the weight takes .56
+    """Single elements anywhere, for weights of which half to a tenth is stored. At half, the weight takes .56
     of a dense one in 16 bits, and products of few tokens read that much less. On the CPU, forward and dX read
     it packed and multiply it as a dense weight; dW is a dense product, of which the stored elements are kept.
     On a GPU, the products are those of ``Csr``, whose index is then made beside the bits.

@@ -115,8 +115,8 @@ class Entries(Layout):
         cls: type[Self], rows: int, cols: int, indices: Tensor, values: Tensor
     ) -> tuple[Self, Tensor]:
         """Returns the layout and the values of the elements ``values`` [n] at ``indices`` [2, n], in any
-        order: they are sorted, and duplicates are summed in the given order, in fp32 if they have 16 bits.
-        Raises Error if an index is out of bounds."""
+        order. They are sorted; duplicates are summed in the given order, in fp32 if they have 16 bits. Raises
+        Error if an index is out of bounds."""
         if indices.dim() != 2 or indices.shape[0] != 2 or values.shape != indices.shape[1:]:
             got = f"indices {list(indices.shape)} and values {list(values.shape)}"
             raise Error(cls.name, "indices [2, n] and values [n]", got, "pass one element for each place")

@@ -194,7 +194,7 @@ class Layout(Weight):
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless ``pack`` undoes ``to_dense`` on ``values``, and every value that is not zero
-        has an element of W of its own: with a duplicate or out-of-bounds index, some values do not come back.
+        has an element of W of its own. With a duplicate or out-of-bounds index, some values do not come back.
         Makes W twice; does nothing on meta. A layout that can check its index alone overrides it."""
         if any(tensor.is_meta for tensor in (values, *self.tensors().values())):
             return

@@ -43,9 +43,9 @@ class Nmg(Groups):
         cls, weight: Tensor, n: int, m: int, g: int = 16
     ) -> Nmg:
         """Stores elements of large magnitude: of all outputs of a chunk and all patterns, the pair with the
-        largest sum comes first, until every pattern has g outputs (NaN counts as Inf; of equal pairs the
-        lowest output, then the first pattern). Chosen on the CPU. Raises Error unless 1 <= n <= m <= 256 and
-        g >= 1, and where C(m, n) g reaches 2^15."""
+        largest sum comes first, until every pattern has g outputs. NaN counts as Inf; of equal pairs the
+        lowest output comes first, then the first pattern. Chosen on the CPU. Raises Error unless 1 <= n <= m
+        <= 256 and g >= 1, and where C(m, n) g reaches 2^15."""
         weight = nm.require_weight("nmg", weight)
         require_group("nmg", n, m)
         order = nm.order(weight, n, m, g).to(weight.device)

@@ -16,8 +16,8 @@ from .registry import register
 
 @register
 class Semi24Layout(Layout):
-    """The positions of the two stored elements of each group of four; the groups are consecutive elements of
-    a row, and the last one may reach over the edge, where its values are zero padding.
+    """The positions of the two stored elements of each group of four. Groups are consecutive elements of a
+    row; the last one may reach over the edge, where its values are zero padding.
 
     ``positions`` is uint8 [rows, ceil(groups / 2)] with groups = ceil(cols / 4), and the values are [rows,
     2 * groups]. This layout is the same in memory, in files and on every device; kernels that need another

@@ -54,8 +54,8 @@ class Tiles(Layout):
         cls, weight: Tensor, density: float = 0.6, side: int = 64, importance: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tiles:  # fmt: skip
-        """Chooses the tiles under a budget: their bytes are at most ``density`` times those of W (a 2:4 tile
-        has 9/16 of a dense one in 16 bits), and what is lost, the sum of ``importance`` [rows, cols] over all
+        """Chooses the tiles under a budget: their bytes are at most ``density`` times those of W. A 2:4 tile
+        has 9/16 of a dense one in 16 bits. What is lost, the sum of ``importance`` [rows, cols] over all
         elements that are not stored, is least but for the last tile. By default importance is the square of
         the weight; pass that times the mean square of each input for Wanda's. ``mask``: as from_mask. Raises
         Error for another side than 64 or 128, a density outside of 0 to 1, and an importance of another

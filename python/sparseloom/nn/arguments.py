@@ -163,6 +163,8 @@ def require_module(op: str, model: object) -> None:
     """Raises Error for anything that is not an nn.Module."""
     if not isinstance(model, nn.Module):
         raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise Error(op, "a model of Python", "one of torch.jit", "pass the model that it was made from")
 
 
 def require_device(device: torch.device, op: str = _OP) -> None:

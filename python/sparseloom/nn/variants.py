@@ -121,10 +121,12 @@ class BlockSparseConv1x1(WithOptions):
 
     @property
     def in_channels(self) -> int:
+        """The channels of x."""
         return self.linear.in_features
 
     @property
     def out_channels(self) -> int:
+        """The channels of the result."""
         return self.linear.out_features
 
     @property

@@ -150,7 +150,7 @@ def trust(index: Index) -> None:
 
 @named_arguments
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
-    """Rewrites an index in place for another mask, on the CPU, or on CUDA, where the work is
+    """Rewrites an index in place for another mask of as many blocks, on the CPU or on CUDA. There the work is
     queued and can be captured in a graph.
 
     mask is bool or uint8 [block rows, block columns]. moved, int32 [blocks], receives the slot where each
@@ -165,8 +165,8 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
 
 @named_arguments
 def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor, flags: Tensor) -> None:
-    """Rewrites an index of digest MOVING in place for a mask of any number of blocks up to its ``blocks``
-    slots, on the CPU, or on CUDA, where the work is queued and can be captured in a graph.
+    """Rewrites an index whose number of blocks may change, of digest MOVING, in place for a mask of at most
+    as many blocks as its ``blocks`` slots. On CUDA the work is queued and can be captured in a graph.
 
     mask, moved and requested are as in set_topology; moved is -1 for a slot that becomes free, too, and -2
     for one that stays free. flags is int32 [1]: if the mask names more blocks than there are slots, its bit 1

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .._arguments import named_init
+from .._checks import whole
+from ..errors import Error
 from .in_layout import InLayout
 
 if TYPE_CHECKING:
@@ -82,6 +84,9 @@ class Nm(InLayout):
         method: Method | str | None = None,
         start: ElementSparsifier | None = None,
     ) -> None:
+        n, m = whole("Nm", "n", n, 1), whole("Nm", "m", m, 1)
+        if not n <= m <= 256:
+            raise Error("Nm", "1 <= n <= m <= 256", f"n={n}, m={m}", "pass Nm(2, 8) to store a quarter")
         super().__init__("nm", method, start, n=n, m=m, **_given(mask=mask))
 
 

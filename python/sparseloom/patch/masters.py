@@ -218,7 +218,8 @@ def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer])
 
 @named_arguments
 def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Run:
-    """Returns a run of the method on all block-sparse weights that a model has, with their number of blocks.
+    """Returns a Run that applies the method to all block-sparse weights of a model; each keeps its number of
+    blocks.
 
     The modules may be yours: those with ``sparse_weights()`` whose owners have ``set_topology_``. Raises
     Error for a method that needs a dense master, and for a model without such weights.

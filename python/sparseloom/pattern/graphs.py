@@ -80,18 +80,19 @@ def extra_edges(pattern: Pattern, edges: int, seed: Seed = None) -> Pattern:
 
 @named_arguments
 def strided(rows: int, cols: int, block: Block, stride: int, causal: bool = False) -> Pattern:
-    """Takes the blocks (q, k) with q and k less than ``stride`` apart or a multiple of it, with ``causal``
-    only those with k <= q: the strided pattern of sparse transformers (Child et al. 2019), both heads in
-    one. Raises Error for a stride below 1."""
+    """Takes the strided pattern of sparse transformers (Child et al. 2019), both heads in one: the blocks (q,
+    k) with q and k less than ``stride`` apart, or a multiple of it. ``causal`` takes those with k <= q alone.
+    Raises Error for a stride below 1."""
     numbers = whole("pattern", "stride", stride, None), truth("pattern_strided", "causal", causal)
     return generated("strided", rows, cols, block, *numbers)
 
 
 @named_arguments
 def fixed(rows: int, cols: int, block: Block, stride: int, summary: int = 1, causal: bool = False) -> Pattern:
-    """Takes the blocks (q, k) with q and k in one box of ``stride`` lines, or k among the last ``summary``
-    lines of its box, with ``causal`` only those with k <= q: the fixed pattern of sparse transformers (Child
-    et al. 2019), both heads in one. Raises Error for a stride below 1, or a summary outside [1, stride]."""
+    """Takes the fixed pattern of sparse transformers (Child et al. 2019), both heads in one: the blocks (q,
+    k) with q and k in one box of ``stride`` lines, or with k among the last ``summary`` lines of its box.
+    ``causal`` takes those with k <= q alone. Raises Error for a stride below 1, or a summary outside [1,
+    stride]."""
     numbers = whole("pattern", "stride", stride, None), whole("pattern", "summary", summary, None)
     return generated("fixed", rows, cols, block, *numbers, truth("pattern_fixed", "causal", causal))
 
@@ -110,9 +111,9 @@ def butterfly(rows: int, cols: int, block: Block, factors: int | None = None) ->
 
 @named_arguments
 def expander(rows: int, cols: int, block: Block, degree: int, seed: Seed = None) -> Pattern:
-    """Draws a biregular pattern whose second singular value is at most 1.05 (sqrt(a - 1) + sqrt(b - 1)), near
-    the least that lines of a and b blocks allow: every part of it is joined to the rest by about its even
-    share of edges, and steps reach as many nodes as they can.
+    """Draws a biregular pattern in which every part is joined to the rest by about its even share of edges,
+    and steps reach as many nodes as they can. Its second singular value is at most 1.05 (sqrt(a - 1) + sqrt(b
+    - 1)), near the least that lines of a and b blocks allow.
 
     ``degree`` is a, the blocks of each line of the grid's longer side; the shorter side has the same total.
     Unlike the graphs above it is not symmetric and has no diagonal. Raises Error for a degree outside [3,

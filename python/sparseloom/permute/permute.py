@@ -23,7 +23,7 @@ from ..patch.announce import announce
 from ..patch.forms import Site
 from ..patch.result import Skip, aligned
 from ..patch.survey import owners_of, regex_of, survey, tied_to
-from ..report.inputs import as_arguments, evaluated, run, tensors_in
+from ..report.inputs import as_arguments, evaluated, run, running, tensors_in
 from .chains import NORMS, Chain, chains_of
 from .search import channel_order
 
@@ -89,8 +89,8 @@ def permute_channels_(
     chains: Sequence[Chain] | None = None,
     rounds: int = 0,
 ) -> Permuted:
-    """Reorders the inputs of linear layers so that 2:4 pruning by magnitude keeps more of them, and the
-    outputs of the layers before them in the same way; the model computes what it did, but for rounding.
+    """Reorders the inputs of linear layers, and the outputs of the layers before them in the same way, so
+    that 2:4 pruning by magnitude keeps more. The model computes what it did, but for rounding.
 
     Call it before ``sparsify_(model, {...: Semi24("magnitude")})``, and before an optimizer is made. It finds
     feed-forward layers, gated ones, and an attention's values with its output projection by their usual
@@ -301,7 +301,8 @@ def _kept(weight: Tensor) -> Tensor:
 
 def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
     # results that are dataclasses (of transformers) are mappings too
-    return [tensor.detach().clone() for tensor in tensors_in(run(model, example_input))]
+    with running(_OP):
+        return [tensor.detach().clone() for tensor in tensors_in(run(model, example_input))]
 
 
 def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:

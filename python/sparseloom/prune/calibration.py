@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..errors import Error
 from ..recover.padding import Padding, Paddings, tensors_of
+from ..report.inputs import run, running
 from .chains import Chain, first_tensor
 from .modes import Autocast, autocast_now, autocasting
 from .residence import Residence
@@ -59,12 +60,9 @@ class Data:
 
 
 def _called(model: nn.Module, batch: Any) -> object:
-    if isinstance(batch, Tensor):
-        return model(batch)
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
+    if isinstance(batch, (Tensor, Mapping, tuple, list)):
+        with running(_OP, "a batch"):
+            return run(model, batch)
     raise Error(
         _OP,
         "a tensor, mapping, tuple or list as batch",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._home import importing
 from ..errors import Error
 from ..quantize import quantize_
 from ..report import Report, report
@@ -25,9 +26,10 @@ _SCRIPT = '''"""Runs the program beside this file on texts: python run.py "a tex
 import sys
 from pathlib import Path
 
-import sparseloom  # its operators
 import torch
 from transformers import AutoTokenizer
+
+{operators}
 
 folder = Path(__file__).parent
 program = torch.export.load(folder / "model.pt2").module()
@@ -101,7 +103,7 @@ def run(path: Path) -> Deployed:
     output.mkdir(parents=True, exist_ok=True)
     (output / "report.txt").write_text(f"{measured}\n")
     transformers.AutoTokenizer.from_pretrained(source).save_pretrained(output)
-    (output / "run.py").write_text(_SCRIPT.format(device=str(device)))
+    (output / "run.py").write_text(_SCRIPT.format(device=str(device), operators=importing()))
     program = output / "model.pt2"
     difference = _export(_Program(model).eval(), config, device, program)
     return Deployed(program, difference, measured)

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .. import ops
 from .._arguments import named_init
+from .._checks import not_negative
 from ..errors import Error
 from ..report.inputs import evaluated, run
 from ..sparsify.distillation import distillation_loss
@@ -63,11 +64,11 @@ class Distillation:
         temperature: float = 2.0,
         embed: Embed | None = None,
     ) -> None:
-        self.weights = {"logits": logits, "hidden": hidden, "embeddings": embeddings, "labels": labels}
-        if any(not weight >= 0 for weight in self.weights.values()) or not any(self.weights.values()):
-            got = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
-            raise Error(_OP, "weights >= 0, one of them above", got, "pass logits=1.0, for example")
-        if not temperature > 0:
+        given = {"logits": logits, "hidden": hidden, "embeddings": embeddings, "labels": labels}
+        self.weights = {name: not_negative(_OP, name, weight, "1.0") for name, weight in given.items()}
+        if not any(self.weights.values()):
+            raise Error(_OP, "a weight above 0", "none", "pass logits=1.0, for example")
+        if not not_negative(_OP, "temperature", temperature, "2.0"):
             raise Error(_OP, "a temperature above 0", repr(temperature), "pass temperature=2.0, for example")
         self.names: list[str] = []
         if hidden:

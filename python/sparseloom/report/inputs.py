@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._home import is_ours
 from ..errors import Error
 
 
@@ -17,6 +18,8 @@ def as_arguments(op: str, example_input: Any) -> Any:
     """Returns an example input as ``run`` takes it: a mapping of any class, such as a tokenizer's
     BatchEncoding, and a dataclass become a dict of keywords. Raises Error for one that holds lists of numbers
     where tensors belong, as a tokenizer gives by default."""
+    if example_input is None:
+        raise Error(op, "example_input, what the model is called with", "None", f"call {op}(model, x)")
     if isinstance(example_input, (Tensor, tuple, list)):
         return example_input
     if isinstance(example_input, Mapping) or _reads_like_a_mapping(example_input):
@@ -47,6 +50,20 @@ def run(model: nn.Module, example_input: Any) -> Any:
 
 
 @contextmanager
+def running(op: str, what: str = "example_input") -> Iterator[None]:
+    """Turns what the model raises for its input in the body into our Error, from the first one. Errors of
+    this package and of too little memory pass."""
+    try:
+        yield
+    except Exception as error:
+        if is_ours(type(error)) or isinstance(error, (Error, torch.OutOfMemoryError)):
+            raise
+        got = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        remedy = f"call the model on {what} first, without {op}"
+        raise Error(op, f"a model that runs on {what}", got, remedy) from error
+
+
+@contextmanager
 def evaluated(model: nn.Module) -> Iterator[None]:
     """Puts the model in evaluation mode, and afterwards restores the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
@@ -59,16 +76,16 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def watched(
-    model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]
+    op: str, model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]
 ) -> None:
-    """Runs the model once, in evaluation and without gradients.
+    """Runs the model once, in evaluation and without gradients. Raises Error where it does not run.
 
     ``see(module, arguments, keywords, result)`` is called after each call of one of the modules. The hooks
     are removed afterwards, whatever the model raises.
     """
     hooks = [module.register_forward_hook(see, with_kwargs=True) for module in dict.fromkeys(modules)]
     try:
-        with evaluated(model), torch.no_grad():
+        with evaluated(model), torch.no_grad(), running(op):
             run(model, example_input)
     finally:
         for hook in hooks:

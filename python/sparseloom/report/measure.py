@@ -200,5 +200,7 @@ def _inputs_seen(
             tokens[module] = max(tokens.get(module, 0), x.numel() // max(1, x.shape[-1]))
 
     modules = [layer for layer, _ in planned_linears(model)]
-    watched(model, [*modules, *(layer for layer, _ in planned_convolutions(model))], example_input, see)
+    watched(
+        "report", model, [*modules, *(layer for layer, _ in planned_convolutions(model))], example_input, see
+    )
     return tokens, seen

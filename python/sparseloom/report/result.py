@@ -240,6 +240,8 @@ class Report:
         from .text import on_terminal, text
 
         stream = sys.stdout if file is None else file
+        if not hasattr(stream, "write"):
+            raise Error("Report.show", "a stream to print to", repr(file), "save(path) writes a file")
         stream.write(text(self, colour=on_terminal(stream)) + "\n")
 
     def to_html(self, title: str | None = None) -> str:
@@ -248,11 +250,17 @@ class Report:
         and follows a dark colour scheme."""
         from .page import fragment, page
 
-        return fragment(self) if title is None else page(self, title)
+        if title is None:
+            return fragment(self)
+        if not isinstance(title, str):
+            raise Error("Report.to_html", "title to be a text", repr(title), 'pass title="My model"')
+        return page(self, title)
 
     def save(self, path: str | os.PathLike[str], title: str = "Sparseloom report") -> None:
         """Writes the page to ``path`` and the plain data beside it, in a file with the ending .json. Raises
         Error where the folder cannot be written."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise Error("Report.save", "a path", repr(path), 'call save("report.html")')
         page_path = Path(path)
         try:
             page_path.write_text(self.to_html(title), encoding="utf-8")
@@ -266,15 +274,20 @@ class Report:
     def to_dataframe(self) -> Any:
         """Returns a pandas.DataFrame with a row for each layer and measured direction, and one for each layer
         that was not measured. Raises Error where pandas is not installed."""
-        try:
-            import pandas  # type: ignore[import-untyped]
-        except ImportError:
-            got, remedy = "an environment without it", "pip install pandas, or take to_dict()"
-            raise Error("Report.to_dataframe", "the package pandas", got, remedy) from None
-        return pandas.DataFrame([row for layer in self.layers for row in layer.rows()])
+        return dataframe("Report", [row for layer in self.layers for row in layer.rows()])
 
     def _repr_html_(self) -> str:
         return self.to_html()
+
+
+def dataframe(of: str, rows: list[dict[str, Any]]) -> Any:
+    """Returns the rows as a pandas.DataFrame. Raises Error where pandas is not installed."""
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError:
+        got, remedy = "an environment without it", "pip install pandas, or take to_dict()"
+        raise Error(f"{of}.to_dataframe", "the package pandas", got, remedy) from None
+    return pandas.DataFrame(rows)
 
 
 def speedups(entry: LayerReport | ModelReport) -> Times:

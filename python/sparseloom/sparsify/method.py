@@ -63,8 +63,8 @@ class Method:
 
     def require_target(self, density: float | None, roomy: bool = False) -> float:
         """Returns the density, 1 if the method decides it. Raises Error if such a method is given a density,
-        if another one is not, and if the number of stored blocks would change, unless their layer is
-        ``roomy``: it has a capacity."""
+        and if another one is not. Raises Error if the number of stored blocks would change, unless the layer
+        is ``roomy``: it has a capacity."""
         decides = self.gradient.decides or not self.select.takes_density
         if decides != (density is None):
             expected = "no density, because a threshold or a penalty decides" if decides else "a density"

@@ -85,9 +85,9 @@ def movement(start: int = 0, end: int = 1000, every: int = 10, lr: float | None 
 def soft_movement(
     start: int = 0, end: int = 1000, every: int = 10, penalty: float = 1.0, lr: float | None = None
 ) -> Method:
-    """Soft movement pruning: blocks stay whose sigmoid of the score is above a threshold, which rises to half
-    of one at ``end``; the penalty on these sigmoids decides on the density, so that none is given. Add
-    ``Run.penalty()`` to the loss."""
+    """Soft movement pruning (Sanh et al. 2020): blocks stay whose sigmoid of the score is above a threshold,
+    which rises to half of one at ``end``. The penalty on these sigmoids decides on the density, so that none
+    is given. Add ``Run.penalty()`` to the loss."""
     schedules.Cubic(start, end, every)  # checks them
     rising = schedules.Rising(0.5 * every / max(1, end - start), start, end, end, every)
     rule = gradients.Scores(lr=lr, squash=True, penalty=penalty)

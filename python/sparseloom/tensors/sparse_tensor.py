@@ -97,9 +97,9 @@ class SparseTensor(Tensor):
         registry: Registry | None = None,
         **options: Any,
     ) -> SparseTensor:
-        """Returns the SparseTensor of the elements of ``dense``, as a matrix [product of the others, last
-        size], that the layout stores; the options are those of the layout's ``from_dense``, if ``layout`` is
-        its name or class. The gradient reaches ``dense`` at the stored elements."""
+        """Returns the SparseTensor of the elements of ``dense`` that the layout stores, as a matrix [product
+        of the others, last size]. If ``layout`` is a name or a class, the options are those of its
+        ``from_dense``. The gradient reaches ``dense`` at the stored elements."""
         if not isinstance(dense, Tensor) or dense.layout != torch.strided:
             got = str(dense.layout) if isinstance(dense, Tensor) else type(dense).__name__
             raise Error(OP, "a dense tensor", got, "the layouts' from_torch takes torch's sparse tensors")

@@ -134,3 +134,9 @@ def test_a_layer_says_what_an_argument_is_called_here(keywords, says):
         nn_kinds.linear()(torch.randn(8, 64), **keywords)
     with pytest.raises(Error, match="pass x="):
         nn_kinds.linear()(input=torch.randn(8, 64))
+
+
+def test_the_function_attention_has_the_names_of_its_module():
+    module = sys.modules["sparseloom.attention"]
+    for name in ("AttentionPattern", "merge", "patterns", "plan", "serve", "use_pattern"):
+        assert getattr(sl.attention, name) is getattr(module, name)

@@ -58,6 +58,10 @@ def sgd():
     return torch.optim.SGD(dense().parameters(), 0.1)
 
 
+def reported():
+    return sl.report(dense(), X, seconds=0.001)
+
+
 def seen():
     return pattern.balanced(64, 64, 16, 0.5, 0)
 
@@ -142,7 +146,8 @@ MISTAKES = {
     "Csr of 10 percent": (lambda: sl.Csr(10), r"density in \[0, 1\]"),
     "Coo sparsity=": (lambda: sl.Coo(sparsity=0.9), "density="),
     "Nm without m": (lambda: sl.Nm(2), "m"),
-    "Nm upside down": (lambda: sl.sparsify_(dense(), {"0": sl.Nm(4, 2)}), "n <= m"),
+    "Nm upside down": (lambda: sl.Nm(4, 2), "n <= m"),
+    "Nm of text": (lambda: sl.Nm(2, "4"), "m to be an int"),
     "InLayout misspelt": (lambda: sl.InLayout("crs"), "csr"),
     "InLayout a number": (lambda: sl.InLayout(3), "name or its class"),
     "InLayout densty=": (lambda: sl.InLayout("csr", densty=0.1), "did you mean density"),
@@ -214,6 +219,27 @@ MISTAKES = {
     "report batch size 0": (lambda: sl.report(dense(), X, batch_sizes=[0]), "batch_sizes"),
     "report evaluate a number": (lambda: sl.report(dense(), X, evaluate=0.9), "a function of the model"),
     "report quality a number": (lambda: sl.report(dense(), X, quality=0.9), "quality as"),
+    "report of an input that does not fit": (lambda: sl.report(dense(), X[:, :3]), "a model that runs on"),
+    "report shown to a path": (lambda: reported().show("a.txt"), "a stream"),
+    "report saved to a number": (lambda: reported().save(3), "a path"),
+    "report title a number": (lambda: reported().to_html(3), "title"),
+    "report of a scripted model": (lambda: sl.report(torch.jit.script(dense()), X), "torch.jit"),
+    "sparsify_ of a scripted model": (lambda: sl.sparsify_(torch.jit.script(dense()), BLOCKS), "torch.jit"),
+    "advise of an input that does not fit": (lambda: sl.advise(dense(), X[:, :3]), "RuntimeError: mat1"),
+    "advise of no input": (lambda: sl.advise(dense(), None), r"call advise\(model, x\)"),
+    "advice, the least in words": (lambda: sl.Advice([], {}, ()).best("half"), "least"),
+    "advice, the least of 25 percent": (lambda: sl.Advice([], {}, ()).best(25), r"least in \[0, 1\]"),
+    "permute_channels_ of an input that does not fit": (
+        lambda: sl.permute_channels_(dense(), X[:, :3]),
+        "a model that runs on example_input",
+    ),
+    "prune_ data that does not fit": (
+        lambda: sl.prune_(dense(), BLOCKS, data=[X[:, :3]]),
+        "a model that runs on a batch",
+    ),
+    "Distillation weight text": (lambda: sl.Distillation(dense(), logits="1"), "logits"),
+    "Distillation temperature text": (lambda: sl.Distillation(dense(), logits=1, temperature="2"), "temper"),
+    "AdamW learning rate words": (lambda: optim.AdamW([nn.Parameter(X)], lr="1e-3"), "lr"),
     "report seconds text": (lambda: sl.report(sparse(), X, seconds="1"), "seconds"),
     "report seconds below 0": (lambda: sl.report(sparse(), X, seconds=-1), "seconds"),
     "report tokens as lists": (lambda: sl.report(dense(), {"input_ids": [[1, 2]]}), "return_tensors"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from eight_bits import fast_int8
 from test_scaled import FLOAT8, KERNEL
 from torch import nn
 
@@ -241,7 +242,6 @@ def test_quantize_by_name_and_with_scales() -> None:
         ("0", "int8", pytest.approx(0.05)),
         ("3", "float8_e4m3fn", None),
     ]
-    assert "float8_e4m3fn has no fast kernel on CPUs" in str(result)
     assert not model[3].use_fast_accum
     model = model_of()
     sparseloom.quantize_(model, FLOAT8, use_fast_accum=True)
@@ -250,6 +250,22 @@ def test_quantize_by_name_and_with_scales() -> None:
     result = sparseloom.quantize_(model, {"0": torch.int8})
     assert ("3", "no pattern matches") in [(skip.name, skip.reason) for skip in result.skipped]
     assert isinstance(model[3], BlockSparseLinear)
+
+
+@pytest.mark.parametrize("dtype, runs", [(torch.int8, fast_int8()), (FLOAT8, False)])
+def test_a_machine_without_kernels_is_told_once(dtype, runs, recwarn) -> None:
+    model, x = model_of(), torch.randn(4, 96)
+    sparseloom.quantize_(model, dtype)
+    told = [str(warning.message) for warning in recwarn if "quantize_" in str(warning.message)]
+    assert len(told) == (not runs)
+    if not runs:
+        name = str(dtype).removeprefix("torch.")
+        assert f"no kernel for {name} in bsr on cpu: 0, 3." in told[0] and 'kernel = "reference"' in told[0]
+        with pytest.raises(Error, match="kernel"), torch.no_grad():
+            model(x)
+        model[0].kernel = model[3].kernel = "reference"
+    with torch.no_grad():
+        assert model(x).isfinite().all()
 
 
 def test_quantize_inside_other_modules_and_shared() -> None:

@@ -13,7 +13,7 @@ from eight_bits import needs_fast_int8
 from test_prune_command import checkpoint
 
 import sparseloom.hf  # noqa: F401 - lets transformers save and read sparse layers
-from sparseloom import BlockSparse, Error, Semi24, cli, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, _home, cli, sparsify_
 from sparseloom.prune import deploy
 
 PATTERNS = {
@@ -54,6 +54,15 @@ def test_a_recipe_makes_a_program_that_runs_in_another_process(name, more, tmp_p
         expected = model(input_ids=torch.tensor([[5, 6, 7]] * 2))[0]
     first = float(re.search(r"-?\d+\.\d+(e-?\d+)?", outputs)[0])
     assert first == pytest.approx(float(expected[0, 0, 0]), abs=0.05 if more else 1e-3)
+
+
+def test_a_program_of_a_kernel_loads_that_kernel(monkeypatch):
+    assert _home.importing() == "import sparseloom  # its operators"
+    monkeypatch.setattr(_home, "PACKAGE", "_sparseloom_cpu_0.sparseloom")
+    monkeypatch.setattr(
+        _home, "FOLDER", Path("/kernels/build/torch-stable-abi211-cpu-x86_64-linux/sparseloom")
+    )
+    assert "kernels.get_local_kernel(Path('/kernels/build'))" in _home.importing()
 
 
 BAD = {

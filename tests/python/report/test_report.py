@@ -124,10 +124,11 @@ def test_keywords_copied_meta_and_untrained_layers():
     assert meta.layers[0].note == "on meta: nothing to measure" and meta.layers[0].name == ""
 
 
-def test_errors_of_the_model_pass_through_and_leave_no_hooks():
+def test_errors_of_the_model_are_named_and_leave_no_hooks():
     model = Model()
-    with pytest.raises(IndexError):
+    with pytest.raises(sparseloom.Error, match="runs on example_input, got IndexError") as refused:
         sparseloom.report(model, torch.full((1, 1), 99))
+    assert isinstance(refused.value.__cause__, IndexError)
     assert model.training and not any(module._forward_pre_hooks for module in model.modules())
 
 

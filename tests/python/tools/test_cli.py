@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import sparseloom
-from sparseloom import cli
+from sparseloom import Semi24Linear, SparseLinear, cli
 from sparseloom_bench import commands
 
 
@@ -29,8 +29,23 @@ def test_info_tells_versions_machine_kernels_and_extras(capsys):
     assert "reference" in found["sparseloom"]["kernels"] and found["sparseloom"]["isa_active"]
     assert found["sparseloom"]["cuda"]["compiled"] or found["sparseloom"]["cuda"]["reason"]
     assert found["gpus"] and found["benchmarks"] == "installed"
+    families = found["sparseloom"]["families"]
+    assert {"bsr_linear", "semi24_linear", "csr_linear", "bsr_conv", "block_attention"} <= set(families)
+    assert all({"dense", "reference"}.isdisjoint(kernels) for kernels in families.values())
+    assert not set(families["bsr_linear"]) & set(found["sparseloom"]["kernels_unavailable"])
+    for family, layer in (
+        ("semi24_linear", Semi24Linear(64, 64)),
+        ("csr_linear", SparseLinear.from_dense(torch.eye(64), "csr")),
+    ):
+        refused = {each["kernel"]: each["refusal"] for each in layer.plan(tokens=8)["candidates"]}
+        lacking = {kernel for kernel, refusal in refused.items() if refusal.startswith("needs avx")}
+        assert lacking.isdisjoint(families[family]), (lacking, families)
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
+    for family, kernels in families.items():
+        assert re.search(f"{family}: +{', '.join(kernels) or 'none'}\n", text)
+    reasons = set(found["sparseloom"]["kernels_unavailable"].values())
+    assert all(text.count(reason) == 1 for reason in reasons)  # each once, with the kernels it holds for
     for part in (torch.__version__, "isa_active:", "reference", "reason:"):
         assert part in text
 

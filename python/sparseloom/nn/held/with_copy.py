@@ -29,9 +29,9 @@ class WithCopy(nn.Module):
     def dense_copy(self) -> bool | Literal["auto"]:
         """Whether calls in which the values need no gradient multiply with a dense copy of the weight, and
         their backward passes compute dX with it: for inference, and below adapters. The first such call makes
-        the copy, beside the values, in the dtype of x: False (default) never, True always, "auto" where the
-        plan for that product expects the copy to be faster than its own choice. Such a product rounds as
-        torch's does, and a NaN in x spreads to every output.
+        the copy, beside the values, in the dtype of x. False (default) makes none, True always one. "auto"
+        makes one where the plan for that product expects the copy to be faster than its own choice. Such a
+        product rounds as torch's does, and a NaN in x spreads to every output.
 
         Only eager calls and backward passes read the copy. Captured CUDA graphs, compiled and traced
         programs, and gradients that are differentiated again use the stored values. A gradient that arrives

@@ -29,7 +29,7 @@ def of_taps(matrix: Tensor, in_channels: int) -> Tensor:
 
 
 class Semi24TrainingConv2d(Semi24Training):
-    """Does what Semi24Training does for an nn.Conv2d of one group: of each four consecutive input channels of
+    """Does what Semi24Training does for an nn.Conv2d of one group. Of each four consecutive input channels of
     an output channel and tap two take part, as devices with 2:4 convolutions require it.
 
     ``weight`` is the Parameter of ``dense`` [out_channels, in_channels, kernel height, kernel width].

@@ -196,13 +196,13 @@ class Semi24Training(MaskedLinear):
         return weight.full_tensor() if is_sharded(weight) else weight  # type: ignore[no-any-return]
 
     def matrix(self, like_weight: Tensor) -> Tensor:
-        """Returns a tensor of the weight's shape as the matrix that is 2:4, whose shape the mask has."""
+        """Returns a tensor of the weight's shape as the matrix whose rows are 2:4; the mask has its shape."""
         return like_weight
 
     @torch.no_grad()
     def rescale_(self) -> None:
-        """Sets the factor of the softened weights by the weight and the mask of now; without ``soft``
-        nothing."""
+        """Recomputes the factor of the softened weights from the present weight and mask; does nothing
+        without ``soft``."""
         if self.scale is not None and not self.weight.is_meta:
             self.scale.copy_(product24.scale_of(self.matrix(self._whole()), self.mask))
 
@@ -214,9 +214,9 @@ class Semi24Training(MaskedLinear):
 
     @torch.no_grad()
     def decay_pruned_(self, amount: float, adaptive: bool = False, second: Tensor | None = None) -> None:
-        """Multiplies the pruned weights by 1 - ``amount``, or with ``adaptive`` moves them to zero by
-        ``amount``, over the root of Adam's ``second`` moment of the weight where there is one, of which 1 is
-        the mean."""
+        """Multiplies the pruned weights by 1 - ``amount``. ``adaptive`` moves them to zero by ``amount``
+        instead, over the root of Adam's ``second`` moment of the weight, scaled to a mean of 1, where there
+        is one."""
         weight: Any = self.weight.detach()
         pruned, steps = ~self._mask_of_parameter(), None
         if adaptive and second is not None:

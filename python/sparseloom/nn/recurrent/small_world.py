@@ -146,9 +146,9 @@ class SmallWorldLSTM(WithOptions):
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Maps x [steps of time, batch, input_size], or tokens [steps of time, batch], to [.., outputs or
-        classes], and returns the state (h, c) [batch, hidden_size] after the last step, to be passed to the
-        next call (detach it to end the gradient there). Differentiable once. Raises Error when x or the state
-        does not fit."""
+        classes]. Returns that and the state (h, c), each [batch, hidden_size], after the last step. Pass the
+        state to the next call; detach it to end the gradient there. Differentiable once. Raises Error when x
+        or the state does not fit."""
         if isinstance(x, Proxy):
             return recorded_by_fx(self, x, state=state)  # type: ignore[no-any-return]
         if not isinstance(x, Tensor):
