@@ -1,7 +1,8 @@
-// The expand kernels of AVX-512, and AVX2's select, gather and scatter kernels. AVX2 has no expand
-// instruction; permutations from a table took twice select's time (docs/log).
+// The expand kernels of AVX-512, and AVX2's other kernels. AVX2 has no expand instruction; permutations from
+// a table took twice select's time (docs/log).
 #pragma once
 
+#include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/expand.h"
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
@@ -16,6 +17,8 @@ const ExpandOps* expand_avx512_bf16(DType dtype) noexcept;  // bf16 only; needs 
 const SelectOps* select_avx2(DType dtype) noexcept;
 
 const GatherOps* gather_avx2(DType dtype) noexcept;
+
+const ColumnsOps* columns_avx2(DType dtype) noexcept;
 
 const ScatterOps* scatter_avx2(DType dtype) noexcept;
 

@@ -1,9 +1,10 @@
-// The drivers of the select, gather and scatter kernels: in one parallel region all threads pack x (dY), then
+// The drivers of AVX2's kernels: in one parallel region all threads pack x (dY), then
 // take units of outputs (columns).
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"
 
+#include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
 #include "kernels/semi24_linear/cpu/tasks.h"
@@ -44,6 +45,22 @@ void run_gather(const GatherOps& ops, const MatmulArgs& args, const Semi24View& 
       w, eights, core::ceil_div(w.rows, kGatherOutputs), executor,
       [&](std::int64_t begin, std::int64_t end) {
         ops.pack_x(job, begin * kGatherLanes, end * kGatherLanes);
+      },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t columns_workspace(std::int64_t m, std::int64_t rows) { return gather_workspace(m, rows); }
+
+void run_columns(const ColumnsOps& ops, const MatmulArgs& args, const Semi24View& w,
+                 const Executor& executor) {
+  if (args.m == 0 || w.cols == 0) return;
+  ops.runs->add();
+  const ColumnsJob job{args, w, GatherPanels(args.m), reinterpret_cast<float*>(args.workspace)};
+  const std::int64_t eights = gather_depth(w.rows) / kGatherLanes;
+  for_units(
+      w, eights, core::ceil_div(w.groups(), kColumnsGroups), executor,
+      [&](std::int64_t begin, std::int64_t end) {
+        ops.pack_dy(job, begin * kGatherLanes, end * kGatherLanes);
       },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
