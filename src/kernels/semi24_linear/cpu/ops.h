@@ -7,6 +7,7 @@
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
 #include "kernels/semi24_linear/cpu/select.h"
+#include "kernels/semi24_linear/cpu/spread.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -19,6 +20,8 @@ const SelectOps* select_avx2(DType dtype) noexcept;
 const GatherOps* gather_avx2(DType dtype) noexcept;
 
 const ColumnsOps* columns_avx2(DType dtype) noexcept;
+
+const SpreadOps* spread_avx2(DType dtype) noexcept;
 
 const ScatterOps* scatter_avx2(DType dtype) noexcept;
 

@@ -51,13 +51,15 @@ struct Method {
   const cpu::GatherOps* (*gather)(DType) = nullptr;
   const cpu::ScatterOps* (*scatter)(DType) = nullptr;
   const cpu::ColumnsOps* (*columns)(DType) = nullptr;
+  const cpu::SpreadOps* (*spread)(DType) = nullptr;
 
   bool has(DType dtype) const {
     return expand != nullptr    ? expand(dtype) != nullptr
            : select != nullptr  ? select(dtype) != nullptr
            : gather != nullptr  ? gather(dtype) != nullptr
            : scatter != nullptr ? scatter(dtype) != nullptr
-                                : columns(dtype) != nullptr;
+           : columns != nullptr ? columns(dtype) != nullptr
+                                : spread(dtype) != nullptr;
   }
 };
 
@@ -90,6 +92,12 @@ constexpr Method kMethods[] = {
      .direction = kDx,
      .most_tokens = kGatherMostTokens,
      .columns = cpu::columns_avx2},
+    {.name = "avx2_spread",
+     .needs = Isa::avx2,
+     .costs = {2, 0, 0.5, 4, 0, 0.5},
+     .direction = kDx,
+     .most_tokens = cpu::kSpreadMostTokens,
+     .spread = cpu::spread_avx2},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -137,6 +145,7 @@ Semi24Row row() {
              : method.select != nullptr  ? cpu::select_workspace(p.m, p.cols)
              : method.gather != nullptr  ? cpu::gather_workspace(p.m, p.cols)
              : method.scatter != nullptr ? cpu::scatter_workspace(p.m, p.rows)
+             : method.spread != nullptr  ? cpu::spread_workspace(p.m, p.rows)
                                          : cpu::columns_workspace(p.m, p.rows)});
     return {};
   };
@@ -151,6 +160,8 @@ Semi24Row row() {
       cpu::run_gather(*method.gather(dtype), args.product, args.view, executor);
     else if (method.columns != nullptr)
       cpu::run_columns(*method.columns(dtype), args.product, args.view, executor);
+    else if (method.spread != nullptr)
+      cpu::run_spread(*method.spread(dtype), args.product, args.view, executor);
     else
       cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
     return 0;
@@ -164,7 +175,7 @@ Semi24Row row() {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>(), row<5>()};
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>(), row<5>(), row<6>()};
   return rows;
 #else
   return {};

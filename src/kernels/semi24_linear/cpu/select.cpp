@@ -7,6 +7,7 @@
 #include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
+#include "kernels/semi24_linear/cpu/spread.h"
 #include "kernels/semi24_linear/cpu/tasks.h"
 
 namespace sparseloom::kernels::cpu {
@@ -62,6 +63,20 @@ void run_columns(const ColumnsOps& ops, const MatmulArgs& args, const Semi24View
       [&](std::int64_t begin, std::int64_t end) {
         ops.pack_dy(job, begin * kGatherLanes, end * kGatherLanes);
       },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t spread_workspace(std::int64_t m, std::int64_t rows) {
+  return static_cast<std::size_t>(core::round_up(m, kSpreadLanes) * rows) * sizeof(float);
+}
+
+void run_spread(const SpreadOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
+  if (args.m == 0 || w.cols == 0) return;
+  ops.runs->add();
+  const SpreadJob job{args, w, reinterpret_cast<float*>(args.workspace)};
+  for_units(
+      w, w.rows, core::ceil_div(w.groups(), kSpreadGroups), executor,
+      [&](std::int64_t begin, std::int64_t end) { ops.pack_dy(job, begin, end); },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
