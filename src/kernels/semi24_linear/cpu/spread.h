@@ -15,9 +15,9 @@ namespace sparseloom::kernels::cpu {
 /// Tokens of a vector.
 inline constexpr std::int64_t kSpreadLanes = 8;
 /// Groups of a unit, an even number.
-inline constexpr std::int64_t kSpreadGroups = 8;
-/// Most tokens: their sums of one unit take 128 kB.
-inline constexpr std::int64_t kSpreadMostTokens = 1024;
+inline constexpr std::int64_t kSpreadGroups = 16;
+/// Most tokens: their sums of one unit take 64 kB.
+inline constexpr std::int64_t kSpreadMostTokens = 256;
 
 /// The arguments of a kernel.
 struct SpreadJob {

@@ -28,7 +28,7 @@ constexpr std::int64_t kGroups = cpu::kColumnsGroups, kColumns = 4 * kGroups;
 // Most bytes of dY in one block of rows, which stay in L1 for a unit, and most rows of a block.
 constexpr std::int64_t kBlockBytes = 24 << 10, kMostRows = 128;
 // Most bytes of a unit's sums: W is sorted once for their tokens.
-constexpr std::int64_t kSumBytes = 128 << 10;
+constexpr std::int64_t kSumBytes = 160 << 10;
 // Rows between a prefetch and its use: some 80 cycles of stored elements each.
 constexpr std::int64_t kRowsAhead = 4;
 
@@ -131,9 +131,16 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
     for (std::int64_t p = panel; p < last; ++p) {
       const auto* const dy =
           reinterpret_cast<const std::byte*>(job.dy + (p * cpu::gather_depth(w.rows) + row) * kTokens);
-      for (std::int64_t c = 0; c < columns; ++c)
+      // The block after this one: its rows are read in no order that a hardware prefetcher knows.
+      const std::byte* const next =
+          p + 1 < last ? dy + cpu::gather_depth(w.rows) * kRow
+                       : dy + (kRows - (last - 1 - panel) * cpu::gather_depth(w.rows)) * kRow;
+      constexpr std::int64_t kShare = kRows * kRow / kColumns;
+      for (std::int64_t c = 0; c < columns; ++c) {
+        for (std::int64_t i = 0; i < kShare; i += 64) __builtin_prefetch(next + c * kShare + i, 0, 2);
         add_column<kVectors>(sorted.elements + c * Sorted::kColumn, sorted.elements + sorted.ends[c], dy,
                              tile + (p - panel) * kPanel + c * kTokens);
+      }
     }
   }
   for (std::int64_t p = panel; p < last; ++p) {
@@ -150,10 +157,11 @@ void columns_units(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t 
     const std::int64_t group = unit * kGroups, stop = std::min(group + kGroups, job.w.groups());
     unroll<cpu::kGatherVectors>(SPARSELOOM_UNROLLED(v) {
       constexpr int kVectors = v.value + 1;
-      constexpr std::int64_t kPanels = kSumBytes / (kColumns * kVectors * kLanes * cpu::kCellBytes);
-      if (job.panels.vectors == kVectors)
-        for (std::int64_t panel = 0; panel < job.panels.panels; panel += kPanels)
-          columns_unit<T, kVectors>(job, group, stop, panel, std::min(panel + kPanels, job.panels.panels));
+      constexpr std::int64_t kMost = kSumBytes / (kColumns * kVectors * kLanes * cpu::kCellBytes);
+      if (job.panels.vectors != kVectors) return;
+      const std::int64_t panels = job.panels.panels, parts = core::ceil_div(panels, kMost);
+      for (std::int64_t part = 0; part < parts; ++part)
+        columns_unit<T, kVectors>(job, group, stop, part * panels / parts, (part + 1) * panels / parts);
     });
   }
 }

@@ -25,10 +25,10 @@ namespace {
 
 static_assert(kLanes == cpu::kSpreadLanes);
 constexpr std::int64_t kGroups = cpu::kSpreadGroups, kColumns = 4 * kGroups;
-// Rows of a tile: unpacked it takes half of L1, three vectors of dY the other one.
-constexpr std::int64_t kRows = 128;
-// Rows between a prefetch and its use: some ten cycles each.
-constexpr std::int64_t kRowsAhead = 12;
+// Rows of a tile: unpacked it takes half of L1, three vectors of dY some of the rest.
+constexpr std::int64_t kRows = 64;
+// Rows between a prefetch and its use: some twenty cycles each.
+constexpr std::int64_t kRowsAhead = 6;
 
 /// A tile of W by strips of eight columns.
 using Tile = float[kColumns / kLanes][kRows][kLanes];
