@@ -20,10 +20,12 @@ constexpr const char* kExpandCaveat =
     "the zeros between stored elements are multiplied too, so a NaN or Inf in x spreads to every output of "
     "its "
     "token";
+constexpr const char* kSpreadCaveat =
+    "the zeros between stored elements are multiplied too, so a NaN or Inf in dy spreads to every input of "
+    "its "
+    "token";
 // x as select packs it has 4 bytes per token and column, 15 MB at this bound and 14336 columns.
 constexpr std::int64_t kSelectMostTokens = 256;
-// dY as scatter packs it has 4 bytes per token and row.
-constexpr std::int64_t kScatterMostTokens = 256;
 // x as gather packs it, and dY as columns packs it, have 4 bytes per token and column, 59 MB at this bound
 // and 14336 columns.
 constexpr std::int64_t kGatherMostTokens = 1024;
@@ -36,7 +38,7 @@ struct Costs {
   double packed;     // per number of x (dX: of dY) that is packed
   double out = 4;    // per number of the result
   double panel = 0;  // gather, columns: per stored element and panel of tokens
-  double sort = 0;   // columns: per stored element
+  double once = 0;   // columns, spread: per stored element
 };
 
 /// The kernel of one instruction set: one of the functions is not null.
@@ -82,19 +84,19 @@ constexpr Method kMethods[] = {
      .gather = cpu::gather_avx2},
     {.name = "avx2_scatter",
      .needs = Isa::avx2,
-     .costs = {4.2, 0, 0.5, 1},
+     .costs = {2.2, 0, 0.5, 1},
      .direction = kDx,
-     .most_tokens = kScatterMostTokens,
+     .most_tokens = cpu::kScatterTokens,
      .scatter = cpu::scatter_avx2},
     {.name = "avx2_columns",
      .needs = Isa::avx2,
-     .costs = {0.6, 0, 0.5, 4, 1, 3},
+     .costs = {0.73, 0, 0.5, 4, 1.8, 2.8},
      .direction = kDx,
-     .most_tokens = kGatherMostTokens,
+     .most_tokens = 4096,
      .columns = cpu::columns_avx2},
     {.name = "avx2_spread",
      .needs = Isa::avx2,
-     .costs = {2, 0, 0.5, 4, 0, 0.5},
+     .costs = {1.35, 0, 0.5, 4, 0, 1.1},
      .direction = kDx,
      .most_tokens = cpu::kSpreadMostTokens,
      .spread = cpu::spread_avx2},
@@ -123,7 +125,7 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   if (p.direction == Direction::dx) std::swap(packed, out);
   const double panels = c.panel > 0 ? static_cast<double>(cpu::GatherPanels(p.m).panels) : 0;
   const double compute =
-      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel + c.sort) +
+      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel + c.once) +
                   m * (c.packed * packed + c.out * out));
   // The positions of two elements take four bits.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
@@ -144,7 +146,7 @@ Semi24Row row() {
              method.expand != nullptr    ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
              : method.select != nullptr  ? cpu::select_workspace(p.m, p.cols)
              : method.gather != nullptr  ? cpu::gather_workspace(p.m, p.cols)
-             : method.scatter != nullptr ? cpu::scatter_workspace(p.m, p.rows)
+             : method.scatter != nullptr ? cpu::scatter_workspace(p.rows)
              : method.spread != nullptr  ? cpu::spread_workspace(p.m, p.rows)
                                          : cpu::columns_workspace(p.m, p.rows)});
     return {};
@@ -166,7 +168,10 @@ Semi24Row row() {
       cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
     return 0;
   };
-  return {method.name, Placement::cpu, propose, launch, method.expand != nullptr ? kExpandCaveat : nullptr};
+  return {method.name, Placement::cpu, propose, launch,
+          method.expand != nullptr   ? kExpandCaveat
+          : method.spread != nullptr ? kSpreadCaveat
+                                     : nullptr};
 }
 
 #endif

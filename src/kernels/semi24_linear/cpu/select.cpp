@@ -80,8 +80,8 @@ void run_spread(const SpreadOps& ops, const MatmulArgs& args, const Semi24View& 
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
-std::size_t scatter_workspace(std::int64_t m, std::int64_t rows) {
-  return static_cast<std::size_t>(core::ceil_div(m, kScatterTokens) * kScatterTokens * rows) * sizeof(float);
+std::size_t scatter_workspace(std::int64_t rows) {
+  return static_cast<std::size_t>(kScatterTokens * rows) * sizeof(float);
 }
 
 void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View& w,
@@ -89,9 +89,8 @@ void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View
   if (args.m == 0 || w.cols == 0) return;
   ops.runs->add();
   const ScatterJob job{args, w, reinterpret_cast<float*>(args.workspace)};
-  const std::int64_t batches = core::ceil_div(args.m, kScatterTokens);
   for_units(
-      w, w.rows, batches * core::ceil_div(w.groups(), kScatterGroups), executor,
+      w, w.rows, core::ceil_div(w.groups(), kScatterGroups), executor,
       [&](std::int64_t begin, std::int64_t end) { ops.pack_dy(job, begin, end); },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }

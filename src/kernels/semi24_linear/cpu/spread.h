@@ -16,8 +16,8 @@ namespace sparseloom::kernels::cpu {
 inline constexpr std::int64_t kSpreadLanes = 8;
 /// Groups of a unit, an even number.
 inline constexpr std::int64_t kSpreadGroups = 16;
-/// Most tokens: their sums of one unit take 64 kB.
-inline constexpr std::int64_t kSpreadMostTokens = 256;
+/// Most tokens: their sums of one unit take 16 kB.
+inline constexpr std::int64_t kSpreadMostTokens = 64;
 
 /// The arguments of a kernel.
 struct SpreadJob {
