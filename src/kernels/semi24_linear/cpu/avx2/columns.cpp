@@ -20,6 +20,7 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
@@ -123,10 +124,9 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
   const MatmulArgs& args = job.args;
   const Semi24View& w = job.w;
   const std::int64_t columns = std::min(4 * end, w.cols) - 4 * begin;
-  alignas(64) float tile[kSumBytes / cpu::kCellBytes];
-  std::fill_n(tile, (last - panel) * kPanel, 0.0f);
+  alignas(64) float tile[kSumBytes / cpu::kCellBytes], total[kSumBytes / cpu::kCellBytes];
   Sorted sorted;
-  for (std::int64_t row = 0; row < w.rows; row += kRows) {
+  in_blocks(w.rows, kRows, (last - panel) * kPanel, tile, total, [&](std::int64_t row) {
     sort_block<T>(job, row, std::min(kRows, w.rows - row), begin, end, kRow, sorted);
     for (std::int64_t p = panel; p < last; ++p) {
       const auto* const dy =
@@ -142,7 +142,7 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
                              tile + (p - panel) * kPanel + c * kTokens);
       }
     }
-  }
+  });
   for (std::int64_t p = panel; p < last; ++p) {
     const std::int64_t token = p * kTokens;
     cpu::write_tile({tile + (p - panel) * kPanel, kTokens, std::min(kTokens, args.m - token), columns,

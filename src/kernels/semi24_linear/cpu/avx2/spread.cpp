@@ -20,6 +20,7 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
@@ -28,7 +29,7 @@ constexpr std::int64_t kGroups = cpu::kSpreadGroups, kColumns = 4 * kGroups;
 // Rows of a tile: unpacked it takes half of L1, three vectors of dY some of the rest.
 constexpr std::int64_t kRows = 64;
 // Rows between a prefetch and its use: some twenty cycles each.
-constexpr std::int64_t kRowsAhead = 6;
+constexpr std::int64_t kRowsAhead = 20;
 
 /// A tile of W by strips of eight columns.
 using Tile = float[kColumns / kLanes][kRows][kLanes];
@@ -59,7 +60,7 @@ void unpack_tile(const cpu::SpreadJob& job, std::int64_t row, std::int64_t rows,
     const std::uint8_t* const positions = w.positions + (row + r) * w.position_bytes() + begin / 2;
     // No hardware prefetcher continues to the next rows.
     const auto* const ahead = reinterpret_cast<const std::byte*>(values + kRowsAhead * w.row_values());
-    for (std::size_t i = 0; i <= 2 * kGroups * sizeof(T) - 1; i += 63) __builtin_prefetch(ahead + i);
+    for (std::size_t i = 0; i < 2 * kGroups * sizeof(T); i += 64) __builtin_prefetch(ahead + i);
     __builtin_prefetch(positions + kRowsAhead * w.position_bytes());
     const auto unpack = [&](const float* from, std::int64_t strip) __attribute__((always_inline)) {
       const __m256 stored = _mm256_zextps128_ps256(_mm_loadu_ps(from));
@@ -118,17 +119,16 @@ void multiply_tile(const Tile& tile, std::int64_t strips, std::int64_t rows, con
       multiply<kVectors, kCount>(tile[s][0] + c, rows, dy, vector, sums + (s * kLanes + c) * stride, stride);
 }
 
-// The columns of the groups [begin, end). All tokens multiply a tile while it is in L1, in chains of kRows.
+// The columns of the groups [begin, end). All tokens multiply a tile while it is in L1.
 template <class T>
 void spread_unit(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
   const Semi24View& w = job.w;
   const std::int64_t vectors = core::ceil_div(args.m, kLanes), stride = vectors * kLanes;
   const std::int64_t strips = core::ceil_div(end - begin, std::int64_t{2}), vector = w.rows * kLanes;
-  alignas(64) float sums[kColumns * cpu::kSpreadMostTokens];
-  std::fill_n(sums, strips * kLanes * stride, 0.0f);
+  alignas(64) float sums[kColumns * cpu::kSpreadMostTokens], total[kColumns * cpu::kSpreadMostTokens];
   alignas(64) Tile tile;
-  for (std::int64_t row = 0; row < w.rows; row += kRows) {
+  in_blocks(w.rows, kRows, strips * kLanes * stride, sums, total, [&](std::int64_t row) {
     const std::int64_t rows = std::min(kRows, w.rows - row);
     unpack_tile<T>(job, row, rows, begin, end, tile);
     for (std::int64_t v = 0; v < vectors;) {
@@ -144,7 +144,7 @@ void spread_unit(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end
         multiply_tile<3>(tile, strips, rows, dy, vector, at, stride), v += 3;
       }
     }
-  }
+  });
   cpu::write_tile({sums, stride, args.m, std::min(4 * end, w.cols) - 4 * begin, args.dtype, args.activation,
                    nullptr, static_cast<T*>(args.out) + 4 * begin, args.out_stride});
 }
