@@ -30,7 +30,8 @@ constexpr std::int64_t kGroups = cpu::kColumnsGroups, kColumns = 4 * kGroups;
 constexpr std::int64_t kBlockBytes = 24 << 10, kMostRows = 128;
 // Most bytes of a unit's sums: W is sorted once for their tokens.
 constexpr std::int64_t kSumBytes = 160 << 10;
-// Rows between a prefetch and its use: some 80 cycles of stored elements each.
+// Rows between a prefetch and its use, some 100 cycles of stored elements each. They come from L2, where the
+// products of the block before had them fetched.
 constexpr std::int64_t kRowsAhead = 4;
 
 /// A stored element: its value, and where its row's gradients begin in the block, in bytes.
@@ -46,6 +47,19 @@ struct Sorted {
   std::uint32_t ends[kColumns];  // of a column's elements, counted from the first column's
 };
 
+// Fetches a unit's part of a row of W: no hardware prefetcher continues from one row to the next.
+template <class T, int kLocality>
+[[gnu::always_inline]] inline void prefetch_row(const cpu::ColumnsJob& job, std::int64_t row,
+                                                std::int64_t begin) {
+  const Semi24View& w = job.w;
+  const auto* const values = reinterpret_cast<const std::byte*>(static_cast<const T*>(job.args.values) +
+                                                                row * w.row_values() + 2 * begin);
+  constexpr std::size_t kBytes = 2 * kGroups * sizeof(T);
+  for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(values + i, 0, kLocality);
+  __builtin_prefetch(values + kBytes - 1, 0, kLocality);  // a row need not begin with a line
+  __builtin_prefetch(w.positions + row * w.position_bytes() + begin / 2, 0, kLocality);
+}
+
 // Sorts the groups [begin, end) of the rows [row, row + rows). row_bytes: of one row's gradients.
 template <class T>
 void sort_block(const cpu::ColumnsJob& job, std::int64_t row, std::int64_t rows, std::int64_t begin,
@@ -58,10 +72,7 @@ void sort_block(const cpu::ColumnsJob& job, std::int64_t row, std::int64_t rows,
   for (std::int64_t r = row; r < row + rows; ++r, at += row_bytes) {
     const T* const values = static_cast<const T*>(job.args.values) + r * w.row_values() + 2 * begin;
     const std::uint8_t* positions = w.positions + r * w.position_bytes() + begin / 2;
-    // No hardware prefetcher continues to the next rows.
-    const auto* const ahead = reinterpret_cast<const std::byte*>(values + kRowsAhead * w.row_values());
-    for (std::size_t i = 0; i < 2 * kGroups * sizeof(T); i += 64) __builtin_prefetch(ahead + i);
-    __builtin_prefetch(positions + kRowsAhead * w.position_bytes());
+    prefetch_row<T, 3>(job, r + kRowsAhead, begin);
     const float* value = in_fp32(values, 2 * (end - begin), wide);
     const auto add = [&](std::uint32_t * column, const float* from) __attribute__((always_inline)) {
       std::uint32_t bits;
@@ -138,6 +149,8 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
       constexpr std::int64_t kShare = kRows * kRow / kColumns;
       for (std::int64_t c = 0; c < columns; ++c) {
         for (std::int64_t i = 0; i < kShare; i += 64) __builtin_prefetch(next + c * kShare + i, 0, 2);
+        if (p == panel)
+          for (std::int64_t r = c; r < kRows; r += kColumns) prefetch_row<T, 2>(job, row + kRows + r, begin);
         add_column<kVectors>(sorted.elements + c * Sorted::kColumn, sorted.elements + sorted.ends[c], dy,
                              tile + (p - panel) * kPanel + c * kTokens);
       }

@@ -60,7 +60,9 @@ void unpack_tile(const cpu::SpreadJob& job, std::int64_t row, std::int64_t rows,
     const std::uint8_t* const positions = w.positions + (row + r) * w.position_bytes() + begin / 2;
     // No hardware prefetcher continues to the next rows.
     const auto* const ahead = reinterpret_cast<const std::byte*>(values + kRowsAhead * w.row_values());
-    for (std::size_t i = 0; i < 2 * kGroups * sizeof(T); i += 64) __builtin_prefetch(ahead + i);
+    constexpr std::size_t kBytes = 2 * kGroups * sizeof(T);
+    for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(ahead + i);
+    __builtin_prefetch(ahead + kBytes - 1);  // a row need not begin with a line
     __builtin_prefetch(positions + kRowsAhead * w.position_bytes());
     const auto unpack = [&](const float* from, std::int64_t strip) __attribute__((always_inline)) {
       const __m256 stored = _mm256_zextps128_ps256(_mm_loadu_ps(from));
