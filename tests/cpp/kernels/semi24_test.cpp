@@ -238,7 +238,8 @@ TEST(Semi24Products, HaveAnEpilogue) {
 TEST(Semi24Products, GiveDx) {
   for (DType dtype : kDTypes)
     for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{45, 203}, {1100, 530}, {3, 1}})
-      for (std::int64_t m : {1, 5, 8, 20}) check({dtype, m, rows, cols, Direction::dx});
+      // Vectors of tokens in twos and threes, and panels of them.
+      for (std::int64_t m : {1, 5, 8, 20, 33, 56, 97}) check({dtype, m, rows, cols, Direction::dx});
 }
 
 TEST(Semi24Products, KeepNanToItsTokenAndOutput) {

@@ -1,11 +1,13 @@
-// The expand kernels of AVX-512, and AVX2's select, gather and scatter kernels. AVX2 has no expand
-// instruction; permutations from a table took twice select's time (docs/log).
+// The expand kernels of AVX-512, and AVX2's other kernels. AVX2 has no expand instruction; permutations from
+// a table took twice select's time (docs/log).
 #pragma once
 
+#include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/expand.h"
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
 #include "kernels/semi24_linear/cpu/select.h"
+#include "kernels/semi24_linear/cpu/spread.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -16,6 +18,10 @@ const ExpandOps* expand_avx512_bf16(DType dtype) noexcept;  // bf16 only; needs 
 const SelectOps* select_avx2(DType dtype) noexcept;
 
 const GatherOps* gather_avx2(DType dtype) noexcept;
+
+const ColumnsOps* columns_avx2(DType dtype) noexcept;
+
+const SpreadOps* spread_avx2(DType dtype) noexcept;
 
 const ScatterOps* scatter_avx2(DType dtype) noexcept;
 

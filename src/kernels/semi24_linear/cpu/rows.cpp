@@ -1,4 +1,4 @@
-// The rows of the expand, select, gather and scatter kernels: refusals, predicted times and launches.
+// The rows of the kernels: refusals, predicted times and launches.
 #include "kernels/semi24_linear/rows.h"
 
 #include <algorithm>
@@ -20,61 +20,86 @@ constexpr const char* kExpandCaveat =
     "the zeros between stored elements are multiplied too, so a NaN or Inf in x spreads to every output of "
     "its "
     "token";
+constexpr const char* kSpreadCaveat =
+    "the zeros between stored elements are multiplied too, so a NaN or Inf in dy spreads to every input of "
+    "its "
+    "token";
 // x as select packs it has 4 bytes per token and column, 15 MB at this bound and 14336 columns.
 constexpr std::int64_t kSelectMostTokens = 256;
-// dY as scatter packs it has 4 bytes per token and row.
-constexpr std::int64_t kScatterMostTokens = 256;
-// x as gather packs it has 4 bytes per token and column, 59 MB at this bound and 14336 columns.
+// x as gather packs it, and dY as columns packs it, have 4 bytes per token and column, 59 MB at this bound
+// and 14336 columns.
 constexpr std::int64_t kGatherMostTokens = 1024;
 
 /// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread with W in cache, expand on a
-/// Zen 4, select, gather and scatter on a Zen 3; the log has the measurements.
+/// Zen 4, the others on a Zen 3; the log has the measurements.
 struct Costs {
   double pass;       // per stored element and pass of kPassTokens
   double token;      // per stored element and token
   double packed;     // per number of x (dX: of dY) that is packed
   double out = 4;    // per number of the result
-  double panel = 0;  // gather: per stored element and panel of tokens
+  double panel = 0;  // gather, columns: per stored element and panel of tokens
+  double once = 0;   // columns, spread: per stored element
 };
 
-/// The kernel of one instruction set: all but one of `expand`, `select`, `gather` and `scatter`
-/// are null.
+/// The kernel of one instruction set: one of the functions is not null.
 struct Method {
   const char* name;
   Isa needs;
-  const cpu::ExpandOps* (*expand)(DType);
-  const cpu::SelectOps* (*select)(DType);
-  const cpu::GatherOps* (*gather)(DType);
-  const cpu::ScatterOps* (*scatter)(DType);
   Costs costs;
+  Direction direction;
+  std::int64_t most_tokens;
+  const cpu::ExpandOps* (*expand)(DType) = nullptr;
+  const cpu::SelectOps* (*select)(DType) = nullptr;
+  const cpu::GatherOps* (*gather)(DType) = nullptr;
+  const cpu::ScatterOps* (*scatter)(DType) = nullptr;
+  const cpu::ColumnsOps* (*columns)(DType) = nullptr;
+  const cpu::SpreadOps* (*spread)(DType) = nullptr;
 
   bool has(DType dtype) const {
-    return expand != nullptr   ? expand(dtype) != nullptr
-           : select != nullptr ? select(dtype) != nullptr
-           : gather != nullptr ? gather(dtype) != nullptr
-                               : scatter(dtype) != nullptr;
-  }
-  Direction direction() const { return scatter != nullptr ? Direction::dx : Direction::forward; }
-  std::int64_t most_tokens() const {
-    return expand != nullptr   ? cpu::kExpandTokens
-           : select != nullptr ? kSelectMostTokens
-           : gather != nullptr ? kGatherMostTokens
-                               : kScatterMostTokens;
+    return expand != nullptr    ? expand(dtype) != nullptr
+           : select != nullptr  ? select(dtype) != nullptr
+           : gather != nullptr  ? gather(dtype) != nullptr
+           : scatter != nullptr ? scatter(dtype) != nullptr
+           : columns != nullptr ? columns(dtype) != nullptr
+                                : spread(dtype) != nullptr;
   }
 };
 
+constexpr Direction kForward = Direction::forward, kDx = Direction::dx;
+constexpr Isa kBf16 = Isa::avx512_bf16 | Isa::avx512_vbmi2;
 constexpr Method kMethods[] = {
-    {"avx512bf16_expand",
-     Isa::avx512_bf16 | Isa::avx512_vbmi2,
-     cpu::expand_avx512_bf16,
-     nullptr,
-     nullptr,
-     nullptr,
-     {0.17, 0.07, 0.1}},
-    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, nullptr, nullptr, {0.3, 0.13, 0.2}},
-    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, nullptr, nullptr, {0.33, 0.134, 0.5}},
-    {"avx2_gather", Isa::avx2, nullptr, nullptr, cpu::gather_avx2, nullptr, {0.8, 0, 0.5, 4, 0.9}},
-    {"avx2_scatter", Isa::avx2, nullptr, nullptr, nullptr, cpu::scatter_avx2, {4.2, 0, 0.5, 1}},
+    {"avx512bf16_expand", kBf16, {0.17, 0.07, 0.1}, kForward, cpu::kExpandTokens, cpu::expand_avx512_bf16},
+    {"avx512_expand", Isa::avx512, {0.3, 0.13, 0.2}, kForward, cpu::kExpandTokens, cpu::expand_avx512},
+    {.name = "avx2_select",
+     .needs = Isa::avx2,
+     .costs = {0.33, 0.134, 0.5},
+     .direction = kForward,
+     .most_tokens = kSelectMostTokens,
+     .select = cpu::select_avx2},
+    {.name = "avx2_gather",
+     .needs = Isa::avx2,
+     .costs = {0.8, 0, 0.5, 4, 0.9},
+     .direction = kForward,
+     .most_tokens = kGatherMostTokens,
+     .gather = cpu::gather_avx2},
+    {.name = "avx2_scatter",
+     .needs = Isa::avx2,
+     .costs = {2.2, 0, 0.5, 1},
+     .direction = kDx,
+     .most_tokens = cpu::kScatterTokens,
+     .scatter = cpu::scatter_avx2},
+    {.name = "avx2_columns",
+     .needs = Isa::avx2,
+     .costs = {0.73, 0, 0.5, 4, 1.8, 2.8},
+     .direction = kDx,
+     .most_tokens = 4096,
+     .columns = cpu::columns_avx2},
+    {.name = "avx2_spread",
+     .needs = Isa::avx2,
+     .costs = {1.35, 0, 0.5, 4, 0, 1.1},
+     .direction = kDx,
+     .most_tokens = cpu::kSpreadMostTokens,
+     .spread = cpu::spread_avx2},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -84,9 +109,9 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
             runtime::name_of(machine.isa)};
   }
   if (!method.has(p.dtype)) return {"does not support {}", name_of(p.dtype)};
-  if (p.direction != method.direction()) return {"supports {} only", name_of(method.direction())};
-  if (const std::int64_t most = method.most_tokens(); p.m > most)
-    return {"supports at most {} tokens, the call has {}", most, p.m};
+  if (p.direction != method.direction) return {"supports {} only", name_of(method.direction)};
+  if (p.m > method.most_tokens)
+    return {"supports at most {} tokens, the call has {}", method.most_tokens, p.m};
   return {};
 }
 
@@ -100,7 +125,7 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   if (p.direction == Direction::dx) std::swap(packed, out);
   const double panels = c.panel > 0 ? static_cast<double>(cpu::GatherPanels(p.m).panels) : 0;
   const double compute =
-      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel) +
+      cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel + c.once) +
                   m * (c.packed * packed + c.out * out));
   // The positions of two elements take four bits.
   const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
@@ -118,10 +143,12 @@ Semi24Row row() {
     if (const Refusal why = refuse(method, p, machine)) return why;
     out.add({{},
              predict_us(method, p, machine.rates),
-             method.expand != nullptr   ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
-             : method.select != nullptr ? cpu::select_workspace(p.m, p.cols)
-             : method.gather != nullptr ? cpu::gather_workspace(p.m, p.cols)
-                                        : cpu::scatter_workspace(p.m, p.rows)});
+             method.expand != nullptr    ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
+             : method.select != nullptr  ? cpu::select_workspace(p.m, p.cols)
+             : method.gather != nullptr  ? cpu::gather_workspace(p.m, p.cols)
+             : method.scatter != nullptr ? cpu::scatter_workspace(p.rows)
+             : method.spread != nullptr  ? cpu::spread_workspace(p.m, p.rows)
+                                         : cpu::columns_workspace(p.m, p.rows)});
     return {};
   };
   const auto launch = [](const Semi24Linear::Args& args, const Semi24Linear::Schedule&,
@@ -133,11 +160,18 @@ Semi24Row row() {
       cpu::run_select(*method.select(dtype), args.product, args.view, executor);
     else if (method.gather != nullptr)
       cpu::run_gather(*method.gather(dtype), args.product, args.view, executor);
+    else if (method.columns != nullptr)
+      cpu::run_columns(*method.columns(dtype), args.product, args.view, executor);
+    else if (method.spread != nullptr)
+      cpu::run_spread(*method.spread(dtype), args.product, args.view, executor);
     else
       cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
     return 0;
   };
-  return {method.name, Placement::cpu, propose, launch, method.expand != nullptr ? kExpandCaveat : nullptr};
+  return {method.name, Placement::cpu, propose, launch,
+          method.expand != nullptr   ? kExpandCaveat
+          : method.spread != nullptr ? kSpreadCaveat
+                                     : nullptr};
 }
 
 #endif
@@ -146,7 +180,7 @@ Semi24Row row() {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>()};
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>(), row<5>(), row<6>()};
   return rows;
 #else
   return {};

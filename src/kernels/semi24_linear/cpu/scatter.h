@@ -12,7 +12,7 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Tokens of a unit: the lanes of a vector.
+/// Most tokens: the lanes of a vector.
 inline constexpr std::int64_t kScatterTokens = 8;
 /// Groups of a unit, an even number. Its sums, and those of the rows before, take 16 kB.
 inline constexpr std::int64_t kScatterGroups = 64;
@@ -21,7 +21,7 @@ inline constexpr std::int64_t kScatterGroups = 64;
 struct ScatterJob {
   const MatmulArgs& args;
   Semi24View w;
-  /// dY in fp32 as [batches of kScatterTokens][rows][kScatterTokens], zero past the last token.
+  /// dY in fp32 as [rows][kScatterTokens], zero past the last token.
   float* dy;
 };
 
@@ -29,11 +29,11 @@ struct ScatterOps {
   Runs* runs;  // the kernel's count of its runs
   /// Writes ScatterJob::dy for the rows of W [begin, end).
   void (*pack_dy)(const ScatterJob& job, std::int64_t begin, std::int64_t end);
-  /// Computes the units [begin, end): those of one range of groups follow each other.
+  /// Computes the units [begin, end).
   void (*units)(const ScatterJob& job, std::int64_t begin, std::int64_t end);
 };
 
-std::size_t scatter_workspace(std::int64_t m, std::int64_t rows);
+std::size_t scatter_workspace(std::int64_t rows);
 void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View& w,
                  const Executor& executor);
 

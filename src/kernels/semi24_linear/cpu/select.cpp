@@ -1,11 +1,13 @@
-// The drivers of the select, gather and scatter kernels: in one parallel region all threads pack x (dY), then
+// The drivers of AVX2's kernels: in one parallel region all threads pack x (dY), then
 // take units of outputs (columns).
 #if defined(__x86_64__)
 
 #include "kernels/semi24_linear/cpu/select.h"
 
+#include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/gather.h"
 #include "kernels/semi24_linear/cpu/scatter.h"
+#include "kernels/semi24_linear/cpu/spread.h"
 #include "kernels/semi24_linear/cpu/tasks.h"
 
 namespace sparseloom::kernels::cpu {
@@ -48,8 +50,38 @@ void run_gather(const GatherOps& ops, const MatmulArgs& args, const Semi24View& 
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
-std::size_t scatter_workspace(std::int64_t m, std::int64_t rows) {
-  return static_cast<std::size_t>(core::ceil_div(m, kScatterTokens) * kScatterTokens * rows) * sizeof(float);
+std::size_t columns_workspace(std::int64_t m, std::int64_t rows) { return gather_workspace(m, rows); }
+
+void run_columns(const ColumnsOps& ops, const MatmulArgs& args, const Semi24View& w,
+                 const Executor& executor) {
+  if (args.m == 0 || w.cols == 0) return;
+  ops.runs->add();
+  const ColumnsJob job{args, w, GatherPanels(args.m), reinterpret_cast<float*>(args.workspace)};
+  const std::int64_t eights = gather_depth(w.rows) / kGatherLanes;
+  for_units(
+      w, eights, core::ceil_div(w.groups(), kColumnsGroups), executor,
+      [&](std::int64_t begin, std::int64_t end) {
+        ops.pack_dy(job, begin * kGatherLanes, end * kGatherLanes);
+      },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t spread_workspace(std::int64_t m, std::int64_t rows) {
+  return static_cast<std::size_t>(core::round_up(m, kSpreadLanes) * rows) * sizeof(float);
+}
+
+void run_spread(const SpreadOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
+  if (args.m == 0 || w.cols == 0) return;
+  ops.runs->add();
+  const SpreadJob job{args, w, reinterpret_cast<float*>(args.workspace)};
+  for_units(
+      w, w.rows, core::ceil_div(w.groups(), kSpreadGroups), executor,
+      [&](std::int64_t begin, std::int64_t end) { ops.pack_dy(job, begin, end); },
+      [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+std::size_t scatter_workspace(std::int64_t rows) {
+  return static_cast<std::size_t>(kScatterTokens * rows) * sizeof(float);
 }
 
 void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View& w,
@@ -57,9 +89,8 @@ void run_scatter(const ScatterOps& ops, const MatmulArgs& args, const Semi24View
   if (args.m == 0 || w.cols == 0) return;
   ops.runs->add();
   const ScatterJob job{args, w, reinterpret_cast<float*>(args.workspace)};
-  const std::int64_t batches = core::ceil_div(args.m, kScatterTokens);
   for_units(
-      w, w.rows, batches * core::ceil_div(w.groups(), kScatterGroups), executor,
+      w, w.rows, core::ceil_div(w.groups(), kScatterGroups), executor,
       [&](std::int64_t begin, std::int64_t end) { ops.pack_dy(job, begin, end); },
       [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }

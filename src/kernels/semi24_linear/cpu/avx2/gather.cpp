@@ -20,6 +20,7 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
+#include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 

@@ -39,15 +39,15 @@ using Sums = float[kColumns * kTokens];
   avx2::store(second, fma(avx2::load(second), dy, splat(values + 1)));
 }
 
-/// The columns of the groups [begin, end), of the batch's tokens.
+/// The columns of the groups [begin, end).
 template <class T>
-void scatter_unit(const cpu::ScatterJob& job, std::int64_t batch, std::int64_t begin, std::int64_t end) {
+void scatter_unit(const cpu::ScatterJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
   const Semi24View& w = job.w;
   alignas(64) Sums sums, total = {};
   alignas(32) float wide[2 * kGroups];
   const std::int64_t floats = 4 * (end - begin) * kTokens;
-  const float* dy = job.dy + batch * w.rows * kTokens;
+  const float* dy = job.dy;
   for (std::int64_t chain = 0; chain < w.rows; chain += kLongestChain) {
     std::memset(sums, 0, static_cast<std::size_t>(floats) * sizeof(float));
     for (std::int64_t row = chain; row < std::min(chain + kLongestChain, w.rows); ++row, dy += kTokens) {
@@ -74,19 +74,15 @@ void scatter_unit(const cpu::ScatterJob& job, std::int64_t batch, std::int64_t b
     for (std::int64_t i = 0; i < floats; i += kLanes)
       avx2::store(total + i, avx2::load(total + i) + avx2::load(sums + i));
   }
-  const std::int64_t token = batch * kTokens, column = 4 * begin;
-  cpu::write_tile({total, kTokens, std::min(kTokens, args.m - token), std::min(4 * end, w.cols) - column,
-                   args.dtype, args.activation, nullptr,
-                   static_cast<T*>(args.out) + token * args.out_stride + column, args.out_stride});
+  const std::int64_t column = 4 * begin;
+  cpu::write_tile({total, kTokens, args.m, std::min(4 * end, w.cols) - column, args.dtype, args.activation,
+                   nullptr, static_cast<T*>(args.out) + column, args.out_stride});
 }
 
 template <class T>
 void scatter_units(const cpu::ScatterJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t batches = (job.args.m + kTokens - 1) / kTokens;
-  for (std::int64_t unit = begin; unit < end; ++unit) {
-    const std::int64_t first = unit / batches * kGroups;
-    scatter_unit<T>(job, unit % batches, first, std::min(first + kGroups, job.w.groups()));
-  }
+  for (std::int64_t unit = begin; unit < end; ++unit)
+    scatter_unit<T>(job, unit * kGroups, std::min((unit + 1) * kGroups, job.w.groups()));
 }
 
 template <class T>

@@ -1,5 +1,5 @@
 // Tokens on the lanes: how gather and scatter pack their operand, and a row's values in fp32. Included inside
-// an instruction set's region, after vector.h.
+// an instruction set's region, after chain-inl.h.
 
 /// The values of a row's groups in fp32: themselves, or widened into `wide`.
 template <class T>
@@ -34,4 +34,25 @@ void pack_tokens(const MatmulArgs& args, std::int64_t features, std::int64_t dep
         avx2::store(to + (k + i) * vectors * kLanes, lanes[i]);
     }
   }
+}
+
+/// Calls body(row) for each block of rows of W, which adds once to each of sums [floats], zero at first. More
+/// than kLongestChain additions are set aside in total [floats].
+template <class Body>
+void in_blocks(std::int64_t rows, std::int64_t block, std::int64_t floats, float* sums, float* total,
+               const Body& body) {
+  const std::int64_t most = kLongestChain * block;
+  std::fill_n(sums, floats, 0.0f);
+  for (std::int64_t row = 0; row < rows; row += block) {
+    if (row > 0 && row % most == 0)
+      for (std::int64_t i = 0; i < floats; i += kLanes) {
+        const Vec sum = avx2::load(sums + i);
+        avx2::store(total + i, row == most ? sum : avx2::load(total + i) + sum);
+        avx2::store(sums + i, zero());
+      }
+    body(row);
+  }
+  if (rows > most)
+    for (std::int64_t i = 0; i < floats; i += kLanes)
+      avx2::store(sums + i, avx2::load(total + i) + avx2::load(sums + i));
 }
