@@ -141,6 +141,8 @@ void launch(const char* op, const ConvPlan& plan, bsr_conv::Args args, const voi
 bool dense_could_win(const bsr_conv::Problem& p, const plan::Machine& machine, const std::string& kernel) {
   if (!p.can_gemm || p.strict || p.device >= 0 || is_deterministic()) return false;
   if (kernels::dense_conv_may_overrun(p)) return false;
+  for (const ConvAxis& axis : p.shape.axis)  // what so small an x takes says little, see least_extent
+    if (std::int64_t{axis.dilation} * (axis.kernel - 1) >= axis.in) return false;
   if (!kernel.empty()) return kernel == "dense";
   bsr_conv::Problem sparse = p;
   sparse.strict = true;

@@ -235,6 +235,8 @@ class Tiles(Layout):
         for name, (tensor, shape) in sizes.items():
             if list(tensor.shape) != shape:
                 raise Error(op, f"{name} {shape}", f"{list(tensor.shape)}", REPACK)
+        if self.is24.dtype != torch.bool:
+            raise Error(op, "is24 of torch.bool", str(self.is24.dtype), REPACK)
         if not self.is24.is_meta and int(self.is24.sum()) != self.semi24:
             raise Error(op, f"{self.semi24} tiles that are 2:4", f"{int(self.is24.sum())}", REPACK)
         if self.positions.numel():

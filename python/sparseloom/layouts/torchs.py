@@ -32,8 +32,7 @@ def places_of(tensor: Tensor) -> tuple[Tensor, Tensor]:
         along, across = tensor.ccol_indices(), tensor.row_indices()
     else:
         along, across = tensor.crow_indices(), tensor.col_indices()
-    lines = torch.arange(along.numel() - 1, device=along.device)
-    line = lines.repeat_interleave(along.long().diff(), output_size=across.numel())
+    line = _lines(along, across.numel())
     return (across.long(), line) if tensor.layout in _BY_COLUMN else (line, across.long())
 
 
@@ -43,11 +42,20 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
 
+def _lines(along: Tensor, count: int) -> Tensor:
+    """Returns the line of each of ``count`` indices. Raises RuntimeError for an ``along`` that is not one of
+    so many: repeat_interleave of torch 2.11 writes past a smaller output_size."""
+    counts = along.long().diff()
+    if along.dim() != 1 or along.numel() == 0 or bool((counts < 0).any()) or int(counts.sum()) != count:
+        raise RuntimeError(f"compressed indices that are not those of {count} in ascending order")
+    lines = torch.arange(along.numel() - 1, device=along.device)
+    return lines.repeat_interleave(counts, output_size=count)
+
+
 def _ascending(along: Tensor, across: Tensor) -> Tensor:
     """Returns the indices of each line in ascending order. Raises RuntimeError for an ``along`` that is not
     one of so many."""
-    lines = torch.arange(along.numel() - 1, device=along.device)
-    line = lines.repeat_interleave(along.long().diff(), output_size=across.numel())
+    line = _lines(along, across.numel())
     by_index = across.argsort(stable=True)
     return across[by_index[line[by_index].argsort(stable=True)]]
 

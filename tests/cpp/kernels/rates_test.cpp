@@ -103,6 +103,13 @@ TEST_F(RatesOnDisk, ImpossibleRatesAreMeasuredAnewThoughWellSigned) {
   }
 }
 
+TEST_F(RatesOnDisk, OfZeroAreMeasuredAnewWhereThisCpuHasOne) {
+  plan::MachineRates rates = known().rates;
+  rates.copy_bytes = 0;
+  put(rates_text(rates, rates_key(isa_)));
+  expect_measured_anew();
+}
+
 TEST_F(RatesOnDisk, OfAnotherCpuAreNotUsed) {
   const std::string other = "x86_64, Another CPU, " + rates_key(isa_);
   EXPECT_NE(rates_file(other),
@@ -189,10 +196,11 @@ TEST_F(RatesOnDisk, AFolderOrAPipeInThePlaceOfTheFileIsNoHang) {
 
 TEST_F(RatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
   const std::string key = rates_key(isa_);
+  const plan::MachineRates measured = known().rates;
   testing::expect_of_processes(4, [&](int child) {
     bool whole = true;
     for (int i = 0; i < 200; ++i) {
-      plan::MachineRates rates;
+      plan::MachineRates rates = measured;
       rates.copy_bytes = 1e9 + child;
       whole &= runtime::replace_file(folder_, file().filename().string(), rates_text(rates, key)).empty();
       const auto text = runtime::read_small_file(file().string()).text;

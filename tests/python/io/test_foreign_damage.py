@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -192,12 +193,14 @@ def test_every_way_in_refuses_them(way, layout, damage):
     [
         ("coo", {"row": [0]}, r"as many rows and columns as values, got \[1\] and \[3\] and \[3\]"),
         ("coo", {"data": [[1.0, 2.0, 3.0]]}, "as many rows and columns as values"),
-        ("csr", {"indptr": [0.0, 2.5, 3.0]}, "parts that belong together, got TypeError"),
-        ("bsr", {"data": 1.0}, "parts that belong together, got ValueError"),
+        ("csr", {"indptr": [0.0, 2.5, 3.0]}, r"whole numbers in one line, got float64 \[3\]"),
+        ("csc", {"indices": [[0, 1, 0]]}, r"whole numbers in one line, got int64 \[1, 3\]"),
+        ("csr", {"indptr": np.array([0, 200, 3], np.uint8)}, "indptr of 3 ascending entries from 0"),
+        ("csr", {"indices": np.array([0, 2**63, 1], np.uint64)}, r"indices below 2\^63"),
+        ("bsr", {"data": 1.0}, r"data of blocks, got \[\]"),
     ],
 )
 def test_parts_of_scipys_matrices_that_do_not_belong_together_are_refused(form, wrong, said):
-    import numpy as np
     from scipy import sparse
 
     matrix = getattr(sparse, f"{form}_matrix")(np.array([[1.0, 0, 2.0, 0], [0, 3.0, 0, 0]]))

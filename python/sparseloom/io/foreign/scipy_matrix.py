@@ -44,16 +44,11 @@ def _weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
     if len(shape) != 2:
         raise Error("load", f"{name} to be a matrix", f"{len(shape)} dimensions", "flatten it first")
     if matrix.format in _COMPRESSED:
-        _require_index(name, matrix, shape)
-    if matrix.format == "dia" and matrix.data.shape[:1] != matrix.offsets.shape:
-        got = f"{list(matrix.data.shape)} and {list(matrix.offsets.shape)}"
-        _refuse(name, "a row of data for each of its offsets", got)
-    if matrix.format == "lil" and list(map(len, matrix.rows)) != list(map(len, matrix.data)):
-        _refuse(name, "a value for each column in rows", "more or fewer")
-    entries = matrix.tocoo()
-    row, col = (np.asarray(places, dtype=np.int64) for places in (entries.row, entries.col))
-    if not row.shape == col.shape == entries.data.shape == (len(row),):
-        got = " and ".join(str(list(part.shape)) for part in (row, col, entries.data))
+        row, col, data = _compressed(name, matrix, shape)
+    else:
+        row, col, data = _listed(name, matrix)
+    if not row.shape == col.shape == data.shape == (len(row),):
+        got = " and ".join(str(list(part.shape)) for part in (row, col, data))
         _refuse(name, "as many rows and columns as values", got)
     for places, size, side in ((row, shape[0], "row"), (col, shape[1], "column")):
         if bool((wrong := (places < 0) | (places >= size)).any()):
@@ -61,7 +56,7 @@ def _weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
             _refuse(name, f"places inside {shape[0]} x {shape[1]}", f"{side} {places[at]} of entry {at}")
     if shape[0] * shape[1] > 1024 * len(row) + LARGEST:
         _refuse(name, "more elements than one in 1024", f"{len(row)} of {shape[0]} x {shape[1]}")
-    values = _tensor(name, entries.data)
+    values = _tensor(name, data)
     at_places = torch.from_numpy(row), torch.from_numpy(col)
     weight = torch.zeros(shape, dtype=values.dtype)
     weight.index_put_(at_places, values, accumulate=True)
@@ -72,20 +67,57 @@ def _weight_of(name: str, matrix: Any) -> tuple[Tensor, Pattern | None]:
     return weight, _blocks_of(stored)
 
 
-def _require_index(name: str, matrix: Any, shape: tuple[int, int]) -> None:
+def _listed(name: str, matrix: Any) -> tuple[Any, Any, Any]:
+    """Returns rows, columns and values of a matrix whose form is not compressed."""
+    if matrix.format == "dia" and matrix.data.shape[:1] != matrix.offsets.shape:
+        got = f"{list(matrix.data.shape)} and {list(matrix.offsets.shape)}"
+        _refuse(name, "a row of data for each of its offsets", got)
+    if matrix.format == "lil" and list(map(len, matrix.rows)) != list(map(len, matrix.data)):
+        _refuse(name, "a value for each column in rows", "more or fewer")
+    entries = matrix.tocoo()
+    row, col = (np.asarray(places, dtype=np.int64) for places in (entries.row, entries.col))
+    return row, col, entries.data
+
+
+def _compressed(name: str, matrix: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
+    """The same of one whose form is. Not by SciPy's own code, which writes past its memory where an index
+    does not fit."""
     lines, width = shape if matrix.format != "csc" else shape[::-1]
+    data = np.asarray(matrix.data)
     if matrix.format == "bsr":
-        rows, cols = matrix.blocksize
+        if data.ndim != 3 or not all(data.shape[1:]):
+            _refuse(name, "data of blocks", f"{list(data.shape)}")
+        _, rows, cols = data.shape
         lines, width = -(-lines // rows), -(-width // cols)
-    starts, places = np.asarray(matrix.indptr), np.asarray(matrix.indices)
+    starts, places = (_index(name, part, getattr(matrix, part)) for part in ("indptr", "indices"))
     if len(starts) != lines + 1 or starts[0] != 0 or bool((np.diff(starts) < 0).any()):
         _refuse(name, f"indptr of {lines + 1} ascending entries from 0", f"{len(starts)} that are not so")
-    if starts[-1] > min(len(places), len(matrix.data)):
-        _refuse(name, f"indptr to end within {len(places)} indices", f"{starts[-1]}")
-    places = places[: starts[-1]]
+    count = int(starts[-1])
+    if count > min(len(places), len(data)):
+        _refuse(name, f"indptr to end within {len(places)} indices", f"{count}")
+    places, data = places[:count], data[:count]
     if bool((wrong := (places < 0) | (places >= width)).any()):
         at = int(wrong.argmax())
         _refuse(name, f"indices below {width}", f"indices[{at}] = {places[at]}")
+    line = np.repeat(np.arange(lines, dtype=np.int64), np.diff(starts))
+    if matrix.format == "csc":
+        return places, line, data
+    if matrix.format == "csr":
+        return line, places, data
+    row = line[:, None, None] * rows + np.arange(rows)[:, None]
+    col = places[:, None, None] * cols + np.arange(cols)
+    inside = np.broadcast_to((row < shape[0]) & (col < shape[1]), data.shape)  # as SciPy cuts the last blocks
+    return tuple(np.broadcast_to(each, data.shape)[inside] for each in (row, col, data))  # type: ignore[return-value]
+
+
+def _index(name: str, part: str, given: Any) -> Any:
+    """Returns a list of integers as int64."""
+    index = np.asarray(given)
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        _refuse(name, f"{part} of whole numbers in one line", f"{index.dtype} {list(index.shape)}")
+    if index.dtype == np.uint64 and bool((index >> 63).any()):
+        _refuse(name, f"{part} below 2^63", f"{index.max()}")
+    return index.astype(np.int64)
 
 
 def _refuse(name: str, expected: str, actual: str) -> NoReturn:

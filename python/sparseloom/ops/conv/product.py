@@ -180,15 +180,17 @@ def _forward(
     return operators.run(CONV, x, values, index.packed, index.rows, *window, *epilogue, *options)
 
 
-def _dx(dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window) -> Tensor:
+def _dx(
+    dy: Tensor, values: Tensor, extents: Sequence[int], index: Index, window: Window, strict: bool = False
+) -> Tensor:
     extents_3d = (*(1,) * (3 - len(extents)), *extents)
-    arguments = index.packed, index.cols, *extents_3d, *window, *NO_EPILOGUE, *call_options(dy, index)
+    arguments = index.packed, index.cols, *extents_3d, *window, *NO_EPILOGUE, *call_options(dy, index, strict)
     return operators.run(CONV_DX, dy, values, *arguments)
 
 
-def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window) -> Tensor:
+def _dvalues(dy: Tensor, x: Tensor, index: Index, window: Window, strict: bool = False) -> Tensor:
     arguments = index.packed, index.blocks, index.bm, index.bn
-    return operators.run(CONV_DW, dy, x, *arguments, *window, *call_options(x, index))
+    return operators.run(CONV_DW, dy, x, *arguments, *window, *call_options(x, index, strict))
 
 
 def torchs_forward(x: Tensor, values: Tensor, bias: Tensor | None, index: Index, window: Window) -> Tensor:

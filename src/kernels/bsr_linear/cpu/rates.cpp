@@ -88,6 +88,12 @@ plan::MachineRates measure_rates(runtime::Isa isa) {
   return rates;
 }
 
+bool has_all(const plan::MachineRates& rates, runtime::Isa isa) {
+  for (const Peak& peak : peaks())
+    if (isa.has(peak.isa) && !(rates.*peak.rate > 0)) return false;
+  return rates.copy_bytes > 0;
+}
+
 Spin register_spin(std::string_view rate, runtime::Isa isa) {
   for (const RateField& field : rate_fields())
     for (const Peak& peak : peaks())

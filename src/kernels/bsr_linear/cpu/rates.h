@@ -24,6 +24,9 @@ std::span<const RateField> rate_fields();
 /// only make a window slower.
 plan::MachineRates measure_rates(runtime::Isa isa = runtime::active_isa());
 
+/// Whether every rate that measure_rates(isa) measures is above 0: a file may tell another one.
+bool has_all(const plan::MachineRates& rates, runtime::Isa isa);
+
 /// Multiplies on registers only for `rounds` rounds, on the calling thread; returns the flops done.
 using Spin = std::int64_t (*)(std::int64_t rounds);
 /// The loop that reaches the rate of this name in rate_fields(). Null if the rate is no peak, or if `isa`

@@ -40,7 +40,8 @@ KnownRates known_rates(const std::string& folder, runtime::Isa isa) {
   if (folder.empty()) return {measure_rates(isa), "measured, not kept: no cache folder (SPARSELOOM_CACHE)"};
   const runtime::SmallFile file = runtime::read_small_file(path);
   if (file.text)
-    if (const auto rates = parse_rates(*file.text, key)) return {*rates, "read from " + path};
+    if (const auto rates = parse_rates(*file.text, key); rates && has_all(*rates, isa))
+      return {*rates, "read from " + path};
   const plan::MachineRates rates = measure_rates(isa);
   const std::string failed = runtime::replace_file(folder, name, rates_text(rates, key));
   return {rates, runtime::kept_as(path, failed, file.ignored)};
