@@ -21,7 +21,8 @@ from .files import entries, same
 
 #: Steps of one seed, steps between two moves of the topology, and between two saved files.
 STEPS, EVERY, SAVED = 60, 5, 20
-#: Bytes by which the process may grow after its first seeds, in its whole life.
+#: Bytes by which the process may grow after its first seeds, in its whole life: plans and what torch does not
+#: free of strings (some 3 KB a seed).
 GROWTH = 64 << 20
 #: Sums of the twin are added in another order.
 CLOSE = 1e-9

@@ -68,8 +68,9 @@ class Pattern:
                 "pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()"
             )
         mask = mask.detach().to("cpu", copy=True).contiguous()
-        # C++ has the rules: this call checks block and shape against the mask.
-        ops.call("pattern_stats", mask, rows, cols, bm, bn)
+        # C++ has the rules: this call checks block and shape against the mask. Not pattern_stats: torch 2.13
+        # frees no string that an operator returns (findings/torch-stable-operators-leak-strings.sh).
+        ops.call("mask_to_index", mask, rows, cols, bm, bn)
         for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_bits", mask)):
             object.__setattr__(self, name, value)
 
