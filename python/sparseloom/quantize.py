@@ -189,8 +189,9 @@ def quantize_(
             )
         exchange.put()
         result.notes += exchange.settle()
+        without = _without_kernel(result.changed, eight_bit_layers)
         announce(result)
-    if without := _without_kernel(result.changed, eight_bit_layers):
+    if without:
         warn(without)
     return result
 

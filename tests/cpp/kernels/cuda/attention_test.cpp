@@ -164,10 +164,17 @@ TEST_P(CudaSmallAttention, OfEveryRowIsThatOfSumsElementByElement) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaSmallAttention,
-                         ::testing::Values(Sizes{128, 256, 64, 64, false}, Sizes{100, 150, 64, 64, true},
-                                           Sizes{130, 200, 128, 128, false}, Sizes{150, 100, 128, 64, true},
-                                           Sizes{3, 1100, 128, 64, false}),
+std::vector<Sizes> sizes() {
+  if (when_devices(1).empty()) return {};
+  return {{128, 256, 64, 64, false},
+          {100, 150, 64, 64, true},
+          {130, 200, 128, 128, false},
+          {150, 100, 128, 64, true},
+          {3, 1100, 128, 64, false}};
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallAttention);
+INSTANTIATE_TEST_SUITE_P(, CudaSmallAttention, ::testing::ValuesIn(sizes()),
                          [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 }  // namespace
