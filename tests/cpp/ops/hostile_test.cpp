@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/bsr_conv/rows.h"
 #include "ops/hostile_draw.h"
 #include "sparseloom/sparseloom.h"
 #include "sparseloom/sparsifiers.h"
@@ -331,7 +332,10 @@ TEST(HostileCalls, ThrowOurErrorOrAreRight) {
     if (HasFatalFailure()) return;
   }
   for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
-    EXPECT_TRUE(asked != nullptr || (done[kind][0] > 0 && done[kind][1] > 0)) << kKinds[kind].first;
+    // On other machines than x86-64 no row computes a convolution.
+    const bool none_right = kKinds[kind].second == hostile::convolutions && kernels::conv_cpu_rows().empty();
+    EXPECT_TRUE(asked != nullptr || ((done[kind][0] > 0 || none_right) && done[kind][1] > 0))
+        << kKinds[kind].first;
     if (asked != nullptr)
       std::printf("hostile %s %ld %ld\n", kKinds[kind].first, done[kind][0], done[kind][1]);
   }
