@@ -37,8 +37,8 @@ std::span<const ConvRow> conv_cpu_rows();
 ConvRow dense_conv_row();
 
 /// Whether torch's weight gradient may write past its memory, so that it is neither called nor measured:
-/// oneDNN's does for volumes of fp32 on CPUs with AVX-512 (torch 2.11). Every case that was seen pads the
-/// depth by more than would keep it.
+/// oneDNN's does for volumes of fp32 on CPUs with AVX-512 (torch 2.11). In every case that was seen
+/// the taps reach beyond the depth, which is padded by more than would keep it.
 bool dense_conv_may_overrun(const bsr_conv::Problem& problem);
 
 /// The predicted time of a lent convolution. It is assumed to be torch's: cuDNN on a CUDA device; on the CPU

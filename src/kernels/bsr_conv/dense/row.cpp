@@ -14,8 +14,8 @@ Refusal propose(const bsr_conv::Problem& p, const plan::Machine& machine, Propos
   if (p.strict) return "strict forbids going dense";
   if (dense_conv_may_overrun(p))
     return {
-        "torch's gradient of W may write past its memory where a volume has more padding in depth than "
-        "keeps its depth, the padding is {}",
+        "torch's gradient of W may write past its memory where taps reach beyond a volume's depth and "
+        "padding exceeds what keeps it, the padding is {}",
         p.shape.axis[0].padding};
   if (!p.can_gemm) return "the executor lends no convolution";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
@@ -73,9 +73,10 @@ int launch(const bsr_conv::Args& args, const Schedule&, const Executor& executor
 
 bool dense_conv_may_overrun(const bsr_conv::Problem& p) {
   const ConvAxis& depth = p.shape.axis[0];
+  const std::int64_t reach = std::int64_t{depth.dilation} * (depth.kernel - 1);
   return p.device < 0 && p.direction == Direction::dw && p.dtype == DType::f32 &&
-         runtime::detected_isa().has(runtime::Isa::avx512) &&
-         2 * std::int64_t{depth.padding} > std::int64_t{depth.dilation} * (depth.kernel - 1);
+         runtime::detected_isa().has(runtime::Isa::avx512) && reach >= depth.in &&
+         2 * std::int64_t{depth.padding} > reach;
 }
 
 ConvRow dense_conv_row() { return {"dense", Placement::any, propose, launch, generic::kDenseCaveat}; }
