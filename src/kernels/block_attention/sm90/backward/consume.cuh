@@ -86,7 +86,7 @@ __device__ __forceinline__ void add_units(const BackwardParams& params, Backward
     }
     if (place < 0) {  // all of it behind the end
       meet<T>(team);
-      if (lane == 0) pipeline.release(stage.index);
+      pipeline.release(stage.index);
       continue;
     }
     const std::uint32_t q = ptx::shared_address(q_tile), dout = ptx::shared_address(dout_tile);
@@ -130,7 +130,7 @@ __device__ __forceinline__ void add_units(const BackwardParams& params, Backward
     ptx::pin(dv);
     ptx::keep(operand_p);
     ptx::keep(operand_ds);
-    if (lane == 0) pipeline.release(stage.index);
+    pipeline.release(stage.index);
   }
 }
 

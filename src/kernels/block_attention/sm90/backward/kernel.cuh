@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::prefetch_tensor_map(&params.v);
     ptx::prefetch_tensor_map(&params.dout);
     for (BackwardTeam<T>& team : storage.teams) {
-      Pipeline::init(team.kv_full, team.kv_empty, 1, T::kGroups * 4);
-      Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
+      // Every lane arrives: see forward_kernel.
+      Pipeline::init(team.kv_full, team.kv_empty, 1, T::kGroups * 128);
+      Pipeline::init(team.full, team.empty, 1, T::kGroups * 128);
     }
     ptx::fence_mbarrier_init();
   }
@@ -86,8 +87,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     add_units<T>(params, shared, buffer.index, team, group, turn, dk, dv);
     store_keys<T>(params, shared, buffer.index, group, dk, dv);
     ptx::fence_proxy_async();
-    __syncwarp();  // the next K and V may overwrite dk and dv
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty[buffer.index]));
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.kv_empty[buffer.index]));  // may overwrite dk and dv
   }
 }
 

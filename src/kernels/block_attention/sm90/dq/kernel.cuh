@@ -155,7 +155,7 @@ __device__ __forceinline__ void consume(const DqParams& params, DqTeam<T>& share
     ptx::wgmma_wait<0>();
     ptx::pin(dq);
     ptx::keep(operand);
-    if (lane == 0) pipeline.release(stage.index);
+    pipeline.release(stage.index);
   }
 }
 
@@ -170,8 +170,9 @@ __global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constan
     ptx::prefetch_tensor_map(&params.dout);
     for (DqTeam<T>& team : storage.teams) {
       ptx::mbarrier_init(ptx::shared_address(&team.q_full), 1);
-      ptx::mbarrier_init(ptx::shared_address(&team.q_empty), T::kGroups * 4);
-      Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
+      // Every lane arrives: see forward_kernel.
+      ptx::mbarrier_init(ptx::shared_address(&team.q_empty), T::kGroups * 128);
+      Pipeline::init(team.full, team.empty, 1, T::kGroups * 128);
     }
     ptx::fence_mbarrier_init();
   }
@@ -209,8 +210,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) dq_kernel(const __grid_constan
           to, params.dq_strides[2], tokens, shared.q + group * 64 * 128, dq, {scale, scale}, 4 + warpgroup);
       ptx::fence_proxy_async();
     }
-    __syncwarp();  // the next queries may overwrite dq, and the next tile this one
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty));  // may overwrite dq and the tile
   }
 }
 

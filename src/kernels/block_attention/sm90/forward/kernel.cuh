@@ -23,8 +23,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::prefetch_tensor_map(&params.k);
     ptx::prefetch_tensor_map(&params.v);
     for (TeamStorage<T>& team : storage.teams) {
-      Pipeline::init(team.q_full, team.q_empty, 1, T::kGroups * 4);
-      Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
+      // Every lane reads the tile, its queries' outputs and the first keys of a stage, so every lane arrives:
+      // racecheck follows no barrier of a warp to another lane's arrival.
+      Pipeline::init(team.q_full, team.q_empty, 1, T::kGroups * 128);
+      Pipeline::init(team.full, team.empty, 1, T::kGroups * 128);
     }
     ptx::fence_mbarrier_init();
   }
@@ -65,8 +67,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
         store<T>(rows, q, out, running, params.common.scale);
       ptx::fence_proxy_async();
     }
-    __syncwarp();  // the next queries may overwrite the outputs, and the next tile this one
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[buffer.index]));
+    // The next queries may overwrite the outputs, and the next tile this one.
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[buffer.index]));
   }
 }
 
