@@ -92,7 +92,8 @@ if(SPARSELOOM_HAVE_CUDA)
                        src/kernels/block_attention/sm80
                        src/kernels/recurrent/sm80)
   sparseloom_cuda_room(sm90 "90a-real" src/kernels/shared/operands src/kernels/bsr_linear/sm90
-                       src/kernels/semi24_linear/sm90 src/kernels/bsr_conv/sm90 src/kernels/block_attention/sm90)
+                       src/kernels/semi24_linear/sm90 src/kernels/bsr_conv/sm90 src/kernels/block_attention/sm90
+                       src/kernels/tiles_linear/sm90)
   set_property(TARGET sparseloom_cuda_sm90 PROPERTY
     CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
   message(STATUS "sparseloom: CUDA kernels ON (nvcc ${CMAKE_CUDA_COMPILER_VERSION})")

@@ -132,6 +132,16 @@ SPARSELOOM_TORCH_LIBRARY(m) {
       "strict=False) "
       "-> Tensor");
 
+  // Weights of dense, 2:4 and absent tiles (include/sparseloom/tiles.h): values [stored], table int32
+  // [groups, units, 4] as tiles_table makes it of kinds uint8 [tile rows, tile columns], positions uint8 [2:4
+  // tiles * side, side / 8]. `metadata`: semi24_order's result for the positions and `side` columns, on CUDA.
+  m.def(
+      "tiles_linear(Tensor x, Tensor values, Tensor table, Tensor positions, Tensor? metadata, SymInt rows, "
+      "int "
+      "side, Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> "
+      "Tensor");
+  m.def("tiles_table(Tensor kinds, int rows, int cols, int side) -> Tensor");
+
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and a number of kernel, stride, padding and dilation per axis of space. depth, height and
   // width: the extents of x; those of missing axes are not read.
@@ -318,8 +328,8 @@ SPARSELOOM_TORCH_LIBRARY(m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   // The kernel that a product would run, and why, as JSON. `family`: bsr_linear (with `index`),
-  // semi24_linear, csr_linear, bitmap_linear, nmg_linear, bsr_conv or block_attention; `sizes`: its
-  // weight's, in the order that an Error names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`:
+  // semi24_linear, csr_linear, bitmap_linear, nmg_linear, tiles_linear, bsr_conv or block_attention; `sizes`:
+  // its weight's, in the order that an Error names; `dtype`: "f32", "bf16" and so on, or "int8 to bf16"; `m`:
   // tokens, or images; `use_fast_accum`: for 8-bit products; `accumulate`: for a dW that is added; `aligned`:
   // whether operands on CUDA and their rows start at multiples of 16 bytes.
   m.def(

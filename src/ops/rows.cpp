@@ -16,6 +16,7 @@
 #include "kernels/csr_linear/rows.h"
 #include "kernels/nmg_linear/rows.h"
 #include "kernels/semi24_linear/rows.h"
+#include "kernels/tiles_linear/rows.h"
 #include "ops/row_number.h"
 #include "plan/registry.h"
 
@@ -67,6 +68,7 @@ void enter_own_rows() {
     for (const AttentionRow& row : attention_cuda_rows()) plan::add_row(plan::any_row<Attention>(row));
     plan::add_row(plan::any_row<Attention>(attention_last));
     for (const Row<BitmapLinear>& row : bitmap_cpu_rows()) plan::add_row(plan::any_row<BitmapLinear>(row));
+    for (const Row<TilesLinear>& row : tiles_cuda_rows()) plan::add_row(plan::any_row<TilesLinear>(row));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();

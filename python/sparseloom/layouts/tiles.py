@@ -13,6 +13,7 @@ from .. import ops, pattern
 from .._arguments import named_arguments
 from ..errors import Error
 from ..ops import semi24
+from ..ops import tiles as tiles_ops
 from ..ops.transforms import differentiated, transformed
 from .layout import REPACK, Layout
 from .registry import register
@@ -21,6 +22,8 @@ from .semi24 import Semi24Layout
 #: What a tile is: an entry of ``kinds``.
 ABSENT, HALF, DENSE = 0, 1, 2
 SIDES = (64, 128)
+#: The dtypes of the kernel that multiplies both kinds.
+_WHOLE = (torch.bfloat16, torch.float16)
 
 
 @register
@@ -32,13 +35,14 @@ class Tiles(Layout):
     ``packed`` is the index of all stored tiles as blocks (ops.Index), ``is24`` bool [blocks] says in its
     order which are 2:4, ``positions`` uint8 [semi24 * side, side / 8] are those of these tiles below each
     other (docs/semi24.md). The values are one list: the dense tiles in the order of the index, then the
-    values of the 2:4 tiles; zero beyond the edge of W. All three products are those of blocks, for which 2:4
-    tiles are expanded in each call: absent tiles save time and bytes, 2:4 tiles bytes alone.
+    values of the 2:4 tiles; zero beyond the edge of W. On Hopper, forward of 16-bit operands multiplies dense
+    and 2:4 tiles in one kernel. The other products are those of blocks, for which 2:4 tiles are expanded in
+    each call: absent tiles save time and bytes there, 2:4 tiles bytes alone.
     """
 
     name = "tiles"
     fuses = True
-    derived_names = ("by_kind", "order")
+    derived_names = ("by_kind", "order", "table", "metadata")
     counts = ("blocks", "semi24", "digest")
     packed: Tensor
     is24: Tensor
@@ -166,9 +170,17 @@ class Tiles(Layout):
         return self.to_dense(self._values_of(ones)) != 0
 
     def derived(self) -> dict[str, Tensor]:
-        """The tiles of the index by kind, dense ones first, and where each tile of the index lies there."""
+        """The tiles of the index by kind, dense ones first, and where each tile of the index lies there; for
+        the kernel of both kinds, where it can run, its table and the positions in its order."""
         by_kind = self.is24.byte().argsort(stable=True)
-        return {"by_kind": by_kind, "order": by_kind.argsort()}
+        derived = {"by_kind": by_kind, "order": by_kind.argsort()}
+        if self._runs_whole():
+            table = tiles_ops.table(self.kinds, self.rows, self.cols, self.side)
+            derived["table"] = table.to(self.packed.device)
+            metadata = semi24.order(self.positions, self.side)
+            assert metadata is not None
+            derived["metadata"] = metadata
+        return derived
 
     def pack(self, dense: Tensor) -> Tensor:
         index = self.index
@@ -205,7 +217,13 @@ class Tiles(Layout):
         residual: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
-        return ops.linear(x, self.expanded(values), self.index, bias, **fused)
+        table = self._derived.get("table")
+        if table is None or values.dtype not in _WHOLE:
+            return ops.linear(x, self.expanded(values), self.index, bias, **fused)
+        metadata = self._derived["metadata"]
+        return tiles_ops.linear(
+            x, values, table, self.positions, metadata, self.rows, self.side, bias, **fused
+        )
 
     def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         return self.linear(x, values, bias)
@@ -222,6 +240,8 @@ class Tiles(Layout):
     ) -> dict[str, Any]:  # fmt: skip
         device = "cpu" if self.packed.is_meta else self.packed.device
         fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
+        if direction == "forward" and dtype in _WHOLE and self._runs_whole():
+            return tiles_ops.plan(direction, dtype, m, self._sizes, device, bias, **fused)
         plan = ops.plan(self.index.to("cpu"), direction, dtype, m, bias, device=device, **fused)
         told = f"  {self.semi24} of {self.blocks} tiles are 2:4, expanded in each call (not predicted)\n"
         return {**plan, "text": plan["text"] + told}
@@ -243,6 +263,20 @@ class Tiles(Layout):
             halves = values[count - rows * self.side // 2 :].view(rows, -1)
             self._of_halves().require_consistent(op, halves)
         super().require_consistent(op, values)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        return self.rows, self.cols, self.side, self.blocks - self.semi24, self.semi24
+
+    def _runs_whole(self) -> bool:
+        """Whether the device has a kernel that multiplies dense and 2:4 tiles together, in 16 bits."""
+        if not (self.packed.is_cuda and self.semi24):
+            return False
+        try:
+            tiles_ops.plan("forward", torch.bfloat16, 128, self._sizes, self.packed.device)
+        except Error:
+            return False
+        return True
 
     def _of_halves(self) -> Semi24Layout:
         """The 2:4 tiles below each other as one 2:4 weight."""

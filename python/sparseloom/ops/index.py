@@ -121,12 +121,13 @@ class Index(NamedTuple):
 
 
 @named_arguments
-def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
+def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: int | tuple[int, int]) -> Index:
     """Validates crow and col (int32, contiguous, on the CPU) and packs them together with the index by block
     columns. Raises Error that names the first bad entry."""
-    digest = call("index_digest", crow, col, rows, cols, *block)
-    packed = call("pack_index", crow, col, rows, cols, *block)
-    return Index(packed, len(col), rows, cols, block[0], block[1], digest)
+    bm, bn = (block, block) if isinstance(block, int) else block
+    digest = call("index_digest", crow, col, rows, cols, bm, bn)
+    packed = call("pack_index", crow, col, rows, cols, bm, bn)
+    return Index(packed, len(col), rows, cols, bm, bn, digest)
 
 
 def remember(index: Index, there: Tensor) -> None:

@@ -19,14 +19,16 @@ Block: TypeAlias = int | tuple[int, int]
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
-    """Returns (rows, columns) of a block that is an int or a pair. Raises Error for anything else; C++ checks
-    the values of the sides."""
+    """Returns (rows, columns) of a block that is an int or a pair. Raises Error for anything else, and for
+    sides below 1, by which callers divide; C++ knows which sides a family has."""
     pair = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
     try:
         bm, bn = (whole(op, "block", side, None) for side in pair)
     except (Error, ValueError):
         remedy = "pass block=32 or block=(32, 64)"
         raise Error(op, "block to be an int or a pair of ints", repr(block), remedy) from None
+    if bm < 1 or bn < 1:
+        raise Error(op, "sides of a block of 1 and more", repr(block), "pass block=32 or block=(32, 64)")
     return bm, bn
 
 

@@ -62,6 +62,7 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
   const Mask mask(params.common, sequence, batch, first_query + group * 64);
   const float scale_log2 = params.common.scale * kLog2E;
   const std::uint32_t ring = ptx::shared_address(shared.ring);
+  const bool leads = threadIdx.x % 32 == 0;
   const bool ragged = params.common.q_starts != nullptr;
   float scores[T::kSumsS];
   std::uint32_t p[T::kSumsS / 8][4];
@@ -81,7 +82,7 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
       v_keys[unit] = keys[unit] & ~Lists::kPartial;
-      keys[unit] = shared.first_key[slot.index][unit];
+      keys[unit] = __shfl_sync(0xffffffff, leads ? shared.first_key[slot.index][unit] : 0, 0);
     }
   };
   const auto mask_scores = [&] {
@@ -105,7 +106,7 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
     your_turn();
     ptx::wgmma_wait<0>();
     ptx::pin(scores);
-    pipeline.release(k.index);
+    if (leads) pipeline.release(k.index);
     mask_scores();
     exponentiate(scores, running, factors, scale_log2);
     to_operand<typename T::Element>(p, scores);
@@ -123,13 +124,13 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
     your_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(scores);
-    pipeline.release(k.index);
+    if (leads) pipeline.release(k.index);
     mask_scores();
     exponentiate(scores, running, factors, scale_log2);
     ptx::wgmma_wait<0>();
     ptx::pin(out);
     ptx::keep(p);
-    pipeline.release(v.index);
+    if (leads) pipeline.release(v.index);
 #pragma unroll
     for (int i = 0; i < T::kSumsO; ++i) out[i] *= factors[i / 2 % 2];
     to_operand<typename T::Element>(p, scores);
@@ -145,7 +146,7 @@ __device__ __forceinline__ void consume(const ForwardParams& params, TeamStorage
   ptx::wgmma_wait<0>();
   ptx::pin(out);
   ptx::keep(p);
-  pipeline.release(v.index);
+  if (leads) pipeline.release(v.index);
 }
 
 }  // namespace sparseloom::kernels::cuda::attention

@@ -51,9 +51,9 @@ struct DecodeStorage {
 struct OfOutput {
   float bias = 0.0f, w_scale = 1.0f;
 };
-template <class T>
+template <class T, class Storage>
 __device__ __forceinline__ OfOutput fetch_of_output(const Params& params, const DecodeOut& to,
-                                                    DecodeStorage<T>& shared, std::int32_t row) {
+                                                    Storage& shared, std::int32_t row) {
   const std::int32_t output = min(row + static_cast<std::int32_t>(threadIdx.x) % T::kRows, params.rows - 1);
   OfOutput of{bias_of<typename T::Element>(params.bias, params.is_f32, output)};
   if constexpr (T::Element::kScaled) {
@@ -78,10 +78,10 @@ __device__ __forceinline__ void ld_cluster(std::int32_t& value, std::uint32_t sh
 /// Adds the thread blocks' sums for this one's share of the tokens, and writes the outputs. A thread computes
 /// one output of kAtOnce tokens at a time: one by one, the latencies of shared memory took longer than
 /// streaming a fifth of W.
-template <class T>
-__device__ __forceinline__ void store_share(const Params& params, const DecodeOut& to,
-                                            const DecodeStorage<T>& shared, const OfOutput& of,
-                                            std::int32_t row, unsigned rank, unsigned ranks) {
+template <class T, class Storage>
+__device__ __forceinline__ void store_share(const Params& params, const DecodeOut& to, const Storage& shared,
+                                            const OfOutput& of, std::int32_t row, unsigned rank,
+                                            unsigned ranks) {
   constexpr int kThreads = T::kConsumers * 128, kAtOnce = 8;
   static_assert(kThreads % T::kRows == 0, "neighbouring threads write neighbouring outputs");
   const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;

@@ -13,14 +13,6 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// Row tiles in a chunk: all of them if W fits in half of L2; otherwise as many as fit in a third.
-inline unsigned chunk_of(unsigned row_tiles, std::int64_t weight_bytes, std::int64_t l2_bytes) {
-  const std::int64_t l2 = std::max(l2_bytes, std::int64_t{16} << 20);
-  if (weight_bytes <= l2 / 2) return row_tiles;
-  const std::int64_t chunks = std::min<std::int64_t>(ceil_div(3 * weight_bytes, l2), row_tiles);
-  return static_cast<unsigned>(ceil_div(row_tiles, chunks));
-}
-
 template <class T>
 int launch(const Semi24Product& product) noexcept {
   const MatmulArgs& args = product.args;

@@ -1,6 +1,7 @@
 // The tensor maps of a product, for this kernel and for the one for few tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/semi24_linear/product.h"
@@ -10,6 +11,14 @@
 namespace sparseloom::kernels::cuda::semi24 {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Row tiles in a chunk: all of them if W fits in half of L2; otherwise as many as fit in a third.
+inline unsigned chunk_of(unsigned row_tiles, std::int64_t weight_bytes, std::int64_t l2_bytes) {
+  const std::int64_t l2 = std::max(l2_bytes, std::int64_t{16} << 20);
+  if (weight_bytes <= l2 / 2) return row_tiles;
+  const std::int64_t chunks = std::min<std::int64_t>(ceil_div(3 * weight_bytes, l2), row_tiles);
+  return static_cast<unsigned>(ceil_div(row_tiles, chunks));
+}
 
 /// Fills in the parameters that both kernels read. Returns false if TMA cannot address the operands.
 template <class T>

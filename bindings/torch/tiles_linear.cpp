@@ -1,0 +1,140 @@
+// The operators of weights of dense, 2:4 and absent tiles: the forward product, its plan and its table.
+#include "sparseloom/tiles_linear.h"
+
+#include <optional>
+#include <string>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "linear_of.h"
+#include "operands.h"
+#include "plan.h"
+#include "product_call.h"
+#include "registration.h"
+#include "semi24.h"
+
+namespace sparseloom::binding {
+namespace {
+
+constexpr const char* kOneWeight = "pass table, positions and values of one weight";
+
+/// The view of a weight in contiguous tensors. Their sizes and devices are checked; on the CPU their content
+/// is, and on a GPU the kernel takes entries outside of the values for absent tiles.
+TilesView view_of(const char* op, const Tensor& values, const Tensor& table, const Tensor& positions,
+                  std::int64_t rows, std::int64_t cols, std::int64_t side, int device) {
+  TilesView w;
+  w.rows = rows, w.cols = cols, w.side = side;
+  if (side != 64 && side != 128)
+    core::fail(op, "a side of 64 or 128", std::to_string(side), "pass the side of the weight's tiles");
+  if (rows < 0) core::fail(op, "rows of 0 and more", std::to_string(rows), "pass the weight's out features");
+  require_device(op, "values", values, device, "x");
+  require_device(op, "table", table, device, "x");
+  require_device(op, "positions", positions, device, "x");
+  if (positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 || positions.size(0) % side != 0 ||
+      positions.size(1) != side / 8 || !positions.is_contiguous())
+    core::fail(op, "positions uint8 [2:4 tiles * side, side / 8], contiguous", shape_of(positions),
+               kOneWeight);
+  if (table.scalar_type() != ScalarType::Int || table.dim() != 3 || table.size(0) != w.groups() ||
+      table.size(1) != w.units() || table.size(2) != TilesView::kGroup || !table.is_contiguous())
+    core::fail(op,
+               "table int32 [" + std::to_string(w.groups()) + ", " + std::to_string(w.units()) +
+                   ", 4], contiguous, for a weight of " + core::shape(rows, cols),
+               shape_of(table), "pass what tiles_table made");
+  w.halves = positions.size(0) / side;
+  const std::int64_t of_dense = values.dim() == 1 ? values.size(0) - w.halves * side * side / 2 : -1;
+  if (of_dense < 0 || of_dense % (side * side) != 0)
+    core::fail(op, "values [dense tiles * side^2 + 2:4 tiles * side^2 / 2]", shape_of(values), kOneWeight);
+  w.dense = of_dense / (side * side);
+  w.table = static_cast<const std::int32_t*>(table.const_data_ptr());
+  w.positions = static_cast<const std::uint8_t*>(positions.const_data_ptr());
+  if (device < 0) Tiles::validate(op, w);
+  return w;
+}
+
+/// The tensor, copied to an address of its own if it starts off 16 bytes: TMA reads no others, and a GPU has no
+/// other kernel of tiles.
+Tensor aligned(const Tensor& tensor) {
+  return is_aligned(tensor.const_data_ptr()) ? tensor : torch::stable::clone(tensor);
+}
+
+Tensor linear(const Tensor& given_x, const Tensor& values, const Tensor& table, const Tensor& positions,
+              std::optional<Tensor> metadata, std::int64_t rows, std::int64_t side,
+              std::optional<Tensor> bias, std::int64_t activation, std::optional<Tensor> residual,
+              std::int64_t row, bool strict) {
+  constexpr const char* op = "tiles_linear";
+  const int device = device_of(op, "x", given_x);
+  const bool on_gpu = device >= 0;
+  const Tensor x = on_gpu && !is_aligned(matrix_of(op, "x", given_x).view)
+                       ? torch::stable::clone(as_contiguous(given_x))
+                       : given_x;
+  const Matrix input = matrix_of(op, "x", x);
+  const Tensor stored = on_gpu ? aligned(as_contiguous(values)) : as_contiguous(values);
+  if (on_gpu && bias) bias = aligned(*bias);
+  if (on_gpu && residual) residual = aligned(as_contiguous(*residual));
+  TilesView w = view_of(op, stored, table, positions, rows, input.view.cols, side, device);
+  const DType dtype = input.view.dtype;
+  require_same_dtype(op, dtype, "values", values);
+  const std::vector<std::int64_t> sizes = with_features(x, rows);
+  const Epilogue epilogue(op, bias, activation, residual, x, sizes, dtype, device);
+  TilesLinear::Problem problem = TilesLinear::describe(w, Direction::forward, dtype, input.view.rows);
+  epilogue.describe(problem), problem.strict = strict;
+  const Tensor y = new_like(op, x, sizes);
+  if (input.view.rows == 0 || rows == 0) return y;
+  MatmulArgs args;
+  args.a = input.view.data, args.a_stride = input.view.stride;
+  args.values = stored.const_data_ptr();
+  epilogue.fill(args);
+  args.out = y.mutable_data_ptr(), args.out_stride = rows;
+  std::optional<Tensor> ordered;  // lives until the kernel is queued
+  if (on_gpu) {
+    const Semi24View halves{w.halves * side, side, w.positions};
+    ordered = metadata_of(op, metadata, {stored, positions, halves, dtype}, device);
+    w.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
+    problem.aligned = is_aligned(input.view) && is_aligned(args.values) &&
+                      is_aligned(epilogue.residual.view) && is_aligned(args.bias) &&
+                      is_aligned(writable(y, dtype, input.view.rows, rows));
+  }
+  run<TilesLinear>(op, problem, args, w, device, row);
+  return y;
+}
+
+Tensor table_of(const Tensor& kinds, std::int64_t rows, std::int64_t cols, std::int64_t side) {
+  constexpr const char* op = "tiles_table";
+  require_cpu(op, "kinds", kinds);
+  TilesView w;
+  w.rows = rows, w.cols = cols, w.side = side;
+  if (rows < 0 || cols < 0 || (side != 64 && side != 128))
+    core::fail(op, "sizes of 0 and more and a side of 64 or 128",
+               core::shape(rows, cols) + " and " + std::to_string(side), "pass those of the weight");
+  const std::int64_t down = core::ceil_div(rows, side), across = core::ceil_div(cols, side);
+  if (kinds.scalar_type() != ScalarType::Byte || kinds.dim() != 2 || kinds.size(0) != down ||
+      kinds.size(1) != across)
+    core::fail(op, "kinds uint8 " + core::shape(down, across), shape_of(kinds), "name a kind for each tile");
+  const Tensor contiguous = as_contiguous(kinds);
+  const auto* const each = static_cast<const std::uint8_t*>(contiguous.const_data_ptr());
+  for (std::int64_t tile = 0; tile < down * across; ++tile)
+    w.dense += each[tile] == 2, w.halves += each[tile] == 1;
+  const Tensor table = new_tensor(op, {w.groups(), w.units(), TilesView::kGroup}, ScalarType::Int, -1);
+  Tiles::fill_table(op, w, each, static_cast<std::int32_t*>(table.mutable_data_ptr()));
+  return table;
+}
+
+std::string plan(const PlanCall& call) {
+  call.require_sizes(5, "rows, cols, side, dense tiles, 2:4 tiles");
+  TilesView w;
+  w.rows = call.sizes[0], w.cols = call.sizes[1], w.side = call.sizes[2];
+  w.dense = call.sizes[3], w.halves = call.sizes[4];
+  return plan_of<TilesLinear>(call, w);
+}
+
+const FamilyPlan kPlan("tiles_linear", plan, plan);
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
+  m.impl("tiles_table", TORCH_BOX(&sparseloom::binding::table_of));
+}
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }
+SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }

@@ -1,0 +1,47 @@
+// The rows of this library for the verb tiles_linear, in order of preference at equal predictions. LinearOf
+// adds `dense` and `reference` of the CPU after them. Each row is in row.cpp of its method's folder.
+//
+// A launch needs TilesView::table on the device and, where there are 2:4 tiles, its metadata. Entries of the
+// table that lie outside of the values count as absent. All entries are asynchronous, allocate nothing and
+// may be captured in a CUDA graph.
+#pragma once
+
+#include <span>
+
+#include "kernels/shared/cost/cost_terms.h"
+#include "kernels/tiles_linear/product.h"
+#include "plan/machine.h"
+#include "sparseloom/tiles_linear.h"
+
+namespace sparseloom::kernels {
+
+/// Empty in a build without CUDA.
+std::span<const Row<TilesLinear>> tiles_cuda_rows();
+
+namespace cuda::tiles_rows {
+
+/// What a problem says of the tiles.
+struct Counts {
+  double dense, halves, units;  // units: 64 x 64 of W, stored or not; the others in 64 x 64, too
+};
+Counts counts_of(const LinearProblem& problem);
+
+/// The refusals of both rows.
+Refusal refuse(const LinearProblem& problem, const plan::Machine& machine);
+/// Bytes that a product moves: values, metadata, tokens and outputs.
+double bytes_of(const LinearProblem& problem);
+
+/// Calls entry(product) on the product's device.
+template <class Entry>
+int launch_on_device(const TilesLinear::Args& args, Entry entry) {
+  if (args.view.table == nullptr || (args.view.halves > 0 && args.view.metadata == nullptr))
+    return 1;  // cudaErrorInvalidValue
+  const runtime::CudaDeviceScope scope(args.product.device);
+  return entry(TilesProduct{args.product, args.view});
+}
+
+Row<TilesLinear> sm90_wgmma();
+Row<TilesLinear> sm90_decode();
+
+}  // namespace cuda::tiles_rows
+}  // namespace sparseloom::kernels
