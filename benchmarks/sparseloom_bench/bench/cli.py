@@ -79,6 +79,16 @@ def bench(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="models: cuda or cpu")] = "cuda",
+    limit: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="models on a CPU: seconds after which a model gets no further column"),
+    ] = None,
+    turn: Annotated[
+        Path | None,
+        typer.Option(
+            help="models on a CPU: processes with one such file prepare at once and measure in turn"
+        ),
+    ] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="models on a CPU: tiny ones, do they run?")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")
@@ -91,7 +101,9 @@ def bench(
             raise Error("bench", "device cuda or cpu", repr(device), "see --help")
         on_the_cpu = suite == model_run.SUITE and device == "cpu"
         if on_the_cpu:
-            return _models_on_cpu(wanted, list_cells, seconds, threads, busy, smoke, results, name)
+            return _models_on_cpu(
+                wanted, list_cells, seconds, threads, busy, smoke, limit, turn, results, name
+            )
         models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
         jobs = gpu_jobs.choose(groups, wanted) if suite == "gpu" else []
         cells = [] if models or jobs else select(suite, wanted)
@@ -148,6 +160,8 @@ def _models_on_cpu(
     threads: int | None,
     busy: bool,
     smoke: bool,
+    limit: float | None,
+    turn: Path | None,
     results: Path | None,
     name: str | None,
 ) -> None:
@@ -160,7 +174,7 @@ def _models_on_cpu(
         torch.set_num_threads(threads)
     taken = quiet_enough(busy or smoke)
     chosen = (SMOKE_SECONDS if smoke else CPU_MODEL_SECONDS) if seconds is None else seconds
-    head, records = on_cpu.run(specs, smoke, chosen)
+    head, records = on_cpu.run(specs, smoke, chosen, limit, turn)
     load = {"busy_before": round(taken, 3), "load_average": round(load_average(), 2)}
     console = Console()
     console.width = max(console.width, 150)

@@ -36,18 +36,19 @@ def peers(model: nn.Module, batch: dict[str, Tensor], folder: Path) -> dict[str,
     inputs = {name: batch[name] for name in _NAMES}
     path = runtimes.exported(_State(model), inputs, folder / "dense.onnx", axes)
     found: dict[str, runtimes.Call] = {}
-    if path is not None and runtimes.installed("onnxruntime"):
-        calls = runtimes.by_onnxruntime(path, _NAMES)
-        found |= {
-            f"onnxruntime {version('onnxruntime')}, {precision}": call for precision, call in calls.items()
-        }
-    if path is not None and runtimes.installed("openvino"):
-        calls = runtimes.by_openvino(path, _NAMES)
-        found |= {
-            f"openvino {version('openvino')}, {precision}": call
-            for precision, call in calls.items()
-            if precision != "bf16"
-        }
+    if path is None:
+        return {}
+    makers: dict[str, Callable[[], runtimes.Makers]] = {
+        "onnxruntime": lambda: runtimes.by_onnxruntime(lambda: path, _NAMES),
+        "openvino": lambda: runtimes.by_openvino(lambda: path, _NAMES, list(inputs.values()), True),
+    }
+    for package, made in makers.items():
+        if runtimes.installed(package):
+            found |= {
+                f"{package} {version(package)}, {precision}": maker()
+                for precision, maker in made().items()
+                if precision != "bf16"
+            }
     return {name: _of_batch(call) for name, call in found.items()}
 
 

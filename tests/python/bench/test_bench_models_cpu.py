@@ -32,12 +32,14 @@ def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
     (record,) = data["records"]
     assert (data["device"], data["smoke"], record["model"]) == ("cpu", True, "decoder_100m_token")
     columns = record["columns"]
-    assert list(columns) == list(on_cpu.COLUMNS)
+    assert list(columns) == [*on_cpu.COLUMNS, "ours bitmap 0.5 bf16", "ours bitmap 0.3 bf16"]
     assert columns["torch eager"]["speedup"]["median"] == 1.0 and columns["torch eager"]["cosine"] == 1.0
     for name in ("ours fp32", "ours bf16"):
         assert columns[name]["ms"]["median"] > 0 and -1 <= columns[name]["cosine"] < 1
+        assert columns[name]["of_own_fp32"] > 0.999  # the same weights, whatever was pruned
     assert "ms" in columns["ours int8"] or "needs" in columns["ours int8"]["note"]  # AVX2 has no int8 kernel
     assert columns["openvino int8"] == columns["onnxruntime fp32"] == {"note": "not installed"}
+    assert columns["ours compile bf16"] == {"note": "not in --smoke"}
     assert "not installed" in capsys.readouterr().out
 
 
@@ -62,15 +64,22 @@ def test_a_runtime_that_computes_something_else_is_told_and_one_that_fails_has_i
     def raises(inputs):
         raise ValueError("no such operator")
 
-    monkeypatch.setattr(runtimes, "installed", lambda *packages: packages == ("onnxruntime",))
-    monkeypatch.setattr(runtimes, "exported", lambda *a: tmp_path)
-    wrong = {"fp32": lambda inputs: -torch.ones(1, 1, 100), "int8": raises}
+    monkeypatch.setattr(runtimes, "installed", lambda *packages: "openvino" not in packages)
+    wrong = {"fp32": lambda: lambda inputs: -torch.ones(1, 1, 100), "int8": lambda: raises}
     monkeypatch.setattr(runtimes, "by_onnxruntime", lambda path, names: wrong)
     (spec,) = cpu_zoo.select(["decoder"])
     monkeypatch.setattr(cpu_zoo.Decoder, "forward", lambda self, *x: (torch.ones(1, 1, 100), None, None))
     record = on_cpu.measured(spec, True, 0.0, lambda words: None)
     assert record["columns"]["onnxruntime int8"] == {"note": "ValueError: no such operator"}
     assert on_cpu.failed([record]) == ["decoder_100m_token, onnxruntime fp32: cosine -1.0 with eager torch"]
+
+
+def test_a_limit_of_time_leaves_the_columns_that_cost_most(tmp_path):
+    (spec,) = cpu_zoo.select(["decoder"])
+    with (tmp_path / "turn").open("w") as turn:
+        columns = on_cpu.measured(spec, True, 0.0, lambda words: None, 1e-9, turn)["columns"]
+    assert columns["torch eager"]["ms"]["median"] > 0
+    assert columns["ours bf16"] == {"note": "not within 1e-09 s"}
 
 
 def test_unknown_names_and_devices_are_refused(capsys):

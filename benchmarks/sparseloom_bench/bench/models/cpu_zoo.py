@@ -35,6 +35,7 @@ class CpuSpec:
     patterns: Mapping[str, BlockSparse]
     sizes: Mapping[str, Any]
     smoke: Mapping[str, Any] = field(default_factory=dict)  # the sizes of --smoke
+    unstructured: tuple[float, ...] = ()  # densities of bitmaps in place of the blocks
 
     def __str__(self) -> str:
         return self.name
@@ -177,7 +178,8 @@ SPECS = (
                            "num_heads": 2, "num_classes": 10}),
     CpuSpec("decoder_100m_token", (), _decoder, _token, {r"blocks\.\d+\.(qkv|proj|up|down)": QUARTER},
             {"width": 768, "heads": 12, "depth": 12, "vocabulary": 10000, "before": 256},
-            {"width": 128, "heads": 4, "depth": 1, "vocabulary": 100, "before": 8}),
+            {"width": 128, "heads": 4, "depth": 1, "vocabulary": 100, "before": 8},
+            (0.5, 0.3)),
     CpuSpec("resnet50_4", ("torchvision",), _resnet, _images,
             {r"layer\d.*\.(conv\d|downsample\.0)": QUARTER},
             {"batch": 4}, {"batch": 1, "img_size": 32, "layers": [1, 1, 1, 1], "num_classes": 10}),

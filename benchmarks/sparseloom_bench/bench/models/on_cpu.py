@@ -4,20 +4,23 @@ layers, in one run and in turn."""
 from __future__ import annotations
 
 import copy
+import fcntl
 import importlib.metadata
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from sparseloom.patch import sparsify_
+from sparseloom.patch import Bitmap, sparsify_
 from sparseloom.quantize import quantize_
 from sparseloom.timing.busy import Watch
 from sparseloom.timing.rounds import Spread, in_turn, quotient
@@ -28,122 +31,191 @@ from .cpu_zoo import CpuSpec
 Record = dict[str, Any]
 Call = Callable[[], Tensor]
 
-#: The columns, in order. "torch eager" is what every ratio is to.
+#: The columns, in order, before those of a model's unstructured weights. "torch eager" is what every ratio is
+#: to.
 COLUMNS = (
     "torch eager", "torch compile", "torch eager bf16", "torch compile bf16", "onnxruntime fp32",
-    "onnxruntime int8", "openvino fp32", "openvino bf16", "openvino int8", "ours fp32", "ours bf16",
-    "ours int8",
+    "onnxruntime int8", "openvino fp32", "openvino bf16", "openvino int8", "openvino int8 weights",
+    "ours fp32", "ours bf16", "ours int8", "ours int8 in bf16", "ours compile bf16",
+    "ours compile int8 in bf16",
 )  # fmt: skip
 #: A column that takes so many times as long as eager torch is called once: without units for bf16, torch
 #: multiplies it by a plain loop.
 SLOW = 8.0
+#: The longest note.
+_WORDS = 200
 
 
-def measured(spec: CpuSpec, smoke: bool, seconds: float, say: Callable[[str], None]) -> Record:
-    """Returns the record of one model. What cannot run has "note" in place of its times."""
+def columns_of(spec: CpuSpec) -> tuple[str, ...]:
+    return COLUMNS + tuple(f"ours bitmap {density:g} bf16" for density in spec.unstructured)
+
+
+def measured(
+    spec: CpuSpec,
+    smoke: bool,
+    seconds: float,
+    say: Callable[[str], None],
+    limit: float | None = None,
+    turn: IO[str] | None = None,
+) -> Record:
+    """Returns the record of one model. What cannot run has "note" in place of its times. ``limit``: seconds
+    after which no further column is made. ``turn``: a file that this process holds a shared lock of, for its
+    own one while it measures: processes that share the file prepare at once and measure one by one."""
+    begin = time.perf_counter()
     spec.require()
     sizes = spec.smoke if smoke else spec.sizes
     torch.manual_seed(0)
     model, trained = spec.make(sizes)
     model.eval()
     inputs = spec.inputs(sizes, torch.Generator().manual_seed(0))
-    columns: dict[str, Record] = {name: {} for name in COLUMNS}
-    watch = Watch()
+    columns: dict[str, Record] = {name: {} for name in columns_of(spec)}
+    ready: dict[str, Call] = {}
+    slow = 0.0
+    exact: dict[str, Tensor] = {}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        calls = _calls(spec, model, inputs, Path(folder), columns, compiled=not smoke)
-        exact = calls["torch eager"]().float()
-        limit, ready = 0.0, dict[str, Call]()
-        for name, call in calls.items():
-            try:
-                result = call()
-                begin = time.perf_counter()
-                call()
-                took = time.perf_counter() - begin
-            except Exception as error:  # of another package's runtime
-                columns[name] = {"note": f"{type(error).__name__}: {_line(error, 400)}"}
+        makers = _makers(spec, model, inputs, Path(folder), compiled=not smoke)
+        for name in sorted(makers, key=_costs):
+            if limit is not None and ready and time.perf_counter() - begin > limit:
+                columns[name] = {"note": f"not within {limit:g} s"}
                 continue
-            columns[name]["cosine"] = round(_cosine(result.float(), exact), 4)
-            limit = limit or SLOW * took
-            if took <= limit:
+            try:
+                call = makers[name]()
+                result = call().float()
+                start = time.perf_counter()
+                call()
+                took = time.perf_counter() - start
+            except Exception as error:  # of another package, or of a CPU without a kernel
+                columns[name] = {"note": f"{type(error).__name__}: {_line(error)}"}
+                continue
+            columns[name]["cosine"] = round(_cosine(result, exact.setdefault("torch", result)), 4)
+            if name.startswith("ours") and "bitmap" not in name:  # what fewer bits cost the same weights
+                columns[name]["of_own_fp32"] = round(_cosine(result, exact.setdefault("ours", result)), 4)
+            slow = slow or SLOW * took
+            if took <= slow:
                 ready[name] = call
             else:
                 columns[name] |= {"ms": {"median": round(1e3 * took, 3)}, "note": "called once"}
-        samples = in_turn(list(ready.values()), seconds * len(ready), None)
-        watch.look()
+        prepared = time.perf_counter() - begin
+        with _alone(turn):
+            watch = Watch()
+            samples = in_turn(list(ready.values()), seconds * len(ready), None)
+            watch.look()
+    for name in columns:
+        if name not in makers:
+            words = "not in --smoke" if " compile" in name else runtimes.NOT_INSTALLED
+            columns[name] = {"note": words}
     eager = samples[0]
     for name, us in zip(ready, samples, strict=True):
         columns[name]["ms"] = Spread.of([each / 1e3 for each in us]).rounded(4)
         columns[name]["speedup"] = quotient(eager, us).rounded(3)
-    say(f"{spec}: eager {columns['torch eager']['ms']['median']:.2f} ms, {100 * watch.lost:.0f} % lost")
+    say(
+        f"{spec}: eager {columns['torch eager']['ms']['median']:.2f} ms, {100 * watch.lost:.0f} % lost, "
+        f"{len(eager)} rounds, {time.perf_counter() - begin:.0f} s"
+    )
     parameters = sum(each.numel() for each in model.parameters())
     return {
         "op": "cpu model", "model": spec.name, "input": {name: list(x.shape) for name, x in inputs.items()},
         "parameters": parameters, "trained": trained, "patterns": _described(spec), "columns": columns,
-        "lost": round(watch.lost, 3), "rounds": len(eager),
+        "lost": round(watch.lost, 3), "rounds": len(eager), "prepared_s": round(prepared, 1),
     }  # fmt: skip
 
 
-def _calls(
-    spec: CpuSpec, model: nn.Module, inputs: dict[str, Tensor], folder: Path, columns: dict[str, Record],
-    compiled: bool,
-) -> dict[str, Call]:  # fmt: skip
-    """Returns the calls of the columns that can run, in their order. ``columns`` gets a note for others."""
+@contextmanager
+def _alone(turn: IO[str] | None) -> Iterator[None]:
+    if turn is not None:
+        fcntl.flock(turn, fcntl.LOCK_UN)  # two that wait for each other's shared lock would never get on
+        fcntl.flock(turn, fcntl.LOCK_EX)
+    yield
+    if turn is not None:
+        fcntl.flock(turn, fcntl.LOCK_UN)
+
+
+def _costs(name: str) -> int:
+    """Returns the place at which a column is made: with a limit of time those that take longest come last."""
+    if name == "torch eager":
+        return 0
+    order = ("openvino int8", "torch compile", "ours compile", "onnxruntime int8", "onnxruntime", "openvino")
+    at = next((at for at, start in enumerate(order) if name.startswith(start)), len(order))
+    return len(order) - at + 1 - 2 * (name == "openvino int8 weights")  # nncf looks for no ranges then
+
+
+def _makers(
+    spec: CpuSpec, model: nn.Module, inputs: dict[str, Tensor], folder: Path, compiled: bool
+) -> dict[str, Callable[[], Call]]:  # fmt: skip
+    """Returns what makes the calls of the columns that are installed. Models and the file that two columns
+    share are made once."""
     names, given = list(inputs), list(inputs.values())
     narrow = [x.bfloat16() if x.is_floating_point() else x for x in given]
 
     def of(called: Callable[..., Any], x: Sequence[Tensor]) -> Call:
         return lambda: _first(called(*x))
 
-    sparse = copy.deepcopy(model)
-    sparsify_(sparse, spec.patterns)
-    small = copy.deepcopy(sparse)
-    twins = {"torch eager": model, "ours fp32": sparse}
-    made = {name: of(twin, given) for name, twin in twins.items()}
-    half = {
-        f"{name.removesuffix(' fp32')} bf16": copy.deepcopy(twin).bfloat16() for name, twin in twins.items()
+    @cache
+    def sparse(dtype: torch.dtype, eight: bool = False, density: float | None = None) -> nn.Module:
+        twin = copy.deepcopy(model).to(dtype)
+        patterns: Any = spec.patterns
+        if density is not None:
+            patterns = {regex: Bitmap(density) for regex in spec.patterns}
+        with torch.enable_grad():
+            sparsify_(twin, patterns)
+        if eight:
+            quantize_(twin)
+        return twin.eval()
+
+    @cache
+    def path() -> Path:
+        found = runtimes.exported(model, inputs, folder / "dense.onnx")
+        assert found is not None
+        return found
+
+    half = cache(lambda: copy.deepcopy(model).bfloat16())
+    made: dict[str, Callable[[], Call]] = {
+        "torch eager": lambda: of(model, given),
+        "torch eager bf16": lambda: of(half(), narrow),
+        "ours fp32": lambda: of(sparse(torch.float32), given),
+        "ours bf16": lambda: of(sparse(torch.bfloat16), narrow),
+        "ours int8": lambda: of(sparse(torch.float32, True), given),
+        "ours int8 in bf16": lambda: of(sparse(torch.bfloat16, True), narrow),
     }
-    made |= {name: of(twin, narrow) for name, twin in half.items()}
-    try:
-        quantize_(small)
-        made["ours int8"] = of(small, given)
-    except Exception as error:  # no layer that has 8 bits, such as in a network of convolutions
-        columns["ours int8"] = {"note": _line(error)}
+    for density in spec.unstructured:
+        made[f"ours bitmap {density:g} bf16"] = lambda density=density: of(  # type: ignore[misc]
+            sparse(torch.bfloat16, density=density), narrow
+        )
     if compiled:
-        made["torch compile"] = of(torch.compile(model), given)
-        made["torch compile bf16"] = of(torch.compile(half["torch eager bf16"]), narrow)
-    else:
-        columns["torch compile"] = columns["torch compile bf16"] = {"note": "not in --smoke"}
-    path = None
-    try:
-        path = runtimes.exported(model, inputs, folder / "dense.onnx")
-    except Exception as error:
-        for name in COLUMNS:
-            if name.startswith(("onnxruntime", "openvino")):
-                columns[name] = {"note": f"not exported: {_line(error)}"}
-    for package, by in (("onnxruntime", runtimes.by_onnxruntime), ("openvino", runtimes.by_openvino)):
-        if path is not None and runtimes.installed(package):
-            try:
-                made |= {
-                    f"{package} {kind}": (lambda call=call: call(given))  # type: ignore[misc]
-                    for kind, call in by(path, names).items()
-                }
-            except Exception as error:
-                columns[f"{package} fp32"] = {"note": _line(error)}
-    for name in COLUMNS:
-        if name not in made and "note" not in columns[name]:
-            columns[name] = {"note": runtimes.NOT_INSTALLED}
-    return {name: made[name] for name in COLUMNS if name in made}
+        made["torch compile"] = lambda: of(torch.compile(model), given)
+        made["torch compile bf16"] = lambda: of(torch.compile(half()), narrow)
+        made["ours compile bf16"] = lambda: of(torch.compile(sparse(torch.bfloat16)), narrow)
+        made["ours compile int8 in bf16"] = lambda: of(torch.compile(sparse(torch.bfloat16, True)), narrow)
+    if not runtimes.installed("onnx", "onnxscript"):
+        return made
+    by: dict[str, Callable[[], runtimes.Makers]] = {
+        "onnxruntime": lambda: runtimes.by_onnxruntime(path, names),
+        "openvino": lambda: runtimes.by_openvino(path, names, given, "input_ids" in inputs),
+    }
+    for package, makers in by.items():
+        if runtimes.installed(package):
+            for kind, maker in makers().items():
+                made[f"{package} {kind}"] = lambda maker=maker: partial(maker(), given)  # type: ignore[misc]
+    return made
 
 
 def run(
-    specs: list[CpuSpec], smoke: bool, seconds: float, say: Callable[[str], None] = print
+    specs: list[CpuSpec],
+    smoke: bool,
+    seconds: float,
+    limit: float | None = None,
+    turn: Path | None = None,
+    say: Callable[[str], None] = print,
 ) -> tuple[Record, list[Record]]:
     """Returns what the head of the results file adds, and the records; a model that fails gets one with its
     error."""
     records = []
+    shared = None if turn is None else turn.open("w")
     for spec in specs:
+        if shared is not None:
+            fcntl.flock(shared, fcntl.LOCK_SH)
         try:
-            records.append(measured(spec, smoke, seconds, say))
+            records.append(measured(spec, smoke, seconds, say, limit, shared))
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             words = f"{type(error).__name__}: {_line(error)}"
@@ -173,17 +245,18 @@ def failed(records: list[Record]) -> list[str]:
 
 def table(records: list[Record]) -> Table:
     """Returns the table to print: a row per model and column."""
-    out = Table("model", "by", "ms", "of torch eager's speed", "cosine", "note")
+    out = Table("model", "by", "ms", "of torch eager's speed", "cosine", "of its fp32", "note")
     for record in records:
         if "error" in record:
-            out.add_row(record["model"], "", "", "", "", record["error"])
+            out.add_row(record["model"], "", "", "", "", "", record["error"])
             continue
         for name, column in record["columns"].items():
             speed = column.get("speedup")
             words = f"{speed['median']:.2f} ({speed['p20']:.2f} to {speed['p80']:.2f})" if speed else ""
             ms = f"{column['ms']['median']:.2f}" if "ms" in column else ""
             quality = f"{column['cosine']:.3f}" if record["trained"] and "cosine" in column else ""
-            out.add_row(record["model"], name, ms, words, quality, column.get("note", ""))
+            own = f"{column['of_own_fp32']:.3f}" if "of_own_fp32" in column else ""
+            out.add_row(record["model"], name, ms, words, quality, own, column.get("note", ""))
     return out
 
 
@@ -203,5 +276,5 @@ def _described(spec: CpuSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def _line(error: BaseException, length: int = 200) -> str:
+def _line(error: BaseException, length: int = _WORDS) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:length]
