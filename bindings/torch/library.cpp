@@ -134,13 +134,14 @@ SPARSELOOM_TORCH_LIBRARY(m) {
 
   // Weights of dense, 2:4 and absent tiles (include/sparseloom/tiles.h): values [stored], table int32
   // [groups, units, 4] as tiles_table makes it of kinds uint8 [tile rows, tile columns], positions uint8 [2:4
-  // tiles * side, side / 8]. `metadata`: semi24_order's result for the positions and `side` columns, on CUDA.
+  // tiles * side, side / 8]. `metadata`: tiles_order's result for the positions, on CUDA.
   m.def(
       "tiles_linear(Tensor x, Tensor values, Tensor table, Tensor positions, Tensor? metadata, SymInt rows, "
       "int "
       "side, Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> "
       "Tensor");
   m.def("tiles_table(Tensor kinds, int rows, int cols, int side) -> Tensor");
+  m.def("tiles_order(Tensor positions, int side) -> Tensor");
 
   // Block-sparse convolutions (include/sparseloom/bsr_conv.h): x [images, *space, channels], values [blocks,
   // taps, bm, bn], and a number of kernel, stride, padding and dilation per axis of space. depth, height and

@@ -12,12 +12,22 @@
 #include "plan.h"
 #include "product_call.h"
 #include "registration.h"
-#include "semi24.h"
+#include "sparseloom/tiles_ops.h"
 
 namespace sparseloom::binding {
 namespace {
 
 constexpr const char* kOneWeight = "pass table, positions and values of one weight";
+
+/// Throws Error unless these are positions of 2:4 tiles.
+void require_positions(const char* op, const Tensor& positions, std::int64_t side) {
+  if (side != 64 && side != 128)
+    core::fail(op, "a side of 64 or 128", std::to_string(side), "pass the side of the weight's tiles");
+  if (positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 || positions.size(0) % side != 0 ||
+      positions.size(1) != side / 8 || !positions.is_contiguous())
+    core::fail(op, "positions uint8 [2:4 tiles * side, side / 8], contiguous", shape_of(positions),
+               kOneWeight);
+}
 
 /// The view of a weight in contiguous tensors. Their sizes and devices are checked; on the CPU their content
 /// is, and on a GPU the kernel takes entries outside of the values for absent tiles.
@@ -25,16 +35,11 @@ TilesView view_of(const char* op, const Tensor& values, const Tensor& table, con
                   std::int64_t rows, std::int64_t cols, std::int64_t side, int device) {
   TilesView w;
   w.rows = rows, w.cols = cols, w.side = side;
-  if (side != 64 && side != 128)
-    core::fail(op, "a side of 64 or 128", std::to_string(side), "pass the side of the weight's tiles");
   if (rows < 0) core::fail(op, "rows of 0 and more", std::to_string(rows), "pass the weight's out features");
   require_device(op, "values", values, device, "x");
   require_device(op, "table", table, device, "x");
   require_device(op, "positions", positions, device, "x");
-  if (positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 || positions.size(0) % side != 0 ||
-      positions.size(1) != side / 8 || !positions.is_contiguous())
-    core::fail(op, "positions uint8 [2:4 tiles * side, side / 8], contiguous", shape_of(positions),
-               kOneWeight);
+  require_positions(op, positions, side);
   if (table.scalar_type() != ScalarType::Int || table.dim() != 3 || table.size(0) != w.groups() ||
       table.size(1) != w.units() || table.size(2) != TilesView::kGroup || !table.is_contiguous())
     core::fail(op,
@@ -52,8 +57,33 @@ TilesView view_of(const char* op, const Tensor& values, const Tensor& table, con
   return w;
 }
 
-/// The tensor, copied to an address of its own if it starts off 16 bytes: TMA reads no others, and a GPU has no
-/// other kernel of tiles.
+Tensor order(const Tensor& positions, std::int64_t side) {
+  constexpr const char* op = "tiles_order";
+  const int device = device_of(op, "positions", positions);
+  require_positions(op, positions, side);
+  TilesView w;
+  w.side = side, w.halves = positions.size(0) / side;
+  w.positions = static_cast<const std::uint8_t*>(positions.const_data_ptr());
+  const Tensor metadata = new_bytes(op, tiles_metadata_bytes(w), device);
+  tiles_order(w, static_cast<std::byte*>(metadata.mutable_data_ptr()), torch_executor(device));
+  return metadata;
+}
+
+/// The metadata of the weight, computed if missing.
+Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Tensor& positions,
+                   const TilesView& w, int device) {
+  if (!metadata) return order(positions, w.side);
+  require_device(op, "metadata", *metadata, device, "x");
+  const std::int64_t bytes = tiles_metadata_bytes(w);
+  if (metadata->scalar_type() != ScalarType::Byte || metadata->dim() != 1 || metadata->size(0) != bytes ||
+      !is_aligned(metadata->const_data_ptr()) || !metadata->is_contiguous())
+    core::fail(op, std::to_string(bytes) + " bytes of metadata", shape_of(*metadata),
+               "pass what tiles_order returned for these positions");
+  return *metadata;
+}
+
+/// The tensor, copied to an address of its own if it starts off 16 bytes: TMA reads no others, and a GPU has
+/// no other kernel of tiles.
 Tensor aligned(const Tensor& tensor) {
   return is_aligned(tensor.const_data_ptr()) ? tensor : torch::stable::clone(tensor);
 }
@@ -88,8 +118,7 @@ Tensor linear(const Tensor& given_x, const Tensor& values, const Tensor& table, 
   args.out = y.mutable_data_ptr(), args.out_stride = rows;
   std::optional<Tensor> ordered;  // lives until the kernel is queued
   if (on_gpu) {
-    const Semi24View halves{w.halves * side, side, w.positions};
-    ordered = metadata_of(op, metadata, {stored, positions, halves, dtype}, device);
+    ordered = metadata_of(op, metadata, positions, w, device);
     w.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
     problem.aligned = is_aligned(input.view) && is_aligned(args.values) &&
                       is_aligned(epilogue.residual.view) && is_aligned(args.bias) &&
@@ -135,6 +164,7 @@ const FamilyPlan kPlan("tiles_linear", plan, plan);
 
 SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("tiles_table", TORCH_BOX(&sparseloom::binding::table_of));
+  m.impl("tiles_order", TORCH_BOX(&sparseloom::binding::order));
 }
 SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }
 SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }

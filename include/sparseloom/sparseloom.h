@@ -54,6 +54,10 @@
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"
+// Weights of dense, 2:4 and absent tiles.
+#include "sparseloom/tiles.h"
+#include "sparseloom/tiles_linear.h"
+#include "sparseloom/tiles_ops.h"
 // Attention over kept blocks.
 #include "sparseloom/attention_ops.h"
 #include "sparseloom/block_attention.h"

@@ -27,7 +27,7 @@ struct TilesView {
   std::int64_t rows = 0, cols = 0, side = 64, dense = 0, halves = 0;
   const std::int32_t* table = nullptr;
   const std::uint8_t* positions = nullptr;
-  // The positions as ordered by semi24_order (semi24_ops.h), for kernels on CUDA devices.
+  // The positions as ordered by tiles_order (tiles_ops.h), for kernels on CUDA devices.
   const std::byte* metadata = nullptr;
 
   /// 64 columns each.

@@ -67,6 +67,9 @@ def calls() -> dict[str, list[Any]]:
     cell_rest: list[Any] = [of_cell.packed, None, [3, 2], False, False, of_cell.digest, 0]
     grads = [torch.randn(3, 16), torch.randn(3, 16)]
     bits = _bits(mask)
+    tile_kinds = torch.ones(1, 1, dtype=torch.uint8)  # one tile of 2:4
+    table, tile_values = ops.call("tiles_table", tile_kinds, ROWS, COLS, 64), torch.randn(64 * 32)
+    places = torch.full((64, 8), 0b0100_0100, dtype=torch.uint8)
     norm, extra = torch.randn(3, 16), torch.randn(3, 4)
     unit = [torch.randn(2, 8), torch.randn(2, 8)]
     statistics = torch.empty(3, 2, 2)
@@ -236,6 +239,8 @@ def calls() -> dict[str, list[Any]]:
             of_cell.packed,
             *cell_rest[2:],
         ],
+        "tiles_linear": [x, tile_values, table, places, None, ROWS, 64, bias, 1, residual],
+        "tiles_table": [tile_kinds, ROWS, COLS, 64],
         "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
         "bitmap_dx": [dy, elements, bits, starts, COLS],
         "quantize_rows": [x, None],
@@ -288,6 +293,7 @@ def calls() -> dict[str, list[Any]]:
 LEFT_OUT = (
     "bsr_linear_glu",
     "semi24_order",
+    "tiles_order",
     "remember_index",
     "trust_index",
     "info",

@@ -177,9 +177,7 @@ class Tiles(Layout):
         if self._runs_whole():
             table = tiles_ops.table(self.kinds, self.rows, self.cols, self.side)
             derived["table"] = table.to(self.packed.device)
-            metadata = semi24.order(self.positions, self.side)
-            assert metadata is not None
-            derived["metadata"] = metadata
+            derived["metadata"] = tiles_ops.order(self.positions, self.side)
         return derived
 
     def pack(self, dense: Tensor) -> Tensor:

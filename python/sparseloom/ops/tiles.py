@@ -26,13 +26,20 @@ def table(kinds: Tensor, rows: int, cols: int, side: int) -> Tensor:
     return made
 
 
+def order(positions: Tensor, side: int) -> Tensor:
+    """Returns the positions in the order in which the tensor cores of their GPU take them, uint8; made once
+    for a weight on a GPU and never saved. Raises Error on the CPU."""
+    metadata: Tensor = call("tiles_order", positions, side)
+    return metadata
+
+
 def linear(
     x: Tensor, values: Tensor, table: Tensor, positions: Tensor, metadata: Tensor | None, rows: int,
     side: int, bias: Tensor | None = None, activation: str | None = None, residual: Tensor | None = None,
     strict: bool = False, kernel: str = "",
 ) -> Tensor:  # fmt: skip
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients. ``metadata``:
-    what semi24.order made of the positions and ``side`` columns; without it, a call on a GPU makes it anew.
+    what ``order`` made of the positions; without it, a call on a GPU makes it anew.
     ``strict`` forbids the dense and reference kernels; ``kernel`` forces a candidate by name. Raises Error
     when an operand does not fit, and where no kernel can run (`plan` says so before)."""
     options = bias, activation_code("linear", activation), residual, row_of(kernel), strict
@@ -58,3 +65,8 @@ def _tiles_linear_fake(
     *rest: Any, **named: Any,
 ) -> Tensor:  # fmt: skip
     return x.new_empty((*x.shape[:-1], rows))
+
+
+@fake("tiles_order")
+def _tiles_order_fake(positions: Tensor, side: int) -> Tensor:
+    return positions.new_empty(positions.shape[0] // 64 * (side // 64) * 512)

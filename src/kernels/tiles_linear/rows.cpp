@@ -33,7 +33,7 @@ Refusal refuse(const LinearProblem& p, const plan::Machine& machine) {
 double bytes_of(const LinearProblem& p) {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
-  return 2.0 * static_cast<double>(p.stored) + 1024 * counts_of(p).halves +
+  return 2.0 * static_cast<double>(p.stored) + 512 * counts_of(p).halves +
          2 * m * (cols + rows * (p.residual ? 2 : 1));
 }
 

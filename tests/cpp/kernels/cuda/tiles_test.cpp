@@ -1,6 +1,4 @@
 // Forward of tiles on Hopper, on numbers whose sums are exact: every instance writes the bits of the answer.
-#include "sparseloom/tiles.h"
-
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 #include "kernels/tiles_linear/sm90/forward_wgmma/entry.h"
 #include "runtime/cuda.h"
 #include "sparseloom/generic/scalar.h"
+#include "sparseloom/tiles_ops.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -100,12 +99,10 @@ void expect_exact(const TilesOperands& o) {
   const Stream stream;
   const OnGpu table(bytes_of(o.table)), positions(as_bytes(o.positions)), values(o.values), x(o.x),
       bias(o.bias), residual(o.residual);
-  const OnGpu metadata(std::vector<std::byte>(
-      static_cast<std::size_t>(cuda::semi24_metadata_bytes(o.w.halves * o.c.side, o.c.side, o.dtype))));
-  EXPECT_EQ(
-      cuda::semi24_order_metadata(reinterpret_cast<const std::uint8_t*>(positions.get()),
-                                  o.w.halves * o.c.side, o.c.side, o.dtype, metadata.get(), stream.get()),
-      cudaSuccess);
+  const OnGpu metadata(std::vector<std::byte>(static_cast<std::size_t>(tiles_metadata_bytes(o.w))));
+  EXPECT_EQ(cuda::semi24_order_units(reinterpret_cast<const std::uint8_t*>(positions.get()),
+                                     o.w.halves * o.c.side, o.c.side, metadata.get(), stream.get()),
+            cudaSuccess);
   TilesView w = o.w;
   w.table = reinterpret_cast<const std::int32_t*>(table.get()), w.metadata = metadata.get();
   for_each_instance(o, [&](const std::string& name, auto call) {

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) order_metadata_kernel(const Params p
     const std::int64_t tile = i / (kWords * 128),
                        row = tile / params.tile_cols * kMetadataRows + warp * 16 + lane / 4;
     const std::int64_t quad = (tile % params.tile_cols * kWords + word) * 16;
-    if constexpr (kWords == 2)
+    if constexpr (kWords <= 2)
       params.words[i] = positions_of<4>(params, row, quad + lane % 4 * 4) |
                         positions_of<4>(params, row + 8, quad + lane % 4 * 4) << 16;
     else
@@ -50,23 +50,32 @@ __global__ void __launch_bounds__(kThreads) order_metadata_kernel(const Params p
   }
 }
 
-}  // namespace
-
-int semi24_order_metadata(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols, DType dtype,
-                          std::byte* metadata, void* stream) noexcept {
-  const std::int64_t quads = (cols + 3) / 4, tile_cols = kMetadataCols * semi24_metadata_width(dtype);
-  const Params params{positions,
-                      reinterpret_cast<std::uint32_t*>(metadata),
-                      rows,
-                      quads,
-                      (quads + 1) / 2,
-                      (cols + tile_cols - 1) / tile_cols,
-                      semi24_metadata_bytes(rows, cols, dtype) / 4};
+/// bytes: of all metadata.
+int order(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols, std::int64_t tile_cols,
+          std::int64_t bytes, void (*kernel)(Params), std::byte* metadata, void* stream) noexcept {
+  const std::int64_t quads = (cols + 3) / 4;
+  const Params params{positions,       reinterpret_cast<std::uint32_t*>(metadata), rows,     quads,
+                      (quads + 1) / 2, (cols + tile_cols - 1) / tile_cols,         bytes / 4};
   if (params.count == 0) return cudaSuccess;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>((params.count + kThreads - 1) / kThreads, 4096));
   return launch_kernel({.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(stream)},
-                       size_of(dtype) == 1 ? order_metadata_kernel<4> : order_metadata_kernel<2>, params);
+                       kernel, params);
+}
+
+}  // namespace
+
+int semi24_order_metadata(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols, DType dtype,
+                          std::byte* metadata, void* stream) noexcept {
+  return order(positions, rows, cols, kMetadataCols * semi24_metadata_width(dtype),
+               semi24_metadata_bytes(rows, cols, dtype),
+               size_of(dtype) == 1 ? order_metadata_kernel<4> : order_metadata_kernel<2>, metadata, stream);
+}
+
+int semi24_order_units(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols,
+                       std::byte* metadata, void* stream) noexcept {
+  return order(positions, rows, cols, 64, rows / 64 * (cols / 64) * kMetadataUnitBytes,
+               order_metadata_kernel<1>, metadata, stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

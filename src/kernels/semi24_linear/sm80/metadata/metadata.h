@@ -9,6 +9,8 @@
 //   row t / 4 + 8: the positions of 16 columns, from 16 (t % 4) of the 64 on. That is a register of
 //   mma.sp.m16n8k32 and of wgmma.sp.m64nNk32, and serves two instructions;
 //
+//   or one word, for a tile of 64 columns and 512 bytes alone (semi24_order_units): the first of those two;
+//
 //   or, for values of 8 bits, four words, one for each 64 columns: the positions of 32 columns of row
 //   t / 4 + 8 (t % 2), from 32 (t / 2 % 2) of the 64 on. That is a register of wgmma.sp.m64nNk64.
 #pragma once
@@ -20,7 +22,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-inline constexpr std::int64_t kMetadataRows = 64, kMetadataCols = 128, kMetadataTileBytes = 1024;
+inline constexpr std::int64_t kMetadataRows = 64, kMetadataCols = 128, kMetadataTileBytes = 1024,
+                              kMetadataUnitBytes = 512;
 
 /// The columns and bytes of a tile relative to those: 2 for values of 8 bits, otherwise 1.
 constexpr std::int64_t semi24_metadata_width(DType dtype) { return size_of(dtype) == 1 ? 2 : 1; }
@@ -37,5 +40,10 @@ constexpr std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t col
 /// cudaStream_t, and returns a cudaError_t. Call it once per weight; products read only the result.
 int semi24_order_metadata(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols, DType dtype,
                           std::byte* metadata, void* stream) noexcept;
+
+/// The same for values of 16 bits in tiles of 64 x 64 and kMetadataUnitBytes, row of tiles by row of tiles.
+/// rows and cols are multiples of 64.
+int semi24_order_units(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols,
+                       std::byte* metadata, void* stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -8,7 +8,7 @@ namespace sparseloom::kernels::cuda {
 namespace tiles {
 
 /// The most tokens of each instance, the rows of a tile, and the most thread blocks that divide it.
-inline constexpr int kDecodeTokens[] = {16, 32, 64}, kDecodeRows = 128, kMostRanks = 4;
+inline constexpr int kDecodeTokens[] = {16, 32, 64}, kDecodeRows = 64, kMostRanks = 4;
 
 int decode_bf16_16(const TilesProduct& product, int ranks) noexcept;
 int decode_bf16_32(const TilesProduct& product, int ranks) noexcept;

@@ -1,8 +1,10 @@
 // The kernel for few tokens: it streams W through shared memory, so its time is that of W's bytes.
 //
-// A thread block multiplies a tile of 128 rows of W by all tokens, with the mainloop of forward_wgmma. If
-// there are fewer such tiles than multiprocessors, a cluster divides a tile: each of its thread blocks takes
-// some of the K tiles, and they add their sums as those of semi24's decode do.
+// A thread block multiplies a tile of 64 rows of W by all tokens, with the mainloop of forward_wgmma; a
+// multiprocessor has room for two. If there are fewer such tiles than that, a cluster divides a tile: each of
+// its thread blocks takes some of the K tiles, and they add their sums as those of semi24's decode do.
+// Rejected: tiles of 128 rows, of which half of the multiprocessors have none where W has 4096 rows
+// (docs/log/semi24.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,12 +16,14 @@
 
 namespace sparseloom::kernels::cuda::tiles {
 
-// As many stages as fit in shared memory.
+/// Two thread blocks share a multiprocessor.
+inline constexpr int kDecodeBlocks = 2;
 template <class Element, int kTokens>
 using DecodeTile = Tile<Element, 1, kTokens,
-                        (kTokens == 64   ? 9
-                         : kTokens == 32 ? 11
-                                         : 12)>;
+                        (kTokens == 64   ? 6
+                         : kTokens == 32 ? 9
+                                         : 10),
+                        1>;
 
 /// What semi24's store_share reads has its names there.
 template <class T>
@@ -35,7 +39,7 @@ struct DecodeStorage {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1)
+__global__ void __launch_bounds__(T::kThreads, kDecodeBlocks)
     tiles_decode_kernel(const __grid_constant__ Params params, const semi24::DecodeOut to) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<DecodeStorage<T>*>(shared_bytes);
@@ -62,8 +66,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     multiply_stages<T>(sums, shared.rings, shared.barriers, warpgroup, turn);
   } else {
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (warp < T::kProducers)
-      copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, row, 0, cut(rank), cut(rank + 1));
+    copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, row, 0, cut(rank), cut(rank + 1));
     __syncwarp();
   }
   __syncthreads();  // the sums overwrite the rings

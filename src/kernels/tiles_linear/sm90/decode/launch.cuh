@@ -21,7 +21,7 @@ int launch_decode(const TilesProduct& call, int ranks) noexcept {
   const semi24::DecodeOut to{args.out, args.residual, args.out_stride, args.residual_stride,
                              static_cast<std::int32_t>(args.m)};
   constexpr int kSharedBytes = sizeof(DecodeStorage<T>);
-  static_assert(kSharedBytes <= 227 * 1024, "exceeds the 227 KB of shared memory of sm_90");
+  static_assert(kDecodeBlocks * (kSharedBytes + 1024) <= 228 * 1024, "exceeds the shared memory of sm_90");
   if (const cudaError_t status = allow_shared_memory<tiles_decode_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;

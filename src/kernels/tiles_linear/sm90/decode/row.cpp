@@ -28,11 +28,13 @@ namespace tiles_rows {
 namespace {
 
 constexpr int kMostTokens = 64;
-// Clocks of a multiprocessor: per 64 columns, and per further thread block of a cluster.
-constexpr double kKTileClocks = 450, kRankClocks = 900;
+// Clocks of a thread block: per 64 columns, and per further one of a cluster.
+constexpr double kKTileClocks = 200, kRankClocks = 900;
 // The fixed time of a call beside the stream and kLaunchUs, by instance (kDecodeTokens), as of semi24's
 // decode.
 constexpr double kStartUs[] = {1.3, 1.5, 3};
+// Thread blocks that share a multiprocessor.
+constexpr int kBlocks = 2;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
   if (const Refusal why = refuse(p, machine)) return why;
@@ -46,7 +48,8 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   for (int ranks = 1, log2 = 0; ranks <= tiles::kMostRanks; ranks *= 2, ++log2) {
     const int clusters = machine.clusters[static_cast<std::size_t>(log2)];
     if (ranks > columns || (ranks > 1 && clusters <= 0)) break;
-    const std::int64_t places = std::max(ranks > 1 ? clusters : static_cast<int>(device.multiprocessors), 1);
+    const std::int64_t places =
+        std::max(kBlocks * (ranks > 1 ? clusters : static_cast<int>(device.multiprocessors)), 1);
     const double rounds = static_cast<double>((row_tiles + places - 1) / places);
     const double stream =
         1e6 * rounds * static_cast<double>(columns) / ranks * kKTileClocks / device.clock_hz;

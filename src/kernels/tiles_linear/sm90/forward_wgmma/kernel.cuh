@@ -30,7 +30,7 @@ __device__ __forceinline__ void init(const Params& params, Barriers<T>& barriers
   ptx::prefetch_tensor_map(&params.product.values);
   ptx::prefetch_tensor_map(&params.dense);
   ptx::prefetch_tensor_map(&params.product.x);
-  Pipeline::init(barriers.full, barriers.empty, T::kProducers, T::kConsumers * 128);
+  Pipeline::init(barriers.full, barriers.empty, T::kUnits, T::kConsumers * 128);
   ptx::fence_mbarrier_init();
 }
 
@@ -53,12 +53,10 @@ __global__ void __launch_bounds__(T::kThreads, 1) tiles_wgmma_kernel(const __gri
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (warp < T::kProducers) {
 #pragma unroll 1
-      for (semi24::Tiles<T> tiles(product); tiles.any(product); tiles.advance(product))
-        copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, tiles.row(), tiles.token(), 0,
-                     product.k_tiles);
-    }
+    for (semi24::Tiles<T> tiles(product); tiles.any(product); tiles.advance(product))
+      copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, tiles.row(), tiles.token(), 0,
+                   product.k_tiles);
   } else {
     ptx::claim_registers_to<T::kConsumerRegisters>();
     semi24::Store<T> store(shared.staging, shared.residual, warpgroup);

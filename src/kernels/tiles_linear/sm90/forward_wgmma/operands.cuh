@@ -26,6 +26,7 @@ bool describe_inputs(Params& params, const TilesProduct& product) noexcept {
   };
   semi24::Params& to = params.product;
   params.table = w.table;
+  params.parts = static_cast<std::int32_t>(w.side / 64);
   params.units[0] = static_cast<std::int32_t>(w.dense * (w.side / 64));
   params.units[1] = static_cast<std::int32_t>(w.halves * (w.side / 64));
   to.metadata = w.metadata;

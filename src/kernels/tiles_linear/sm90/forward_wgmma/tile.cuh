@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/semi24_linear/sm80/metadata/metadata.h"
 #include "kernels/semi24_linear/sm90/forward_wgmma/element.cuh"
 #include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
@@ -31,20 +32,22 @@ struct F16 : semi24::F16 {
   }
 };
 
-/// A tile of 128 kBlocks rows of W x kTokens_ tokens; each of two consumer warpgroups has kBlocks blocks of
+/// A tile of 64 kConsumers kBlocks rows of W x kTokens_ tokens; each consumer warpgroup has kBlocks blocks of
 /// 64 rows. What semi24's Store and walk read has its names there.
-template <class Element_, int kBlocks_, int kTokens_, int kStages_>
+template <class Element_, int kBlocks_, int kTokens_, int kStages_, int kConsumers_ = 2>
 struct Tile {
   using Element = Element_;
-  static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
+  static constexpr int kConsumers = kConsumers_, kThreads = (kConsumers + 1) * 128;
   static constexpr int kBlocks = kBlocks_, kRows = kConsumers * kBlocks * 64, kTokens = kTokens_;
   static constexpr int kStages = kStages_, kUnits = kRows / 64, kCols = 64;
 
-  static constexpr int kDenseBytes = 64 * 128, kHalfBytes = 64 * 64, kMetadataBytes = 1024;
+  static constexpr int kDenseBytes = 64 * 128, kHalfBytes = 64 * 64,
+                       kMetadataBytes = static_cast<int>(kMetadataUnitBytes);
   static constexpr int kXBytes = kTokens * 128, kStageBytes = kUnits * kDenseBytes + kXBytes;
-  // A producer warp for each unit, which copies a part of x, too: one for all took 590 to 940 clocks a stage.
-  static constexpr int kProducers = kUnits, kXPart = kTokens / kProducers;
-  static_assert(kProducers <= 4 && kXPart % 8 == 0, "parts of x begin at multiples of 1024 bytes");
+  // Four producer warps: one for each unit, which copies a part of x, too; of fewer units, the warps take
+  // stages in turn. A warp takes some 400 clocks for a stage, and one for all units took up to 940.
+  static constexpr int kProducers = 4, kPhases = kProducers / kUnits, kXPart = kTokens / kUnits;
+  static_assert(kUnits <= kProducers && kXPart % 8 == 0, "parts of x begin at multiples of 1024 bytes");
 
   static constexpr int kStoreTokens = 32, kStoreBytes = kStoreTokens * 128, kStagingBuffers = 2;
 
@@ -62,6 +65,7 @@ struct Params {
   CUtensorMap dense;       // the values of the dense tiles
   const std::int32_t* table;
   std::int32_t units[2];  // 64 rows each of the dense and of the 2:4 values
+  std::int32_t parts;     // 64 columns each of a tile
 };
 
 /// What a stage holds: the entries of its units, and whether it is the tile's last one.
