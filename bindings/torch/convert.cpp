@@ -19,6 +19,15 @@ std::string shape_of(const Tensor& tensor) {
   return text + "]";
 }
 
+std::string taken(Text text) {
+  std::size_t length = 0;
+  const char* characters = nullptr;
+  const bool readable = torch_string_length(text, &length) == 0 && torch_string_c_str(text, &characters) == 0;
+  std::string copy = readable ? std::string(characters, length) : std::string();
+  torch_delete_string(text);
+  return copy;
+}
+
 namespace {
 
 // Allocates through the C shim directly: the operators empty and new_empty go through the boxed dispatcher,

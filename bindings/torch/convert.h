@@ -85,6 +85,13 @@ const void* values_of(const char* op, const Tensor& values, const IndexView& ind
 /// "[3, 4, 5]"
 std::string shape_of(const Tensor& tensor);
 
+/// A str argument of an operator, which owns it: read once, by taken. An operator of a std::string leaks a
+/// copy in each call with the headers of torch 2.11 to 2.13
+/// (findings/torch-stable-operators-leak-strings.sh).
+using Text = StringHandle;
+/// The text of an argument, which is freed.
+std::string taken(Text text);
+
 /// Uninitialised tensors from torch's allocator. If CUDA memory runs out, this throws an Error whose `actual`
 /// is "out of memory", which Python turns into torch.OutOfMemoryError.
 Tensor new_like(const char* op, const Tensor& like, const std::vector<std::int64_t>& sizes);
