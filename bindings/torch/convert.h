@@ -71,8 +71,10 @@ struct Reads {
 /// The operations themselves read host memory in each call.
 IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device, const char* first, Reads reads = {});
-/// Marks a packed index on a CUDA device as valid.
-void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device);
+/// Marks a packed index on a CUDA device as valid. `made_in_call`: by this call, perhaps in the memory of a
+/// CUDA graph, which counts what is alive in it: such an index is not kept from being freed.
+void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device,
+                          bool made_in_call = false);
 /// Like packed_of for a separate crow and col, whose last slots may be free.
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                         std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
