@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "executor.h"
+#include "held_indices.h"
 #include "ops/checks.h"
 #include "ops/valid_index.h"
 #include "runtime/huge_pages.h"
@@ -17,6 +18,15 @@ std::string shape_of(const Tensor& tensor) {
   std::string text = "[";
   for (std::int64_t d = 0; d < tensor.dim(); ++d) text += (d ? ", " : "") + std::to_string(tensor.size(d));
   return text + "]";
+}
+
+std::string taken(Text text) {
+  std::size_t length = 0;
+  const char* characters = nullptr;
+  const bool readable = torch_string_length(text, &length) == 0 && torch_string_c_str(text, &characters) == 0;
+  std::string copy = readable ? std::string(characters, length) : std::string();
+  torch_delete_string(text);
+  return copy;
 }
 
 namespace {
@@ -236,6 +246,8 @@ IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, st
   const IndexView index = packed_of(op, packed, blocks, rows, cols, block, device, first);
   if (device < 0) return index;
   ops::DeviceIndex device_index{op, index};
+  const IndexTensors source(packed);
+  device_index.source = &source;
   if (reads.columns) device_index.transposed = column_index(index);
   device_index.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
   device_index.free_slots = Facts::of_digest(reads.digest).moving;
@@ -243,8 +255,11 @@ IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, st
   return index;
 }
 
-void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device) {
+void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device,
+                          bool made_in_call) {
   ops::DeviceIndex device_index{op, index};
+  const IndexTensors source(packed);
+  if (!made_in_call) device_index.source = &source;
   device_index.writes = writes_of({&packed}).value_or(ops::DeviceIndex::kUncounted);
   ops::take_as_valid(device_index, device);
   device_index.transposed = column_index(index);

@@ -71,8 +71,10 @@ struct Reads {
 /// The operations themselves read host memory in each call.
 IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device, const char* first, Reads reads = {});
-/// Marks a packed index on a CUDA device as valid.
-void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device);
+/// Marks a packed index on a CUDA device as valid. `made_in_call`: by this call, perhaps in the memory of a
+/// CUDA graph, which counts what is alive in it: such an index is not kept from being freed.
+void take_packed_as_valid(const char* op, const Tensor& packed, const IndexView& index, int device,
+                          bool made_in_call = false);
 /// Like packed_of for a separate crow and col, whose last slots may be free.
 IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
                         std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
@@ -84,6 +86,13 @@ const void* values_of(const char* op, const Tensor& values, const IndexView& ind
 
 /// "[3, 4, 5]"
 std::string shape_of(const Tensor& tensor);
+
+/// A str argument of an operator, which owns it: read once, by taken. An operator of a std::string leaks a
+/// copy in each call with the headers of torch 2.11 to 2.13
+/// (findings/torch-stable-operators-leak-strings.sh).
+using Text = StringHandle;
+/// The text of an argument, which is freed.
+std::string taken(Text text);
 
 /// Uninitialised tensors from torch's allocator. If CUDA memory runs out, this throws an Error whose `actual`
 /// is "out of memory", which Python turns into torch.OutOfMemoryError.

@@ -28,12 +28,14 @@ void require_countable(const char* op, std::int64_t stored) {
 }
 
 /// Validates an index on a CUDA device, once per number of writes to it.
-void require_valid_there(const char* op, const CsrView& w, std::optional<std::uint64_t> writes, int device) {
+void require_valid_there(const char* op, const CsrView& w, std::optional<std::uint64_t> writes,
+                         const IndexTensors& source, int device) {
   IndexView elements;
   elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
   elements.crow = w.crow, elements.col = w.col;
   ops::DeviceIndex device_index{op, elements, {w.ccol, w.row, w.slot}};
   device_index.writes = writes.value_or(ops::DeviceIndex::kUncounted), device_index.single_elements = true;
+  device_index.source = &source;
   ops::require_valid_on_device(device_index, torch_executor(device));
 }
 
@@ -50,7 +52,7 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
     const std::optional<std::uint64_t> content = content_number(crow, col);
     csr_require_valid(op, w, content ? &*content : nullptr);
   } else if (by_column == nullptr) {
-    require_valid_there(op, w, writes_of({&crow, &col}), device);
+    require_valid_there(op, w, writes_of({&crow, &col}), IndexTensors(crow, &col), device);
   }
   return w;
 }
@@ -63,7 +65,8 @@ void take_columns(const char* op, const Tensor& crow, const Tensor& col,
   const std::int64_t length = w.cols + 1 + 2 * w.stored;
   w.ccol = indices_of(op, "by_column", *by_column, length, device, "dy");
   w.row = w.ccol + w.cols + 1, w.slot = w.row + w.stored;
-  require_valid_there(op, w, writes_of({&crow, &col, &*by_column}), device);
+  require_valid_there(op, w, writes_of({&crow, &col, &*by_column}), IndexTensors(crow, &col, &*by_column),
+                      device);
 }
 
 Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType dtype, int device,

@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor, Tensor> gate_blocks(const Tensor& given_values, const
     IndexView gated = index;
     gated.crow = static_cast<const std::int32_t*>(gated_index.const_data_ptr());
     gated.col = gated.crow + segments.col;
-    take_packed_as_valid(op, gated_index, gated, device);
+    take_packed_as_valid(op, gated_index, gated, device, true);
   }
   return {gated_index, gated_values, place};
 }

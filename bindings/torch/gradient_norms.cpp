@@ -13,9 +13,9 @@ namespace sparseloom::binding {
 namespace {
 
 Tensor block_gradient_norms(const Tensor& grad_output, const Tensor& input, std::int64_t bm, std::int64_t bn,
-                            std::string name) {
+                            Text norm_name) {
   constexpr const char* op = "block_gradient_norms";
-  const BlockNorm norm = block_norm_of(op, name);
+  const BlockNorm norm = block_norm_of(op, taken(norm_name));
   const int device = device_of(op, "input", input);
   require_device(op, "grad_output", grad_output, device, "input");
   const Matrix dy = matrix_of(op, "grad_output", grad_output), x = matrix_of(op, "input", input);

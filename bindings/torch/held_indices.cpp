@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/shared_by_threads.h"
+#include "plan/seen_places.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -71,7 +72,36 @@ class HeldIndices {
   std::uint64_t last_ = 0;
 };
 
+/// Tensors, and where they lay.
+class HeldTensors final : public plan::IndexOwner {
+ public:
+  explicit HeldTensors(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {
+    for (const Tensor& tensor : tensors_) {
+      places_.push_back(tensor.const_data_ptr());
+      bytes_ += bytes_of(tensor);
+    }
+  }
+  bool is_there() const override {
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (tensors_[i].const_data_ptr() != places_[i]) return false;
+    return true;
+  }
+  std::int64_t bytes() const override { return bytes_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<const void*> places_;
+  std::int64_t bytes_ = 0;
+};
+
 }  // namespace
+
+std::shared_ptr<const plan::IndexOwner> IndexTensors::owner() const {
+  std::vector<Tensor> tensors;
+  for (const Tensor* tensor : tensors_)
+    if (tensor != nullptr) tensors.push_back(*tensor);
+  return std::make_shared<HeldTensors>(std::move(tensors));
+}
 
 std::optional<std::uint64_t> content_number(const Tensor& first, const Tensor& second) {
   const std::int64_t bytes = bytes_of(first) + bytes_of(second);

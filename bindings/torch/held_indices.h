@@ -1,10 +1,14 @@
-// Large indices on the CPU, whose content is not read in every call.
+// Indices whose content is not read in every call: large ones on the CPU, and all on a CUDA device. What
+// holds their memory meanwhile.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "convert.h"
+#include "ops/valid_index.h"
 
 namespace sparseloom::binding {
 
@@ -13,5 +17,17 @@ namespace sparseloom::binding {
 /// 128 MB of such lists are kept from being freed. Nothing for lists whose content is read in every call: the
 /// short ones, those that are longer than that, and inference tensors, whose writes torch does not count.
 std::optional<std::uint64_t> content_number(const Tensor& first, const Tensor& second);
+
+/// The tensors of an index on a CUDA device, which hold its memory once it is valid:
+/// ops::DeviceIndex::source.
+class IndexTensors final : public ops::IndexSource {
+ public:
+  explicit IndexTensors(const Tensor& first, const Tensor* second = nullptr, const Tensor* third = nullptr)
+      : tensors_{&first, second, third} {}
+  std::shared_ptr<const plan::IndexOwner> owner() const override;
+
+ private:
+  std::array<const Tensor*, 3> tensors_;
+};
 
 }  // namespace sparseloom::binding

@@ -32,7 +32,7 @@ std::string activation_names() {
   return names;
 }
 
-std::int64_t row_number(std::string name) { return ops::row_number(name); }
+std::int64_t row_number(Text name) { return ops::row_number(taken(name)); }
 
 std::string kernel_runs() {
   std::string text = "{";
@@ -41,8 +41,8 @@ std::string kernel_runs() {
   return text + "}";
 }
 
-std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
-  return ops::spin_registers(rate, rounds, torch_executor());
+std::int64_t spin_registers(Text rate, std::int64_t rounds) {
+  return ops::spin_registers(taken(rate), rounds, torch_executor());
 }
 
 std::int64_t threads_of_calls() { return num_threads(); }

@@ -47,7 +47,8 @@ Tensor unpack(const Tensor& given_values, const Tensor& crow, const Tensor& col,
   return dense;
 }
 
-Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string norm) {
+Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, Text norm_name) {
+  const std::string norm = taken(norm_name);
   if (dense.dim() != 2)
     core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
   const BlockNorm kind = block_norm_of("block_scores", norm);

@@ -261,9 +261,10 @@ std::string plan(const PlanCall& call) {
 
 const FamilyPlan kPlan("bsr_linear", plan, plan);
 
-double glu_ratio(Numbers sizes, std::string dtype, std::int64_t m, std::int64_t device, bool bias,
+double glu_ratio(Numbers sizes, Text dtype_name, std::int64_t m, std::int64_t device, bool bias,
                  std::int64_t activation) {
   constexpr const char* op = "glu_ratio";
+  const std::string dtype = taken(dtype_name);
   if (sizes.size() != 6 || m < 0)
     core::fail(op, "rows, cols, block_rows, block_cols and two numbers of blocks, and 0 tokens and more",
                std::to_string(sizes.size()) + " sizes and " + std::to_string(m) + " tokens",

@@ -40,8 +40,9 @@ BlockPattern from_mask(const char* op, const Tensor& given_mask, std::int64_t ro
   return pattern::from_mask(rows, cols, block, cells);
 }
 
-Tensor generate(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                std::int64_t bn, const std::vector<double>& arguments, std::int64_t seed) {
+Tensor generate(Text generator, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                const std::vector<double>& arguments, std::int64_t seed) {
+  const std::string name = taken(generator);
   return mask_of(pattern::generate(name, rows, cols, block_of("pattern", rows, cols, bm, bn), arguments,
                                    static_cast<std::uint64_t>(seed)));
 }

@@ -46,10 +46,11 @@ const Family& family_named(const std::string& name) {
   core::fail("plan", "a family of " + names, "'" + name + "'", "pass one of them");
 }
 
-std::string plan(std::string family, Numbers sizes, std::string direction, std::string dtype, std::int64_t m,
+std::string plan(Text family_name, Numbers sizes, Text direction_name, Text dtype_name, std::int64_t m,
                  std::int64_t device, bool bias, std::int64_t activation, bool residual, std::int64_t row,
                  bool strict, bool tf32, std::int64_t digest, bool use_fast_accum, bool accumulate,
                  bool aligned, std::optional<Tensor> index) {
+  const std::string family = taken(family_name), direction = taken(direction_name), dtype = taken(dtype_name);
   const Family& answers = family_named(family);
   // The dtype may be "int8 to bf16", as plans print it; other operands have outputs of their own dtype.
   const std::string kTo = " to ";

@@ -123,9 +123,9 @@ Semi24Pruning pruning_named(const char* op, const std::string& method) {
              "pass one of them");
 }
 
-Tensor prune(const Tensor& w, std::string method) {
+Tensor prune(const Tensor& w, Text method) {
   constexpr const char* op = "semi24_prune";
-  const Semi24Pruning pruning = pruning_named(op, method);
+  const Semi24Pruning pruning = pruning_named(op, taken(method));
   require_matrix(op, w);
   const int device = device_of(op, "w", w);
   const Matrix matrix = matrix_of(op, "w", w);
@@ -178,10 +178,9 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   return dx_of<Semi24Linear>(op, dy, grad, w.values, w.view, device, row, strict);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std::string method,
-                                                            bool transposed) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, Text method, bool transposed) {
   constexpr const char* op = "semi24_compress";
-  const Semi24Pruning pruning = pruning_named(op, method);
+  const Semi24Pruning pruning = pruning_named(op, taken(method));
   require_matrix(op, w);
   const int device = device_of(op, "w", w);
   const Matrix matrix = matrix_of(op, "w", w);

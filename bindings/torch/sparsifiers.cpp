@@ -53,9 +53,10 @@ void run(const char* op, const Matrix& matrix, const SparsifierSpec& spec, const
   sparsify(matrix.view, spec, result, workspace.span(), executor);
 }
 
-Tensor mask(const Tensor& dense, std::string selection, double amount, std::int64_t a, std::int64_t b,
+Tensor mask(const Tensor& dense, Text name, double amount, std::int64_t a, std::int64_t b,
             std::int64_t seed) {
   constexpr const char* op = "sparsifier_mask";
+  const std::string selection = taken(name);
   const int device = device_of(op, "dense", dense);
   const Matrix matrix = require_matrix(op, dense);
   const Tensor result = new_tensor(op, {matrix.view.rows, matrix.view.cols}, ScalarType::Bool, device);
@@ -64,9 +65,10 @@ Tensor mask(const Tensor& dense, std::string selection, double amount, std::int6
   return result;
 }
 
-Tensor values(const Tensor& dense, std::string selection, double amount, std::int64_t a, std::int64_t b,
+Tensor values(const Tensor& dense, Text name, double amount, std::int64_t a, std::int64_t b,
               std::int64_t seed) {
   constexpr const char* op = "sparsifier_values";
+  const std::string selection = taken(name);
   const int device = device_of(op, "dense", dense);
   const Matrix matrix = require_matrix(op, dense);
   const Tensor result = new_like(op, dense, {matrix.view.rows, matrix.view.cols});

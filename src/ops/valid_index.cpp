@@ -45,7 +45,12 @@ IndexView stored_of(const char* op, const IndexView& slots) {
 }
 
 plan::SeenPlaces::Place place_of(const ops::DeviceIndex& at, int device) {
-  return {device, at.index, at.transposed.ccol, at.writes};
+  return {device, at.index, at.transposed.ccol};
+}
+
+void remember(const ops::DeviceIndex& at, const plan::SeenPlaces::Place& place) {
+  shared_by_threads<plan::SeenPlaces>().add(place, at.writes, at.free_slots,
+                                            at.source ? at.source->owner() : nullptr);
 }
 
 }  // namespace
@@ -76,13 +81,11 @@ void ops::require_valid_places(const char* op, std::span<const std::int32_t> pla
                  "pass what gate_blocks returned");
 }
 
-void ops::take_as_valid(const DeviceIndex& index, int device) {
-  shared_by_threads<plan::SeenPlaces>().add(place_of(index, device));
-}
+void ops::take_as_valid(const DeviceIndex& index, int device) { remember(index, place_of(index, device)); }
 
 void ops::require_valid_on_device(const DeviceIndex& at, const Executor& executor) {
   const plan::SeenPlaces::Place place = place_of(at, executor.device);
-  if (shared_by_threads<plan::SeenPlaces>().contains(place)) return;
+  if (shared_by_threads<plan::SeenPlaces>().contains(place, at.writes, at.free_slots)) return;
   require_memory(at.op, at.index);
   const std::int64_t rows = at.index.block_rows(), cols = at.index.block_cols(), blocks = at.index.blocks;
   const bool columns = at.transposed.ccol != nullptr;
@@ -107,7 +110,7 @@ void ops::require_valid_on_device(const DeviceIndex& at, const Executor& executo
   else
     validate(at.op, index);
   if (columns) layout::validate_columns(at.op, index, {ccol.data(), row.data(), slot.data()});
-  shared_by_threads<plan::SeenPlaces>().add(place);
+  remember(at, place);
 }
 
 }  // namespace sparseloom

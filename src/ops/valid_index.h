@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
 #include "sparseloom/layout.h"
+
+namespace sparseloom::plan {
+class IndexOwner;  // plan/seen_places.h
+}
 
 namespace sparseloom::ops {
 
@@ -21,6 +26,15 @@ void require_valid_slots(const char* op, const IndexView& index);
 /// number.
 void require_valid_places(const char* op, std::span<const std::int32_t> place);
 
+/// Where the owner of an index comes from, once the index is valid.
+class IndexSource {
+ public:
+  virtual std::shared_ptr<const plan::IndexOwner> owner() const = 0;
+
+ protected:
+  ~IndexSource() = default;
+};
+
 /// An index in device memory, which the host reads once per number of writes to it.
 struct DeviceIndex {
   /// The count for tensors whose writes are not counted: such an index is read once.
@@ -31,12 +45,14 @@ struct DeviceIndex {
   std::uint64_t writes = 0;        // number of in-place writes to the owner's tensors
   bool free_slots = false;         // crow may end before `blocks`
   bool single_elements = false;    // CSR: blocks of 1 x 1
+  const IndexSource* source = nullptr;
 };
 
 /// Copies the index to the host, waits and validates it, unless that was done at this address for this shape
-/// and number of writes. Does neither while the stream captures a graph, which permits no wait. An index at
-/// the address of a freed one of the same shape counts as validated. Throws Error that names the first bad
-/// entry.
+/// and number of writes. Does neither while the stream captures a graph, which permits no wait. The memory of
+/// an index with a source is kept from being used for another one (plan/seen_places.h); without, an index at
+/// the address of a freed one of the same shape counts as validated for a time. Throws Error that names the
+/// first bad entry.
 SPARSELOOM_API void require_valid_on_device(const DeviceIndex& index, const Executor& executor);
 
 /// Marks an index as valid that was validated on the host, or that a kernel writes.

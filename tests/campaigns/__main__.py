@@ -19,6 +19,7 @@ CAMPAIGNS = {
     "faults": "kills, full disks, interrupts, memory limits, forks and threads",
     "cpp": "hostile calls of the C++ API under sanitizers, by the program that make sanitizers builds",
     "soak": "topologies that move for long, beside a masked twin in fp64",
+    "gpu": "a GPU: products, two streams, graphs of moving topologies, too little memory, two devices",
 }
 #: Seconds between two writings of the record.
 SAVED = 30
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, help="the record to add to; default: bench/results/campaigns")
     parser.add_argument("--no-record", action="store_true", help="read and write no record")
     options = parser.parse_args(arguments)
+    refusal = getattr(importlib.import_module(f"campaigns.{options.name}"), "refusal", str)()
+    if refusal:
+        parser.exit(2, f"{refusal}\n")
     path = None if options.no_record else options.record or RECORDS / f"{options.name}.json"
     done = run(options.name, 60 * options.minutes + options.seconds, path, options.seed)
     print(f"{options.name}: {done.cases} cases of {done.next - done.first} seeds in {done.seconds:.0f} s")

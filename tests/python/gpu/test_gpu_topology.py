@@ -220,3 +220,23 @@ def test_the_same_change_gives_the_same_tables_every_time():
         ops.call("set_topology", mask, packed, moved, requested)
         found.append([packed, moved, requested])
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_too_little_memory_for_a_change_leaves_the_layer_whole():
+    layer = make(4096, 4096, block=32)  # 32 MB of values
+    first = layer.pattern.mask
+    layer.set_topology_(first.cuda())
+    twin, mask = copy.deepcopy(layer), shuffled(first, 1).cuda()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / total)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            layer.set_topology_(mask)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.equal(layer.packed_index, twin.packed_index) and torch.equal(layer.values, twin.values)
+    for each in (layer, twin):
+        each.set_topology_(mask)
+    assert torch.equal(layer.packed_index, twin.packed_index) and torch.equal(layer.values, twin.values)

@@ -1,5 +1,7 @@
 """load of weights in sparse layouts of torch, SciPy, Matrix Market, STen and pytorch_block_sparse."""
 
+import warnings
+
 import pytest
 import torch
 from foreign_files import FOREIGN, dense_of, pytorch_block_sparse_entries
@@ -67,6 +69,36 @@ def test_each_kind_of_matrix_market_file(text, weight, tmp_path):
         assert torch.equal(layer.weight, torch.tensor(weight, dtype=torch.float32))
 
 
+@pytest.mark.package("scipy")
+@pytest.mark.parametrize("kind", ["dense", "coo", "bsr"])
+@pytest.mark.parametrize("values", ["float32", "float16", "symmetric", "skew"])
+def test_matrix_market_files_of_scipy_are_read_as_they_are_written(kind, values, tmp_path):
+    import numpy as np
+    from scipy import io, sparse
+
+    weight = 3 * torch.randn(12, 12) * (torch.rand(12, 12) < 0.5)
+    if values in ("symmetric", "skew"):
+        weight = weight + weight.t() if values == "symmetric" else weight - weight.t()
+    matrix = weight.numpy()
+    if kind != "dense":
+        matrix = sparse.coo_array(matrix) if kind == "coo" else sparse.bsr_array(matrix, blocksize=(4, 1))
+    if values == "float16":  # SciPy cuts it to integers, which the file does not tell
+        weight = weight.half().trunc().float()
+        if kind == "dense":
+            matrix = matrix.astype(np.float16)
+        else:
+            matrix = matrix.tocoo()
+            matrix.data = matrix.data.astype(np.float16)
+    io.mmwrite(tmp_path / "weight.mtx", matrix, symmetry="general" if values == "float16" else None)
+    layer = nn.Linear(12, 12)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        load(tmp_path / "weight.mtx", layer)
+    assert torch.equal(layer.weight, weight)
+    cut = [str(each.message) for each in said if "from float16, it cut the fractions" in str(each.message)]
+    assert len(cut) == (values == "float16")
+
+
 def test_weights_in_layouts_of_torch_bring_their_structure():
     weight = torch.randn(32, 64) * torch.rand(2, 4).lt(0.5).repeat_interleave(16, 0).repeat_interleave(16, 1)
     model = nn.Sequential(nn.Linear(64, 32, bias=False))
@@ -81,9 +113,15 @@ def test_weights_in_layouts_of_torch_bring_their_structure():
 
 
 @pytest.mark.package("scipy")
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "lil"])
+@pytest.mark.parametrize(
+    "form, drifted",  # what operations of BSR leave: at most 4 x 4, one column, or single elements
+    [
+        *((form, None) for form in ("csr", "csc", "coo", "lil")),
+        *(("bsr", b) for b in ((4, 4), (32, 1), (1, 1))),
+    ],
+)
 @pytest.mark.parametrize("bits", [32, 64])
-def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
+def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, drifted, bits):
     import numpy as np
     from scipy import sparse
 
@@ -91,8 +129,8 @@ def test_matrices_of_scipy_are_weights_and_bsr_brings_its_blocks(form, bits):
     mask = made.mask.repeat_interleave(32, 0).repeat_interleave(16, 1)
     weight = torch.randn(96, 128) * mask
     matrix = getattr(sparse, f"{form}_array")(weight.numpy())
-    if form == "bsr":  # what its operations leave: blocks of 4 x 4, and 64-bit indices
-        matrix = sparse.bsr_array(weight.numpy(), blocksize=(4, 4))
+    if drifted:
+        matrix = sparse.bsr_array(weight.numpy(), blocksize=drifted)
     for name in ("indptr", "indices"):
         if form in ("csr", "csc", "bsr"):
             setattr(matrix, name, getattr(matrix, name).astype(np.int32 if bits == 32 else np.int64))

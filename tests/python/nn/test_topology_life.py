@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from topology_layers import cells, dense_of, make, other
+from topology_layers import cells, dense_of, make, other, train
 
 import sparseloom
 from sparseloom import Error, Pattern
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.nn.held import capacity
 from sparseloom.nn.held.state import build_index
 
 
@@ -165,3 +166,56 @@ def test_values_that_are_sharded_are_refused():
             layer.set_topology_(mask)
     finally:
         destroy_process_group()
+
+
+@pytest.mark.parametrize("share", [None, 0.8])
+@pytest.mark.parametrize("grows", [False, True])
+def test_too_little_memory_for_a_change_leaves_the_layer_whole(share, grows, monkeypatch):
+    """The index was written before the moves asked for their scratch."""
+    layer = make()
+    if share is not None:
+        layer.reserve_(share)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    train(layer, optimizer)
+    twin, grown = copy.deepcopy(layer), torch.randn(70, 100) if grows else None
+    mask, allocate = other(layer), torch.Tensor.new_empty
+
+    def whole():
+        return [layer.packed_index, layer.values, layer.values.grad, *optimizer.state[layer.values].values()]
+
+    def no_memory(self, size, **how):
+        if how.get("dtype") is torch.uint8:
+            assert size >= layer.values.nbytes * (3 if grows else 1)
+            raise torch.OutOfMemoryError("out of memory")
+        return allocate(self, size, **how)
+
+    before = [each.detach().clone() for each in whole()]
+    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+        patched.setattr(torch.Tensor, "new_empty", no_memory)
+        layer.set_topology_(mask, optimizer=optimizer, grown=grown)
+    assert all(map(torch.equal, whole(), before))
+    layer.set_topology_(mask, optimizer=optimizer, grown=grown)
+    twin.set_topology_(mask, grown=grown)
+    assert torch.equal(layer.packed_index, twin.packed_index) and torch.equal(layer.values, twin.values)
+
+
+def test_too_little_memory_for_a_capacity_leaves_the_layer_whole(monkeypatch):
+    layer = make()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    train(layer, optimizer)
+    x, calls = torch.randn(3, 100), []
+    y, with_room = layer(x).detach(), capacity._with_room
+
+    def no_memory(tensor, slots):
+        calls.append(tensor)
+        if len(calls) == 3:  # values and gradient were made
+            raise torch.OutOfMemoryError("out of memory")
+        return with_room(tensor, slots)
+
+    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+        patched.setattr(capacity, "_with_room", no_memory)
+        layer.reserve_(0.8, optimizer=optimizer)
+    assert layer.capacity is None and torch.equal(layer(x), y)
+    train(layer, optimizer)
+    layer.reserve_(0.8, optimizer=optimizer)
+    train(layer, optimizer)

@@ -15,10 +15,14 @@ from campaigns.kept_files import KEPT
 from campaigns.record import Record, Run
 
 #: A number and not seconds: a faster machine would try other cases. Of files, each kind once.
-SEEDS = {"products": 40, "files": len(KINDS) + len(KEPT), "arguments": 1, "faults": 2, "soak": 1}
+SEEDS = {"products": 40, "files": len(KINDS) + len(KEPT), "arguments": 1, "faults": 2, "soak": 1, "gpu": 20}
+MARKS = {"gpu": pytest.mark.gpu}
 
 
-@pytest.mark.parametrize("name", sorted(CAMPAIGNS.keys() - {"cpp"}))  # make sanitizers runs that one
+@pytest.mark.parametrize(
+    "name",  # make sanitizers runs cpp
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in sorted(CAMPAIGNS.keys() - {"cpp"})],
+)
 def test_a_campaign_finds_nothing(name, monkeypatch):
     monkeypatch.setattr(files, "FILES", 25)
     done = run(name, 0, None, 0, SEEDS[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..._checks import warn
 from ...errors import Error
 
 _FIELDS = ("real", "double", "integer", "pattern")
@@ -14,7 +15,8 @@ _REMEDY = "take an undamaged file"
 
 def read(data: bytes, shape: tuple[int, int]) -> Tensor:
     """Returns the matrix as float32 [rows, cols]; ``pattern`` entries are 1, and entries of one place add up.
-    Raises Error for a matrix of another size than ``shape``, before anything of its size is made."""
+    Raises Error for a matrix of another size than ``shape``, before anything of its size is made. Warns of
+    integers, as which SciPy writes float16: what it cut is not in the file."""
     try:
         header, _, body = data.decode("ascii").partition("\n")
     except UnicodeDecodeError as error:
@@ -33,6 +35,11 @@ def read(data: bytes, shape: tuple[int, int]) -> Tensor:
     if tuple(sizes[:2]) != shape or len(sizes) != (3 if form == "coordinate" else 2):
         expected = f"a matrix of {shape[0]} x {shape[1]}, as the weight"
         raise Error("load", expected, " x ".join(map(str, sizes[:2])), "load it into a layer of its size")
+    if field == "integer":
+        warn(
+            "load: this Matrix Market file holds integers; if scipy.io.mmwrite wrote it from float16, it cut "
+            "the fractions: write the weight as float32"
+        )
     if form == "array":
         return _array(lines[1:], shape, symmetry)
     width = 2 if field == "pattern" else 3

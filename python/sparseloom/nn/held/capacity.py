@@ -144,17 +144,25 @@ def _resize(
     resized: Callable[[Tensor], Tensor],
 ) -> None:
     """Resizes values, gradient and optimizer state in new memory; the Parameter stays the same object, which
-    optimizers hold."""
+    optimizers hold. All of it is made first: too little memory leaves the layer as it was."""
     values = layer.values
-    grad, main_grad = values.grad, getattr(values, "main_grad", None)
+    main_grad = getattr(values, "main_grad", None)
+    data, grad = resized(values.data), None if values.grad is None else resized(values.grad)
+    new_main_grad = resized(main_grad) if isinstance(main_grad, Tensor) else None
+    states = [optimizer.state.get(values, {}) for optimizer in optimizers]
+    new_states = [
+        {
+            key: resized(value)
+            for key, value in each.items()
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == before
+        }
+        for each in states
+    ]
     values.grad = None  # torch refuses a gradient of another shape meanwhile
-    values.data = resized(values.data)
+    values.data = data
     if grad is not None:
-        values.grad = resized(grad)
-    if isinstance(main_grad, Tensor):
-        values.main_grad = resized(main_grad)  # type: ignore[attr-defined]
-    for optimizer in optimizers:
-        param_state = optimizer.state.get(values, {})
-        for key, value in list(param_state.items()):
-            if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == before:
-                param_state[key] = resized(value)
+        values.grad = grad
+    if new_main_grad is not None:
+        values.main_grad = new_main_grad  # type: ignore[attr-defined]
+    for each, made in zip(states, new_states, strict=True):
+        each.update(made)

@@ -9,7 +9,7 @@ next topology, and a plan, which for a dynamic index depends on shape and number
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -82,25 +82,26 @@ def _move_to(
     layer: IndexedModule,
     index: ops.Index,
     mask: Tensor,
-    optimizers: Iterable[Optimizer],
+    optimizers: Sequence[Optimizer],
     grown: Tensor | None,
 ) -> Tensor:
     """Writes the index, then moves the values, their gradients and their optimizer state. ``mask`` and
     ``grown`` are this rank's part."""
     moved, requested = index.packed.new_empty(index.blocks), layer.get_buffer("requested_blocks")
+    # What the moves below ask for, before the index changes: too little memory leaves the layer as it was.
+    room = _room(layer, optimizers, grown)
     if layer.capacity is None:
         ops.set_topology(index, mask, moved, requested)
     else:
         ops.update_topology(index, mask, moved, requested, layer.get_buffer(state.FLAGS))
     layer._writes = state.writes(layer)
+    del room
     with torch.no_grad():
         parameter = layer.values
         values = held(layer, parameter.detach())
         _move(values, moved)
-        for gradient in (parameter.grad, getattr(parameter, "main_grad", None)):
-            if isinstance(gradient, Tensor):
-                _move(held(layer, gradient), moved)
-        _move_state(layer, optimizers, moved)
+        for each in _beside(layer, optimizers):
+            _move(held(layer, each), moved)
         if grown is not None:
             new_values = ops.call(
                 "pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block
@@ -109,14 +110,29 @@ def _move_to(
     return moved
 
 
-def _move_state(layer: IndexedModule, optimizers: Iterable[Optimizer], moved: Tensor) -> None:
-    """Moves every state tensor of the values that has blocks as its first dimension: kept blocks keep their
-    state, new ones start at zero. Steps and other scalars stay."""
+def _beside(layer: IndexedModule, optimizers: Sequence[Optimizer]) -> Iterator[Tensor]:
+    """Yields what moves with the values: gradients, and every tensor of their state that has blocks as its
+    first dimension. Kept blocks keep theirs, new ones start at zero; steps and other scalars stay."""
     parameter = layer.values
+    for gradient in (parameter.grad, getattr(parameter, "main_grad", None)):
+        if isinstance(gradient, Tensor):
+            yield gradient
     for optimizer in optimizers:
         for value in optimizer.state.get(parameter, {}).values():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == parameter.shape[0]:
-                _move(held(layer, value), moved)
+                yield value
+
+
+def _room(layer: IndexedModule, optimizers: Sequence[Optimizer], grown: Tensor | None) -> Tensor:
+    """Returns memory of the size of what _move_to allocates at one time, which torch's allocator then has."""
+    values = held(layer, layer.values.detach())
+    tensors = [values, *(held(layer, each) for each in _beside(layer, optimizers))]
+    most = max(
+        each.nbytes * (1 if each.is_contiguous() else 2) for each in tensors
+    )  # the scratch, and a copy
+    if grown is not None:
+        most = max(most, 3 * values.nbytes)  # its blocks, those in the values' dtype, and the chosen ones
+    return values.new_empty(most, dtype=torch.uint8)
 
 
 def _with_mask(cut: Cut, mask: Tensor) -> Cut:
