@@ -20,6 +20,7 @@ from .nn import MaskedLinear
 from .nn.arguments import require_module
 from .nn.conv.weight import ConvWeight
 from .nn.eight_bit import is_factor
+from .nn.held.siblings import names_of_merged
 from .nn.held.sparse_weight import SparseWeight, sparse_layers
 from .nn.linears import (
     OWN_CLASS,
@@ -32,6 +33,7 @@ from .nn.linears import (
 from .patch.announce import announce
 from .patch.exchange import Exchange
 from .patch.keys import Key
+from .patch.merge import merge_
 from .patch.result import Skip, aligned
 
 _OP = "quantize_"
@@ -159,6 +161,7 @@ def quantize_(
     scaled = {module: _first(scales, all_names, module) for module, all_names in sparse.items()}
     _require_matches(scales, scaled, sparse, names, unsupported)
 
+    merged = names_of_merged(model)
     result, exchange, eight_bit_layers = Quantized(), Exchange(model), list[EightBitLinear]()
     with exchange.whole():
         with Bar(_OP) as bar:
@@ -189,6 +192,7 @@ def quantize_(
             )
         exchange.put()
         result.notes += exchange.settle()
+        merge_(model, merged)
         without = _without_kernel(result.changed, eight_bit_layers)
         announce(result)
     if without:

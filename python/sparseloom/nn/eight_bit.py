@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from ..errors import Error, unsupported_layout
 from . import arguments
 from .held.options import WithOptions
 from .held.weight import BlockSparseWeight
+
+if TYPE_CHECKING:
+    from .held.siblings import Siblings
 
 #: The largest magnitude of each dtype.
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -61,6 +64,7 @@ class EightBit(WithOptions):
     fuse: bool = True
     use_fast_accum: bool
     kernel: str | None
+    _siblings: Siblings | None = None
     #: Whether CPU calls accept float8 without ``kernel = "reference"``.
     float8_on_cpu: ClassVar[bool] = False
     #: Whether ``_product`` rounds x to int8 itself on CPUs.
@@ -133,6 +137,9 @@ class EightBit(WithOptions):
             return node  # type: ignore[no-any-return]
         if x.is_nested or x.layout != torch.strided:
             raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
+        siblings = self._siblings
+        if siblings is not None and residual is None and (y := siblings.product(self, x)) is not None:
+            return y
         kind = "cuda" if x.is_cuda else x.device.type
         dtype = x.dtype
         if (

@@ -1,11 +1,12 @@
 """bench models --device cpu in its small form: columns, notes, record and table, without other runtimes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from sparseloom import cli
+from sparseloom import BlockSparse, cli
 from sparseloom_bench.bench.models import cpu_zoo, on_cpu, runtimes
 
 
@@ -39,7 +40,7 @@ def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
         assert columns[name]["of_own_fp32"] > 0.999  # the same weights, whatever was pruned
     assert "ms" in columns["ours int8"] or "needs" in columns["ours int8"]["note"]  # AVX2 has no int8 kernel
     assert columns["openvino int8"] == columns["onnxruntime fp32"] == {"note": "not installed"}
-    assert columns["ours compile bf16"] == {"note": "not in --smoke"}
+    assert columns["ours compile bf16"] == columns["ours as advised"] == {"note": "not in --smoke"}
     assert "not installed" in capsys.readouterr().out
 
 
@@ -80,6 +81,21 @@ def test_a_limit_of_time_leaves_the_columns_that_cost_most(tmp_path):
         columns = on_cpu.measured(spec, True, 0.0, lambda words: None, 1e-9, turn)["columns"]
     assert columns["torch eager"]["ms"]["median"] > 0
     assert columns["ours bf16"] == {"note": "not within 1e-09 s"}
+
+
+@pytest.mark.parametrize("gains", [False, True])
+def test_what_advise_recommends_stands_beside_its_prediction(gains, monkeypatch):
+    whole = SimpleNamespace(predicted_us=1500.0, disturbed=True)
+    best = {".*": BlockSparse(8, 0.5)} if gains else {}
+    advice = SimpleNamespace(model=whole, best=lambda: best)
+    monkeypatch.setattr(on_cpu, "advise", lambda model, inputs, densities: advice)
+    model, ready = torch.nn.Sequential(torch.nn.Linear(16, 16)), {}
+    column = on_cpu._advised(model, {"input": torch.ones(2, 16)}, ready)
+    if gains:
+        assert column == {"predicted_ms": 1.5, "disturbed": True} and list(ready) == ["ours as advised"]
+        assert ready["ours as advised"]().shape == (2, 16) and isinstance(model[0], torch.nn.Linear)
+    else:
+        assert column == {"note": "advise recommends nothing"} and not ready
 
 
 def test_unknown_names_and_devices_are_refused(capsys):

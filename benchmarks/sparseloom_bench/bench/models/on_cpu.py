@@ -20,6 +20,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from sparseloom import advise
 from sparseloom.patch import Bitmap, sparsify_
 from sparseloom.quantize import quantize_
 from sparseloom.timing.busy import Watch
@@ -37,11 +38,13 @@ COLUMNS = (
     "torch eager", "torch compile", "torch eager bf16", "torch compile bf16", "onnxruntime fp32",
     "onnxruntime int8", "openvino fp32", "openvino bf16", "openvino int8", "openvino int8 weights",
     "ours fp32", "ours bf16", "ours int8", "ours int8 in bf16", "ours compile bf16",
-    "ours compile int8 in bf16",
+    "ours compile int8 in bf16", "ours as advised",
 )  # fmt: skip
 #: A column that takes so many times as long as eager torch is called once: without units for bf16, torch
 #: multiplies it by a plain loop.
 SLOW = 8.0
+#: The column of what advise() recommends, and notes of columns that there is no time for.
+_ADVISED, _LIMIT, _SMOKE = "ours as advised", "not within {:g} s", "not in --smoke"
 #: The longest note.
 _WORDS = 200
 
@@ -76,7 +79,7 @@ def measured(
         makers = _makers(spec, model, inputs, Path(folder), compiled=not smoke)
         for name in sorted(makers, key=_costs):
             if limit is not None and ready and time.perf_counter() - begin > limit:
-                columns[name] = {"note": f"not within {limit:g} s"}
+                columns[name] = {"note": _LIMIT.format(limit)}
                 continue
             try:
                 call = makers[name]()
@@ -96,18 +99,27 @@ def measured(
             else:
                 columns[name] |= {"ms": {"median": round(1e3 * took, 3)}, "note": "called once"}
         prepared = time.perf_counter() - begin
+        foretold: Record
         with _alone(turn):
             watch = Watch()
+            try:
+                foretold = {"note": _SMOKE} if smoke else _advised(model, inputs, ready)
+            except Exception as error:
+                foretold = {"note": f"{type(error).__name__}: {_line(error)}"}
             samples = in_turn(list(ready.values()), seconds * len(ready), None)
             watch.look()
+    columns[_ADVISED] = foretold
     for name in columns:
-        if name not in makers:
-            words = "not in --smoke" if " compile" in name else runtimes.NOT_INSTALLED
+        if name not in makers and name != _ADVISED:
+            words = _SMOKE if " compile" in name else runtimes.NOT_INSTALLED
             columns[name] = {"note": words}
     eager = samples[0]
     for name, us in zip(ready, samples, strict=True):
         columns[name]["ms"] = Spread.of([each / 1e3 for each in us]).rounded(4)
         columns[name]["speedup"] = quotient(eager, us).rounded(3)
+    if "predicted_ms" in foretold:
+        words = f"advise predicted {foretold['predicted_ms']:.2f} ms"
+        columns[_ADVISED]["note"] = words + " beside other work" * foretold["disturbed"]
     say(
         f"{spec}: eager {columns['torch eager']['ms']['median']:.2f} ms, {100 * watch.lost:.0f} % lost, "
         f"{len(eager)} rounds, {time.perf_counter() - begin:.0f} s"
@@ -118,6 +130,22 @@ def measured(
         "parameters": parameters, "trained": trained, "patterns": _described(spec), "columns": columns,
         "lost": round(watch.lost, 3), "rounds": len(eager), "prepared_s": round(prepared, 1),
     }  # fmt: skip
+
+
+def _advised(model: nn.Module, inputs: dict[str, Tensor], ready: dict[str, Call]) -> Record:
+    """Puts the model as advise() recommends it, of a quarter of the blocks, among the calls that are ready;
+    returns its column, with the time that advise predicts."""
+    advice = advise(model, inputs, densities=(0.25,))
+    best = advice.best()
+    if advice.model is None or not best:
+        return {"note": "advise recommends nothing"}
+    twin = copy.deepcopy(model)
+    with torch.enable_grad():
+        sparsify_(twin, best)
+    twin.eval()
+    ready[_ADVISED] = lambda: _first(twin(**inputs))
+    foretold = advice.model
+    return {"predicted_ms": round(foretold.predicted_us / 1e3, 3), "disturbed": foretold.disturbed}
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from .pruned_entries import accept_pruned
 from .with_copy import WithCopy
 from .with_index import WithIndex
 
-if TYPE_CHECKING:
-    from .siblings import Siblings
-
 Self = TypeVar("Self", bound="IndexedModule")
 
 
@@ -38,8 +35,6 @@ class IndexedModule(WithCopy, WithIndex):
     gives_dense_gradient = True
     #: Links the layer to averaged copies, whose blocks must move with it; see nn.held.places.
     _places: Places | None = None
-    #: The layers that read the same x, whose products are merged with this one's.
-    _siblings: Siblings | None = None
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -230,10 +225,7 @@ class IndexedModule(WithCopy, WithIndex):
 
     def __getstate__(self) -> dict[str, Any]:
         state.mend_index(self)
-        # Siblings are saved by their owner, which restores them in its copies: a layer copied alone has none.
-        copied = super().__getstate__()
-        copied.pop("_siblings", None)
-        return copied
+        return super().__getstate__()
 
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)

@@ -119,7 +119,7 @@ class Siblings:
         elif stacked is not None and stacked.packed_index.device != device:
             stacked._set_index(stacked._pattern, device)
 
-    def product(self, layer: BlockSparseLinear, x: Tensor) -> Tensor | None:
+    def product(self, layer: nn.Module, x: Tensor) -> Tensor | None:
         """Returns the layer's part of the product with x [..., in_features]; None where it has to multiply
         by itself."""
         if not self.running:

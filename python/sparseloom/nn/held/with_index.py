@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from ...pattern import Pattern
 from . import state
 from .cut import Cut
 from .parametrized import Parametrizable
+
+if TYPE_CHECKING:
+    from .siblings import Siblings
 
 
 class WithIndex(Parametrizable):
@@ -35,6 +38,8 @@ class WithIndex(Parametrizable):
     _writes: int = -1
     #: The part of the weight that the layer holds under tensor parallelism; see nn.held.cut.
     _cut: Cut | None = None
+    #: The layers that read the same x, whose products are merged with this one's.
+    _siblings: Siblings | None = None
 
     @property
     def index(self) -> ops.Index:
@@ -107,5 +112,6 @@ class WithIndex(Parametrizable):
         destination[prefix + "crow"], destination[prefix + "col"] = index.crow.clone(), index.col.clone()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the kept index, so that a copy makes its own."""
-        return {**self.__dict__, "_index": None}
+        """Leaves out the kept index, so that a copy makes its own, and siblings: their owner restores them in
+        its copies, and a layer copied alone has none."""
+        return {**self.__dict__, "_index": None, "_siblings": None}

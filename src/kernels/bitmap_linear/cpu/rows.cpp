@@ -72,9 +72,6 @@ Row<BitmapLinear> row() {
     if (p.direction == Direction::dw) return "supports forward and dx only";
     if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
     if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
-    // No machine with AVX-512 has run its tests yet (2026-12-01).
-    if (method.needs == Isa::avx512)
-      out.only_by_name("runs only by name until a machine with AVX-512 has run its tests");
     out.add({{},
              predict_us(method, p, machine.rates),
              cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});

@@ -2,12 +2,8 @@
 // a table took twice select's time (docs/log).
 #pragma once
 
-#include "kernels/semi24_linear/cpu/columns.h"
 #include "kernels/semi24_linear/cpu/expand.h"
-#include "kernels/semi24_linear/cpu/gather.h"
-#include "kernels/semi24_linear/cpu/scatter.h"
-#include "kernels/semi24_linear/cpu/select.h"
-#include "kernels/semi24_linear/cpu/spread.h"
+#include "kernels/semi24_linear/cpu/packed.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -15,14 +11,10 @@ namespace sparseloom::kernels::cpu {
 const ExpandOps* expand_avx512(DType dtype) noexcept;
 const ExpandOps* expand_avx512_bf16(DType dtype) noexcept;  // bf16 only; needs avx512_vbmi2 too
 
-const SelectOps* select_avx2(DType dtype) noexcept;
-
-const GatherOps* gather_avx2(DType dtype) noexcept;
-
-const ColumnsOps* columns_avx2(DType dtype) noexcept;
-
-const SpreadOps* spread_avx2(DType dtype) noexcept;
-
-const ScatterOps* scatter_avx2(DType dtype) noexcept;
+const PackedOps* select_avx2(DType dtype) noexcept;
+const PackedOps* gather_avx2(DType dtype) noexcept;
+const PackedOps* columns_avx2(DType dtype) noexcept;
+const PackedOps* spread_avx2(DType dtype) noexcept;
+const PackedOps* strips_avx2(DType dtype) noexcept;
 
 }  // namespace sparseloom::kernels::cpu

@@ -49,57 +49,65 @@ struct Method {
   Direction direction;
   std::int64_t most_tokens;
   const cpu::ExpandOps* (*expand)(DType) = nullptr;
-  const cpu::SelectOps* (*select)(DType) = nullptr;
-  const cpu::GatherOps* (*gather)(DType) = nullptr;
-  const cpu::ScatterOps* (*scatter)(DType) = nullptr;
-  const cpu::ColumnsOps* (*columns)(DType) = nullptr;
-  const cpu::SpreadOps* (*spread)(DType) = nullptr;
+  const cpu::PackedOps* (*packed)(DType) = nullptr;
+  const char* caveat = nullptr;
 
   bool has(DType dtype) const {
-    return expand != nullptr    ? expand(dtype) != nullptr
-           : select != nullptr  ? select(dtype) != nullptr
-           : gather != nullptr  ? gather(dtype) != nullptr
-           : scatter != nullptr ? scatter(dtype) != nullptr
-           : columns != nullptr ? columns(dtype) != nullptr
-                                : spread(dtype) != nullptr;
+    return expand != nullptr ? expand(dtype) != nullptr : packed(dtype) != nullptr;
   }
 };
 
 constexpr Direction kForward = Direction::forward, kDx = Direction::dx;
 constexpr Isa kBf16 = Isa::avx512_bf16 | Isa::avx512_vbmi2;
 constexpr Method kMethods[] = {
-    {"avx512bf16_expand", kBf16, {0.17, 0.07, 0.1}, kForward, cpu::kExpandTokens, cpu::expand_avx512_bf16},
-    {"avx512_expand", Isa::avx512, {0.3, 0.13, 0.2}, kForward, cpu::kExpandTokens, cpu::expand_avx512},
+    {"avx512bf16_expand",
+     kBf16,
+     {0.17, 0.07, 0.1},
+     kForward,
+     cpu::kExpandTokens,
+     cpu::expand_avx512_bf16,
+     nullptr,
+     kExpandCaveat},
+    {"avx512_expand",
+     Isa::avx512,
+     {0.3, 0.13, 0.2},
+     kForward,
+     cpu::kExpandTokens,
+     cpu::expand_avx512,
+     nullptr,
+     kExpandCaveat},
     {.name = "avx2_select",
      .needs = Isa::avx2,
      .costs = {0.33, 0.134, 0.5},
      .direction = kForward,
      .most_tokens = kSelectMostTokens,
-     .select = cpu::select_avx2},
+     .packed = cpu::select_avx2},
     {.name = "avx2_gather",
      .needs = Isa::avx2,
      .costs = {0.8, 0, 0.5, 4, 0.9},
      .direction = kForward,
      .most_tokens = kGatherMostTokens,
-     .gather = cpu::gather_avx2},
-    {.name = "avx2_scatter",
+     .packed = cpu::gather_avx2},
+    {.name = "avx2_strips",
      .needs = Isa::avx2,
-     .costs = {2.2, 0, 0.5, 1},
+     .costs = {0.5, 0.26, 0.5, 1},
      .direction = kDx,
-     .most_tokens = cpu::kScatterTokens,
-     .scatter = cpu::scatter_avx2},
+     .most_tokens = cpu::kTokenLanes,
+     .packed = cpu::strips_avx2,
+     .caveat = kSpreadCaveat},
     {.name = "avx2_columns",
      .needs = Isa::avx2,
      .costs = {0.73, 0, 0.5, 4, 1.8, 2.8},
      .direction = kDx,
      .most_tokens = 4096,
-     .columns = cpu::columns_avx2},
+     .packed = cpu::columns_avx2},
     {.name = "avx2_spread",
      .needs = Isa::avx2,
      .costs = {1.35, 0, 0.5, 4, 0, 1.1},
      .direction = kDx,
      .most_tokens = cpu::kSpreadMostTokens,
-     .spread = cpu::spread_avx2},
+     .packed = cpu::spread_avx2,
+     .caveat = kSpreadCaveat},
 };
 
 Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
@@ -123,7 +131,7 @@ double predict_us(const Method& method, const LinearProblem& p, const MachineRat
   const double m = static_cast<double>(p.m), stored = static_cast<double>(p.stored);
   double packed = static_cast<double>(p.cols), out = static_cast<double>(p.rows);
   if (p.direction == Direction::dx) std::swap(packed, out);
-  const double panels = c.panel > 0 ? static_cast<double>(cpu::GatherPanels(p.m).panels) : 0;
+  const double panels = c.panel > 0 ? static_cast<double>(cpu::Panels(p.m).panels) : 0;
   const double compute =
       cycle_us * (stored * (std::ceil(m / kPassTokens) * c.pass + m * c.token + panels * c.panel + c.once) +
                   m * (c.packed * packed + c.out * out));
@@ -143,12 +151,8 @@ Semi24Row row() {
     if (const Refusal why = refuse(method, p, machine)) return why;
     out.add({{},
              predict_us(method, p, machine.rates),
-             method.expand != nullptr    ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
-             : method.select != nullptr  ? cpu::select_workspace(p.m, p.cols)
-             : method.gather != nullptr  ? cpu::gather_workspace(p.m, p.cols)
-             : method.scatter != nullptr ? cpu::scatter_workspace(p.rows)
-             : method.spread != nullptr  ? cpu::spread_workspace(p.m, p.rows)
-                                         : cpu::columns_workspace(p.m, p.rows)});
+             method.expand != nullptr ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
+                                      : cpu::packed_workspace(*method.packed(p.dtype), p.m, p.rows, p.cols)});
     return {};
   };
   const auto launch = [](const Semi24Linear::Args& args, const Semi24Linear::Schedule&,
@@ -156,22 +160,11 @@ Semi24Row row() {
     const DType dtype = args.product.dtype;
     if (method.expand != nullptr)
       cpu::run_expand(*method.expand(dtype), args.product, args.view, executor);
-    else if (method.select != nullptr)
-      cpu::run_select(*method.select(dtype), args.product, args.view, executor);
-    else if (method.gather != nullptr)
-      cpu::run_gather(*method.gather(dtype), args.product, args.view, executor);
-    else if (method.columns != nullptr)
-      cpu::run_columns(*method.columns(dtype), args.product, args.view, executor);
-    else if (method.spread != nullptr)
-      cpu::run_spread(*method.spread(dtype), args.product, args.view, executor);
     else
-      cpu::run_scatter(*method.scatter(dtype), args.product, args.view, executor);
+      cpu::run_packed(*method.packed(dtype), args.product, args.view, executor);
     return 0;
   };
-  return {method.name, Placement::cpu, propose, launch,
-          method.expand != nullptr   ? kExpandCaveat
-          : method.spread != nullptr ? kSpreadCaveat
-                                     : nullptr};
+  return {method.name, Placement::cpu, propose, launch, method.caveat};
 }
 
 #endif

@@ -24,8 +24,9 @@ namespace {
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
-static_assert(kLanes == cpu::kGatherLanes);
-constexpr std::int64_t kGroups = cpu::kColumnsGroups, kColumns = 4 * kGroups;
+static_assert(kLanes == cpu::kTokenLanes);
+// Groups of a unit, an even number: its sorted elements take 70 kB.
+constexpr std::int64_t kGroups = 16, kColumns = 4 * kGroups;
 // Most bytes of dY in one block of rows, which stay in L1 for a unit, and most rows of a block.
 constexpr std::int64_t kBlockBytes = 24 << 10, kMostRows = 128;
 // Most bytes of a unit's sums: W is sorted once for their tokens.
@@ -49,7 +50,7 @@ struct Sorted {
 
 // Fetches a unit's part of a row of W: no hardware prefetcher continues from one row to the next.
 template <class T, int kLocality>
-[[gnu::always_inline]] inline void prefetch_row(const cpu::ColumnsJob& job, std::int64_t row,
+[[gnu::always_inline]] inline void prefetch_row(const cpu::PackedJob& job, std::int64_t row,
                                                 std::int64_t begin) {
   const Semi24View& w = job.w;
   const auto* const values = reinterpret_cast<const std::byte*>(static_cast<const T*>(job.args.values) +
@@ -62,7 +63,7 @@ template <class T, int kLocality>
 
 // Sorts the groups [begin, end) of the rows [row, row + rows). row_bytes: of one row's gradients.
 template <class T>
-void sort_block(const cpu::ColumnsJob& job, std::int64_t row, std::int64_t rows, std::int64_t begin,
+void sort_block(const cpu::PackedJob& job, std::int64_t row, std::int64_t rows, std::int64_t begin,
                 std::int64_t end, std::uint32_t row_bytes, Sorted& sorted) {
   const Semi24View& w = job.w;
   alignas(32) float wide[2 * kGroups];
@@ -128,7 +129,7 @@ template <int kVectors>
 
 // The columns of the groups [begin, end) for the panels [panel, last).
 template <class T, int kVectors>
-void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t end, std::int64_t panel,
+void columns_unit(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end, std::int64_t panel,
                   std::int64_t last) {
   constexpr std::int64_t kTokens = kVectors * kLanes, kRow = kTokens * cpu::kCellBytes;
   constexpr std::int64_t kRows = std::min(kMostRows, kBlockBytes / kRow), kPanel = kColumns * kTokens;
@@ -141,11 +142,11 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
     sort_block<T>(job, row, std::min(kRows, w.rows - row), begin, end, kRow, sorted);
     for (std::int64_t p = panel; p < last; ++p) {
       const auto* const dy =
-          reinterpret_cast<const std::byte*>(job.dy + (p * cpu::gather_depth(w.rows) + row) * kTokens);
+          reinterpret_cast<const std::byte*>(job.packed + (p * cpu::panel_depth(w.rows) + row) * kTokens);
       // The block after this one: its rows are read in no order that a hardware prefetcher knows.
-      const std::byte* const next =
-          p + 1 < last ? dy + cpu::gather_depth(w.rows) * kRow
-                       : dy + (kRows - (last - 1 - panel) * cpu::gather_depth(w.rows)) * kRow;
+      const std::byte* const next = p + 1 < last
+                                        ? dy + cpu::panel_depth(w.rows) * kRow
+                                        : dy + (kRows - (last - 1 - panel) * cpu::panel_depth(w.rows)) * kRow;
       constexpr std::int64_t kShare = kRows * kRow / kColumns;
       for (std::int64_t c = 0; c < columns; ++c) {
         for (std::int64_t i = 0; i < kShare; i += 64) __builtin_prefetch(next + c * kShare + i, 0, 2);
@@ -165,14 +166,15 @@ void columns_unit(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t e
 }
 
 template <class T>
-void columns_units(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t end) {
+void columns_units(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  const cpu::Panels of(job.args.m);
   for (std::int64_t unit = begin; unit < end; ++unit) {
     const std::int64_t group = unit * kGroups, stop = std::min(group + kGroups, job.w.groups());
-    unroll<cpu::kGatherVectors>(SPARSELOOM_UNROLLED(v) {
+    unroll<cpu::kPanelVectors>(SPARSELOOM_UNROLLED(v) {
       constexpr int kVectors = v.value + 1;
       constexpr std::int64_t kMost = kSumBytes / (kColumns * kVectors * kLanes * cpu::kCellBytes);
-      if (job.panels.vectors != kVectors) return;
-      const std::int64_t panels = job.panels.panels, parts = core::ceil_div(panels, kMost);
+      if (of.vectors != kVectors) return;
+      const std::int64_t panels = of.panels, parts = core::ceil_div(panels, kMost);
       for (std::int64_t part = 0; part < parts; ++part)
         columns_unit<T, kVectors>(job, group, stop, part * panels / parts, (part + 1) * panels / parts);
     });
@@ -180,9 +182,9 @@ void columns_units(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t 
 }
 
 template <class T>
-void pack_columns_dy(const cpu::ColumnsJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t depth = cpu::gather_depth(job.w.rows);
-  pack_tokens<T>(job.args, job.w.rows, depth, job.panels.vectors, begin, end, job.dy);
+void pack_columns_dy(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  const std::int64_t depth = cpu::panel_depth(job.w.rows);
+  pack_tokens<T>(job.args, job.w.rows, depth, cpu::Panels(job.args.m).vectors, begin, end, job.packed);
 }
 }  // namespace
 #include "kernels/shared/cpu/end.h"
@@ -191,13 +193,12 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs columns_runs{"avx2_columns"};
 
 template <class T>
-static constexpr ColumnsOps kOps{&columns_runs, avx2::pack_columns_dy<T>, avx2::columns_units<T>};
+static constexpr PackedOps kOps{&columns_runs,         Direction::dx, kTokenLanes,
+                                avx2::kGroups,         panel_floats,  avx2::pack_columns_dy<T>,
+                                avx2::columns_units<T>};
 
-const ColumnsOps* columns_avx2(DType dtype) noexcept {
-  return dtype == DType::f32    ? &kOps<float>
-         : dtype == DType::f16  ? &kOps<F16>
-         : dtype == DType::bf16 ? &kOps<Bf16>
-                                : nullptr;
+const PackedOps* columns_avx2(DType dtype) noexcept {
+  return of_dtype(dtype, kOps<float>, kOps<F16>, kOps<Bf16>);
 }
 }  // namespace sparseloom::kernels::cpu
 

@@ -24,10 +24,12 @@ namespace {
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
-static_assert(kLanes == cpu::kGatherLanes);
+static_assert(kLanes == cpu::kTokenLanes);
+// Outputs per unit of work, whose sums stay in L1 beside a block of columns of x.
+constexpr std::int64_t kOutputs = 32;
 // Most bytes of x in one block of columns, which stay in L1 for a unit of outputs, and in one slab of
 // columns, which stay in L2 for a tile of units.
-constexpr std::int64_t kBlockBytes = 24 << 10, kSlabBytes = 256 << 10, kTileRows = 8 * cpu::kGatherOutputs;
+constexpr std::int64_t kBlockBytes = 24 << 10, kSlabBytes = 256 << 10, kTileRows = 8 * kOutputs;
 constexpr std::int64_t kGroupBytes = 4 * kLanes * cpu::kCellBytes;  // of one vector of tokens
 constexpr std::int64_t kMostGroups = kBlockBytes / kGroupBytes, kMostSlabGroups = kSlabBytes / kGroupBytes;
 
@@ -71,7 +73,7 @@ template <int kVectors>
 
 // The groups [begin, end) of `outputs` rows from `output` on, for a panel's x.
 template <class T, int kVectors>
-void add_unit(const cpu::GatherJob& job, const float* x, std::int64_t output, std::int64_t outputs,
+void add_unit(const cpu::PackedJob& job, const float* x, std::int64_t output, std::int64_t outputs,
               std::int64_t begin, std::int64_t end, float* sums) {
   constexpr std::int64_t kTokens = kVectors * kLanes, kBlock = kMostGroups / kVectors / 2 * 2;
   static_assert(kBlock >= 2);
@@ -97,15 +99,15 @@ void add_unit(const cpu::GatherJob& job, const float* x, std::int64_t output, st
 
 // The outputs [output, output + outputs) of a panel.
 template <class T, int kVectors>
-void gather_tile(const cpu::GatherJob& job, std::int64_t panel, std::int64_t output, std::int64_t outputs) {
+void gather_tile(const cpu::PackedJob& job, std::int64_t panel, std::int64_t output, std::int64_t outputs) {
   constexpr std::int64_t kTokens = kVectors * kLanes, kSlab = kMostSlabGroups / kVectors / 2 * 2;
   const MatmulArgs& args = job.args;
-  const float* const x = job.x + panel * cpu::gather_depth(job.w.cols) * kTokens;
+  const float* const x = job.packed + panel * cpu::panel_depth(job.w.cols) * kTokens;
   alignas(64) float tile[kTileRows * kTokens];
   std::fill_n(tile, core::round_up(outputs, kLanes) * kTokens, 0.0f);
   for (std::int64_t g = 0; g < job.w.groups(); g += kSlab)
-    for (std::int64_t o = 0; o < outputs; o += cpu::kGatherOutputs)
-      add_unit<T, kVectors>(job, x, output + o, std::min(cpu::kGatherOutputs, outputs - o), g,
+    for (std::int64_t o = 0; o < outputs; o += kOutputs)
+      add_unit<T, kVectors>(job, x, output + o, std::min(kOutputs, outputs - o), g,
                             std::min(g + kSlab, job.w.groups()), tile + o * kTokens);
   const std::int64_t token = panel * kTokens;
   const T* const bias = static_cast<const T*>(args.bias);
@@ -118,20 +120,21 @@ void gather_tile(const cpu::GatherJob& job, std::int64_t panel, std::int64_t out
 }
 
 template <class T>
-void gather_units(const cpu::GatherJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t last = std::min(end * cpu::kGatherOutputs, job.w.rows);
-  for (std::int64_t panel = 0; panel < job.panels.panels; ++panel)
-    for (std::int64_t output = begin * cpu::kGatherOutputs; output < last; output += kTileRows)
-      unroll<cpu::kGatherVectors>(SPARSELOOM_UNROLLED(v) {
-        if (job.panels.vectors == v.value + 1)
+void gather_units(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  const cpu::Panels of(job.args.m);
+  const std::int64_t last = std::min(end * kOutputs, job.w.rows);
+  for (std::int64_t panel = 0; panel < of.panels; ++panel)
+    for (std::int64_t output = begin * kOutputs; output < last; output += kTileRows)
+      unroll<cpu::kPanelVectors>(SPARSELOOM_UNROLLED(v) {
+        if (of.vectors == v.value + 1)
           gather_tile<T, v.value + 1>(job, panel, output, std::min(kTileRows, last - output));
       });
 }
 
 template <class T>
-void pack_gather_x(const cpu::GatherJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t depth = cpu::gather_depth(job.w.cols);
-  pack_tokens<T>(job.args, job.w.cols, depth, job.panels.vectors, begin, end, job.x);
+void pack_gather_x(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  const std::int64_t depth = cpu::panel_depth(job.w.cols);
+  pack_tokens<T>(job.args, job.w.cols, depth, cpu::Panels(job.args.m).vectors, begin, end, job.packed);
 }
 }  // namespace
 #include "kernels/shared/cpu/end.h"
@@ -140,13 +143,11 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs gather_runs{"avx2_gather"};
 
 template <class T>
-static constexpr GatherOps kOps{&gather_runs, avx2::pack_gather_x<T>, avx2::gather_units<T>};
+static constexpr PackedOps kOps{&gather_runs, Direction::forward,     kTokenLanes,          avx2::kOutputs,
+                                panel_floats, avx2::pack_gather_x<T>, avx2::gather_units<T>};
 
-const GatherOps* gather_avx2(DType dtype) noexcept {
-  return dtype == DType::f32    ? &kOps<float>
-         : dtype == DType::f16  ? &kOps<F16>
-         : dtype == DType::bf16 ? &kOps<Bf16>
-                                : nullptr;
+const PackedOps* gather_avx2(DType dtype) noexcept {
+  return of_dtype(dtype, kOps<float>, kOps<F16>, kOps<Bf16>);
 }
 }  // namespace sparseloom::kernels::cpu
 

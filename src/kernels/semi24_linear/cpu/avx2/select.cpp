@@ -21,10 +21,13 @@ namespace {
 #include "kernels/shared/cpu/avx2/vector.h"
 // clang-format on
 
-constexpr std::int64_t kChunk = cpu::kSelectGroups;  // groups of one step
+constexpr std::int64_t kChunk = 8;  // groups of one step
 static_assert(kChunk == 8, "a row's positions of a step are 4 bytes");
 constexpr int kVectors = 4;          // vectors per step, each of two groups of both rows
 constexpr std::int64_t kToken = 32;  // numbers of x per token and step
+// Tokens multiplied by a unit's rows of W before the next tokens, and outputs of a unit. Their sums and one
+// block of x are in L1; the more outputs, the more often a block of x is used before the next one comes.
+constexpr std::int64_t kTileTokens = 16, kOutputs = 32;
 // Tokens per pass over two rows: their sums and a step's operands of W fill the registers.
 constexpr int kPassTokens = 8;
 // Most bytes of x in one block of columns. The sums of a unit are beside it in L1.
@@ -120,7 +123,7 @@ template <class T, int kTokens, int kSums>
 // Two rows of W, of which the second may be the first again, in one block of columns.
 template <class T>
 struct Rows {
-  const cpu::SelectJob& job;
+  const cpu::PackedJob& job;
   const T* values[2];
   const std::uint8_t* positions[2];
   std::int64_t begin, end;  // groups
@@ -138,7 +141,7 @@ struct Rows {
       unroll<kSums>(SPARSELOOM_UNROLLED(s) { acc[t.value][s.value] = zero(); });
     });
     const std::int64_t floats = job.args.m * kToken;  // floats of x per step
-    const float* x = reinterpret_cast<const float*>(job.x) + begin / kChunk * floats + token * kToken;
+    const float* x = job.packed + begin / kChunk * floats + token * kToken;
     for (std::int64_t i = begin / 2; i < (end + 1) / 2; i += 64)
       for (const std::uint8_t* row : positions) __builtin_prefetch(row + i + positions_ahead);
     std::int64_t g = begin;
@@ -183,13 +186,13 @@ struct Rows {
 
 // The outputs [output, output + outputs) of the tokens [token, token + tokens).
 template <class T>
-void select_tile(const cpu::SelectJob& job, std::int64_t output, std::int64_t outputs, std::int64_t token,
+void select_tile(const cpu::PackedJob& job, std::int64_t output, std::int64_t outputs, std::int64_t token,
                  std::int64_t tokens) {
   const MatmulArgs& args = job.args;
   const Semi24View& w = job.w;
   const std::int64_t groups = w.groups();
   const std::int64_t block = kBlockBytes / (tokens * kToken * cpu::kCellBytes) * kChunk;
-  alignas(64) float sums[cpu::kSelectOutputs / 2][cpu::kSelectTokens * kLanes] = {};
+  alignas(64) float sums[kOutputs / 2][kTileTokens * kLanes] = {};
   for (std::int64_t g = 0; g < groups; g += block)
     for (std::int64_t o = 0; o < outputs; o += 2) {
       const std::int64_t row[2] = {output + o, output + std::min(o + 1, outputs - 1)};
@@ -206,16 +209,16 @@ void select_tile(const cpu::SelectJob& job, std::int64_t output, std::int64_t ou
               down * w.position_bytes() + right / 2}
           .add_tokens(token, token + tokens, sums[o / 2]);
     }
-  alignas(64) float tile[cpu::kSelectOutputs * cpu::kSelectTokens] = {};
+  alignas(64) float tile[kOutputs * kTileTokens] = {};
   for (std::int64_t o = 0; o < outputs; o += 2)
     for (std::int64_t t = 0; t < tokens; ++t) {
       const float* const lanes = sums[o / 2] + t * kLanes;
-      float* const out = tile + o * cpu::kSelectTokens + t;
+      float* const out = tile + o * kTileTokens + t;
       out[0] = (lanes[0] + lanes[1]) + (lanes[4] + lanes[5]);
-      out[cpu::kSelectTokens] = (lanes[2] + lanes[3]) + (lanes[6] + lanes[7]);
+      out[kTileTokens] = (lanes[2] + lanes[3]) + (lanes[6] + lanes[7]);
     }
   const auto* const residual = static_cast<const T*>(args.residual);
-  cpu::write_tile({tile, cpu::kSelectTokens, tokens, outputs, args.dtype, args.activation,
+  cpu::write_tile({tile, kTileTokens, tokens, outputs, args.dtype, args.activation,
                    args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
                    static_cast<T*>(args.out) + token * args.out_stride + output, args.out_stride, nullptr,
                    residual ? residual + token * args.residual_stride + output : nullptr,
@@ -223,26 +226,28 @@ void select_tile(const cpu::SelectJob& job, std::int64_t output, std::int64_t ou
 }
 
 template <class T>
-void select_units(const cpu::SelectJob& job, std::int64_t begin, std::int64_t end) {
+void select_units(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t unit = begin; unit < end; ++unit) {
-    const std::int64_t output = unit * cpu::kSelectOutputs,
-                       outputs = std::min<std::int64_t>(cpu::kSelectOutputs, job.w.rows - output);
+    const std::int64_t output = unit * kOutputs,
+                       outputs = std::min<std::int64_t>(kOutputs, job.w.rows - output);
     // A unit's rows of W stay in L2 for the later tokens.
-    for (std::int64_t token = 0; token < job.args.m; token += cpu::kSelectTokens)
-      select_tile<T>(job, output, outputs, token,
-                     std::min<std::int64_t>(cpu::kSelectTokens, job.args.m - token));
+    for (std::int64_t token = 0; token < job.args.m; token += kTileTokens)
+      select_tile<T>(job, output, outputs, token, std::min<std::int64_t>(kTileTokens, job.args.m - token));
   }
 }
 
-// Writes x of the steps [begin, end): four vectors per token, whose halves are the columns of the groups in
-// the order of Stored<T>.
+// Numbers of x as it is packed: [steps][tokens][kToken].
+std::int64_t select_floats(std::int64_t m, std::int64_t cols) { return m * core::round_up(cols, kToken); }
+
+// Writes x of the columns [begin, end): four vectors per token and step, whose halves are the columns of the
+// groups in the order of Stored<T>.
 template <class T>
-void pack_select_x(const cpu::SelectJob& job, std::int64_t begin, std::int64_t end) {
-  float* out = reinterpret_cast<float*>(job.x) + begin * job.args.m * kToken;
-  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-    const std::int64_t count = std::min(kToken, job.w.cols - chunk * kToken);
+void pack_select_x(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  float* out = job.packed + begin * job.args.m;
+  for (std::int64_t column = begin; column < end; column += kToken) {
+    const std::int64_t count = std::min(kToken, job.w.cols - column);
     for (std::int64_t t = 0; t < job.args.m; ++t, out += kToken) {
-      const T* const from = static_cast<const T*>(job.args.a) + t * job.args.a_stride + chunk * kToken;
+      const T* const from = static_cast<const T*>(job.args.a) + t * job.args.a_stride + column;
       alignas(32) float wide[kToken];
       for (std::int64_t i = 0; i < kToken; i += kLanes)
         avx2::store(wide + i, i + kLanes <= count ? widen(from + i)
@@ -261,13 +266,12 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs select_runs{"avx2_select"};
 
 template <class T>
-static constexpr SelectOps kOps{&select_runs, avx2::pack_select_x<T>, avx2::select_units<T>};
+static constexpr PackedOps kOps{&select_runs,         Direction::forward,  avx2::kToken,
+                                avx2::kOutputs,       avx2::select_floats, avx2::pack_select_x<T>,
+                                avx2::select_units<T>};
 
-const SelectOps* select_avx2(DType dtype) noexcept {
-  return dtype == DType::f32    ? &kOps<float>
-         : dtype == DType::f16  ? &kOps<F16>
-         : dtype == DType::bf16 ? &kOps<Bf16>
-                                : nullptr;
+const PackedOps* select_avx2(DType dtype) noexcept {
+  return of_dtype(dtype, kOps<float>, kOps<F16>, kOps<Bf16>);
 }
 }  // namespace sparseloom::kernels::cpu
 

@@ -24,8 +24,9 @@ namespace {
 #include "kernels/semi24_linear/cpu/generic/tokens-inl.h"
 // clang-format on
 
-static_assert(kLanes == cpu::kSpreadLanes);
-constexpr std::int64_t kGroups = cpu::kSpreadGroups, kColumns = 4 * kGroups;
+static_assert(kLanes == cpu::kTokenLanes);
+// Groups of a unit, an even number.
+constexpr std::int64_t kGroups = 16, kColumns = 4 * kGroups;
 // Rows of a tile: unpacked it takes half of L1, three vectors of dY some of the rest.
 constexpr std::int64_t kRows = 64;
 // Rows between a prefetch and its use: some twenty cycles each.
@@ -51,7 +52,7 @@ constexpr auto kLaneOf = [] {
 
 /// Unpacks the groups [begin, end) of the rows [row, row + rows).
 template <class T>
-void unpack_tile(const cpu::SpreadJob& job, std::int64_t row, std::int64_t rows, std::int64_t begin,
+void unpack_tile(const cpu::PackedJob& job, std::int64_t row, std::int64_t rows, std::int64_t begin,
                  std::int64_t end, Tile& tile) {
   const Semi24View& w = job.w;
   alignas(32) float wide[2 * kGroups] = {};
@@ -123,7 +124,7 @@ void multiply_tile(const Tile& tile, std::int64_t strips, std::int64_t rows, con
 
 // The columns of the groups [begin, end). All tokens multiply a tile while it is in L1.
 template <class T>
-void spread_unit(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end) {
+void spread_unit(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
   const Semi24View& w = job.w;
   const std::int64_t vectors = core::ceil_div(args.m, kLanes), stride = vectors * kLanes;
@@ -134,7 +135,7 @@ void spread_unit(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end
     const std::int64_t rows = std::min(kRows, w.rows - row);
     unpack_tile<T>(job, row, rows, begin, end, tile);
     for (std::int64_t v = 0; v < vectors;) {
-      const float* const dy = job.dy + v * vector + row * kLanes;
+      const float* const dy = job.packed + v * vector + row * kLanes;
       float* const at = sums + v * kLanes;
       // Threes and at most two twos; one vector alone is slower.
       const std::int64_t left = vectors - v;
@@ -152,14 +153,14 @@ void spread_unit(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end
 }
 
 template <class T>
-void spread_units(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end) {
+void spread_units(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t unit = begin; unit < end; ++unit)
     spread_unit<T>(job, unit * kGroups, std::min((unit + 1) * kGroups, job.w.groups()));
 }
 
 template <class T>
-void pack_spread_dy(const cpu::SpreadJob& job, std::int64_t begin, std::int64_t end) {
-  pack_tokens<T>(job.args, job.w.rows, job.w.rows, 1, begin, end, job.dy);
+void pack_spread_dy(const cpu::PackedJob& job, std::int64_t begin, std::int64_t end) {
+  pack_tokens<T>(job.args, job.w.rows, job.w.rows, 1, begin, end, job.packed);
 }
 }  // namespace
 #include "kernels/shared/cpu/end.h"
@@ -168,13 +169,11 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs spread_runs{"avx2_spread"};
 
 template <class T>
-static constexpr SpreadOps kOps{&spread_runs, avx2::pack_spread_dy<T>, avx2::spread_units<T>};
+static constexpr PackedOps kOps{&spread_runs,  Direction::dx,           kTokenLanes,          avx2::kGroups,
+                                vector_floats, avx2::pack_spread_dy<T>, avx2::spread_units<T>};
 
-const SpreadOps* spread_avx2(DType dtype) noexcept {
-  return dtype == DType::f32    ? &kOps<float>
-         : dtype == DType::f16  ? &kOps<F16>
-         : dtype == DType::bf16 ? &kOps<Bf16>
-                                : nullptr;
+const PackedOps* spread_avx2(DType dtype) noexcept {
+  return of_dtype(dtype, kOps<float>, kOps<F16>, kOps<Bf16>);
 }
 }  // namespace sparseloom::kernels::cpu
 

@@ -1,4 +1,4 @@
-// Tokens on the lanes: how gather and scatter pack their operand, and a row's values in fp32. Included inside
+// Tokens on the lanes: how the kernels pack their operand, and a row's values in fp32. Included inside
 // an instruction set's region, after chain-inl.h.
 
 /// The values of a row's groups in fp32: themselves, or widened into `wide`.
@@ -14,10 +14,12 @@ template <class T>
 }
 
 /// Writes the features [begin, end) of `args.a` [m, features] as fp32 to [panels][depth][vectors * kLanes
-/// tokens], zero past the last token and past the last feature. begin is a multiple of kLanes.
+/// tokens], zero past the last token and past the last feature. begin is a multiple of kLanes; end may be past
+/// depth.
 template <class T>
 void pack_tokens(const MatmulArgs& args, std::int64_t features, std::int64_t depth, std::int64_t vectors,
                  std::int64_t begin, std::int64_t end, float* out) {
+  end = std::min(end, depth);
   for (std::int64_t token = 0; token < core::round_up(args.m, vectors * kLanes); token += kLanes) {
     const std::int64_t tokens = args.m - token, vector = token / kLanes;
     const T* const from = static_cast<const T*>(args.a) + token * args.a_stride;
