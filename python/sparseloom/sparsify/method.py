@@ -56,6 +56,9 @@ class Method:
                 got,
                 "use select.TopK() to regrow",
             )
+        if self.regrow is not None and self.regrow.warm_up and self.gradient.dense_master:
+            got = f"{type(self.gradient).__name__}, whose blocks have no step counts of their own"
+            raise Error("Method", "gradients.Stored() beside warm_up", got, "leave warm_up out")
         one_budget = isinstance(self.select, TopK) and self.select.scope == "global"
         if one_budget and not self.gradient.dense_master:
             got = 'gradients.Stored() with scope="global"'

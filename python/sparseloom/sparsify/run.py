@@ -263,6 +263,20 @@ class Run:
         stepped = _parameters(*self.optimizers)
         for held in self.weights:
             held.decay_in_step(id(held.parameter) in stepped)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Tells optimizers how slowly new blocks begin."""
+        for method, weights in self._groups:
+            steps = 0 if method.regrow is None else method.regrow.warm_up
+            for held in weights if steps else ():
+                for optimizer in self.optimizers:
+                    if id(held.parameter) not in _parameters(optimizer):
+                        continue
+                    if not hasattr(optimizer, "warm_up"):
+                        got, remedy = type(optimizer).__name__, "take sparseloom.optim.AdamW"
+                        raise Error("Run", "an optimizer that counts each block's steps", got, remedy)
+                    optimizer.warm_up(held.parameter, steps)
 
     def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
