@@ -183,7 +183,8 @@ class Training(PartedTraining):
         for module in self.net.modules():
             own = sum(each.numel() for each in module.parameters(recurse=False))
             if isinstance(module, MaskedLinear) or getattr(module, "capacity", None) is not None:
-                own = round(module.density * module.in_features * module.out_features)  # type: ignore[operator]
+                sparse: Any = module
+                own = round(sparse.density * sparse.in_features * sparse.out_features)
             total += own
         return total
 

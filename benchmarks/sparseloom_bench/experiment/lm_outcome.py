@@ -132,10 +132,11 @@ def rows(record: Record) -> list[list[str]]:
     for arm, row in record.items():
         (mean, deviation), first = row.bits, row.finals[0]
         width, depth, _, hidden, _ = first["shape"]
+        sizes = f"{width} x {depth}, {hidden}", f"{parameters(arm, row) / 1e6:.1f} M"
         ms = ["", ""] if row.ms is None or whole is None else [f"{row.ms:.2f}", f"{row.ms / whole:.2f}"]
         found.append(
             [
-                arm, ARMS[arm].text, f"{width} x {depth}, {hidden}", f"{parameters(arm, row) / 1e6:.1f} M", *ms,
+                arm, ARMS[arm].text, *sizes, *ms,
                 f"{first['rate']:g}", str(len(row.finals)), f"{mean:.4f} ± {deviation:.4f}",
                 f"{below(record, arm):+.2f} %",
             ]
@@ -161,11 +162,11 @@ def introduction(record: Record) -> str:
     setting = first["setting"]
     devices = sorted({each["device"] for row in record.values() for each in row.finals})
     return (
-        "Byte-level decoders (RoPE, RMSNorm, SwiGLU) on all texts, one document of 20 held out by its hash; "
+        "Byte-level decoders (RoPE, RMSNorm, SwiGLU) on all texts, one document in 20 held out by hash; "
         f"{setting['steps']} steps of {setting['batch']} windows of {first['shape'][4]} bytes, blocks of "
         f"{setting['block']}, bf16, on {' and '.join(devices)}. Parameters are means over the steps; "
-        "milliseconds are those of a step alone. Half of the held-out windows chose rates and arms, the other "
-        "half judged."
+        "milliseconds are those of a step alone. Half of the held-out windows chose rates and arms, the "
+        "other half judged."
     )
 
 
