@@ -64,8 +64,8 @@ def lm_command(
     table: Annotated[Path | None, typer.Option(help="trains nothing: writes the page of that folder")] = None,
 ) -> None:
     """Trains what --out lacks of the arms: three learning rates at a quarter of the steps, then three seeds.
-    --speed measures steps alone, and fits the arms of dense's time a step. --table, or a command that ends,
-    compares what is there in lm.md and lm.html."""
+    --speed measures steps alone, and fits the arms of dense's time a step. Each command, or --table, compares
+    what is there in lm.md and lm.html."""
     if table is not None:
         _write(table)
         return
@@ -99,24 +99,26 @@ def lm_command(
         setting = lm.Setting(digest, **changes | {"steps": lm_speed.steps(out, seconds)})
     if not minutes:
         return
-    if _trained(out, chosen, only, setting, data, device, graph, minutes, jobs, keep):
+    _trained(out, chosen, only, setting, data, device, graph, minutes, jobs, keep)
+    if runs.counted(lm.PLAN, runs.read(lm.PLAN, out)["dense"]):
         _write(out)
 
 
 def _trained(
     out: Path, chosen: list[str], only: str, setting: lm.Setting, data: Path | None, device: str, graph: bool,
     minutes: float, jobs: int, keep: bool,
-) -> bool:  # fmt: skip
+) -> None:  # fmt: skip
     if unfitted := [arm for arm in chosen if ARMS[arm].fits and arm not in lm_speed.multiples(out)]:
         typer.echo(f"{', '.join(unfitted)}: as wide as they were not fitted; --speed fits them")
     arguments = (setting, data, out, device, graph)
     if not jobs:
         where = torch.device(device)
-        return runs.go(lm.PLAN, out, chosen, made(*arguments), setting, where, minutes, typer.echo, only)
+        runs.go(lm.PLAN, out, chosen, made(*arguments), setting, where, minutes, typer.echo, only)
+        return
     runs.require_setting(lm.PLAN, out, setting)
     alone = side_by_side.as_found(lm_speed.milliseconds(out), lambda run: runs.steps_of(run, setting.steps))
     work = side_by_side.Work(lm.PLAN, out, made, arguments, device, keep)
-    return side_by_side.go(work, chosen, only, jobs, minutes, typer.echo, alone)
+    side_by_side.go(work, chosen, only, jobs, minutes, typer.echo, alone)
 
 
 def _write(folder: Path) -> None:

@@ -16,6 +16,8 @@ from .runs import Plan, Run, Training
 
 #: Seconds that a run takes beside its steps: its graph, and its outcome.
 BESIDE = 8.0
+#: One run out of memory is not the end; a device that is lost is.
+FAILURES = 3
 #: In a worker: what makes its trainings.
 _made: Callable[[Run], Training] | None = None
 
@@ -37,7 +39,7 @@ def go(
     seconds: Callable[[Run], float | None] = lambda run: None,
 ) -> bool:  # fmt: skip
     """Trains what is left of the chosen arms in ``jobs`` processes for some minutes, and returns whether all
-    of it is done.
+    of it is done. A run that fails is told and left; after FAILURES of them it raises the last one's error.
 
     ``seconds`` are those of a run alone, None where they are not known. Without checkpoints a run begins only
     if it should end in time: as many times slower as those that have ended were, ``jobs`` times at first.
@@ -45,6 +47,7 @@ def go(
     until, slower = time.monotonic() + 60 * minutes, float(jobs)
     began: dict[Future[bool], tuple[Run, float]] = {}
     told: set[Run] = set()
+    failed: set[Run] = set()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _begin, (work,)) as pool:
         while True:
@@ -54,19 +57,26 @@ def go(
                     break
                 alone = seconds(run)
                 late = alone is not None and time.monotonic() + slower * alone + BESIDE > until
-                if run in busy or (late and not work.keep):
-                    if run not in busy | told:
+                if run in busy | failed:
+                    continue
+                if late and not work.keep:
+                    if run not in told:  # it may begin yet, when others were faster than expected
                         say(f"{run.name}: would not end in time")
                         told.add(run)
                     continue
                 began[pool.submit(_train, work, run, until)] = run, time.monotonic()
                 busy.add(run)
             if not began:
-                return not runs.ready(work.plan, work.folder, chosen, only)
+                return not failed and not runs.ready(work.plan, work.folder, chosen, only)
             for future in wait(began, return_when=FIRST_COMPLETED).done:
                 run, since = began.pop(future)
                 alone = seconds(run)
-                if future.result() and alone:
+                if (error := future.exception()) is not None:
+                    failed.add(run)
+                    if len(failed) >= FAILURES:
+                        raise error
+                    say(f"{run.name}: {type(error).__name__}: {error}")
+                elif future.result() and alone:
                     slower = _seen(slower, (time.monotonic() - since - BESIDE) / alone, jobs)
 
 

@@ -10,7 +10,17 @@ import torch
 
 from sparseloom import Error
 from sparseloom.cli import main
-from sparseloom_bench.experiment import corpus, curves, lm, lm_cli, lm_outcome, lm_page, lm_speed, runs
+from sparseloom_bench.experiment import (
+    corpus,
+    curves,
+    lm,
+    lm_cli,
+    lm_outcome,
+    lm_page,
+    lm_speed,
+    runs,
+    side_by_side,
+)
 from sparseloom_bench.experiment.lm_arms import ARMS, PRESETS, average_share, pattern, shape
 
 TINY = lm.Setting("", steps=40, batch=2, preset="tiny", block=16, tested=4)
@@ -219,3 +229,23 @@ def test_lives_that_have_not_ended_count_while_they_were_seen():
 def test_wrong_arguments_are_named(options, words):
     with pytest.raises(Error, match=words):
         lm_cli.lm_command(**options)
+
+
+def _fails(setting):
+    raise_on = {"mlp25.rate0.002"}
+
+    def made(run):
+        if run.name in raise_on:
+            raise torch.OutOfMemoryError("no memory")
+        return lm.Training(run, setting, corpus.invented())
+
+    return made
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
+    setting, said = lm.Setting("", **lm_cli.SMOKE), []
+    tmp_path.mkdir(exist_ok=True)
+    work = side_by_side.Work(lm.PLAN, tmp_path, _fails, (setting,), "cpu", keep=False)
+    assert not side_by_side.go(work, ["mlp25"], "rate.*", 1, 5, said.append)
+    assert said == ["mlp25.rate0.002: OutOfMemoryError: no memory"]
+    assert {path.name for path in tmp_path.glob("*.json")} == {"mlp25.rate0.001.json", "mlp25.rate0.004.json"}
