@@ -131,7 +131,7 @@ def demo(arguments: Sequence[str]) -> int:
 
 
 def experiment(arguments: Sequence[str]) -> int:
-    """train small models, dense and sparse: digits, vit, char-lstm, sentiment, pixelcnn"""
+    """train small models, dense and sparse: digits, vit, char-lstm, sentiment, pixelcnn, lm"""
     return _run("experiment", arguments)
 
 
