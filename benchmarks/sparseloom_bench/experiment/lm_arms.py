@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparseloom import BlockSparse
 from sparseloom import pattern as patterns
 from sparseloom.pattern import Pattern
-from sparseloom.sparsify import Method, gradients, methods, regrow, schedules
-from sparseloom.sparsify.held import Held
+from sparseloom.sparsify import Method, gradients, methods, schedules
 
 from .lm_decoder import LAYERS, Shape
+from .moves import noted
 
 #: The dense arms: 25.8 and 56.8 million parameters, and one for a look.
 PRESETS = {
@@ -153,30 +153,6 @@ def recipes(name: str, net: nn.Module, block: int, steps: int, seed: int) -> dic
 
 
 @dataclass(frozen=True)
-class _Noted(regrow.Regrow):
-    """Another rule, of which ``moves.Moves`` reads the norms of the gradients of all blocks. SET reads them
-    here, too, and does not use them."""
-
-    rule: regrow.Regrow = regrow.Random()  # noqa: RUF009  frozen
-    warm_up: int = 0
-
-    @property
-    def needs_gradient(self) -> bool:  # type: ignore[override]
-        return True
-
-    def share_at(self, progress: float) -> float:
-        return self.rule.share_at(progress)
-
-    def scores(self, held: Held, step: int) -> Tensor | None:
-        norms = held.gradient_scores("l2")
-        held.noted = norms  # type: ignore[attr-defined]
-        return norms if self.rule.needs_gradient or norms is None else self.rule.scores(held, step)
-
-    def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
-        return self.rule.grown(held, step, mask)
-
-
-@dataclass(frozen=True)
 class _Tail(schedules.Schedule):
     """The target until a step, then all blocks."""
 
@@ -189,20 +165,15 @@ class _Tail(schedules.Schedule):
         return target if step < self.at else 1.0
 
 
-def _moving(method: Method) -> Method:
-    assert method.regrow is not None
-    return replace(method, regrow=_Noted(method.regrow, method.regrow.warm_up))
-
-
 def _every(steps: int) -> int:
     return max(1, min(100, round(steps / 50)))
 
 
 #: method -> its parts for a training of that many steps
 METHODS: dict[str, Callable[[int], Any]] = {
-    "set": lambda n: _moving(methods.set_(_every(n), SHARE, round(0.75 * n), 0, WARM_UP)),
-    "rigl": lambda n: _moving(methods.rigl(round(0.75 * n), _every(n), SHARE, 1, WARM_UP)),
-    "plain": lambda n: _moving(methods.rigl(round(0.75 * n), _every(n), SHARE)),
+    "set": lambda n: noted(methods.set_(_every(n), SHARE, round(0.75 * n), 0, WARM_UP)),
+    "rigl": lambda n: noted(methods.rigl(round(0.75 * n), _every(n), SHARE, 1, WARM_UP)),
+    "plain": lambda n: noted(methods.rigl(round(0.75 * n), _every(n), SHARE)),
     "gradual": lambda n: methods.gradual(round(0.25 * n), round(0.75 * n), _every(n)),
     "tail": lambda n: Method(schedule=_Tail(max(1, round(TAIL * n))), gradient=gradients.Stored()),
 }

@@ -4,19 +4,51 @@ grown, their lives, Adam's first steps after growth, and how many blocks were ev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sparseloom.sparsify import Method, Run
+from sparseloom.sparsify import Method, Run, regrow
 from sparseloom.sparsify.held import Held
 
 #: Steps after a change at which the updates of new blocks are compared with those of old ones.
 AGES = (1, 2, 5, 10, 20, 50)
 #: What a block may be at a change.
 KINDS = ("kept", "dropped", "grown", "absent")
+
+
+@dataclass(frozen=True)
+class _Noted(regrow.Regrow):
+    """Another rule, of which ``Moves`` reads the norms of the gradients of all blocks. SET has them here too,
+    and does not use them."""
+
+    rule: regrow.Regrow = regrow.Random()  # noqa: RUF009  frozen
+    warm_up: int = 0
+    steps: int = 1
+
+    @property
+    def needs_gradient(self) -> bool:  # type: ignore[override]
+        return True
+
+    def share_at(self, progress: float) -> float:
+        return self.rule.share_at(progress)
+
+    def scores(self, held: Held, step: int) -> Tensor | None:
+        norms = held.gradient_scores("l2")
+        held.noted = norms  # type: ignore[attr-defined]
+        return norms if self.rule.needs_gradient or norms is None else self.rule.scores(held, step)
+
+    def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
+        return self.rule.grown(held, step, mask)
+
+
+def noted(method: Method) -> Method:
+    """Returns a method whose blocks move as before, and tell ``Moves`` their gradients."""
+    assert method.regrow is not None
+    return replace(method, regrow=_Noted(method.regrow, method.regrow.warm_up, method.regrow.steps))
 
 
 class Moves:

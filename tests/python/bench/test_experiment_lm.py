@@ -16,8 +16,8 @@ from sparseloom_bench.experiment import (
     lm,
     lm_cli,
     lm_outcome,
-    lm_page,
     lm_speed,
+    moves_plots,
     runs,
     side_by_side,
 )
@@ -218,7 +218,7 @@ def test_the_pareto_front_joins_what_nothing_beats():
 
 def test_lives_that_have_not_ended_count_while_they_were_seen():
     """Ten blocks: two end after one change, four were seen for one, one of the other four ends after two."""
-    ages, shares = lm_page._survival({"lives": [2, 1], "alive": [4, 3]})
+    ages, shares = moves_plots.survival({"lives": [2, 1], "alive": [4, 3]})
     assert ages == [0, 1, 2] and shares == pytest.approx([1, 0.8, 0.8 * 0.75])
 
 
