@@ -84,8 +84,9 @@ class Training(PartedTraining):
         self.moves: Moves | None = None
         if self.method is not None:
             self.method.attach(self.optimizer)
-        if self.method is not None and self.arm.method in ("set", "rigl", "plain"):
-            self.moves = Moves(self.method, METHODS[self.arm.method](self.steps), self.optimizer)
+        method = None if self.arm.method is None else METHODS[self.arm.method](self.steps)
+        if self.method is not None and method is not None and method.regrow is not None:
+            self.moves = Moves(self.method, method, self.optimizer)
         if graphed and self.device.type == "cuda":
             self.graph = Graph(self._gradients, list(self.net.parameters()), setting.batch, 0)
         self._none = torch.zeros(setting.batch, 0, device=self.device)

@@ -26,6 +26,8 @@ PRESETS = {
 }
 #: Steps over which the rate of a new block rises (SMET), and the share of blocks that RigL and SET move.
 WARM_UP, SHARE = 20, 0.1
+#: Changes before which a new block is not dropped, with a grace.
+GRACE = 5
 
 
 class Arm(NamedTuple):
@@ -67,6 +69,8 @@ ARMS = {
     "mlp25-set": _WIDE._replace(text="SET, SMET's rules", method="set", power=1.0),
     "mlp25-rigl": _WIDE._replace(text="RigL, SMET's rules", method="rigl", power=1.0),
     "mlp25-rigl-unscaled": _WIDE._replace(text="RigL, SMET's without scaled rates", method="rigl"),
+    "mlp25-rigl-grace": _WIDE._replace(text="RigL, new blocks stay for 5 changes", method="grace"),
+    "mlp25-set-grace": _WIDE._replace(text="SET, new blocks stay for 5 changes", method="set-grace"),
     "mlp25-rigl-plain": _WIDE._replace(text="RigL, one count of steps", method="plain", own_steps=False),
     # as many parameters as dense on average over the steps
     "gradual60": Arm("gradual to 60 % from 25 to 75 % of the steps", mlp=0.4, hidden=1.6, method="gradual"),
@@ -173,6 +177,10 @@ def _every(steps: int) -> int:
 METHODS: dict[str, Callable[[int], Any]] = {
     "set": lambda n: noted(methods.set_(_every(n), SHARE, round(0.75 * n), 0, WARM_UP)),
     "rigl": lambda n: noted(methods.rigl(round(0.75 * n), _every(n), SHARE, 1, WARM_UP)),
+    "grace": lambda n: noted(methods.rigl(round(0.75 * n), _every(n), SHARE, 1, WARM_UP, GRACE * _every(n))),
+    "set-grace": lambda n: noted(
+        methods.set_(_every(n), SHARE, round(0.75 * n), 0, WARM_UP, GRACE * _every(n))
+    ),
     "plain": lambda n: noted(methods.rigl(round(0.75 * n), _every(n), SHARE)),
     "gradual": lambda n: methods.gradual(round(0.25 * n), round(0.75 * n), _every(n)),
     "tail": lambda n: Method(schedule=_Tail(max(1, round(TAIL * n))), gradient=gradients.Stored()),

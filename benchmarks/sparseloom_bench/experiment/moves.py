@@ -28,6 +28,7 @@ class _Noted(regrow.Regrow):
     rule: regrow.Regrow = regrow.Random()  # noqa: RUF009  frozen
     warm_up: int = 0
     steps: int = 1
+    grace: int = 0
 
     @property
     def needs_gradient(self) -> bool:  # type: ignore[override]
@@ -48,7 +49,8 @@ class _Noted(regrow.Regrow):
 def noted(method: Method) -> Method:
     """Returns a method whose blocks move as before, and tell ``Moves`` their gradients."""
     assert method.regrow is not None
-    return replace(method, regrow=_Noted(method.regrow, method.regrow.warm_up, method.regrow.steps))
+    rule = method.regrow
+    return replace(method, regrow=_Noted(rule, rule.warm_up, rule.steps, rule.grace))
 
 
 class Moves:

@@ -215,5 +215,31 @@ def test_rates_follow_densities(power, factor):
 
 
 def test_a_warm_up_needs_blocks_with_steps_of_their_own():
-    with pytest.raises(Error, match=r"gradients.Stored\(\) beside warm_up"):
+    with pytest.raises(Error, match=r"gradients.Stored\(\) beside warm_up and grace"):
         replace(M.rigl(warm_up=3), gradient=S.gradients.Masked())
+
+
+@pytest.mark.parametrize("capacity", [None, 0.6], ids=["host", "device"])
+@pytest.mark.parametrize("method", [M.rigl(end=400, every=4), M.set_(4)], ids=["rigl", "set"])
+def test_a_new_block_stays_for_its_grace(method, capacity):
+    """Blocks of the start have none; without a grace most new ones fall at the next change."""
+    lives = {}
+    for grace in (0, 9):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(64, 48))
+        optimizer = AdamW(net.parameters(), 1e-3, weight_decay=0)
+        moving = replace(method, regrow=replace(method.regrow, share=0.2, grace=grace))
+        recipe = BlockSparse(8, 0.5, method=moving, capacity=capacity)
+        sparsify_(net, {"0": recipe}, optimizer=optimizer)
+        born, lives[grace], before = torch.zeros(6, 8), [], net[0].pattern.mask
+        first = before.clone()
+        for change in range(1, 9):
+            train(net, optimizer, 4, seed=change)
+            mask = net[0].pattern.mask
+            dropped = before & ~mask
+            lives[grace] += (change - born[dropped & (born > 0)]).tolist()
+            born[mask & ~before] = change
+            first &= mask
+            before = mask
+        assert int(before.sum()) == 24 and not first.all()
+    assert min(lives[0]) == 1 and min(lives[9]) == 3  # of at least 9 steps, in changes every 4
