@@ -9,7 +9,18 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(
-    "arm", ["dense", "mlp25", "deep50", "mlp25-set", "mlp25-rigl", "mlp25-rigl-plain", "gradual60", "tail"]
+    "arm",
+    [
+        "dense",
+        "mlp25",
+        "deep50",
+        "mlp25-set",
+        "mlp25-rigl",
+        "mlp25-rigl-plain",
+        "mlp25-rigl-grace",
+        "gradual60",
+        "tail",
+    ],
 )
 def test_a_graph_replays_the_steps(arm: str) -> None:
     setting = lm.Setting("", steps=120, batch=8, preset="tiny", block=16, tested=8)
