@@ -25,6 +25,7 @@ from digits_tables import digits_part
 from generated import ROOT, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, limits_part, profile_part
 from gpu_tables import is_gpu, merged, page
+from lm_tables import lm_part
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
 from nmg_tables import is_nmg
@@ -59,6 +60,7 @@ EMPTY = {
     },
     "docs/results.md": {"claims": ""},
     "docs/results_digits.md": {"table": "No result files yet: `sparseloom experiment digits` writes them."},
+    "docs/results_lm.md": {"table": "No result files yet: `sparseloom experiment lm` writes them."},
     "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
 }
 Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
@@ -140,6 +142,8 @@ def made(folders: list[Path]) -> Parts:
         add_demo(parts, runs)
         if digits := digits_part(folder):
             parts["docs/results_digits.md", "table"].append(digits)
+        if learnt := lm_part(folder):
+            parts["docs/results_lm.md", "table"].append(learnt)
     parts["docs/results.md", "claims"] = [claims_tables.page(claims_tables.read(folders))]
     parts["README.md", "front"] = [front_page.front(folders)]
     parts["README.md", "losses"] = [front_page.losses(folders)]

@@ -52,6 +52,11 @@ COMMANDS = {
         "lm_prune_command",
         "train a byte-level GPT, prune it by every method and let it recover; minutes on a GPU",
     ),
+    "experiment lm": (
+        "sparseloom_bench.experiment.lm_cli",
+        "lm_command",
+        "train a byte-level decoder, dense, or wider and sparse at equal time; minutes on a GPU",
+    ),
     "experiment semi24": (
         "sparseloom_bench.experiment.semi24_cli",
         "semi24_command",
@@ -126,7 +131,7 @@ def demo(arguments: Sequence[str]) -> int:
 
 
 def experiment(arguments: Sequence[str]) -> int:
-    """train small models, dense and sparse: digits, vit, char-lstm, sentiment, pixelcnn"""
+    """train small models, dense and sparse: digits, vit, char-lstm, sentiment, pixelcnn, lm"""
     return _run("experiment", arguments)
 
 

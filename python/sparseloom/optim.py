@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from ._arguments import named_init
-from ._checks import not_negative
+from ._checks import not_negative, whole
 from .errors import Error
 
 
@@ -24,7 +24,7 @@ class AdamW(Optimizer):
     (at the usual betas, in the twelfth step of a steady gradient; 3.2 times in the first and the hundredth):
     the correction is long over, while the second moment starts at zero. A 3-dimensional
     Parameter [blocks, bm, bn] has ``step`` [blocks] in its state, which ``set_topology_`` moves with the
-    blocks; any other has one count and gets torch's update.
+    blocks; any other has one count and gets torch's update. ``warm_up`` lets blocks begin slowly.
 
     Args:
         params: Parameters, or groups of them.
@@ -68,14 +68,26 @@ class AdamW(Optimizer):
                     [self.state[p][name] for p in parameters] for name in ("step", "exp_avg", "exp_avg_sq")
                 )
                 tensors = _Tensors(parameters, [p.grad for p in parameters], *states)
-                (_update_by_block if by_block else _update_whole)(tensors, group)
+                if by_block:
+                    _update_by_block(tensors, group, [self.state[p].get("warm_up", 0) for p in parameters])
+                else:
+                    _update_whole(tensors, group)
         return loss
+
+    def warm_up(self, parameter: Tensor, steps: int) -> None:
+        """Lets the rate of each block of a Parameter [blocks, bm, bn] rise on a line over the first ``steps``
+        steps of that block, as with SMET (Xiao et al. 2026, arXiv 2606.00888); 0 ends that. Methods that
+        regrow blocks call it for their ``warm_up``; the state dict has it."""
+        if parameter.dim() != 3:
+            got = f"a Parameter {list(parameter.shape)}"
+            raise Error("optim.AdamW.warm_up", "values [blocks, bm, bn]", got, "pass layer.values")
+        self.state[parameter]["warm_up"] = whole("optim.AdamW.warm_up", "steps", steps)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise Error("optim.AdamW", "dense gradients", "a sparse one", "use torch.optim.SparseAdam")
         state: dict[str, Any] = self.state[parameter]
-        if not state:
+        if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
@@ -110,7 +122,7 @@ def _update_whole(tensors: _Tensors, group: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _update_by_block(tensors: _Tensors, group: dict[str, Any]) -> None:
+def _update_by_block(tensors: _Tensors, group: dict[str, Any], warm_ups: list[int]) -> None:
     """Updates Parameters [blocks, bm, bn], all at once where torch can: on a GPU the launches of one
     Parameter after the other take longer than a small network's whole step."""
     parameters, grads, steps, means, squares = tensors
@@ -123,6 +135,10 @@ def _update_by_block(tensors: _Tensors, group: dict[str, Any]) -> None:
     # float64, because 1 - beta^t cancels for the first steps
     counts = torch.cat(steps).double()
     first, root = 1 - beta1**counts, (1 - beta2**counts).sqrt()
+    if any(warm_ups):  # both divisors over the share of the rate
+        pairs = zip(steps, warm_ups, strict=True)
+        shares = torch.cat([(step.double() / max(1, length)).clamp(max=1) for step, length in pairs])
+        first = first / shares
     # (m / first) / (sqrt(v) / root + eps) is m / (sqrt(v) factor + term), with a factor and a term per block
     dtype, sizes = parameters[0].dtype, [len(step) for step in steps]
     factors = (first / root).to(dtype).split(sizes)

@@ -20,17 +20,30 @@ class Picture(NamedTuple):
     pixels: Tensor
 
 
+class Plot(NamedTuple):
+    """Lines and points over numbers: {label: (x, y)} and {label: (x, y, deviation)}. With ``front`` the
+    Pareto front is drawn: it joins the points that have no other one left of and below them."""
+
+    name: str
+    across: str
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float | None]]]
+    points: Mapping[str, tuple[float, float, float]] = {}
+    front: bool = False
+
+
 def page(
     title: str,
     text: str,
     curves: Mapping[str, Mapping[str, Sequence[float | None]]],
     pictures: Sequence[Picture] = (),
     bars: Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]] | None = None,
+    plots: Sequence[Plot] = (),
 ) -> str:
     """Returns the page of a text in Markdown, whose tables stay as they are written; ``curves``: picture ->
     line -> its values, in equal distances; ``bars``: picture -> colour -> group -> mean and deviation. Raises
     Error without matplotlib."""
-    shown = [_curves(name, lines) for name, lines in curves.items() if lines]
+    shown = [_plot(each) for each in plots if each.lines or each.points]
+    shown += [_curves(name, lines) for name, lines in curves.items() if lines]
     shown += [_bars(name, groups) for name, groups in (bars or {}).items() if groups]
     shown += [_pictures(pictures)] if pictures else []
     images = "\n".join(f'<p><img alt="" src="data:image/png;base64,{each}"></p>' for each in shown)
@@ -69,6 +82,35 @@ def _curves(name: str, lines: Mapping[str, Sequence[float | None]]) -> str:
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=3)
     return _encoded(figure)
+
+
+def _plot(plot: Plot) -> str:
+    figure = _figure(9, 5)
+    axes = figure.subplots()
+    for number, (label, (x, y)) in enumerate(plot.lines.items()):
+        style = ("-", "--", ":", "-.")[number // 10 % 4]  # ten colours
+        numbers = [float("nan") if each is None else each for each in y]
+        axes.plot(x, numbers, style, label=label, linewidth=1)
+    for label, (across, up, deviation) in plot.points.items():
+        axes.errorbar([across], [up], yerr=[deviation], marker="o", capsize=3)
+        axes.annotate(label, (across, up), xytext=(4, 4), textcoords="offset points", fontsize="x-small")
+    if plot.front and plot.points:
+        best = front([(x, y) for x, y, _ in plot.points.values()])
+        axes.plot(*zip(*best, strict=True), color="grey", linewidth=1, zorder=0)
+    axes.set(xlabel=plot.across, title=plot.name)
+    axes.grid(alpha=0.3)
+    if plot.lines:
+        axes.legend(fontsize="x-small", ncols=3)
+    return _encoded(figure)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns the points that no other one has both left of and below it, from the left."""
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
 
 
 def _bars(name: str, colours: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ class Block(nn.Module):
         """Maps x [batch, tokens, width] to the same shape; ``cos`` and ``sin`` [tokens, head / 2]."""
         qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1))
         q, k, v = (each.transpose(1, 2) for each in qkv.unbind(2))
-        q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self._dropped(self.proj(heads.transpose(1, 2).flatten(2)))
         return x + self._dropped(self._hidden(self.norm2(x)))
@@ -57,11 +57,27 @@ class Block(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates pairs of features by their positions (Su et al. 2021)."""
     first, second = x.chunk(2, -1)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+class _Sizes(Protocol):
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+
+
+def angles(size: _Sizes) -> tuple[Tensor, Tensor]:
+    """Returns what ``rotated`` multiplies with: cosines and sines [context, head / 2]."""
+    half = size.width // size.heads // 2
+    found = torch.outer(torch.arange(size.context), 10000.0 ** (-torch.arange(half) / half))
+    return found.cos(), found.sin()
 
 
 class Gpt(nn.Module):
@@ -79,10 +95,8 @@ class Gpt(nn.Module):
         blocks = [Block(size, dropout, activation) for _ in range(size.depth)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(size.width)
-        half = size.width // size.heads // 2
-        angles = torch.outer(torch.arange(size.context), 10000.0 ** (-torch.arange(half) / half))
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, each in zip(("cos", "sin"), angles(size), strict=True):
+            self.register_buffer(name, each, persistent=False)
         self.apply(_drawn)
         for block in blocks:
             for layer in (block.proj, block.down):

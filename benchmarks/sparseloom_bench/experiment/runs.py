@@ -86,6 +86,11 @@ def finals(arm: str, rate: float) -> list[Run]:
     return [Run(arm, rate, seed, False) for seed in range(SEEDS)]
 
 
+def steps_of(run: Run, steps: int) -> int:
+    """Returns the steps of a run whose whole length is ``steps``."""
+    return max(1, steps // SEARCH) if run.searching else steps
+
+
 def read(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the outcomes in a folder: arm -> those of its searches and of its seeds. Raises Error where two
     of them had another setting."""
@@ -123,6 +128,16 @@ def counted(plan: Plan, outcomes: Sequence[dict[str, Any]]) -> list[dict[str, An
     return [each for each in seeds if each["rate"] == rate]
 
 
+def ready(plan: Plan, folder: Path, chosen: Sequence[str], only: str = ".*") -> list[Run]:
+    """Returns the runs without an outcome that may begin now, in the order to begin them in: searches, then
+    the first seed of each arm whose search is done, the second, and so on."""
+    outcomes = read(plan, folder)
+    rates = {arm: best_rate(plan, outcomes[arm]) for arm in chosen}
+    found = [run for arm in chosen for run in _missing(searches(arm, plan.rates), folder, only)]
+    seeds = [finals(arm, rate) for arm, rate in rates.items() if rate is not None]
+    return found + [run for some in zip(*seeds, strict=True) for run in _missing(list(some), folder, only)]
+
+
 def left(plan: Plan, folder: Path, chosen: Sequence[str], only: str = ".*") -> Iterator[Run]:
     """Yields the runs of the chosen arms whose parts match ``only`` and that have no outcome yet, one after
     the other: the learning rate of the seeds is known only when the search is done. Raises Error where
@@ -158,24 +173,38 @@ def go(
     Raises Error before the first run where the folder has outcomes of another ``setting``, a dataclass.
     """
     begin = time.monotonic()
+    require_setting(plan, folder, setting)
+    for run in left(plan, folder, chosen, only):
+        if not trained(plan, folder, run, made, device, begin + 60 * minutes, say):
+            return False
+    return True
+
+
+def require_setting(plan: Plan, folder: Path, setting: Any) -> None:
+    """Makes the folder. Raises Error where it has outcomes of another ``setting``, a dataclass."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = json.dumps(asdict(setting), sort_keys=True)
     for outcome in (each for some in read(plan, folder).values() for each in some):
         if (got := json.dumps(outcome["setting"], sort_keys=True)) != wanted:
             raise Error(plan.op, f"outcomes of {wanted}", f"{got} in {folder}", "pass another --out")
-    for run in left(plan, folder, chosen, only):
-        done = _trained(plan, folder, run, made, device, begin + 60 * minutes, say)
-        _release(device)
-        if not done:
-            return False
-    return True
+
+
+def trained(
+    plan: Plan, folder: Path, run: Run, made: Callable[[Run], Training], device: torch.device, until: float,
+    say: Callable[[str], None], keep: bool = True,
+) -> bool:  # fmt: skip
+    """Trains one run to its end, and returns True, or until a time of ``time.monotonic``. ``keep``: with
+    checkpoints, from which a run that stopped goes on."""
+    try:
+        return _trained(plan, folder, run, made, device, until, say, keep)
+    finally:
+        release(device)
 
 
 def _trained(
     plan: Plan, folder: Path, run: Run, made: Callable[[Run], Training], device: torch.device, until: float,
-    say: Callable[[str], None],
+    say: Callable[[str], None], keep: bool,
 ) -> bool:  # fmt: skip
-    """Trains one run to its end, and returns True, or until a time."""
     begin = saved = time.monotonic()
     training, unfinished = made(run), folder / f"{run.name}.checkpoint"
     if unfinished.exists():
@@ -184,7 +213,8 @@ def _trained(
 
     def save() -> None:
         nonlocal saved
-        checkpoints.save(unfinished, training.state_dict())
+        if keep:
+            checkpoints.save(unfinished, training.state_dict())
         saved = time.monotonic()
 
     def stop() -> bool:
@@ -205,7 +235,7 @@ def _trained(
     return True
 
 
-def _release(device: torch.device) -> None:
+def release(device: torch.device) -> None:
     """Frees what the run before held. A training and its CUDA graph refer to each other: without this they
     would stay while the next run captures, or be freed in the middle of a capture, which CUDA refuses."""
     gc.collect()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparseloom.errors import Error
 
-from .runs import SEARCH, Run
+from .runs import Run, steps_of
 from .steps import Graph, device_name, rate
 
 WARM_UP = 0.02
@@ -36,7 +36,7 @@ class PartedTraining:
 
     def __init__(self, run: Run, setting: Any, device: torch.device) -> None:
         self.run, self.setting, self.device = run, setting, device
-        self.steps = max(1, setting.steps // SEARCH) if run.searching else setting.steps
+        self.steps = steps_of(run, setting.steps)
         self.step, self.seconds = 0, 0.0
         self.losses: list[float] = []  # the mean of each part
 

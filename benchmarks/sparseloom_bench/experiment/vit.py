@@ -31,22 +31,26 @@ from sparseloom.sparsify.run import Run
 from . import augment
 from .cifar import Images
 from .digits import Arm
+from .moves import Moves, noted
 from .steps import Graph, device_name, mixed, rate
 from .vit_model import SPARSE, TINY, Size, ViT
 
 EPOCHS, BATCH, LR, DECAY, WARM_UP = 115, 256, 1e-3, 0.05, 5
 #: Steps that are timed, and those before them, which compile.
 TIMED, COLD = 250, 20
+#: Steps over which the rate of a new block rises with SMET's rules.
+WARM = 20
 
 
 class Trial(NamedTuple):
     """What is compared: a method at a sparsity in percent, in blocks of one size. ``by_shape`` gives layers
-    Erdos-Renyi densities instead of one for all."""
+    Erdos-Renyi densities instead of one for all; rates are divided by density**power."""
 
     arm: Arm
     sparsity: int = 0
     block: int = 16
     by_shape: bool = False
+    power: float = 0.0
 
 
 def trials(steps: int) -> dict[str, Trial]:
@@ -57,11 +61,13 @@ def trials(steps: int) -> dict[str, Trial]:
 
     every = max(1, at(1 / 97))
     static = Arm("static", select="random", redraw=True)
-    moving = methods.rigl(at(0.75), every, share=0.1)
+    moving = noted(methods.rigl(at(0.75), every, share=0.1))
     rigl = Arm("RigL", moving, "random", True)
     in_rows = replace(moving, select=select.TopK("row"))
-    summed = methods.rigl(at(0.75), every, share=0.1, steps=8)
+    summed = noted(methods.rigl(at(0.75), every, share=0.1, steps=8))
     gradual = Arm("gradual", methods.gradual(at(0.1), at(0.7), every))
+    warm = Arm("RigL", noted(methods.rigl(at(0.75), every, share=0.1, warm_up=WARM)), "random", True)
+    set_ = Arm("SET", noted(methods.set_(every, 0.1, at(0.75), warm_up=WARM)), "random", True)
     return {
         "dense": Trial(Arm("dense", dense=True)),
         "static-80": Trial(static, 80),
@@ -79,6 +85,12 @@ def trials(steps: int) -> dict[str, Trial]:
         "rigl-80-sum": Trial(Arm("RigL", summed, "random", True), 80),
         "supermask-80-scaled": Trial(Arm("supermask", methods.supermask(lr=LR), redraw=True), 80),
         "gradual-90": Trial(gradual, 90),
+        "supermask-90": Trial(Arm("supermask", methods.supermask(lr=LR)), 90),
+        # SMET's rules; -warm without scaled rates
+        "rigl-80-smet": Trial(warm, 80, power=1.0),
+        "rigl-80-warm": Trial(warm, 80),
+        "rigl-90-smet": Trial(warm, 90, power=1.0),
+        "set-80-smet": Trial(set_, 80, power=1.0),
     }
 
 
@@ -130,6 +142,11 @@ class Training:
             for module in self.net.modules():
                 if isinstance(module, MaskedLinear):
                     module.multiply = "dense"  # at this width faster, and in a CUDA graph
+        self.moves: Moves | None = None
+        if self.run is not None and arm.method is not None and arm.method.regrow is not None:
+            self.moves = Moves(self.run, arm.method, self.optimizer)
+        if self.trial.power:
+            _scale(self.optimizer, self.net, self.trial.power)
         for group in self.optimizer.param_groups:
             group["peak"] = group["lr"]
         if compiled:
@@ -210,6 +227,8 @@ class Training:
         self.optimizer.step()
         if self.run is not None:
             self.run.step()
+        if self.moves is not None:
+            self.moves.after()
         self.step += 1
         return loss
 
@@ -241,6 +260,7 @@ class Training:
             "setting": asdict(self.setting), "net": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "run": None if self.run is None else self.run.state_dict(),
+            "moves": None if self.moves is None else self.moves.state_dict(),
             "step": self.step, "losses": self.losses,
         }  # fmt: skip
 
@@ -253,11 +273,14 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.run is not None:
             self.run.load_state_dict(state["run"])
+        if self.moves is not None:
+            self.moves.load_state_dict(state["moves"])
         self.step, self.losses = state["step"], state["losses"]
 
     @torch.no_grad()
     def outcome(self) -> dict[str, Any]:
         """Packs the network, and returns its test accuracy and its kept density."""
+        moves = None if self.moves is None else self.moves.record()
         if self.run is not None:
             pack_(self.net)
         right = 0
@@ -271,7 +294,7 @@ class Training:
         return {
             "arm": self.name, "seed": self.seed, "setting": asdict(self.setting),
             "accuracy": right / len(self.images.test_y), "density": stored / total,
-            "steps": self.steps, "losses": self.losses,
+            "steps": self.steps, "losses": self.losses, "moves": moves,
             "device": device_name(self.device), "torch": torch.__version__,
         }  # fmt: skip
 
@@ -284,6 +307,17 @@ def _adamw(net: nn.Module) -> optim.AdamW:
     matrices = [each for name, each in named if each.dim() >= 2 and name != "positions"]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": plain, "weight_decay": 0.0}]
     return optim.AdamW(groups, LR, weight_decay=DECAY)
+
+
+def _scale(optimizer: torch.optim.Optimizer, net: nn.Module, power: float) -> None:
+    """Gives sparse values groups of their own, whose rates follow their densities."""
+    first = optimizer.param_groups[0]
+    for group in densities.rates(net, first["lr"], power):
+        mine = {id(each) for each in group["params"]} & {id(each) for each in first["params"]}
+        moved = [each for each in first["params"] if id(each) in mine]
+        if group["lr"] != first["lr"] and moved:
+            first["params"] = [each for each in first["params"] if id(each) not in mine]
+            optimizer.add_param_group({**first, "params": moved, "lr": group["lr"]})
 
 
 @contextlib.contextmanager

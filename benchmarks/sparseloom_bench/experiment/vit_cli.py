@@ -37,12 +37,16 @@ def vit_command(
         bool, typer.Option(help="seconds on a CPU: a tiny network, any number of images")
     ] = False,
     speed: Annotated[bool, typer.Option(help="times some steps instead; run nothing beside it")] = False,
-    table: Annotated[Path | None, typer.Option(help="trains nothing: writes vit.md of that folder")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="trains nothing: writes vit.md and vit.html of that folder")
+    ] = None,
 ) -> None:
     """Trains one arm of ViT-tiny on CIFAR-10, or goes on with it; --table compares the outcomes of arms."""
     if table is not None:
-        text = vit_outcome.table(vit_outcome.read(table))
+        record = vit_outcome.read(table)
+        text = vit_outcome.table(record)
         (table / "vit.md").write_text(text)
+        (table / "vit.html").write_text(vit_outcome.page(record))
         typer.echo(text)
         return
     names = list(vit.trials(1))

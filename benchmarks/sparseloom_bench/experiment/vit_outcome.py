@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sparseloom.errors import Error
 
+from . import curves, moves_plots
 from .vit import trials
 
 _OP = "experiment vit --table"
@@ -82,6 +83,14 @@ def bars(record: Record) -> Iterator[Bar]:
         there = static is not None and name in record
         lead = accuracy(record[name]) - accuracy(static or []) if there else None
         yield Bar(f"{name} not below static", lead, lead is not None and lead >= -1e-9)
+
+
+def page(record: Record) -> str:
+    """Returns the table with what moving blocks tell of themselves, of the first seed of each arm. Raises
+    Error without matplotlib."""
+    told = {name: outcomes[0].get("moves") for name, outcomes in record.items()}
+    plots = moves_plots.plots({name: each for name, each in told.items() if each and each["changes"]})
+    return curves.page("ViT on CIFAR-10", table(record), {}, plots=plots)
 
 
 def table(record: Record) -> str:

@@ -1,11 +1,10 @@
-"""permute_channels_: finds the order of channels with which 2:4 pruning keeps most, for each chain, and
-reorders the layers."""
+"""permute_channels_: finds the order of channels with which 2:4 or block pruning keeps most, for each chain,
+and reorders the layers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,71 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .. import pattern as patterns
 from .._arguments import named_arguments
-from .._checks import whole
+from .._checks import share, whole
 from .._progress import Bar
 from ..errors import Error
 from ..nn.arguments import require_module
 from ..ops import semi24
 from ..patch.announce import announce
 from ..patch.forms import Site
-from ..patch.result import Skip, aligned
+from ..patch.result import Skip
 from ..patch.survey import owners_of, regex_of, survey, tied_to
+from ..pattern import Block, block_shape
 from ..report.inputs import as_arguments, evaluated, run, running, tensors_in
+from . import blocks
 from .chains import NORMS, Chain, chains_of
+from .result import Permuted, Reordered
 from .search import channel_order
+
+#: The sides (out features, in features) of the blocks that are to be pruned, and the share that stays.
+Target = tuple[tuple[int, int], float]
 
 _OP = "permute_channels_"
 #: How far outputs may move, by dtype, relative to their largest magnitude: the same products are summed in
 #: another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-
-
-@dataclass(frozen=True)
-class Reordered:
-    """One layer whose inputs have another order. ``before`` and ``after`` are the shares of sum |w| that 2:4
-    keeps; ``most`` is the share of the larger half of each row, which no order exceeds."""
-
-    consumer: str
-    producers: tuple[str, ...]
-    shape: tuple[int, int]
-    heads: int
-    before: float
-    after: float
-    most: float
-
-
-@dataclass(repr=False)
-class Permuted:
-    """The layers whose inputs were reordered, and the chains that stayed with the reason; prints as a
-    table."""
-
-    changed: list[Reordered] = field(default_factory=list)
-    skipped: list[Skip] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON."""
-        return asdict(self)
-
-    def __repr__(self) -> str:
-        return f"<{str(self).splitlines()[0]}>"
-
-    def __str__(self) -> str:
-        layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
-        lines = [f"the inputs of {layers} were reordered; 2:4 keeps of sum |w|:"]
-        lines += aligned([
-            [
-                change.consumer,
-                f"{change.shape[0]} x {change.shape[1]}",
-                f"{change.heads} heads" if change.heads > 1 else "",
-                f"{100 * change.before:.2f} -> {100 * change.after:.2f} %",
-                f"of at most {100 * change.most:.2f} %",
-                f"outputs of {', '.join(change.producers)}",
-            ]
-            for change in self.changed
-        ])  # fmt: skip
-        lines += [f"  skipped {skip.name}: {skip.reason}" for skip in self.skipped]
-        return "\n".join(lines)
 
 
 @named_arguments
@@ -88,9 +47,12 @@ def permute_channels_(
     *,
     chains: Sequence[Chain] | None = None,
     rounds: int = 0,
+    block: Block | None = None,
+    density: float | None = None,
 ) -> Permuted:
     """Reorders the inputs of linear layers, and the outputs of the layers before them in the same way, so
-    that 2:4 pruning by magnitude keeps more. The model computes what it did, but for rounding.
+    that 2:4 pruning by magnitude keeps more, or block pruning where ``block`` is given. The model computes
+    what it did, but for rounding.
 
     Call it before ``sparsify_(model, {...: Semi24("magnitude")})``, and before an optimizer is made. It finds
     feed-forward layers, gated ones, and an attention's values with its output projection by their usual
@@ -103,6 +65,8 @@ def permute_channels_(
         chains: the chains of this model, instead of those that are found.
         rounds: of swaps in each search; 0 searches until no swap of two channels gains anything, which takes
             minutes for layers of many thousand inputs. A terminal shows how far it is; Ctrl-C ends it.
+        block, density: of ``sparsify_(model, {...: BlockSparse(block, density)})`` afterwards, for the layers
+            of the chains, producers too: the order is that with which all of these keep most together.
 
     Returns what changed, with the kept magnitude before and after, and prints it as sparsify_ does. Raises
     Error, with the model untouched, for chains that do not fit the model, where none is found, and for NaN or
@@ -111,13 +75,17 @@ def permute_channels_(
     require_module(_OP, model)
     regex = regex_of(_OP, names)
     rounds = whole(_OP, "rounds", rounds)
+    target = _target(block, density)
     example_input = as_arguments(_OP, example_input)
     sites = {name: site for site in survey(model).sites for name in site.names}
     all_chains = list(chains_of(model) if chains is None else chains)
     matching = [chain for chain in all_chains if regex.fullmatch(chain.consumer)]
     result, steps, used = Permuted(), list[_Step](), set[int]()
+    if target is not None:
+        (bm, bn), share_left = target
+        result.kept = f"{share_left:.3g} of the blocks of {bm} x {bn}"
     for chain in matching:
-        step = _Step.of(model, chain, sites)
+        step = _Step.of(model, chain, sites, target)
         refusal = step if isinstance(step, str) else step.refusal(model, used)
         if refusal and chains is not None:
             raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", refusal, "leave it out")
@@ -190,13 +158,16 @@ class _Step:
 
     reordered: Reordered
 
-    def __init__(self, chain: Chain, consumer: Site, producers: list[Site], norms: list[Any]) -> None:
+    def __init__(
+        self, chain: Chain, consumer: Site, producers: list[Site], norms: list[Any], target: Target | None
+    ) -> None:
         self.chain, self.consumer, self.producers, self.norms = chain, consumer, producers, norms
+        self.target = target
         self.moved = False
         self._order = torch.empty(0, dtype=torch.long)
 
     @classmethod
-    def of(cls, model: nn.Module, chain: Chain, sites: dict[str, Site]) -> _Step | str:
+    def of(cls, model: nn.Module, chain: Chain, sites: dict[str, Site], target: Target | None) -> _Step | str:
         """Returns the step, or a text that says what the model lacks for it."""
         missing = [name for name in (chain.consumer, *chain.producers) if name not in sites]
         if missing or not chain.producers:
@@ -204,13 +175,16 @@ class _Step:
         norms: list[Any] = [dict(model.named_modules()).get(name) for name in chain.through]
         if any(not isinstance(norm, NORMS) for norm in norms):
             return f"{', '.join(chain.through)} have to be norms over the channels"
-        step = cls(chain, sites[chain.consumer], [sites[name] for name in chain.producers], norms)
+        step = cls(chain, sites[chain.consumer], [sites[name] for name in chain.producers], norms, target)
         widths = {step._width(site) for site in step.producers}
         width, inputs = next(iter(widths)), step.consumer.shape[1]
         fits = len(widths) == 1 and width and chain.heads > 0 and not width % chain.heads
         if not fits or inputs % width:
             return f"{inputs} inputs do not consist of {sorted(widths)} outputs in {chain.heads} heads"
-        if chain.heads > 1 and width // chain.heads % 4:
+        if target is not None and (inputs != width or chain.heads > 1):
+            if any(width // chain.heads % side for side in target[0]):
+                return f"a block would reach over heads of {width // chain.heads} channels"
+        elif chain.heads > 1 and width // chain.heads % 4:
             return f"a group of four would reach over heads of {width // chain.heads} channels"
         if any(norm.weight is not None and norm.weight.shape != (inputs,) for norm in norms):
             return f"its norms do not span the {inputs} inputs"
@@ -236,6 +210,9 @@ class _Step:
 
     def search(self, rounds: int, tell: Callable[[str], None]) -> None:
         """Finds the order of channels, separately for each head, and tells how far it is."""
+        if self.target is not None:
+            self._search_blocks(self.target, rounds, tell)
+            return
         weight = self.consumer.matrix(self.consumer.parameter.detach())
         rows, inputs = weight.shape
         heads = self.chain.heads
@@ -252,6 +229,30 @@ class _Step:
         shares = _kept(weight), _kept(weight[:, self._inputs(weight.device)]), half.sum(dtype=torch.float64)
         before, after, most = (float(number) / total for number in shares)
         identity = self.chain.consumer, self.chain.producers, (rows, inputs), heads
+        self.reordered = Reordered(*identity, before, after, most)
+
+    def _search_blocks(self, target: Target, rounds: int, tell: Callable[[str], None]) -> None:
+        (bm, bn), density = target
+        heads, size = self.chain.heads, self._width(self.producers[0]) // self.chain.heads
+        weights = [self.consumer.matrix(self.consumer.parameter.detach())]
+        # [copies of a channel, outputs, channels]
+        copies = weights[0].unflatten(1, (heads, -1, size)).permute(2, 0, 1, 3).flatten(2)
+        parts = [blocks.Part.of(copies, (bm, bn), density)]
+        for site in self.producers:
+            matrix = site.matrix(site.parameter.detach())
+            weights.append(matrix[-heads * size :] if self.chain.last_third else matrix)
+            parts.append(blocks.Part.of(weights[-1].t()[None], (bn, bm), density))
+        self._order = blocks.block_order(parts, heads, rounds, tell)
+        total = sum(float(part.sums.sum(dtype=torch.float64)) for part in parts) or 1.0
+        start = torch.arange(heads, device="cpu")[:, None] * size
+        orders = torch.arange(heads * size, device="cpu"), (start + self._order).flatten()
+        before, after = (sum(part.kept(order) for part in parts) / total for order in orders)
+        most = 0.0
+        for weight, part in zip(weights, parts, strict=True):
+            elements = weight.abs().float().flatten()
+            count = min(len(elements), part.keep * bm * bn)
+            most += float(elements.topk(count).values.sum(dtype=torch.float64)) / total
+        identity = self.chain.consumer, self.chain.producers, self.consumer.shape, heads
         self.reordered = Reordered(*identity, before, after, most)
 
     def move(self, moves: _Moves) -> None:
@@ -293,6 +294,20 @@ class _Step:
     def _width(self, site: Site) -> int:
         rows = site.shape[0]
         return rows // 3 if self.chain.last_third else rows
+
+
+def _target(block: Block | None, density: float | None) -> Target | None:
+    """Returns (sides, density) of block pruning, None for 2:4."""
+    if block is None and density is None:
+        return None
+    if block is None or density is None:
+        got = f"block={block!r} and density={density!r}"
+        raise Error(_OP, "block and density together", got, "pass block=64, density=0.1, or neither for 2:4")
+    sides = block_shape(_OP, block)
+    patterns.full(0, 0, sides)  # C++ checks the sides
+    if not 0 <= share(_OP, density) <= 1:
+        raise Error(_OP, "density in [0, 1]", repr(density), "pass the share of blocks that stay: 0.1")
+    return sides, density
 
 
 def _kept(weight: Tensor) -> Tensor:

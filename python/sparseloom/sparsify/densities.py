@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._arguments import named_arguments
-from .._checks import share
+from .._checks import not_negative, share
 from ..errors import Error
 from ..ops.scores import block_scores
 from ..pattern import Block, block_shape
@@ -104,3 +105,27 @@ def proposed(
             raise Error(_OP, f"a density of at least {lowest:.3g}", repr(density), "scan sparser densities")
         at[best] += 1
     return {name: steps[name][i][0] for name, i in at.items()}
+
+
+@named_arguments
+def rates(model: nn.Module, lr: float, power: float = 1.0) -> list[dict[str, Any]]:
+    """Returns groups of an optimizer with learning rates by density: ``lr / density**power`` for the values
+    of a sparse layer, as SMET's authors scale them (Xiao et al. 2026, arXiv 2606.00888), and ``lr`` for all
+    other Parameters that train.
+
+    Densities are those of now; a mask (of an nn.MaskedLinear) does not count. ``power`` .5 keeps the change
+    of an output that adds as many independent changes as it has inputs. Raises Error for a negative number.
+    """
+    not_negative(_OP, "lr", lr, "1e-3")
+    not_negative(_OP, "power", power)
+    found: dict[int, float] = {}
+    for module in model.modules():
+        speaks: Any = getattr(module, "sparse_weights", dict)
+        for weight in speaks().values():
+            found[id(weight.values)] = weight.density
+    groups: dict[float, dict[str, Any]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            density = found.get(id(parameter)) or 1.0  # without a block there is nothing to scale
+            groups.setdefault(density, {"params": [], "lr": lr / density**power})["params"].append(parameter)
+    return list(groups.values())

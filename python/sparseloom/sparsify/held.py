@@ -154,6 +154,15 @@ class Held(ABC):
     def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
         """Returns the learning rate of the weight's group in its optimizer, 1 without one."""
 
+    def ages(self, optimizers: Sequence[Optimizer]) -> Tensor | None:
+        """Returns how many steps each slot's block has made, float32 [slots] on the weight's device; None
+        where no optimizer counts them."""
+        for optimizer in optimizers:
+            steps = optimizer.state.get(self.parameter, {}).get("step")
+            if isinstance(steps, Tensor) and steps.dim() == 1:
+                return steps
+        return None
+
     def context(self, step: int) -> Context:
         """Returns the Context for a Score."""
         return Context(

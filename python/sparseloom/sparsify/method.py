@@ -56,6 +56,10 @@ class Method:
                 got,
                 "use select.TopK() to regrow",
             )
+        by_age = self.regrow is not None and (self.regrow.warm_up or self.regrow.grace)
+        if by_age and self.gradient.dense_master:
+            got = f"{type(self.gradient).__name__}, whose blocks have no step counts of their own"
+            raise Error("Method", "gradients.Stored() beside warm_up and grace", got, "leave them out")
         one_budget = isinstance(self.select, TopK) and self.select.scope == "global"
         if one_budget and not self.gradient.dense_master:
             got = 'gradients.Stored() with scope="global"'
@@ -124,6 +128,10 @@ class Method:
             known_growth = [score for score in growth if score is not None]
             if len(known_growth) < len(growth):
                 return False
+            for held, score in zip(weights, scores, strict=True):
+                if (young := self._young(held, optimizers)) is not None:
+                    present = held.present()  # in the order of the slots, of which the first are taken
+                    score[present] = score[present].masked_fill(young.cpu()[: int(present.sum())], math.inf)
             masks = self._regrown(weights, scores, budgets, share, known_growth)
             grown = [self.regrow.grown(held, step, mask) for held, mask in zip(weights, masks, strict=True)]
         for held, mask, start in zip(weights, masks, grown, strict=True):
@@ -157,8 +165,17 @@ class Method:
         if not all(bool((grown < math.inf).all()) for _, grown in pairs if grown.is_cpu):
             return False
         for held, budget, (score, grown) in zip(weights, budgets, pairs, strict=True):
+            if (young := self._young(held, optimizers)) is not None:
+                score = score.masked_fill(young, math.inf)
             held.drop_and_grow(_count(budget, held), share, score, grown, optimizers)
         return True
+
+    def _young(self, held: Held, optimizers: Sequence[Optimizer]) -> Tensor | None:
+        """Returns which slots have a block within its grace: bool on the weight's device; None without any.
+        The oldest blocks, those of the start, have none: else the first changes could drop nothing."""
+        grace = 0 if self.regrow is None else self.regrow.grace
+        ages = held.ages(optimizers) if grace else None
+        return None if ages is None or not len(ages) else ages < ages.max().clamp(max=grace)
 
     def _adjusted(self, weights: Sequence[Held], budgets: Sequence[float], progress: float) -> bool:
         """Tells the gates of the weights their budgets. Returns whether gates decide on the masks."""

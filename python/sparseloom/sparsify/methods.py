@@ -45,21 +45,41 @@ def gradual(
 
 @renamed(end_step="end")
 def set_(
-    every: int = 100, share: float = 0.3, end: int | None = None, seed: int | torch.Generator = 0
+    every: int = 100,
+    share: float = 0.3,
+    end: int | None = None,
+    seed: int | torch.Generator = 0,
+    warm_up: int = 0,
+    grace: int = 0,
 ) -> Method:
     """SET (Mocanu et al. 2018): every ``every`` steps the weakest ``share`` of the blocks is dropped, and as
-    many others grow at random, from zero."""
-    return Method(schedule=schedules.Constant(every, end), regrow=regrow.Random(share, seed=seed))
+    many others grow at random, from zero. ``warm_up`` and ``grace`` are as in
+    ``rigl``."""
+    moving = regrow.Random(share, seed=seed, warm_up=warm_up, grace=grace)
+    return Method(schedule=schedules.Constant(every, end), regrow=moving)
 
 
 @renamed(end_step="end")
-def rigl(end: int | None = None, every: int = 100, share: float = 0.3, steps: int = 1) -> Method:
+def rigl(
+    end: int | None = None,
+    every: int = 100,
+    share: float = 0.3,
+    steps: int = 1,
+    warm_up: int = 0,
+    grace: int = 0,
+) -> Method:
     """RigL (Evci et al. 2020): as SET, but the blocks with the largest gradient grow, and the share falls
     along a cosine to ``end``, three quarters of the training (None: it stays). The optimizer's step is made
     as well, where the paper skips it. ``steps``: the gradient is summed over so many steps before a change,
     the paper's is of one. With Adam, take ``optim.AdamW``: torch's has no correction for the moments of new
-    blocks, whose first hundred steps are several times too large."""
-    return Method(schedule=schedules.Constant(every, end), regrow=regrow.Gradient(share, steps=steps))
+    blocks, whose first hundred steps are several times too large.
+
+    The rules of SMET (Xiao et al. 2026, arXiv 2606.00888) for Adam: ``optim.AdamW`` begins the count of steps
+    anew for a new block, ``warm_up`` lets its rate rise on a line over so many steps, and
+    ``densities.rates`` divides rates by the density. ``grace`` keeps a new block for so many steps: it starts
+    at zero, and without that most are the weakest, and dropped, at the next change."""
+    moving = regrow.Gradient(share, steps=steps, warm_up=warm_up, grace=grace)
+    return Method(schedule=schedules.Constant(every, end), regrow=moving)
 
 
 @renamed(begin="start")

@@ -29,6 +29,10 @@ class Regrow:
     needs_gradient: ClassVar[bool] = False
     #: The number of steps that it watches, up to the one before the change.
     steps: int = 1
+    #: Steps over which the rate of a new block rises: ``optim.AdamW.warm_up``.
+    warm_up: int = 0
+    #: Steps of its own before which a block is not dropped.
+    grace: int = 0
 
     def share_at(self, progress: float) -> float:
         """Returns the share of the kept blocks that is dropped and regrown at that progress."""
@@ -60,9 +64,13 @@ class _Growing(Regrow):
     decay: bool = True
     init: str = "zeros"
     seed: int | torch.Generator = 0
+    warm_up: int = 0
+    grace: int = 0
 
     def __post_init__(self) -> None:
         name = f"regrow.{type(self).__name__}"
+        whole(name, "warm_up", self.warm_up)
+        whole(name, "grace", self.grace)
         if not 0 <= share(name, self.share, "share") <= 1:
             raise Error(name, "a share in [0, 1]", repr(self.share), "pass share=0.3, for example")
         if self.init not in ("zeros", "uniform"):
@@ -100,6 +108,10 @@ class Random(_Growing):
         init: "zeros", or "uniform" within 1 / sqrt(stored inputs of the output feature), as nn.Linear does.
         seed: of the draws, an int or a torch.Generator; the same one gives the same blocks on every rank and
             after a resumption.
+        warm_up: steps over which the rate of a new block rises on a line (SMET, Xiao et al. 2026, arXiv
+            2606.00888); needs stored blocks and ``optim.AdamW``, which counts the steps of each.
+        grace: steps before which a new block is not dropped; needs the same. New blocks start at zero, and
+            have the smallest norms when the next change comes.
     """
 
     decay: bool = False

@@ -263,6 +263,22 @@ class Run:
         stepped = _parameters(*self.optimizers)
         for held in self.weights:
             held.decay_in_step(id(held.parameter) in stepped)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Tells optimizers how slowly new blocks begin. Raises Error where one counts no steps of blocks and
+        the method needs them."""
+        for method, weights in self._groups:
+            regrow = method.regrow
+            for held in weights if regrow is not None and (regrow.warm_up or regrow.grace) else ():
+                for optimizer in self.optimizers:
+                    if id(held.parameter) not in _parameters(optimizer):
+                        continue
+                    if not hasattr(optimizer, "warm_up"):
+                        got, remedy = type(optimizer).__name__, "take sparseloom.optim.AdamW"
+                        raise Error("Run", "an optimizer that counts each block's steps", got, remedy)
+                    if regrow is not None and regrow.warm_up:
+                        optimizer.warm_up(held.parameter, regrow.warm_up)
 
     def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]

@@ -17,8 +17,12 @@ from sparseloom_bench.experiment import augment, checkpoints, cifar, vit, vit_ou
 from sparseloom_bench.experiment.vit_model import Size, ViT
 
 TINY = vit.Setting("archive", epochs=3, batch=10, size=Size(64, 1, 2))
-#: Two arms that differ from RigL's in its method alone are left out.
-ARMS = [name for name in vit.trials(1) if name not in ("rigl-80-row", "rigl-80-sum")]
+#: Arms that differ from another in a number alone are left out.
+ARMS = [
+    name
+    for name in vit.trials(1)
+    if name not in ("rigl-80-row", "rigl-80-sum", "rigl-80-warm", "supermask-90")
+]
 
 
 def add(tar, name, content):

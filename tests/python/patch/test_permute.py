@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Error, Semi24, permute_channels_, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, permute_channels_, sparsify_
 from sparseloom.ops import semi24
-from sparseloom.permute import Chain
+from sparseloom.permute import Chain, blocks
 
 
 def kept(weight: Tensor) -> float:
@@ -209,3 +209,85 @@ def test_models_of_transformers_keep_their_outputs():
         result = permute_channels_(model, tokens())
         assert {each.consumer.rpartition(".")[2] for each in result.changed} == endings and not result.skipped
         torch.testing.assert_close(model(tokens()).logits, want, rtol=1e-3, atol=1e-4)
+
+
+def kept_blocks(weight: Tensor, block: tuple[int, int], density: float) -> float:
+    """The sum of |w| of the best blocks, by sparsify_'s own choice."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], False)
+    layer.weight.data.copy_(weight.detach())
+    net = nn.Sequential(layer)
+    sparsify_(net, {"0": BlockSparse(block, density)})
+    return float(net[0].values.detach().abs().sum(dtype=torch.float64))
+
+
+@pytest.mark.parametrize("block", [8, (8, 16), (16, 8)])
+@pytest.mark.parametrize("make", [Gated, GroupedQuery], ids=["gated", "grouped"])
+def test_more_is_kept_of_blocks_and_outputs_stay(make: type[nn.Module], block: int | tuple[int, int]) -> None:
+    model, x = uneven(make()), torch.randn(3, 6, 16)
+    if make is GroupedQuery and block != 8:  # a head has 8 channels
+        with pytest.raises(Error, match="a block would reach over heads of 8 channels"):
+            permute_channels_(model, x, block=block, density=0.25)
+        return
+    sides = (block, block) if isinstance(block, int) else block
+    names = ["gate_proj", "up_proj", "down_proj"] if make is Gated else ["v_proj", "o_proj"]
+    weights = [model.get_submodule(name).weight for name in names]
+    total = sum(float(weight.detach().abs().sum(dtype=torch.float64)) for weight in weights)
+    before, wanted = sum(kept_blocks(weight, sides, 0.25) for weight in weights), model(x)
+    result = permute_channels_(model, x, block=block, density=0.25)
+    torch.testing.assert_close(model(x), wanted, atol=1e-5, rtol=1e-4)
+    after = sum(kept_blocks(weight, sides, 0.25) for weight in weights)
+    (change,) = result.changed
+    assert change.before == pytest.approx(before / total, rel=1e-5)
+    assert change.after == pytest.approx(after / total, rel=1e-5)
+    assert change.after >= change.before and change.after <= change.most
+    if make is Gated:
+        assert change.after > change.before
+    assert f"0.25 of the blocks of {sides[0]} x {sides[1]} keeps of sum |w|" in str(result)
+
+
+def test_channels_of_one_block_find_each_other() -> None:
+    """A block-diagonal pair of layers whose channels were shuffled: in its order a quarter keeps all."""
+    generator = torch.Generator().manual_seed(0)
+    eye = torch.eye(4).repeat_interleave(16, 0).repeat_interleave(16, 1)
+    shuffled = torch.randperm(64, generator=generator)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    with torch.no_grad():
+        for layer, weight in ((net[0], eye[shuffled]), (net[2], eye[:, shuffled])):
+            layer.weight.copy_(weight * (0.5 + torch.rand(64, 64, generator=generator)))
+    result = permute_channels_(net.eval(), torch.randn(2, 64), block=16, density=0.25)
+    (change,) = result.changed
+    assert change.before < 0.6 and change.after == pytest.approx(1.0)
+
+
+def test_of_a_few_channels_no_swap_is_left_that_gains() -> None:
+    """Beside all swaps of an order by the definition; the search may end where only several at once gain."""
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.rand(16, 24, generator=generator), torch.rand(24, 16, generator=generator)]
+    parts = [
+        blocks.Part.of(weights[0][None], (8, 8), 0.34),
+        blocks.Part.of(weights[1].t()[None], (8, 8), 0.34),
+    ]
+    order = blocks.block_order(parts, 1, 0, lambda text: None).flatten()
+
+    def kept_of(order: Tensor) -> float:
+        found = kept_blocks(weights[0][:, order], (8, 8), 0.34)
+        return found + kept_blocks(weights[1][order], (8, 8), 0.34)
+
+    assert sorted(order.tolist()) == list(range(24))
+    best = kept_of(order)
+    assert best == pytest.approx(sum(part.kept(order) for part in parts), rel=1e-5)
+    assert best > kept_of(torch.arange(24))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"block": 8}, "block and density together"),
+        ({"density": 0.5}, "block and density together"),
+        ({"block": 8, "density": 2.0}, r"density in \[0, 1\]"),
+        ({"block": 7, "density": 0.5}, "7"),
+    ],
+)
+def test_wrong_blocks_are_refused(options: dict[str, float], words: str) -> None:
+    with pytest.raises(Error, match=words):
+        permute_channels_(uneven(Gated()), torch.randn(2, 16), **options)

@@ -2,14 +2,18 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from sparseloom import BlockSparse, Error, sparsify_
+from sparseloom import sparsify as S
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.optim import AdamW
+from sparseloom.sparsify import densities
+from sparseloom.sparsify import methods as M
 
 
 def train(layer, optimizer, steps, seed=0):
@@ -150,3 +154,92 @@ def test_it_takes_a_closure_and_refuses_what_it_cannot_do():
     assert optimizer.step(closure).item() == 3 and (weight < 1).all()
     with pytest.raises(Error, match=r"betas in \[0, 1\)"):
         AdamW([weight], betas=(1.0, 0.9))
+
+
+def test_a_block_that_warms_up_takes_the_share_of_its_age():
+    """Ages 1, 2, 4 and 9 of a warm-up of 4 beside the formula, and beside a Parameter without one."""
+    generator = torch.Generator().manual_seed(0)
+    slow, fast = (torch.zeros(4, 8, 8, requires_grad=True) for _ in range(2))
+    optimizer = AdamW([slow, fast], 1e-2, (0.8, 0.99), 1e-6, 0.0)
+    optimizer.warm_up(slow, 4)
+    slow.grad, fast.grad = torch.zeros(4, 8, 8), torch.zeros(4, 8, 8)
+    optimizer.step()
+    for each in (slow, fast):
+        optimizer.state[each]["step"].copy_(torch.tensor([0.0, 1.0, 3.0, 8.0]))
+    grad = torch.randn(4, 8, 8, generator=generator)
+    slow.grad, fast.grad = grad, grad.clone()
+    optimizer.step()
+    ages = torch.tensor([1.0, 2.0, 4.0, 9.0], dtype=torch.float64).view(4, 1, 1)
+    m, v = 0.2 * grad.double(), 0.01 * grad.double().square()
+    whole = -1e-2 * (m / (1 - 0.8**ages)) / ((v / (1 - 0.99**ages)).sqrt() + 1e-6)
+    torch.testing.assert_close(fast.detach().double(), whole, atol=1e-7, rtol=1e-5)
+    shares = torch.tensor([0.25, 0.5, 1.0, 1.0], dtype=torch.float64).view(4, 1, 1)
+    torch.testing.assert_close(slow.detach().double(), shares * whole, atol=1e-7, rtol=1e-5)
+    again = AdamW([slow, fast], 1e-2)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.state[slow]["warm_up"] == 4 and "warm_up" not in again.state[fast]
+    with pytest.raises(Error, match=r"values \[blocks, bm, bn\]"):
+        optimizer.warm_up(torch.zeros(8, 8), 4)
+
+
+@pytest.mark.parametrize("method", [M.rigl(end=40, every=4, warm_up=3), M.set_(4, warm_up=3)])
+def test_methods_tell_the_optimizer_how_slowly_new_blocks_begin(method):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 48))
+    recipe = {"0": BlockSparse(8, 0.5, method=method)}
+    with pytest.raises(Error, match="counts each block's steps"):
+        other = copy.deepcopy(net)
+        sparsify_(other, recipe, optimizer=torch.optim.AdamW(other.parameters()))
+    optimizer = AdamW(net.parameters(), 1e-2, weight_decay=0)
+    sparsify_(net, recipe, optimizer=optimizer)
+    train(net, optimizer, 4)  # which ends with a change of the blocks
+    values, state = net[0].values, optimizer.state[net[0].values]
+    new = state["step"] == 0
+    assert state["warm_up"] == 3 and 0 < int(new.sum()) < len(new)
+    assert not values[new].any() and not state["exp_avg_sq"][new].any()
+    train(net, optimizer, 1, seed=7)
+    longest = values[new].abs().amax((1, 2))  # of a first step: the rate, of which a third
+    torch.testing.assert_close(longest, torch.full_like(longest, 1e-2 / 3), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("power, factor", [(1.0, 4.0), (0.5, 2.0), (0.0, 1.0)])
+def test_rates_follow_densities(power, factor):
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), BlockSparseLinear(64, 64, block=16, density=0.25))
+    groups = densities.rates(net, 1e-3, power)
+    by_rate = {id(each): group["lr"] for group in groups for each in group["params"]}
+    assert len(by_rate) == 4 and by_rate[id(net[1].values)] == pytest.approx(factor * 1e-3)
+    others = [net[0].weight, net[0].bias, net[1].bias]
+    assert all(by_rate[id(each)] == 1e-3 for each in others)
+    optimizer = AdamW(groups, 1.0)
+    assert {group["lr"] for group in optimizer.param_groups} == set(by_rate.values())
+
+
+def test_a_warm_up_needs_blocks_with_steps_of_their_own():
+    with pytest.raises(Error, match=r"gradients.Stored\(\) beside warm_up and grace"):
+        replace(M.rigl(warm_up=3), gradient=S.gradients.Masked())
+
+
+@pytest.mark.parametrize("capacity", [None, 0.6], ids=["host", "device"])
+@pytest.mark.parametrize("method", [M.rigl(end=400, every=4), M.set_(4)], ids=["rigl", "set"])
+def test_a_new_block_stays_for_its_grace(method, capacity):
+    """Blocks of the start have none; without a grace most new ones fall at the next change."""
+    lives = {}
+    for grace in (0, 9):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(64, 48))
+        optimizer = AdamW(net.parameters(), 1e-3, weight_decay=0)
+        moving = replace(method, regrow=replace(method.regrow, share=0.2, grace=grace))
+        recipe = BlockSparse(8, 0.5, method=moving, capacity=capacity)
+        sparsify_(net, {"0": recipe}, optimizer=optimizer)
+        born, lives[grace], before = torch.zeros(6, 8), [], net[0].pattern.mask
+        first = before.clone()
+        for change in range(1, 9):
+            train(net, optimizer, 4, seed=change)
+            mask = net[0].pattern.mask
+            dropped = before & ~mask
+            lives[grace] += (change - born[dropped & (born > 0)]).tolist()
+            born[mask & ~before] = change
+            first &= mask
+            before = mask
+        assert int(before.sum()) == 24 and not first.all()
+    assert min(lives[0]) == 1 and min(lives[9]) == 3  # of at least 9 steps, in changes every 4
