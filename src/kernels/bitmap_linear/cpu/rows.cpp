@@ -19,11 +19,11 @@ struct Method {
   const char* name;
   Isa needs;
   const cpu::BitmapOps* ops;
-  double lanes;
+  double lanes;  // of a vector; for AVX-512 what an Emerald Rapids gains over avx2_bitmap: 1.4, not 2
 };
 
 constexpr Method kMethods[] = {
-    {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 16},
+    {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 11.2},
     {"avx2_bitmap", Isa::avx2, &cpu::kBitmapAvx2, 8},
 };
 
