@@ -162,7 +162,7 @@ def attention(draw: Draw) -> Counts:
     torch.manual_seed(draw.random.getrandbits(60))
     dtype = draw.pick((torch.float32, torch.bfloat16, torch.float16, torch.float64))
     try:
-        # dq of one key is a difference of equal sums: twice another order's error was passed 2 times of 40,000
+        # dq of one key is a difference of equal sums: 2 of 40,000 passed twice another order's error
         Answer(case, dtype).check(times=4)
     except AssertionError as error:
         raise AssertionError(f"{error} of {case} {dtype}") from error

@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::prefetch_tensor_map(&params.k);
     ptx::prefetch_tensor_map(&params.v);
     for (TeamStorage<T>& team : storage.teams) {
-      // Every lane reads the tile and its queries' outputs, so every lane arrives: racecheck follows no barrier
-      // of a warp to another lane's arrival. Of a stage one lane reads the first keys, and arrives: all of them
-      // took 2 to 4 % longer.
+      // Every lane reads the tile and its queries' outputs, so every lane arrives: racecheck follows no
+      // barrier of a warp to another lane's arrival. Of a stage one lane reads the first keys, and arrives:
+      // all of them took 2 to 4 % longer.
       Pipeline::init(team.q_full, team.q_empty, 1, T::kGroups * 128);
       Pipeline::init(team.full, team.empty, 1, T::kGroups * 4);
     }

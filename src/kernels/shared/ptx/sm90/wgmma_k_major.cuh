@@ -1,4 +1,4 @@
-// wgmma as in wgmma.cuh, with two K-major operands in shared memory, of every width that wgmma_lists.cuh has.
+// wgmma as in wgmma.cuh, with two K-major operands in shared memory, of 16 to 128 columns.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,12 +18,11 @@ namespace sparseloom::kernels::cuda::ptx {
         : SPARSELOOM_LIST_SUMS_##count("+f", 0)                                                            \
         : "l"(a), "l"(b));                                                                                 \
   }
-#define SPARSELOOM_WGMMA_K_MAJOR_OF(name, type)               \
-  SPARSELOOM_WGMMA_K_MAJOR(name, type, 16, 8, "%8", "%9")     \
-  SPARSELOOM_WGMMA_K_MAJOR(name, type, 32, 16, "%16", "%17")  \
-  SPARSELOOM_WGMMA_K_MAJOR(name, type, 64, 32, "%32", "%33")  \
-  SPARSELOOM_WGMMA_K_MAJOR(name, type, 128, 64, "%64", "%65") \
-  SPARSELOOM_WGMMA_K_MAJOR(name, type, 192, 96, "%96", "%97")
+#define SPARSELOOM_WGMMA_K_MAJOR_OF(name, type)              \
+  SPARSELOOM_WGMMA_K_MAJOR(name, type, 16, 8, "%8", "%9")    \
+  SPARSELOOM_WGMMA_K_MAJOR(name, type, 32, 16, "%16", "%17") \
+  SPARSELOOM_WGMMA_K_MAJOR(name, type, 64, 32, "%32", "%33") \
+  SPARSELOOM_WGMMA_K_MAJOR(name, type, 128, 64, "%64", "%65")
 
 /// d[64][N] += a[64][16] b[16][N].
 SPARSELOOM_WGMMA_K_MAJOR_OF(wgmma_k_major_bf16, "bf16")

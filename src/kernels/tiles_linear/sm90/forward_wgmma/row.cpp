@@ -12,10 +12,10 @@ namespace sparseloom::kernels::cuda {
 
 int sm90_tiles_wgmma(const TilesProduct& product, int tile) noexcept {
   using Entry = int (*)(const TilesProduct&) noexcept;
-  static constexpr Entry kBf16[tiles::kTileCount] = {tiles::forward_bf16_256x192, tiles::forward_bf16_256x128,
-                                                     tiles::forward_bf16_128x128, tiles::forward_bf16_128x64};
-  static constexpr Entry kF16[tiles::kTileCount] = {tiles::forward_f16_256x192, tiles::forward_f16_256x128,
-                                                    tiles::forward_f16_128x128, tiles::forward_f16_128x64};
+  static constexpr Entry kBf16[tiles::kTileCount] = {tiles::forward_bf16_256x128, tiles::forward_bf16_128x128,
+                                                     tiles::forward_bf16_128x64};
+  static constexpr Entry kF16[tiles::kTileCount] = {tiles::forward_f16_256x128, tiles::forward_f16_128x128,
+                                                    tiles::forward_f16_128x64};
   if (tile < 0 || tile >= tiles::kTileCount) return cudaErrorInvalidValue;
   switch (product.args.dtype) {
     case DType::bf16: return kBf16[tile](product);
@@ -30,8 +30,8 @@ namespace {
 // Clocks of a multiprocessor per 64 columns, by tile: of a dense unit of 64 rows, of which one of 2:4 takes
 // half, beside all units, and the least, since copies take as long. Per tile its first copies and stores.
 // Fitted to an H200 (2026-12-01): 8192 x 4096 x 4096, all dense, all 2:4 and .4 dense with .5 2:4.
-constexpr double kDenseClocks[] = {500, 370, 450, 290}, kKTileClocks = 90,
-                 kLeastClocks[] = {1570, 1200, 830, 555}, kTileClocks = 3700;
+constexpr double kDenseClocks[] = {370, 450, 290}, kKTileClocks = 90, kLeastClocks[] = {1200, 830, 555},
+                 kTileClocks = 3700;
 constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {

@@ -51,7 +51,7 @@ struct Tile {
 
   static constexpr int kStoreTokens = 32, kStoreBytes = kStoreTokens * 128, kStagingBuffers = 2;
 
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
                     ptx::registers_at_launch(kThreads) * (kConsumers + 1),
                 "claimed registers must not exceed the released ones");
