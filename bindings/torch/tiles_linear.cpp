@@ -1,6 +1,8 @@
 // The operators of weights of dense, 2:4 and absent tiles: the forward product, its plan and its table.
 #include "sparseloom/tiles_linear.h"
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -19,10 +21,21 @@ namespace {
 
 constexpr const char* kOneWeight = "pass table, positions and values of one weight";
 
-/// Throws Error unless these are positions of 2:4 tiles.
-void require_positions(const char* op, const Tensor& positions, std::int64_t side) {
+/// Throws Error for sizes that no weight has.
+void require_sizes(const char* op, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (rows < 0 || cols < 0 || rows > kMost || cols > kMost)
+    core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(rows, cols), "pass those of the weight");
+}
+
+void require_side(const char* op, std::int64_t side) {
   if (side != 64 && side != 128)
     core::fail(op, "a side of 64 or 128", std::to_string(side), "pass the side of the weight's tiles");
+}
+
+/// Throws Error unless these are positions of 2:4 tiles.
+void require_positions(const char* op, const Tensor& positions, std::int64_t side) {
+  require_side(op, side);
   if (positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 || positions.size(0) % side != 0 ||
       positions.size(1) != side / 8 || !positions.is_contiguous())
     core::fail(op, "positions uint8 [2:4 tiles * side, side / 8], contiguous", shape_of(positions),
@@ -35,16 +48,17 @@ TilesView view_of(const char* op, const Tensor& values, const Tensor& table, con
                   std::int64_t rows, std::int64_t cols, std::int64_t side, int device) {
   TilesView w;
   w.rows = rows, w.cols = cols, w.side = side;
-  if (rows < 0) core::fail(op, "rows of 0 and more", std::to_string(rows), "pass the weight's out features");
+  require_sizes(op, rows, cols);
   require_device(op, "values", values, device, "x");
   require_device(op, "table", table, device, "x");
   require_device(op, "positions", positions, device, "x");
   require_positions(op, positions, side);
   if (table.scalar_type() != ScalarType::Int || table.dim() != 3 || table.size(0) != w.groups() ||
-      table.size(1) != w.units() || table.size(2) != TilesView::kGroup || !table.is_contiguous())
+      table.size(1) != w.units() || table.size(2) != TilesView::kGroup || !table.is_contiguous() ||
+      (device >= 0 && !is_aligned(table.const_data_ptr())))
     core::fail(op,
                "table int32 [" + std::to_string(w.groups()) + ", " + std::to_string(w.units()) +
-                   ", 4], contiguous, for a weight of " + core::shape(rows, cols),
+                   ", 4], contiguous and at 16 bytes, for a weight of " + core::shape(rows, cols),
                shape_of(table), "pass what tiles_table made");
   w.halves = positions.size(0) / side;
   const std::int64_t of_dense = values.dim() == 1 ? values.size(0) - w.halves * side * side / 2 : -1;
@@ -133,9 +147,8 @@ Tensor table_of(const Tensor& kinds, std::int64_t rows, std::int64_t cols, std::
   require_cpu(op, "kinds", kinds);
   TilesView w;
   w.rows = rows, w.cols = cols, w.side = side;
-  if (rows < 0 || cols < 0 || (side != 64 && side != 128))
-    core::fail(op, "sizes of 0 and more and a side of 64 or 128",
-               core::shape(rows, cols) + " and " + std::to_string(side), "pass those of the weight");
+  require_sizes(op, rows, cols);
+  require_side(op, side);
   const std::int64_t down = core::ceil_div(rows, side), across = core::ceil_div(cols, side);
   if (kinds.scalar_type() != ScalarType::Byte || kinds.dim() != 2 || kinds.size(0) != down ||
       kinds.size(1) != across)
