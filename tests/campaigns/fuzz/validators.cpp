@@ -12,12 +12,14 @@
 #include "layout/columns.h"
 #include "ops/attention_lists.h"
 #include "runtime/rate_table.h"
+#include "sparseloom/bitmap.h"
 #include "sparseloom/csr.h"
 #include "sparseloom/error.h"
 #include "sparseloom/layout.h"
 #include "sparseloom/nm.h"
 #include "sparseloom/nmg.h"
 #include "sparseloom/semi24.h"
+#include "sparseloom/tiles.h"
 
 namespace sparseloom {
 namespace {
@@ -144,6 +146,57 @@ void two_of_four(Bytes& in) {
   walk<Semi24>(w);
 }
 
+void bits(Bytes& in) {
+  BitmapView w;
+  w.rows = in.size(20), w.cols = in.size(60);
+  const bool small = w.rows >= 0 && w.rows < 64 && w.cols >= 0 && w.cols < 64;
+  const auto marks = in.list<std::uint8_t>(small ? w.rows * w.row_bytes() : 0);
+  const auto crow = in.list<std::int32_t>(small ? w.rows + 1 : 0);
+  if (!small || static_cast<std::int64_t>(marks.size()) != w.rows * w.row_bytes()) return;
+  w.bits = marks.data(), w.crow = crow.data(), w.stored = in.size(200);
+  Bitmap::validate("fuzz", w);
+  walk<Bitmap>(w);
+}
+
+void tiles(Bytes& in) {
+  TilesView w;
+  w.rows = in.size(150), w.cols = in.size(150), w.side = in.take<std::uint8_t>() % 4 == 0 ? 128 : 64;
+  w.dense = in.size(3), w.halves = in.size(3);
+  const bool small = w.rows >= 0 && w.rows < 256 && w.cols >= 0 && w.cols < 256;
+  const std::int64_t entries = small ? w.groups() * w.units() * TilesView::kGroup : 0;
+  auto table = in.list<std::int32_t>(entries);
+  if (!small || static_cast<std::int64_t>(table.size()) != entries || w.halves < 0 || w.halves > 9) return;
+  for (std::int32_t& entry : table) entry = entry == 200 ? -1 : entry;  // an absent one costs a byte
+  std::vector<std::uint8_t> positions(static_cast<std::size_t>(w.halves * w.side * (w.side / 8)), 0x44);
+  for (int i = 0; i < 3 && !positions.empty(); ++i)
+    if (in.take<std::uint8_t>() % 8 == 0)
+      positions[in.take<std::uint16_t>() % positions.size()] = in.take<std::uint8_t>();
+  w.table = table.data(), w.positions = positions.data();
+  Tiles::validate("fuzz", w);
+  walk<Tiles>(w);
+}
+
+void kinds(Bytes& in) {
+  TilesView w;
+  w.rows = in.size(200), w.cols = in.size(200), w.side = in.take<std::uint8_t>() % 2 == 0 ? 128 : 64;
+  const bool small = w.rows >= 0 && w.rows < 256 && w.cols >= 0 && w.cols < 256;
+  const std::int64_t count = small ? ((w.rows + w.side - 1) / w.side) * ((w.cols + w.side - 1) / w.side) : 0;
+  const auto of_tiles = in.list<std::uint8_t>(count);
+  if (!small || static_cast<std::int64_t>(of_tiles.size()) != count) return;
+  w.dense = std::count(of_tiles.begin(), of_tiles.end(), 2);
+  w.halves = std::count(of_tiles.begin(), of_tiles.end(), 1);
+  std::vector<std::int32_t> table(static_cast<std::size_t>(w.groups() * w.units() * TilesView::kGroup));
+  Tiles::fill_table("fuzz", w, of_tiles.data(), table.data());
+  const std::vector<std::uint8_t> positions(static_cast<std::size_t>(w.halves * w.side * (w.side / 8)), 0x44);
+  w.table = table.data(), w.positions = positions.data();
+  try {
+    Tiles::validate("fuzz", w);  // its own table
+  } catch (const Error&) {
+    __builtin_trap();
+  }
+  walk<Tiles>(w);
+}
+
 void lists(Bytes& in) {
   const std::int64_t batch = 1 + in.size(1), heads = 1 + in.size(2), blocks = in.size(12);
   block_attention::Lists of;
@@ -181,7 +234,8 @@ void rates(Bytes& in) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sparseloom;
-  constexpr void (*targets[])(Bytes&) = {blocks, csr, groups_of, grouped, two_of_four, lists, rates};
+  constexpr void (*targets[])(Bytes&) = {blocks, csr,   groups_of, grouped, two_of_four,
+                                         lists,  rates, bits,      tiles,   kinds};
   Bytes in(data, size);
   try {
     targets[in.take<std::uint8_t>() % std::size(targets)](in);
