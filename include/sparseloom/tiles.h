@@ -43,7 +43,9 @@ struct TilesView {
   /// Which 64 columns of the tile.
   static constexpr std::int32_t column_part(std::int32_t entry) noexcept { return entry >> 1 & 1; }
   /// The first row in the matrix of its kind.
-  static constexpr std::int32_t first_row(std::int32_t entry) noexcept { return (entry >> 2) * 64; }
+  static constexpr std::int64_t first_row(std::int32_t entry) noexcept {
+    return std::int64_t{entry >> 2} * 64;
+  }
 };
 
 /// The layout (layout_concept.h). Slots: the values in their order. A stored zero is a stored element, and a
