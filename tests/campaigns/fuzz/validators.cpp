@@ -198,7 +198,7 @@ void kinds(Bytes& in) {
 }
 
 void lists(Bytes& in) {
-  const std::int64_t batch = 1 + in.size(1), heads = 1 + in.size(2), blocks = in.size(12);
+  const std::int64_t batch = in.size(2), heads = in.size(3), blocks = in.size(12);
   block_attention::Lists of;
   of.lists = in.size(6), of.capacity = in.size(12);
   if (batch < 1 || batch > 2 || heads < 1 || heads > 3 || of.lists < 0 || of.lists > 6 || of.capacity < 0 ||
