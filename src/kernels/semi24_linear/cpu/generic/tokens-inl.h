@@ -14,8 +14,8 @@ template <class T>
 }
 
 /// Writes the features [begin, end) of `args.a` [m, features] as fp32 to [panels][depth][vectors * kLanes
-/// tokens], zero past the last token and past the last feature. begin is a multiple of kLanes; end may be past
-/// depth.
+/// tokens], zero past the last token and past the last feature. begin is a multiple of kLanes; end may be
+/// past depth.
 template <class T>
 void pack_tokens(const MatmulArgs& args, std::int64_t features, std::int64_t depth, std::int64_t vectors,
                  std::int64_t begin, std::int64_t end, float* out) {
