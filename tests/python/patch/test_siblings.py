@@ -1,62 +1,20 @@
 """Layers that read the same x multiply with it once: where they do, where they do not, and what becomes of
 it."""
 
-import contextlib
 import copy
 import pickle
 import threading
 
 import pytest
 import torch
-import torch.nn.functional as F
-from eight_bits import fast_int8
 from fuse_forms import Gate, results
-from tiny_models import made
+from sibling_models import ALL, Q_K_V, Attention, apart, bert, llama, merged, tokens, words
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, densify_, ops, sparsify_
+from sparseloom import densify_, sparsify_
 from sparseloom.nn.held.siblings import Siblings, names_of_merged, siblings_in
-from sparseloom.nn.held.sparse_weight import sparse_layers
 from sparseloom.patch.calls import called_alike
-
-ALL = {".*": BlockSparse(8, 0.5)}
-Q_K_V = ["key", "query", "value"]
-
-
-class Attention(nn.Module):
-    def __init__(self, features=32, bias=True):
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(features, features, bias=bias) for _ in range(3))
-        self.out = nn.Linear(features, features)
-
-    def heads(self, y):
-        return y.view(*y.shape[:-1], 4, -1).transpose(-3, -2)
-
-    def forward(self, x):
-        q, k, v = self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x))
-        y = F.scaled_dot_product_attention(q, k, v)
-        return self.out(y.transpose(-3, -2).flatten(-2))
-
-
-def tokens(features=32):
-    return torch.randn(16, 12, features, generator=torch.Generator().manual_seed(1))
-
-
-def merged(make=Attention, patterns=ALL, **options):
-    torch.manual_seed(0)
-    model = make()
-    sparsify_(model, patterns, **options)
-    return model
-
-
-def apart(model):
-    """A copy whose layers multiply each by itself."""
-    twin = copy.deepcopy(model)
-    for group in siblings_in(twin):
-        group.dissolve()
-    assert not siblings_in(twin)
-    return twin
 
 
 @pytest.fixture
@@ -71,18 +29,6 @@ def products(monkeypatch):
 
     monkeypatch.setattr(Siblings, "_multiplied", spy)
     return asked
-
-
-def bert():
-    return made("BertModel", "bert", num_hidden_layers=2).eval()
-
-
-def llama():
-    return made("LlamaModel", "llama", num_hidden_layers=1, num_key_value_heads=2).eval()
-
-
-def words():
-    return torch.randint(1, 50, (16, 12), generator=torch.Generator().manual_seed(2))
 
 
 def all_close(model, twin, x, dtype=torch.float32):
@@ -383,62 +329,6 @@ def test_copies_and_files_keep_it(way, tmp_path, products):
     got, want = (each if isinstance(each, torch.Tensor) else each[0] for each in (got, want))
     torch.testing.assert_close(got, want, rtol=0, atol=0)
     assert products and all(products)
-
-
-def in_eight_bits(model):
-    """The model's 8-bit twin, by the reference kernel, which every CPU has."""
-    with pytest.warns(UserWarning) if not fast_int8() else contextlib.nullcontext():
-        sparseloom.quantize_(model)
-    for layer in sparse_layers(model):
-        layer.weight.owner.kernel = "reference"
-    return model.eval()
-
-
-@pytest.mark.parametrize(
-    "make", [Attention, lambda: Attention(bias=False), bert], ids=["attention", "no bias", "bert"]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.no_grad()
-def test_in_eight_bits_they_round_x_once(make, dtype, monkeypatch):
-    model = merged(make).to(dtype)
-    names = names_of_merged(model)
-    model, products = in_eight_bits(model), []
-    assert names_of_merged(model) == names and names
-    twin = apart(model)
-    scaled_linear = ops.scaled_linear
-    monkeypatch.setattr(ops, "scaled_linear", lambda *a, **k: products.append(1) or scaled_linear(*a, **k))
-    x = words() if make is bert else tokens().to(dtype)
-    counts, outputs = [], []
-    for each in (model, twin, model):
-        products.clear()
-        y = each(x)
-        outputs.append(y if isinstance(y, torch.Tensor) else y[0])
-        counts.append(len(products))
-    assert counts[1] - counts[0] == 2 * len(names) // 3 and counts[2] == counts[0]
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
-
-
-@torch.no_grad()
-def test_in_eight_bits_what_changes_is_stacked_anew():
-    model = in_eight_bits(merged())
-    x = tokens()
-    model(x)
-    changes = [
-        lambda: model.key.values.mul_(2),
-        lambda: setattr(model.value, "w_scale", 2 * model.value.w_scale),
-        lambda: setattr(model.query, "x_scale", 0.5),
-        lambda: model.to(torch.bfloat16),
-        lambda: setattr(model.query, "kernel", None) or setattr(model.query, "kernel", "reference"),
-    ]
-    for change in changes:
-        change()
-        x = x.to(model.out.bias.dtype)
-        assert torch.equal(model(x), apart(model)(x))
-    model.query.x_scale = None
-    assert torch.equal(model(x), apart(model)(x))
-    assert copy.deepcopy(model.key)._siblings is None
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert names_of_merged(twin) == Q_K_V and torch.equal(twin(x), model(x))
 
 
 def test_a_file_of_layers_that_multiply_alone_stays_so(tmp_path):

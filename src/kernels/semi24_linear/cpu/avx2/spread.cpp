@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "kernels/semi24_linear/cpu/lanes_of_pairs.h"
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
@@ -36,19 +37,7 @@ constexpr std::int64_t kRowsAhead = 20;
 using Tile = float[kColumns / kLanes][kRows][kLanes];
 
 // For each byte of positions, which of four values and four zeros its two groups' columns have.
-constexpr auto kLaneOf = [] {
-  std::array<std::array<std::uint8_t, 8>, 256> lanes{};
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    lanes[byte].fill(4);
-    for (unsigned half = 0; half < 2; ++half) {
-      const unsigned bits = byte >> 4 * half & 15u;
-      // The second one first: the absent group behind an odd number of them has it at the same position.
-      lanes[byte][4 * half + (bits >> 2)] = static_cast<std::uint8_t>(2 * half + 1);
-      lanes[byte][4 * half + (bits & 3u)] = static_cast<std::uint8_t>(2 * half);
-    }
-  }
-  return lanes;
-}();
+constexpr auto kLaneOf = cpu::lanes_of_pairs<std::uint8_t>();
 
 /// Unpacks the groups [begin, end) of the rows [row, row + rows).
 template <class T>

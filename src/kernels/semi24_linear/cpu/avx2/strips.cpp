@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "kernels/semi24_linear/cpu/lanes_of_pairs.h"
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
@@ -33,19 +34,7 @@ constexpr int kPassTokens = 4;
 
 // For each byte of positions, which of four stored values and four zeros its two groups' columns have. Whole
 // indices take 8 kB of L1; bytes would have to be widened for each.
-constexpr auto kIndexOf = [] {
-  std::array<std::array<std::int32_t, 8>, 256> indices{};
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    indices[byte].fill(4);
-    for (unsigned half = 0; half < 2; ++half) {
-      const unsigned bits = byte >> 4 * half & 15u;
-      // The second one first: the absent group behind an odd number of them has it at the same position.
-      indices[byte][4 * half + (bits >> 2)] = static_cast<std::int32_t>(2 * half + 1);
-      indices[byte][4 * half + (bits & 3u)] = static_cast<std::int32_t>(2 * half);
-    }
-  }
-  return indices;
-}();
+constexpr auto kIndexOf = cpu::lanes_of_pairs<std::int32_t>();
 
 // The stored values of two groups, widened; of one group if they are the row's last.
 [[gnu::always_inline]] inline __m128 stored(const float* p) { return _mm_loadu_ps(p); }

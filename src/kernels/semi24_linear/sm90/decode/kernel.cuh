@@ -141,6 +141,27 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
   }
 }
 
+/// The end of a thread block: the cluster's sums of the tile, and its share of the outputs. All threads call
+/// it; those that `consumes` have sums.
+template <class T, class Storage>
+__device__ __forceinline__ void add_and_store(const Params& params, const DecodeOut& to, Storage& shared,
+                                              const OfOutput& of, const Sums<T>& sums, std::int32_t row,
+                                              bool consumes, unsigned rank, unsigned ranks) {
+  __syncthreads();  // the sums overwrite the rings
+  if (consumes) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < T::kTokens / 2; ++i) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
+      shared.sums[token][within] = sums[0][i];
+    }
+  }
+  ptx::cluster_sync();
+  if (consumes) store_share<T>(params, to, shared, of, row, rank, ranks);
+  __syncwarp();
+  if (ranks > 1) ptx::cluster_sync();  // the others may still read this one's sums
+}
+
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     semi24_decode_kernel(const __grid_constant__ Params params, const DecodeOut to) {
@@ -185,19 +206,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     __syncwarp();
   }
-  __syncthreads();  // the sums overwrite the rings
-  if (consumes) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int i = 0; i < T::kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
-      shared.sums[token][within] = sums[0][i];
-    }
-  }
-  ptx::cluster_sync();
-  if (consumes) store_share<T>(params, to, shared, of, row, rank, ranks);
-  __syncwarp();
-  if (ranks > 1) ptx::cluster_sync();  // the others may still read this one's sums
+  add_and_store<T>(params, to, shared, of, sums, row, consumes, rank, ranks);
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24

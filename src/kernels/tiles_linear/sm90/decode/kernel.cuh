@@ -69,19 +69,7 @@ __global__ void __launch_bounds__(T::kThreads, kDecodeBlocks)
     copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, row, 0, cut(rank), cut(rank + 1));
     __syncwarp();
   }
-  __syncthreads();  // the sums overwrite the rings
-  if (consumes) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int i = 0; i < T::kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
-      shared.sums[token][within] = sums[0][i];
-    }
-  }
-  ptx::cluster_sync();
-  if (consumes) semi24::store_share<T>(params.product, to, shared, of, row, rank, ranks);
-  __syncwarp();
-  if (ranks > 1) ptx::cluster_sync();  // the others may still read this one's sums
+  semi24::add_and_store<T>(params.product, to, shared, of, sums, row, consumes, rank, ranks);
 }
 
 }  // namespace sparseloom::kernels::cuda::tiles
