@@ -104,7 +104,7 @@ def bench(
             return _models_on_cpu(
                 wanted, list_cells, seconds, threads, busy, smoke, limit, turn, results, name
             )
-        models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
+        models: list[Spec] = select_models(wanted, bool(way)) if suite == model_run.SUITE else []
         jobs = gpu_jobs.choose(groups, wanted) if suite == "gpu" else []
         cells = [] if models or jobs else select(suite, wanted)
         if list_cells:

@@ -189,6 +189,16 @@ def test_a_model_in_each_way(monkeypatch):
         ways.in_each_way(tiny("bert_base"), CPU, ("quickly",))
 
 
+def test_masters_of_2_4_train_in_ways_alone():
+    full = zoo.select(["feed_forward"], in_ways=True)[0]
+    spec = dataclasses.replace(full, sizes={"features": 16, "hidden": 64}, batches=(4,), classes=16)
+    record = ways.in_each_way(spec, CPU, ("eager",), backend="eager")
+    assert list(record["ways"]) == ["step, eager"] and record["ways"]["step, eager"]["speedup"] > 0
+    assert record["patterns"] == {"[02]": {"layout": "semi24"}} and run.failed([record]) == []
+    with pytest.raises(Error, match="or with --way of semi24_vit_large"):
+        zoo.select(["feed_forward"])
+
+
 @pytest.mark.package("torchvision")
 def test_the_convolutions_of_a_resnet_become_sparse_and_train():
     """Without torch.compile, which takes a minute for so many layers."""

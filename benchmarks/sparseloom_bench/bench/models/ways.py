@@ -61,8 +61,9 @@ def in_each_way(
     backend: str = "inductor",
 ) -> dict[str, Any]:
     """Returns a record of the model in each of these ways, {"step, graph": {"sparse": ms, "dense": ms,
-    "speedup": of the medians}} and so on: a step and inference of the batch, and inference of the smallest
-    call. What cannot run has "error" instead. Raises Error for a way that there is not."""
+    "speedup": of the medians}} and so on for the calls of the spec: a step and inference of the batch, and
+    inference of the smallest call. What cannot run has "error" instead. Raises Error for a way that there is
+    not."""
     if unknown := set(ways) - set(WAYS):
         raise Error(
             "bench", f"a way of {', '.join(WAYS)}", ", ".join(sorted(unknown)), "leave it out for all"
@@ -74,7 +75,8 @@ def in_each_way(
         "step": lambda model, way: step(model, data, way, backend),
     }
     found = dict[str, dict[str, Any]]()
-    for kind, made in kinds.items():
+    for kind in spec.calls:
+        made = kinds[kind]
         for way in ways:
             if way == "graph" and device.type != "cuda":
                 continue

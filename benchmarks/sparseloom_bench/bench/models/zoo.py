@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparseloom import InLayout
 from sparseloom.errors import Error
 from sparseloom.patch import BlockSparse
+from sparseloom.sparsify import methods
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Spec:
     build: Callable[[ModuleType, Mapping[str, Any]], nn.Module]
     inputs: Callable[[Mapping[str, Any], torch.Generator], Tensor]
     classes: int
-    patterns: Mapping[str, BlockSparse]
+    patterns: Mapping[str, BlockSparse | InLayout]
     batches: tuple[int, ...]  # the last one is used for training; the report has all
     sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the defaults
     smallest: Mapping[str, Any] = field(default_factory=dict)  # what differs in the smallest call's input
+    calls: tuple[str, ...] = ("inference", "inference, smallest", "step")  # of ways.in_each_way
 
     def __str__(self) -> str:
         return self.name
@@ -52,6 +55,8 @@ class Spec:
         """Returns the patterns as plain data."""
         return {
             regex: {"block": list(each.shape), "density": each.density}
+            if isinstance(each, BlockSparse)
+            else {"layout": each.layout.name}
             for regex, each in self.patterns.items()
         }
 
@@ -77,9 +82,27 @@ class Spec:
         return self.inputs(sizes, torch.Generator().manual_seed(0)).to(device)
 
 
-def _vit(timm: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
-    model: nn.Module = timm.create_model("vit_base_patch16_224", pretrained=False, **sizes)
+def _vit(name: str) -> Callable[[ModuleType, Mapping[str, Any]], nn.Module]:
+    """Returns what builds one of timm's."""
+
+    def build(timm: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+        model: nn.Module = timm.create_model(name, pretrained=False, **sizes)
+        return model
+
+    return build
+
+
+def _feed_forward(torch: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    """The feed-forward half of a transformer's block, whose outputs are the logits."""
+    features, hidden = sizes["features"], sizes["hidden"]
+    model: nn.Module = torch.nn.Sequential(
+        torch.nn.Linear(features, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, features)
+    )
     return model
+
+
+def _tokens(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    return torch.randn(sizes["batch"], sizes["features"], generator=generator)
 
 
 def _images(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
@@ -167,24 +190,42 @@ QWEN = _decoder(
     "Qwen2", vocab_size=1000, hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
     num_key_value_heads=2, num_hidden_layers=4,
 )  # fmt: skip
+#: Training with a dense master and one transposable 2:4 mask, chosen and packed in each step.
+MASTER = InLayout("semi24", method=methods.semi24("ste"))
 LONG, TOKEN = {"vocab_size": 1000, "tokens": 1024}, {"tokens": 1}
 #: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens; ResNet-50 on 64 images; GPT-2 and
 #: the blocks on eight texts of 1024 tokens.
 SPECS = (
-    Spec("vit_base_patch16_224", "timm", _vit, _images, 1000, VIT_PATTERNS, (1, 8, 64)),
+    Spec(
+        "vit_base_patch16_224", "timm", _vit("vit_base_patch16_224"), _images, 1000, VIT_PATTERNS, (1, 8, 64)
+    ),
     Spec("bert_base", "transformers", _bert, _texts, BERT_CLASSES, BERT_PATTERNS, (1, 8, 32)),
     Spec("resnet50", "torchvision", _resnet, _photos, 1000, RESNET_PATTERNS, (1, 8, 64)),
     Spec("gpt2", "transformers", _decoder("GPT2"), _texts, TEXT_CLASSES, GPT2_PATTERNS, (1, 8), LONG, TOKEN),
     Spec("llama_blocks", "transformers", LLAMA, _texts, TEXT_CLASSES, LLAMA_PATTERNS, (1, 8), LONG, TOKEN),
     Spec("qwen_blocks", "transformers", QWEN, _texts, TEXT_CLASSES, LLAMA_PATTERNS, (1, 8), LONG, TOKEN),
 )
+#: Steps alone, by --way: 2:4 training of ViT-L/16 on 64 images, and of a feed-forward block on 8192 tokens.
+TRAINED = (
+    Spec(
+        "semi24_vit_large", "timm", _vit("vit_large_patch16_224"), _images, 1000,
+        dict.fromkeys(VIT_PATTERNS, MASTER), (64,), calls=("step",),
+    ),
+    Spec(
+        "semi24_feed_forward", "torch", _feed_forward, _tokens, 4096, {"[02]": MASTER}, (8192,),
+        {"features": 4096, "hidden": 16384}, calls=("step",),
+    ),
+)  # fmt: skip
 
 
-def select(only: list[str]) -> list[Spec]:
-    """Returns the models whose names contain every text of ``only``. Raises Error when there is none."""
-    found = [spec for spec in SPECS if all(text in spec.name for text in only)]
+def select(only: list[str], in_ways: bool = False) -> list[Spec]:
+    """Returns the models whose names contain every text of ``only``; with ``in_ways`` those of ``TRAINED``,
+    too. Raises Error when there is none."""
+    specs = SPECS + TRAINED if in_ways else SPECS
+    found = [spec for spec in specs if all(text in spec.name for text in only)]
     if not found:
-        raise Error(
-            "bench", f"a model of {', '.join(map(str, SPECS))}", " ".join(only), "`--list` prints the names"
-        )
+        expected = f"a model of {', '.join(map(str, specs))}"
+        if not in_ways:
+            expected += f", or with --way of {', '.join(map(str, TRAINED))}"
+        raise Error("bench", expected, " ".join(only), "`--list` prints the names")
     return found
