@@ -18,7 +18,7 @@ from sweep_stand import DRAWS, made_up_weights
 from sparseloom import Error
 from sparseloom import pattern as patterns
 from sparseloom_bench.bench import skewed
-from sparseloom_bench.bench.sweep import masks, problems, scores
+from sparseloom_bench.bench.sweep import masks, problems, scores, tiles
 from sparseloom_bench.bench.sweep.problems import Problem, draw, problem_of
 from sparseloom_bench.demo.train import Settings
 
@@ -97,6 +97,18 @@ def problem(pattern: str, density: float = 0.2, block: tuple[int, int] = (16, 16
     k, n = more.pop("size", (1024, 2048))
     layer = more.pop("layer", "")
     return Problem("forward", "f32", 4, k, n, block, density, pattern, mask_seed=3, layer=layer, **more)
+
+
+def test_tiles_hold_the_bytes_that_were_drawn_and_any_kernel_their_product() -> None:
+    drawn = [tiles.draw(9, index) for index in range(300)]
+    assert [problem_of(each.fields(), tiles.TilesProblem) for each in drawn] == drawn
+    assert all(0 <= each.halves * 9 / 16 <= each.density <= 0.7 for each in drawn)
+    problem = next(each for each in drawn if (each.k, each.n) == (768, 3072) and each.halves > 0.3)
+    bench = replace(problem, m=5).bench()
+    made = bench._of
+    held = (made.values.nbytes + made.layout.positions.nbytes) / (2 * problem.k * problem.n)
+    assert held == pytest.approx(problem.density, abs=0.03)
+    assert all(bench.check(kernel).ok for kernel in ("reference", bench.plan["kernel"]))
 
 
 @pytest.mark.parametrize("pattern", ["balanced", "trained", "demo"])

@@ -226,6 +226,8 @@ def test_the_sweep_on_a_gpu(weights: None, tmp_path: Path) -> None:
     assert not [each["error"] for each in copied if "error" in each]
     assert all(each["tile_excess"] <= 1 for each in copied)
     assert sweep(*options, "--family", "semi24", "--dense-copy") == 0
-    packed = written(tmp_path, "sweep-semi24-5-dense-copy")["records"]
-    assert not [each["error"] for each in packed if "error" in each]
-    assert all(each["tile_excess"] <= 1 for each in packed)
+    assert sweep(*options, "--family", "tiles") == 0
+    for name in ("sweep-semi24-5-dense-copy", "sweep-tiles-5"):
+        packed = written(tmp_path, name)["records"]
+        assert not [each["error"] for each in packed if "error" in each]
+        assert all(each["tile_excess"] <= 1 for each in packed)

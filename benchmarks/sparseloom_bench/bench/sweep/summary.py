@@ -284,9 +284,14 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
 
 def about(head: dict[str, Any]) -> str:
     """Says which sweep it was: seed, device, commit, date, versions."""
-    kernel = {"semi24": ", 2:4 weights", "bsr_conv": ", convolutions", "attention": ", attention"}.get(
-        head.get("family", ""), ""
-    )
+    families = {
+        "semi24": "2:4 weights",
+        "tiles": "tiles",
+        "bsr_conv": "convolutions",
+        "attention": "attention",
+    }
+    family = families.get(head.get("family", ""))
+    kernel = f", {family}" if family else ""
     kernel += f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
