@@ -32,9 +32,14 @@ from ..report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 from ..timing.busy import BUSY, Watch
 from ..timing.rounds import Spread, in_turn, quotient
 from .advice import Advice, LayerAdvice, Option
+from .convolutions import ConvSize
+from .convolutions import advised as advised_convolutions
+from .convolutions import planned as planned_convolution
 from .seen import seen_by
 from .whole import foretold
 
+#: Sites by their size, and by the products of each in one call of the model.
+Groups = dict[tuple[Size | ConvSize, int], list[Site]]
 #: A call that takes this long leaves nothing of earlier calls in the caches.
 _LONG_SECONDS = 0.01
 
@@ -58,12 +63,12 @@ def advise(
     dataclass of keywords, such as what a tokenizer returns) and returns
     the advice; changes nothing.
 
-    Groups the dense linear layers that sparsify_ would take by size. For every size, it times the dense layer
-    and one block-sparse layer of each block, at the middle one of ``densities``, in turn for about
-    ``seconds`` seconds. The data are random, and of the size that the layer saw. It times the forward
-    product, and with ``training`` the backward products too. The times at other densities are predicted from
-    the plans of balanced patterns and the time of that block-sparse layer. With ``measure``, every block and
-    density is timed beside dense.
+    Groups the dense linear layers and convolutions that sparsify_ would take by size. For every size, it
+    times the dense layer and one block-sparse layer of each block, at the middle one of ``densities``, in
+    turn for about ``seconds`` seconds. The data are random, and of the size that the layer saw; for a
+    convolution with its memory format. It times the forward product, and with ``training`` the backward
+    products too. The times at other densities are predicted from the plans of balanced patterns and the time
+    of that block-sparse layer. With ``measure``, every block and density is timed beside dense.
 
     What was measured while other work had a share of the CPU is measured once more; what is disturbed again
     is shown, and recommends nothing.
@@ -72,7 +77,7 @@ def advise(
     Advice.best() from the modules that it changes, each called alone before and after; and in bf16 where the
     machine multiplies that.
 
-    Only sparse kernels are called, also where the plan would go dense. With ``strict``, a layer that would
+    Linear layers call only sparse kernels, also where the plan would go dense. With ``strict``, a layer that would
     run no sparse kernel at some block and density raises Error before anything is timed; the Error names the
     layer and the kernels that it would run.
 
@@ -116,8 +121,7 @@ def advise(
     with watched_dense(model, attention) as calls:
         groups, skipped = _groups(model, example_input)
     if strict:
-        named = {size: [site.name for site in sites] for (size, _), sites in groups.items()}
-        _require_sparse(named, shapes, densities, directions)
+        _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions, tuple(densities))
     asked = _Asked(shapes, densities, directions, measure, seconds, semi24, csr)
     with torch.random.fork_rng(devices=gpus_of(model)), ExitStack() as stack:
@@ -159,9 +163,12 @@ class _Asked(NamedTuple):
     csr: bool
 
 
-def _of_group(size: Size, sites: list[Site], asked: _Asked) -> LayerAdvice:
+def _of_group(size: Size | ConvSize, sites: list[Site], asked: _Asked) -> LayerAdvice:
     """Returns the advice on the layers of one size, in all layouts that were asked for."""
     blocks = [block for block in asked.blocks if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
+    if isinstance(size, ConvSize):
+        how = blocks, asked.densities, asked.directions, asked.measure, asked.seconds
+        return advised_convolutions(size, sites, *how, in_turn)
     names = [site.name for site in sites]
     entry = _advised(size, names, blocks, asked.densities, asked.directions, asked.measure, asked.seconds)
     if asked.semi24:
@@ -339,7 +346,7 @@ def _by(anchor: Anchor | None, planned_us: float | None) -> float | None:
 
 
 def _require_sparse(
-    groups: dict[Size, list[str]],
+    groups: Groups,
     blocks: Sequence[tuple[int, int]],
     densities: Sequence[float],
     directions: Sequence[str],
@@ -347,21 +354,23 @@ def _require_sparse(
     """Raises Error that names every layer that would run a dense or reference kernel at a block and
     density."""
     refused = []
-    for size, names in groups.items():
+    for (size, _), sites in groups.items():
+        names = ", ".join(site.name for site in sites)
         for block in blocks:
-            if size.shape[0] >= block[0] and size.shape[1] >= block[1]:
-                for density in densities:
+            if size.shape[0] < block[0] or size.shape[1] < block[1]:
+                continue
+            for density in densities:
+                if isinstance(size, ConvSize):
+                    _, kernels, _ = planned_convolution(sites[0], size, block, density, directions)
+                else:
                     kernels = chosen(size, block, density, directions)
-                    words = ", ".join(
-                        f"{direction} {kernel}"
-                        for direction, kernel in kernels.items()
-                        if kernel in FALLBACKS
+                words = ", ".join(
+                    f"{direction} {kernel}" for direction, kernel in kernels.items() if kernel in FALLBACKS
+                )
+                if words:
+                    refused.append(
+                        f"{names} at block {block[0]} x {block[1]}, density {density:.3g} ({words})"
                     )
-                    if words:
-                        refused.append(
-                            f"{', '.join(names)} at block {block[0]} x "
-                            f"{block[1]}, density {density:.3g} ({words})"
-                        )
     if refused:
         remedy = (
             "leave those blocks and densities out, or strict: the "
@@ -370,14 +379,12 @@ def _require_sparse(
         raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(refused), remedy)
 
 
-def _groups(
-    model: nn.Module, example_input: Any
-) -> tuple[dict[tuple[Size, int], list[Site]], dict[str, str]]:
+def _groups(model: nn.Module, example_input: Any) -> tuple[Groups, dict[str, str]]:
     """Returns the layers by size and by their products in one call, and those that cannot become sparse with
     the reason."""
     sites = survey(model).sites
     seen = seen_by(model, [site.module for site in sites], example_input)
-    groups, skipped = dict[tuple[Size, int], list[Site]](), dict[str, str]()
+    groups, skipped = Groups(), dict[str, str]()
     for site in sites:
         reason = site.refusal()
         if not reason and site.parameter.dtype not in ops.DTYPES:
@@ -388,7 +395,9 @@ def _groups(
             skipped[site.name] = reason
             continue
         weight, (tokens, calls) = site.parameter, seen[site.module].of(site)
-        size = Size(site.shape, tokens, weight.dtype, weight.device, site.bias is not None)
+        size: Size | ConvSize = Size(site.shape, tokens, weight.dtype, weight.device, site.bias is not None)
+        if site.value.dim() == 3:  # its matrix has taps
+            size = ConvSize.of(site, seen[site.module])
         groups.setdefault((size, calls), []).append(site)
     return groups, skipped
 

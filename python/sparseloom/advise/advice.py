@@ -72,7 +72,8 @@ class Option:
 
 @dataclass
 class LayerAdvice:
-    """All layers of one size that see the same number of tokens, and what they would gain."""
+    """All layers of one size that see the same number of tokens, or convolutions that see the same images,
+    and what they would gain."""
 
     names: list[str]
     shape: tuple[int, int]  # out features, in features
@@ -87,6 +88,7 @@ class LayerAdvice:
     csr: list[Option] = field(default_factory=list)
     csr_names: list[str] = field(default_factory=list)
     calls: int = 1  # products of each of them in one call of the model
+    window: str = ""  # of convolutions: the images and the taps, in words
     #: Whether other work had a share of the CPU while this was measured, twice: then nothing is recommended.
     disturbed: bool = False
 
@@ -313,7 +315,9 @@ class Advice:
         for layer in self.layers:
             (rows, cols), count = layer.shape, len(layer.names)
             others = f" and {count - 1} of its size" if count > 1 else ""
-            tokens = f"{layer.tokens} tokens" + (f" {layer.calls} times" if layer.calls > 1 else "")
+            tokens = (layer.window or f"{layer.tokens} tokens") + (
+                f" {layer.calls} times" if layer.calls > 1 else ""
+            )
             about = f": {rows} x {cols}, {tokens}, {layer.dtype}, dense {layer.dense_us:.0f} us"
             lines.append(elided(f"{layer.names[0]}{others}", WIDTH - len(about)) + about)
             lines += aligned([_row(option, layer) for option in layer.all_options()])

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..patch.forms import Site
 from ..report.inputs import watched
 
+#: The memory format in which channels lie together, by the dimensions of a tensor.
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
 
 class Seen(NamedTuple):
     """The largest product of a module, and the number of its calls. ``batch``: the sequences of one step of a
-    recurrent layer, 0 for any other module."""
+    recurrent layer, 0 for any other module. ``x_shape`` and ``channels_last``: a convolution's input."""
 
     tokens: int = 0
     calls: int = 0
     batch: int = 0
+    x_shape: tuple[int, ...] = ()
+    channels_last: bool = False
 
     def of(self, site: Site) -> tuple[int, int]:
         """Returns the tokens of the largest product with a weight of the module, and how many products one
@@ -41,11 +47,23 @@ def seen_by(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) 
             rows = module.embed_dim if isinstance(module, nn.MultiheadAttention) else _features(module)
             tokens = result.numel() // max(1, rows)
         before = seen.get(module, Seen())
-        largest = max((before.tokens, before.batch), (max(tokens, 1), batch))
-        seen[module] = Seen(largest[0], before.calls + 1, largest[1])
+        now = Seen(max(tokens, 1), before.calls + 1, batch, *_input(module, arguments, keywords))
+        largest = max(before, now, key=lambda each: (each.tokens, each.batch))
+        seen[module] = largest._replace(calls=now.calls)
 
     watched("advise", model, modules, example_input, see)
     return seen
+
+
+def _input(module: nn.Module, arguments: Any, keywords: Any) -> tuple[tuple[int, ...], bool]:
+    """Returns the shape of a convolution's input with its images, and whether its channels lie together."""
+    if not hasattr(module, "kernel_size"):
+        return (), False
+    x = arguments[0] if arguments else keywords["input"]
+    weight: Any = module.weight
+    x = x if x.dim() == weight.dim() else x[None]
+    last = CHANNELS_LAST.get(x.dim())
+    return tuple(x.shape), last is not None and x.is_contiguous(memory_format=last)
 
 
 def _steps(module: nn.LSTM | nn.GRU, y: Any) -> tuple[int, int]:
