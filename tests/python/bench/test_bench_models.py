@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,39 @@ def test_masters_of_2_4_train_in_ways_alone():
     assert record["patterns"] == {"[02]": {"layout": "semi24"}} and run.failed([record]) == []
     with pytest.raises(Error, match="or with --way of semi24_vit_large"):
         zoo.select(["feed_forward"])
+
+
+def test_only_layers_that_gain_become_sparse_where_the_model_asks(monkeypatch):
+    def build(torch, sizes):
+        nn = torch.nn
+        convs = [nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 1)]
+        return nn.Sequential(*convs, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def images(sizes, generator):
+        return torch.randn(sizes["batch"], 64, 8, 8, generator=generator)
+
+    advised = []
+
+    layer = types.SimpleNamespace(names=["0"], best=lambda density: density == 0.25)
+
+    def advise(model, x, **asked):
+        advised.append((x.dtype, tuple(x.shape), asked["blocks"], asked["training"]))
+        return types.SimpleNamespace(layers=[layer])
+
+    monkeypatch.setattr(ways, "advise", advise)
+    patterns = {"[03]": zoo.BlockSparse(block=32, density=0.25, scope="row")}
+    spec = zoo.Spec("tiny", "torch", build, images, 64, patterns, (2,), chosen=True)
+    record = ways.in_each_way(spec, CPU, ("eager",), backend="eager")
+    assert record["layers"] == {"inference": 1, "inference, smallest": 1, "step": 1}
+    assert advised == [
+        (torch.bfloat16, (2, 64, 8, 8), [(32, 32)], False),
+        (torch.bfloat16, (1, 64, 8, 8), [(32, 32)], False),
+        (torch.bfloat16, (2, 64, 8, 8), [(32, 32)], True),
+    ]
+    folded = ways._model(spec, CPU, "inference", {"0": patterns["[03]"]})
+    kinds = {type(module).__name__ for module in folded.modules()}
+    assert "BatchNorm2d" not in kinds and "BlockSparseConv2d" in kinds
+    assert "BatchNorm2d" in {type(module).__name__ for module in ways._model(spec, CPU, "step", {}).modules()}
 
 
 @pytest.mark.package("torchvision")

@@ -3,14 +3,18 @@ compiled, by torch.compile's own CUDA graphs and by one CUDA graph of all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
 
+from sparseloom.advise import advise
 from sparseloom.errors import Error
-from sparseloom.patch import sparsify_
+from sparseloom.patch import BlockSparse, sparsify_
 
 from ..timing import Spread
 from .train import Trainer, rounds_in_turn
@@ -21,6 +25,8 @@ from .zoo import Spec
 WAYS = ("eager", "compiled", "reduce-overhead", "graph")
 #: Calls of one timed round, rounds, and calls before the first. All models take turns.
 CALLS, ROUNDS, WARM_UP = 10, 12, 3
+#: Seconds of a layer where advise chooses the layers that gain.
+ADVISED = 0.05
 #: torch asks for some calls on another stream before it captures one.
 BEFORE_CAPTURE = 3
 
@@ -74,15 +80,19 @@ def in_each_way(
         "inference, smallest": lambda model, way: inference(model, single, way, backend),
         "step": lambda model, way: step(model, data, way, backend),
     }
-    found = dict[str, dict[str, Any]]()
+    found, layers = dict[str, dict[str, Any]](), dict[str, int]()
     for kind in spec.calls:
         made = kinds[kind]
+        x = single if kind == "inference, smallest" else data[0]
+        patterns = chosen(spec, x, device, kind) if spec.chosen else spec.patterns
+        layers[kind] = len(patterns)
         for way in ways:
             if way == "graph" and device.type != "cuda":
                 continue
             torch._dynamo.reset()
             try:
-                calls = [made(_model(spec, device, sparse), way) for sparse in (True, False)]
+                models = [_model(spec, device, kind, each) for each in (patterns, {})]
+                calls = [made(model, way) for model in models]
                 sparse, dense = milliseconds(calls, device)
             except RuntimeError as error:
                 found[f"{kind}, {way}"] = {"error": str(error).strip().splitlines()[0][:200]}
@@ -101,14 +111,30 @@ def in_each_way(
         "input": list(data[0].shape),
         "smallest": list(single.shape),
         "patterns": spec.described(),
+        **({"layers": layers} if spec.chosen else {}),
         "ways": found,
     }
 
 
-def _model(spec: Spec, device: torch.device, sparse: bool) -> nn.Module:
+def chosen(spec: Spec, x: Tensor, device: torch.device, kind: str) -> dict[str, Any]:
+    """Returns the spec's recipe for each layer that gains by it on this input, as advise times it in bf16."""
+    model = _model(spec, device, kind, {}).bfloat16()
+    found = dict[str, Any]()
+    for regex, recipe in spec.patterns.items():
+        assert isinstance(recipe, BlockSparse) and recipe.density is not None
+        asked: Any = {"blocks": [recipe.shape], "densities": [recipe.density], "training": kind == "step"}
+        advice = advise(model, x.bfloat16() if x.is_floating_point() else x, seconds=ADVISED, **asked)
+        names = [name for layer in advice.layers if layer.best(recipe.density) for name in layer.names]
+        found |= {re.escape(name): recipe for name in names if re.fullmatch(regex, name)}
+    return found
+
+
+def _model(spec: Spec, device: torch.device, kind: str, patterns: Mapping[str, Any]) -> nn.Module:
     model = spec.make(0, device)
-    if sparse:
-        sparsify_(model, spec.patterns)
+    if spec.chosen and kind != "step":
+        model = fuse(copy.deepcopy(model).eval())  # batch norms go into the convolutions
+    if patterns:
+        sparsify_(model, patterns)
     return model
 
 

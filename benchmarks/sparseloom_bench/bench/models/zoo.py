@@ -35,6 +35,9 @@ class Spec:
     sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the defaults
     smallest: Mapping[str, Any] = field(default_factory=dict)  # what differs in the smallest call's input
     calls: tuple[str, ...] = ("inference", "inference, smallest", "step")  # of ways.in_each_way
+    #: Whether only layers that gain become sparse there, as advise times them, and whether inference has its
+    #: batch norms folded, of dense too.
+    chosen: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -200,7 +203,7 @@ SPECS = (
         "vit_base_patch16_224", "timm", _vit("vit_base_patch16_224"), _images, 1000, VIT_PATTERNS, (1, 8, 64)
     ),
     Spec("bert_base", "transformers", _bert, _texts, BERT_CLASSES, BERT_PATTERNS, (1, 8, 32)),
-    Spec("resnet50", "torchvision", _resnet, _photos, 1000, RESNET_PATTERNS, (1, 8, 64)),
+    Spec("resnet50", "torchvision", _resnet, _photos, 1000, RESNET_PATTERNS, (1, 8, 64), chosen=True),
     Spec("gpt2", "transformers", _decoder("GPT2"), _texts, TEXT_CLASSES, GPT2_PATTERNS, (1, 8), LONG, TOKEN),
     Spec("llama_blocks", "transformers", LLAMA, _texts, TEXT_CLASSES, LLAMA_PATTERNS, (1, 8), LONG, TOKEN),
     Spec("qwen_blocks", "transformers", QWEN, _texts, TEXT_CLASSES, LLAMA_PATTERNS, (1, 8), LONG, TOKEN),
