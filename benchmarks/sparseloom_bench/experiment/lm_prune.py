@@ -31,6 +31,7 @@ LAYERS = r"blocks\.\d+\.(qkv|proj|up|down)"
 TARGETS: dict[str, Callable[[], Any]] = {
     "elements-50": lambda: InLayout("csr", density=0.5),
     "2:4": Semi24,
+    "tiles-60": lambda: InLayout("tiles", density=0.6),
     "blocks32-75": lambda: BlockSparse(32, density=0.75),
     "blocks32-50": lambda: BlockSparse(32, density=0.5),
 }
@@ -50,8 +51,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "reconstruct": 100,
     },
 }
-#: Blocks have no swaps: they are exchanged for elements alone.
-WITHOUT_SWAPS = ("blocks32-75", "blocks32-50")
+#: Blocks and tiles have no swaps: they are exchanged for elements alone.
+WITHOUT_SWAPS = ("blocks32-75", "blocks32-50", "tiles-60")
 
 
 @dataclass(frozen=True)

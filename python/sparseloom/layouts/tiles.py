@@ -74,7 +74,7 @@ class Tiles(Layout):
             remedy = "pass a score of each element of the weight"
             raise Error(cls.name, f"importance {list(weight.shape)}", f"{list(importance.shape)}", remedy)
         importance = importance.nan_to_num(nan=torch.inf)
-        kinds = chosen_kinds(importance, density, side, 0.5 + 1 / (8 * weight.element_size()))
+        kinds = chosen_kinds(importance, density, side, half_share(weight.dtype))
         return cls._stored(importance, kinds, side)
 
     @classmethod
@@ -293,21 +293,30 @@ class Tiles(Layout):
         return self._derived or self.derived()
 
 
+def half_share(dtype: torch.dtype) -> float:
+    """Returns the bytes of a 2:4 tile, positions too, as a share of a dense one's."""
+    return 0.5 + 1 / (8 * dtype.itemsize)
+
+
 def chosen_kinds(importance: Tensor, density: float, side: int, half_bytes: float) -> Tensor:
     """Returns a kind for each tile, uint8: of all choices whose bytes are at most ``density`` times those of
-    dense tiles, where a 2:4 one counts ``half_bytes``, about the one that loses least importance.
+    dense tiles, where a 2:4 one counts ``half_bytes``, about the one that loses least importance."""
+    groups = _tiled(importance, side).unflatten(-1, (-1, 4))
+    lost = groups.topk(2, -1, largest=False).values.double().flatten(2).sum(-1)
+    kept = groups.topk(2, -1).values.double().flatten(2).sum(-1)
+    return kinds_of_costs(lost, lost + kept, density, half_bytes)
+
+
+def kinds_of_costs(as_half: Tensor, as_absent: Tensor, density: float, half_bytes: float) -> Tensor:
+    """Returns a kind for each tile, uint8, as ``chosen_kinds`` does, of what each tile [tile rows, tile
+    columns] costs as 2:4 and if it is absent.
 
     Every tile can go from dense over 2:4 to absent, or to absent at once where that loses less for each byte:
     its lower convex hull. The steps are taken in ascending order of loss for each byte until the budget is
     met; so no choice of as few bytes loses less (Everett 1963), but for the last step's surplus.
     """
-    tiles = _tiled(importance, side)
-    grid = tiles.shape[:2]
-    groups = tiles.unflatten(-1, (-1, 4))
-    lost = groups.topk(2, -1, largest=False).values.double().flatten(2).sum(-1).flatten()
-    kept = groups.topk(2, -1).values.double().flatten(2).sum(-1).flatten()
-    whole, saved = lost + kept, 1 - half_bytes
-    first, second = lost / saved, kept / half_bytes  # loss for each byte of both steps
+    lost, whole, saved = as_half.flatten(), as_absent.flatten(), 1 - half_bytes
+    first, second = lost / saved, (whole - lost) / half_bytes  # loss for each byte of both steps
     at_once = first >= second
     slopes = torch.cat([torch.where(at_once, whole, first), torch.where(at_once, torch.inf, second)])
     saving = torch.cat([torch.where(at_once, 1.0, saved), torch.where(at_once, 0.0, half_bytes)]).double()
@@ -319,7 +328,7 @@ def chosen_kinds(importance: Tensor, density: float, side: int, half_bytes: floa
     taken[order[must]] = True
     one, two = taken.chunk(2)
     kinds = torch.where(one, torch.where(at_once | two, ABSENT, HALF), DENSE)
-    return kinds.to(torch.uint8).view(grid)
+    return kinds.to(torch.uint8).view(as_half.shape)
 
 
 def _grid(rows: int, cols: int, side: int) -> tuple[int, int]:

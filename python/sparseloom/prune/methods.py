@@ -12,6 +12,7 @@ from .. import pattern as patterns
 from .._checks import require_bool, share, whole
 from ..errors import Error
 from ..layouts import Tiles
+from ..layouts.tiles import DENSE, HALF, half_share, kinds_of_costs
 from ..nn.masked.conv24 import by_taps, of_taps
 from ..patch.forms import Site
 from ..pattern import Pattern, block_shape
@@ -150,7 +151,7 @@ def _pruned(
         inverse = solver.inverse(hessian) if method.name == "sparsegpt" else None
         weight = weight.masked_fill(hessian.diagonal() == 0, 0)  # what only ever meets zeros
     values: Tensor = weight
-    if inverse is not None and target.kind in ("n:m", "elements") and _chooses(method, target):
+    if inverse is not None and target.kind != "blocks" and _chooses(method, target):
         values, mask = _swept(weight, inverse, target, density)
         chosen: Pattern | Tensor = mask
     else:
@@ -192,6 +193,8 @@ def _swept(weight: Tensor, inverse: Tensor, target: Target, density: float | Non
             return solve.swept(weight, inverse, n=target.n, m=target.m)
         costs = (weight.double().square() / inverse.diagonal()).float()
         return solve.swept(weight, inverse, PerBlockNM(target.n, target.m).select_mask(costs))
+    if target.kind == "tiles":
+        return _swept_tiles(weight, inverse, target, density or 0.0)
     rows, taken, share = len(weight), 0, density or 0.0
 
     def choose(costs: Tensor, begin: int, end: int) -> Tensor:
@@ -199,6 +202,21 @@ def _swept(weight: Tensor, inverse: Tensor, target: Target, density: float | Non
         count = math.floor(share * rows * end + 0.5) - taken  # of all columns so far, less those taken
         taken += count
         return highest(costs, 1 - count / costs.numel())
+
+    return solve.swept(weight, inverse, choose=choose)
+
+
+def _swept_tiles(weight: Tensor, inverse: Tensor, target: Target, density: float) -> tuple[Tensor, Tensor]:
+    """Chooses the kinds of the tiles by the error of each, and the elements of 2:4 tiles as the sweep comes
+    to them."""
+    side = target.block
+    assert isinstance(side, int)
+    kinds = kinds_of_costs(*solve.tile_errors(weight, inverse, side), density, half_share(weight.dtype))
+    kinds = kinds.repeat_interleave(side, 0).repeat_interleave(side, 1)[: len(weight), : weight.shape[1]]
+
+    def choose(costs: Tensor, begin: int, end: int) -> Tensor:
+        here = kinds[:, begin:end]
+        return (here == DENSE) | ((here == HALF) & PerBlockNM(2, 4).select_mask(costs))
 
     return solve.swept(weight, inverse, choose=choose)
 
@@ -224,8 +242,6 @@ def _chosen(
         assert known.squares is not None
         scores = scores * known.squares.sqrt().float()
     if target.kind == "tiles":
-        if inverse is not None:  # the error of the outputs that each removal leaves, as in _swept
-            scores = weight.abs().float() / inverse.diagonal().sqrt().float()
         assert isinstance(target.block, int)
         return Tiles.from_dense(weight, density or 0.0, target.block, scores.square()).mask()
     if target.kind == "n:m":

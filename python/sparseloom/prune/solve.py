@@ -152,6 +152,29 @@ def whitened(weight: Tensor, inverse: Tensor, width: int) -> Tensor:
     return parts.transpose(0, 1).flatten(1)[:, :cols].float()
 
 
+def tile_errors(weight: Tensor, inverse: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Returns the errors that ``swept`` makes where a tile of ``side`` x ``side`` becomes 2:4, and where it
+    goes, each float64 [tile rows, tile columns]: the columns that follow are corrected, and the others of the
+    weight [rows, cols] are what they were.
+
+    With U^T U = H^-1, U upper triangular, removing the columns C of a row costs |w_C (U_CC)^-1|^2, and one of
+    them (w / U_jj)^2, of which 2:4 has the two smallest of each group.
+    """
+    rows, cols = weight.shape
+    tall, wide = -rows % side, -cols % side
+    factor = F.pad(torch.linalg.cholesky(inverse, upper=True), (0, wide, 0, wide))
+    if wide:
+        factor.diagonal()[cols:] = 1
+    strips = F.pad(weight.detach().double(), (0, wide, 0, tall)).unflatten(1, (-1, side)).transpose(0, 1)
+    at = torch.arange(len(strips), device=weight.device)
+    corners = factor.unflatten(1, (-1, side)).unflatten(0, (-1, side))[at, :, at]
+    of_rows = torch.linalg.solve_triangular(corners, strips, upper=True, left=False).square().sum(2)
+    single = (strips / corners.diagonal(dim1=1, dim2=2)[:, None]).square().unflatten(2, (-1, 4))
+    of_halves = single.topk(2, largest=False).values.sum((2, 3))
+    absent, half = (each.unflatten(1, (-1, side)).sum(2).t() for each in (of_rows, of_halves))
+    return half, absent.maximum(half)
+
+
 def relative_error(weight: Tensor, values: Tensor, hessian: Tensor | None) -> float | None:
     """Returns the squared error of the outputs, divided by their own mean square; None without a Hessian."""
     if hessian is None:
