@@ -77,9 +77,9 @@ def advise(
     Advice.best() from the modules that it changes, each called alone before and after; and in bf16 where the
     machine multiplies that.
 
-    Linear layers call only sparse kernels, also where the plan would go dense. With ``strict``, a layer that would
-    run no sparse kernel at some block and density raises Error before anything is timed; the Error names the
-    layer and the kernels that it would run.
+    Linear layers call only sparse kernels, also where the plan would go dense. With ``strict``, a layer that
+    would run no sparse kernel at some block and density raises Error before anything is timed; the Error
+    names the layer and the kernels that it would run.
 
     With ``semi24``, each size is also called as a 2:4 layer, which does not train: Advice.semi24_patterns()
     has those that gain. With ``csr``, each size that is an nn.Linear is also called as a CSR layer of a

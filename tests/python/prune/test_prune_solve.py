@@ -72,6 +72,24 @@ def test_sweep_with_a_diagonal_hessian_keeps_the_values() -> None:
     assert torch.equal(mask.unflatten(1, (4, 4)).sum(2), torch.full((4, 4), 2))
 
 
+def test_a_tiles_error_is_what_the_sweep_makes_without_it() -> None:
+    weight, hessian = operands(100, 90)  # 2 x 2 tiles, ragged
+    inverse = solve.inverse_of(hessian)
+    half, absent = solve.tile_errors(weight, inverse, 64)
+    assert half.shape == absent.shape == (2, 2) and bool((absent >= half).all())
+    for row, col in itertools.product(range(2), repeat=2):
+        mask = torch.ones(100, 90, dtype=torch.bool)
+        mask[64 * row : 64 * row + 64, 64 * col : 64 * col + 64] = False
+        values, _ = solve.swept(weight, inverse, mask)
+        change = values.double().masked_fill(~mask, 0) - weight
+        made = ((change @ hessian) * change).sum()
+        torch.testing.assert_close(absent[row, col], made, rtol=1e-3, atol=0)
+        # of 2:4 the smallest pairs by themselves, a part of what both together cost
+        pairs = (weight / torch.linalg.cholesky(inverse, upper=True).diagonal()).square().masked_fill(mask, 0)
+        groups = torch.nn.functional.pad(pairs, (0, 2)).unflatten(1, (-1, 4))
+        torch.testing.assert_close(half[row, col], groups.topk(2, largest=False).values.sum())
+
+
 def best_swap(row: torch.Tensor, values: torch.Tensor, hessian: torch.Tensor, i: int, j: int) -> float:
     """The error once i is removed and j has its best value, found by a parabola through three of them."""
 
