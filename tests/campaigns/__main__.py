@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .record import RECORDS, Record, Run
+from .record import RECORDS, Record, Run, machine
 
 #: Each is a module with ``case(seed) -> {kind: cases}``, which raises AssertionError at a wrong outcome.
 CAMPAIGNS = {
@@ -30,7 +30,7 @@ def run(name: str, seconds: float, path: Path | None, seed: int | None = None, s
     module = importlib.import_module(f"campaigns.{name}")
     record = Record(name, path)
     first = record.next_seed if seed is None else seed
-    done = Run(first, first)
+    done = Run(first, first, machine=machine(module.gpu() if hasattr(module, "gpu") else ""))
     began = saved = time.monotonic()
     while (now := time.monotonic()) < began + seconds or done.next < first + seeds:
         try:

@@ -41,6 +41,11 @@ def refusal() -> str:
     )
 
 
+def gpu() -> str:
+    """Returns the GPU's name."""
+    return torch.cuda.get_device_name()
+
+
 def bsr(draw: Draw) -> Counts:
     """Every kernel of one problem; all but the dense one give the same bits twice."""
     block = draw.pick(SIDES), draw.pick(SIDES)

@@ -15,15 +15,15 @@ RECORDS = Path(__file__).parents[2] / "bench" / "results" / "campaigns"
 KEPT = 20
 
 
-def machine() -> str:
-    """Returns the CPU's name and the number of cores that this process may use."""
+def machine(gpu: str = "") -> str:
+    """Returns the CPU's name, the number of cores that this process may use, and the name of a ``gpu``."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
         if line.startswith("model name"):
             name = line.split(":", 1)[1].strip()
             break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {len(os.sched_getaffinity(0))} cores" + (f", {gpu}" if gpu else "")
 
 
 def commit() -> str:
