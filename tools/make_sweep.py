@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "sweep.md"
 RESULTS = ROOT / "bench" / "results"
 NONE_YET = "No result files yet: `sparseloom bench sweep` writes them."
 Record = dict[str, Any]
-OTHERS = {"semi24": ", 2:4", "bsr_conv": ", convolutions", "attention": ", attention"}
+OTHERS = {"semi24": ", 2:4", "tiles": ", tiles", "bsr_conv": ", convolutions", "attention": ", attention"}
 #: How many of the summary's columns the overview shows: up to the speed-up's quantiles.
 OVERVIEW = 9
 
