@@ -52,7 +52,8 @@ bool ascending(const std::uint8_t* bytes, std::int64_t count) {
     wrong |= descending(word);
   }
   std::uint64_t last = 0x4444'4444'4444'4444;  // 0 < 1 in every group behind the last one
-  std::memcpy(&last, bytes + i, static_cast<std::size_t>(count - i));
+  if (i < count)
+    std::memcpy(&last, bytes + i, static_cast<std::size_t>(count - i));  // null where there are none
   return (wrong | descending(last)) == 0;
 }
 
