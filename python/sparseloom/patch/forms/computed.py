@@ -43,8 +43,8 @@ def computed(module: nn.Module) -> str:
 
 
 def computed_by_nncf(model: nn.Module) -> bool:
-    """Returns whether nncf runs functions on weights and inputs of a model, by the names of modules that a
-    sparse layer would not have: its masks would be lost."""
+    """Returns whether nncf runs functions on weights and inputs of a model, by the names of its modules. A
+    sparse layer would not have them, and its masks would be lost."""
     storages = [storage for module in model.modules() if (storage := module._modules.get(_NNCF)) is not None]
     return any(
         next(hooks.children(), None) is not None for storage in storages for hooks in storage.children()
