@@ -77,6 +77,15 @@ Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& posit
   return weight;
 }
 
+void require_positions(const char* op, const Semi24Weight& w, int device) {
+  // So many bytes are read in every call, which takes less than asking torch.
+  constexpr std::int64_t kShort = 1 << 13;
+  if (device >= 0) return;
+  std::optional<std::uint64_t> writes;
+  if (w.positions.numel() > kShort) writes = writes_of({&w.positions});
+  semi24_require_valid(op, w.view, writes ? &*writes : nullptr);
+}
+
 namespace {
 
 void require_matrix(const char* op, const Tensor& tensor) {
@@ -141,6 +150,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
   Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
+  require_positions(op, w, device);
   require_same_dtype(op, input.view.dtype, "values", values);
   require_inputs(op, x, input, cols);
   const std::int64_t rows = w.view.rows;
@@ -174,6 +184,7 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
   const Semi24Weight w = weight_of(op, values, positions, cols, device, "dy");
+  require_positions(op, w, device);
   require_same_dtype(op, grad.view.dtype, "values", values);
   return dx_of<Semi24Linear>(op, dy, grad, w.values, w.view, device, row, strict);
 }

@@ -28,6 +28,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   const DType dtype = operand_of(op, x), out = out_of(op, out_dtype);
   const Matrix input = matrix_of(op, "x", x);
   Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
+  require_positions(op, w, device);
   if (w.dtype != dtype)
     core::fail(op, std::string("values of x's dtype ") + name_of(dtype), name_of(w.dtype),
                "quantize both operands to one dtype");

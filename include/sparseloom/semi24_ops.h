@@ -26,6 +26,12 @@ SPARSELOOM_API void semi24_pack(const ConstMatrixView& dense, void* values, std:
 SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
                                   const Executor& executor);
 
+/// Semi24::validate of positions in host memory, unless `writes` is not null and the calling thread has
+/// lately validated positions of this shape there after as many writes. A position never leaves its group, so
+/// that no access to memory depends on it.
+SPARSELOOM_API void semi24_require_valid(const char* op, const Semi24View& w,
+                                         const std::uint64_t* writes = nullptr);
+
 /// mask [w.rows, w.cols], row-major <- whether the pruning keeps the element. A tile or group at the border
 /// is completed by zeros, none of which is kept. w is f32, f16, bf16 or f64 and lies on the CPU. The result
 /// does not depend on the number of threads. Throws Error for other dtypes.

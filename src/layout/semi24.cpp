@@ -34,6 +34,29 @@ constexpr std::array<Pair, 16> kPairs = [] {
   return pairs;
 }();
 
+/// The groups among eight bytes that have first >= second: their lowest bits.
+std::uint64_t descending(std::uint64_t bytes) {
+  const std::uint64_t first = bytes, first_high = bytes >> 1, second = bytes >> 2, second_high = bytes >> 3;
+  const std::uint64_t less = (second_high & ~first_high) | (~(second_high ^ first_high) & second & ~first);
+  return ~less & 0x1111'1111'1111'1111;
+}
+
+/// Whether both groups of each of `count` bytes have first < second.
+bool ascending(const std::uint8_t* bytes, std::int64_t count) {
+  constexpr std::int64_t kWord = sizeof(std::uint64_t);
+  std::uint64_t wrong = 0;
+  std::int64_t i = 0;
+  for (; i + kWord <= count; i += kWord) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + i, sizeof word);
+    wrong |= descending(word);
+  }
+  std::uint64_t last = 0x4444'4444'4444'4444;  // 0 < 1 in every group behind the last one
+  if (i < count)
+    std::memcpy(&last, bytes + i, static_cast<std::size_t>(count - i));  // null where there are none
+  return (wrong | descending(last)) == 0;
+}
+
 /// The bits that must be clear in a zero: all but a float's sign.
 template <class W>
 W magnitude_bits(DType dtype) {
@@ -129,8 +152,15 @@ void Semi24::validate(const char* op, const View& w) {
                "pass the weight's shape");
   if (w.positions == nullptr && w.rows > 0 && w.cols > 0)
     core::fail(op, "positions", "a null pointer", "pass what semi24_pack wrote");
-  if (w.cols == 0) return;  // any number of rows without a position
+  if (w.cols == 0) return;                    // any number of rows without a position
+  const std::int64_t whole = w.groups() / 2;  // bytes of a row that hold two groups
+  if (whole == w.position_bytes() && ascending(w.positions, w.rows * whole)) return;
   for (std::int64_t row = 0; row < w.rows; ++row) {
+    const bool odd = whole < w.position_bytes();
+    if (ascending(w.positions + row * w.position_bytes(), whole) &&
+        (!odd || (w.group(row, w.groups()) == 0 &&
+                  descending(w.group(row, w.groups() - 1) | 0x4444'4444'4444'4440) == 0)))
+      continue;
     for (std::int64_t g = 0; g < w.groups(); ++g) {
       const unsigned bits = w.group(row, g), first = bits & 3u, second = bits >> 2;
       if (first >= second)

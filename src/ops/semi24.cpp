@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "ops/checks.h"
 #include "ops/semi24_rows.h"
+#include "plan/seen_indices.h"
 #include "sparseloom/semi24_ops.h"
 #ifdef SPARSELOOM_HAVE_CUDA
 #include "kernels/semi24_linear/sm80/entries.h"
@@ -49,6 +50,17 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
                    std::to_string(first.group) + " (columns " + std::to_string(4 * first.group) + " to " +
                    std::to_string(std::min(4 * first.group + 3, dense.cols - 1)) + ")",
                "prune it first: semi24_prune(weight, \"magnitude\") gives the mask");
+}
+
+void semi24_require_valid(const char* op, const Semi24View& w, const std::uint64_t* writes) {
+  static thread_local plan::SeenIndices seen;
+  const std::int64_t bytes = w.positions == nullptr ? 0 : w.rows * w.position_bytes();
+  if (writes == nullptr) return Semi24::validate(op, w);
+  const plan::CountedList<std::uint8_t> index{
+      {w.rows, w.cols, 0, {w.positions, static_cast<std::size_t>(bytes)}}, *writes};
+  if (seen.contains(index)) return;
+  Semi24::validate(op, w);
+  seen.add(index);
 }
 
 void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,

@@ -78,6 +78,7 @@ BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, d
   const char* op = "pattern.biregular";
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t total = require_total(op, grid, density);
+  if (grid.cells() == 0) return {rows, cols, block};  // one side may have 2^31 lines
   // Draw whichever is rarer, present or absent blocks: the complement of a bi-regular pattern is bi-regular.
   const bool draw_absent = total > grid.cells() / 2;
   core::Rng rng(seed);

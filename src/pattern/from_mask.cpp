@@ -19,6 +19,7 @@ BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block,
         std::to_string(mask.size()) + " entries", "pass one entry per block, not per element");
   }
   BlockPattern result(rows, cols, block);
+  if (mask.empty()) return result;  // one side may have 2^31 lines
   for (std::int64_t r = 0; r < grid.rows; ++r) {
     for (std::int64_t c = 0; c < grid.cols; ++c) result.set(r, c, mask[r * grid.cols + c] != 0);
   }

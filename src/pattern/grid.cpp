@@ -58,6 +58,7 @@ BlockPattern no_edges(std::int64_t nodes) {
 BlockPattern stretched(const BlockPattern& graph, std::int64_t rows, std::int64_t cols, BlockShape block) {
   BlockPattern result(rows, cols, block);
   const std::int64_t nodes = graph.block_rows();
+  if (nodes == 0) return result;  // the longer side may have 2^31 lines
   std::vector<std::int64_t> node_of(static_cast<std::size_t>(result.block_cols()));
   for (std::int64_t c = 0; c < result.block_cols(); ++c)
     node_of[c] = stretched_line(c, result.block_cols(), nodes);

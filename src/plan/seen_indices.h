@@ -20,6 +20,13 @@ struct ListIndex {
   std::span<const T> list;
 };
 
+/// One whose owner counts the writes to it.
+template <class T>
+struct CountedList {
+  ListIndex<T> list;
+  std::uint64_t writes = 0;
+};
+
 /// An index with one entry per element, whose owner counts the writes to it.
 struct CountedIndex {
   IndexView index;
@@ -42,8 +49,8 @@ struct BoundedList {
 /// 1.6 million entries would take 170 us in each product of one token.
 class SeenIndices {
  public:
-  /// `index`: an IndexView, a ListIndex, a CountedIndex or a BoundedList; `transposed`: its column index, if
-  /// that is read.
+  /// `index`: an IndexView, a ListIndex, a CountedList, a CountedIndex or a BoundedList; `transposed`: its
+  /// column index, if that is read.
   bool contains(const auto& index, const TransposedView& transposed = {}) const {
     const Entry entry(index, transposed);
     return seen_[slot_of(entry)] == entry;
@@ -76,6 +83,11 @@ class SeenIndices {
     template <class T>
     Entry(const ListIndex<T>& index, const TransposedView&) : Entry(index) {
       whole(index.list.data(), count);
+    }
+    template <class T>
+    Entry(const CountedList<T>& index, const TransposedView&) : Entry(index.list) {
+      content = index.writes;
+      some(index.list.list.data(), count);
     }
     template <class T>
     Entry(const BoundedList<T>& index, const TransposedView&) : Entry(index.list) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "core/expect_error.h"
@@ -151,6 +153,22 @@ TEST(GraphPatterns, EveryGeneratorHasItsName) {
   EXPECT_EQ(by_name("butterfly", {}), pattern::butterfly(64, 64, kBlock));
   EXPECT_EQ(by_name("butterfly", {2}), pattern::butterfly(64, 64, kBlock, 2));
   EXPECT_EQ(by_name("expander", {4}), pattern::expander(64, 64, kBlock, 4, 9));
+  // No cells: nothing is made of the 2^31 - 1 lines of the other side.
+  constexpr std::int64_t kLong = 8 * ((std::int64_t{1} << 31) - 1);
+  using Request = std::pair<const char*, std::vector<double>>;
+  for (const auto& [name, numbers] : std::initializer_list<Request>{{"random", {0}},
+                                                                    {"balanced", {1}},
+                                                                    {"biregular", {1}},
+                                                                    {"banded", {1}},
+                                                                    {"watts_strogatz", {0, 0}},
+                                                                    {"watts_strogatz_2d", {0, 0}},
+                                                                    {"strided", {1}},
+                                                                    {"fixed", {1}},
+                                                                    {"butterfly", {}}}) {
+    EXPECT_EQ(pattern::generate(name, 0, kLong, kBlock, numbers, 9), BlockPattern(0, kLong, kBlock)) << name;
+    EXPECT_EQ(pattern::generate(name, kLong, 0, kBlock, numbers, 9), BlockPattern(kLong, 0, kBlock)) << name;
+  }
+  EXPECT_EQ(pattern::from_mask(kLong, 0, kBlock, {}), BlockPattern(kLong, 0, kBlock));
   expect_error("pattern.generate", {"barabasi_albert", "spiral"}, [&] { by_name("spiral", {1}); });
   for (const double wrong : {1.5, std::nan(""), 1e300})
     expect_error("pattern.generate", {"a whole number"}, [&] { by_name("banded", {wrong}); });

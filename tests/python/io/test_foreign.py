@@ -100,6 +100,23 @@ def test_a_dense_export_is_an_ordinary_checkpoint_with_zeros(recipe, tmp_path):
     assert not isinstance(model[0], nn.Linear)  # the model itself stays as it was
 
 
+@pytest.mark.package("ai_edge_litert")
+@pytest.mark.parametrize("block", [None, (1, 1), (1, 4)], ids=str)
+@pytest.mark.parametrize("recipe", [BlockSparse(16, 0.5), Semi24(prune="magnitude")])
+def test_litert_runs_a_dense_export(recipe, block, tmp_path):
+    """As it is, and in the two sparse forms that LiteRT runs."""
+    import litert_models
+
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
+    sparsify_(model, {"0": recipe, "2": recipe})
+    save(model, tmp_path / "model.safetensors", format="dense")
+    read = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    layers = [(read[f"{i}.weight"].numpy(), read[f"{i}.bias"].numpy()) for i in (0, 2)]
+    x = torch.randn(3, 64)
+    got = torch.from_numpy(litert_models.run(litert_models.file_of(layers, 3, block), x.numpy()))
+    torch.testing.assert_close(got, model(x).detach(), atol=1e-5, rtol=1e-5)
+
+
 def test_formats_for_others_say_what_they_need(tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(

@@ -197,6 +197,8 @@ def test_every_way_in_refuses_them(way, layout, damage):
         ("csc", {"indices": [[0, 1, 0]]}, r"whole numbers in one line, got int64 \[1, 3\]"),
         ("csr", {"indptr": np.array([0, 200, 3], np.uint8)}, "indptr of 3 ascending entries from 0"),
         ("csr", {"indices": np.array([0, 2**63, 1], np.uint64)}, r"indices below 2\^63"),
+        ("csr", {"indices": np.array([0, 2**32, 1])}, r"indices below 4, got indices\[1\] = 4294967296"),
+        ("bsr", {"indices": np.array([0, 2**32, 1])}, r"indices below 4, got indices\[1\] = 4294967296"),
         ("bsr", {"data": 1.0}, r"data of blocks, got \[\]"),
     ],
 )

@@ -50,7 +50,12 @@ HEADER = "%%MatrixMarket matrix "
         (HEADER + "coordinate real general\r\n2 2 2\r\n1 1 1.5D+01\r\n2 1 -2d-1\r\n", [[15, 0], [-0.2, 0]]),
         (HEADER + "coordinate real symmetric\n2 2 3\n1 1 0\n1 2 0\n2 2 3\n", [[0, 0], [0, 3]]),
         (HEADER + "coordinate real symmetric\n2 2 2\n1 2 5\n2 1 5\n", r"got both \(1, 2\) and \(2, 1\)"),
-        (HEADER + "coordinate real general\n2 2 1\n3 1 1\n", "places inside 2 x 2, got one beyond"),
+        (HEADER + "coordinate real general\n2 2 1\n3 1 1\n", "whole places inside 2 x 2, got another one"),
+        (HEADER + "coordinate real general\n2 2 1\n1.5 1 1\n", "whole places inside 2 x 2, got another one"),
+        (
+            HEADER + "coordinate real general\n2 2 2\n1 1\n2 2 3 4\n",
+            "2 lines of 3 numbers, got 2 lines with 6",
+        ),
         (HEADER + "coordinate real general\n2 2 9000000000\n1 1 1\n", "9000000000 lines of 3 numbers"),
         (HEADER + "coordinate real general\n2 2 1\n1 1 x\n", "expected numbers"),
         (HEADER + "coordinate complex general\n2 2 1\n1 1 1 1\n", "got coordinate complex general"),

@@ -14,8 +14,8 @@ from torch.sparse._semi_structured_conversions import (
     sparse_semi_structured_to_dense_cutlass,
 )
 
-from sparseloom import BlockSparse, Error, Semi24, sparsify_
-from sparseloom.nn import Semi24Linear
+from sparseloom import BlockSparse, Error, Semi24, SparseTensor, ops, sparsify_
+from sparseloom.nn import Semi24Linear, SparseLinear
 
 warnings.filterwarnings("ignore", "The PyTorch API of SparseSemiStructuredTensor is in prototype")
 
@@ -55,6 +55,27 @@ def test_what_torch_packs_is_what_we_pack(dtype: torch.dtype):
     values, meta = sparse_semi_structured_from_dense_cutlass(layer.to_dense().weight.detach())
     ours = layer.to_torch()
     assert torch.equal(ours.packed, values) and torch.equal(ours.meta, meta)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Semi24Linear.from_dense,
+        lambda dense: SparseLinear.from_dense(dense, "semi24"),
+        lambda dense: SparseTensor.from_dense(dense.weight.detach(), "semi24"),
+        lambda dense: sparsify_(nn.Sequential(dense), {"0": Semi24()}),
+        lambda dense: ops.call("semi24_pack", dense.weight.detach()),
+    ],
+)
+def test_a_third_value_of_a_group_is_named_where_torch_drops_it(way):
+    dense = layer_of(32, 64, torch.float16).to_dense()
+    with torch.no_grad():
+        dense.weight[5, 16:20] = torch.tensor([1.0, 2.0, 0.0, 3.0])
+    values, meta = sparse_semi_structured_from_dense_cutlass(dense.weight.detach())
+    kept = sparse_semi_structured_to_dense_cutlass(values, meta)[5, 16:20]
+    assert kept.count_nonzero() == 2  # by place: without a word
+    with pytest.raises(Error, match=r"at most two nonzeros .* got 3 in row 5, group 4 \(columns 16 to 19\)"):
+        way(dense)
 
 
 def test_int8_weights_of_cutlass_are_read():

@@ -397,5 +397,11 @@ def test_a_mask_that_the_sparsifier_of_torch_made_too_large_is_refused_in_words(
     sparsifier = WeightNormSparsifier(1.0, sparse_block_shape=(1, 4), zeros_per_block=2)
     sparsifier.prepare(net, [{"tensor_fqn": "0.weight"}])
     sparsifier.step()
-    with pytest.raises(sparseloom.Error, match=r"mask is 33 x 36 for a weight of 33 x 35.*block_shape"):
-        sparsify_(net, {"0": HALF})
+    for way in (
+        lambda: sparsify_(net, {"0": HALF}),
+        lambda: sparseloom.nn.BlockSparseLinear.from_dense(net[0], density=0.5),
+        lambda: sparseloom.nn.Semi24Linear.from_dense(net[0]),
+        lambda: sparseloom.nn.SparseLinear.from_dense(net[0], "csr"),
+    ):
+        with pytest.raises(sparseloom.Error, match=r"mask is 33 x 36 for a weight of 33 x 35.*block_shape"):
+            way()

@@ -44,13 +44,16 @@ def read(data: bytes, shape: tuple[int, int]) -> Tensor:
         return _array(lines[1:], shape, symmetry)
     width = 2 if field == "pattern" else 3
     values = _numbers(lines[1:], float)
-    if len(lines) - 1 != sizes[2] or len(values) != width * sizes[2]:
+    uneven = any(len(line.split()) != width for line in lines[1:])
+    if len(lines) - 1 != sizes[2] or uneven:
         got = f"{len(lines) - 1} lines with {len(values)} numbers"
         raise Error("load", f"{sizes[2]} lines of {width} numbers", got, _REMEDY)
     table = torch.tensor(values, dtype=torch.float64).view(-1, width)
-    places = table[:, :2].long() - 1
-    if bool(((places < 0) | (places >= torch.tensor(shape))).any()):
-        raise Error("load", f"places inside {shape[0]} x {shape[1]}", "one beyond", _REMEDY)
+    told = table[:, :2]
+    places = told.long() - 1
+    # an infinite or huge one is some other whole number there
+    if bool(((places + 1 != told) | (places < 0) | (places >= torch.tensor(shape))).any()):
+        raise Error("load", f"whole places inside {shape[0]} x {shape[1]}", "another one", _REMEDY)
     if symmetry != "general":
         _require_one_side(places)
     stored = table[:, 2] if width == 3 else torch.ones(len(table), dtype=torch.float64)

@@ -12,6 +12,7 @@ from ...pattern import Block, Pattern
 from ...sparsify import Sparsifier
 from .. import arguments
 from ..held.convert import chosen_pattern, with_activation
+from ..held.masked_by_torch import weight_of
 
 if TYPE_CHECKING:
     from .base import ConvModule
@@ -36,7 +37,7 @@ def from_dense(
         raise Error("from_dense", f"an nn.{name}", type(dense).__name__, remedy)
     arguments.require_activation(activation, cls.__name__)
     source: Any = dense
-    weight = cls.of_channels(source.weight.detach()).flatten(2)
+    weight = cls.of_channels(weight_of("from_dense", dense).detach()).flatten(2)
     pattern = chosen_pattern(weight.abs().sum(2), pattern, density, block, select, scope, None)
     layer = cls.holding(source, weight, pattern)
     layer.activation = activation

@@ -15,6 +15,7 @@ from ...pattern import Block, Head, Pattern, block_shape
 from ...pattern.empty_rows import warn_of_empty_rows
 from ...sparsify import Context, Sparsifier, sparsifier_of
 from .from_torch import require_bias
+from .masked_by_torch import weight_of
 from .sharded import require_whole
 from .torch_blocks import trains
 
@@ -80,7 +81,7 @@ def from_dense(
             raise Error(
                 op, "the nn.Linear's own bias", "another bias beside it", "pass dense.weight and bias="
             )
-        weight, bias = dense.weight, dense.bias
+        weight, bias = weight_of(op, dense), dense.bias
     else:
         weight = dense
     if is_sparse_matrix(weight):

@@ -15,6 +15,7 @@ from ...layouts.entries import Entries
 from ...layouts.torchs import is_sparse_matrix, strided
 from .. import arguments
 from ..held.convert import with_activation
+from ..held.masked_by_torch import weight_of
 from ..held.torch_blocks import trains
 from ..held.weight import BlockSparseWeight, assigned
 from .dense_entries import accept_matrix
@@ -195,7 +196,7 @@ class SparseLinear(WithLayout):
         in_features] (then ``bias`` [out_features] may come with it), copied. Of a sparse matrix of torch a
         layout of single elements without options stores the same elements. A Parameter's ``requires_grad``
         becomes that of what is made of it; any other tensor trains."""
-        weight = dense.weight if isinstance(dense, nn.Linear) else dense
+        weight = weight_of(_OP, dense) if isinstance(dense, nn.Linear) else dense
         bias = dense.bias if isinstance(dense, nn.Linear) else bias
         if not isinstance(weight, Tensor) or weight.dim() != 2:
             got = f"a tensor {list(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__

@@ -18,6 +18,7 @@ from .. import arguments
 from ..held import dense_copy as copies
 from ..held.answers import tokens_of
 from ..held.convert import with_activation
+from ..held.masked_by_torch import weight_of
 from ..held.ordered import Ordered
 from ..held.parametrized import values_are_computed
 from ..held.weight import BlockSparseWeight, assigned
@@ -148,7 +149,7 @@ class Semi24Linear(WithCopy, Ordered):
         "transposable_greedy" or "transposable_exact" (W^T is 2:4 too, so that more is lost). A weight that
         torch.ao.pruning masks is taken masked, and torch's SparseSemiStructuredTensor as from_torch does.
         """
-        weight = dense.weight if isinstance(dense, nn.Linear) else dense
+        weight = weight_of("from_dense", dense) if isinstance(dense, nn.Linear) else dense
         bias = dense.bias if isinstance(dense, nn.Linear) else bias
         if semi_structured.is_torchs(weight):
             layer = cls.from_torch(weight, bias, activation=activation)

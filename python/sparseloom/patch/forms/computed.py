@@ -3,14 +3,11 @@ the function modes of nncf."""
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 from torch import nn
 from torch.nn.utils import parametrize
 
-#: Where torch.ao.pruning has its parametrization, which multiplies a weight with a mask.
-_MASKS = "torch.ao.pruning.sparsifier.utils"
+from ...nn.held.masked_by_torch import masked, too_large
+
 #: Class of a forward pre-hook of torch.nn.utils -> what it does, and what makes its result permanent.
 _NORMS = {
     "WeightNorm": ("normalises", "torch.nn.utils.remove_weight_norm"),
@@ -39,35 +36,16 @@ def computed(module: nn.Module) -> str:
         if steps is None:
             call = f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})"
             return f"it is parametrized: call {call} first"
-        size = tuple(steps.original.shape)
-        for step in steps:
-            if tuple(step.mask.shape) != size:
-                return (
-                    f"its mask is {_times(step.mask.shape)} for a weight of {_times(size)}, with which torch "
-                    "cannot compute either: prepare the sparsifier with a sparse_block_shape that divides it"
-                )
+        found = too_large(steps)
+        if found is not None:
+            return f"its {found[0]}, with which torch cannot compute either: {found[1]}"
     return ""
 
 
-def masked(module: nn.Module, weight: str = "weight") -> Any:
-    """Returns the parametrization of a Parameter that torch.ao.pruning has masked, before squash_mask; else
-    None."""
-    utils = sys.modules.get(_MASKS)  # a mask exists only where its module was imported
-    if utils is None or not parametrize.is_parametrized(module, weight):
-        return None
-    steps = module.parametrizations[weight]  # type: ignore[union-attr,index]
-    masks = all(isinstance(step, utils.FakeSparsity) for step in steps)  # type: ignore[union-attr]
-    return steps if masks else None
-
-
 def computed_by_nncf(model: nn.Module) -> bool:
-    """Returns whether nncf runs functions on weights and inputs of a model, by the names of modules that a
-    sparse layer would not have: its masks would be lost."""
+    """Returns whether nncf runs functions on weights and inputs of a model, by the names of its modules. A
+    sparse layer would not have them, and its masks would be lost."""
     storages = [storage for module in model.modules() if (storage := module._modules.get(_NNCF)) is not None]
     return any(
         next(hooks.children(), None) is not None for storage in storages for hooks in storage.children()
     )
-
-
-def _times(shape: Any) -> str:
-    return " x ".join(map(str, shape))

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from ...layouts.torchs import strided
 from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear, Semi24Training, SparseLinear
+from ...nn.held.masked_by_torch import masked
 from ...nn.held.sparse_weight import joined
 from ...nn.in_layout.dense_entries import packed_layer
 from ...pattern import Pattern
 from ..recipe import Chosen
-from .computed import computed, masked
+from .computed import computed
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
