@@ -2,6 +2,12 @@
 
 namespace sparseloom::kernels {
 
+TilesCounts counts_of(const LinearProblem& p) {
+  const std::int64_t parts = (p.shape & 1) + 1, side = parts * 64, halves = (p.shape >> 1) * parts * parts;
+  const auto tiles = [&](std::int64_t size) { return (size + side - 1) / side * parts; };
+  return {p.stored / 4096 - halves / 2, halves, tiles(p.rows) * tiles(p.cols)};
+}
+
 #ifdef SPARSELOOM_HAVE_CUDA
 
 std::span<const Row<TilesLinear>> tiles_cuda_rows() {
@@ -10,13 +16,6 @@ std::span<const Row<TilesLinear>> tiles_cuda_rows() {
 }
 
 namespace cuda::tiles_rows {
-
-Counts counts_of(const LinearProblem& p) {
-  const std::int64_t parts = (p.shape & 1) + 1, side = parts * 64, halves = (p.shape >> 1) * parts * parts;
-  const auto tiles = [&](std::int64_t size) { return (size + side - 1) / side * parts; };
-  return {static_cast<double>(p.stored) / 4096 - static_cast<double>(halves) / 2, static_cast<double>(halves),
-          static_cast<double>(tiles(p.rows) * tiles(p.cols))};
-}
 
 Refusal refuse(const LinearProblem& p, const plan::Machine& machine) {
   if (p.direction != Direction::forward)
@@ -33,7 +32,7 @@ Refusal refuse(const LinearProblem& p, const plan::Machine& machine) {
 double bytes_of(const LinearProblem& p) {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
-  return 2.0 * static_cast<double>(p.stored) + 512 * counts_of(p).halves +
+  return 2.0 * static_cast<double>(p.stored) + 512 * static_cast<double>(counts_of(p).halves) +
          2 * m * (cols + rows * (p.residual ? 2 : 1));
 }
 

@@ -103,6 +103,31 @@ def test_products_and_gradients_are_those_of_the_masked_twin(
         torch.testing.assert_close(layer(x.to(device)), fused, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_the_plan_says_which_products_expand(dtype: torch.dtype) -> None:
+    layout = made("mixed", dtype)[1]
+    for direction in ("forward", "dx", "dw"):
+        text = layout.plan(16, direction, dtype, False)["text"]
+        whole = layout._runs_whole() and direction != "dw" and dtype != torch.float64
+        assert ("layout=tiles" in text) == whole and ("2:4, expanded" in text) == (not whole)
+
+
+def test_gradients_have_gradients() -> None:
+    weight, layout = made("mixed")
+    dense = layout.to_dense(layout.pack(weight / 16))
+    twins = []
+    for values, product_of in (
+        (layout.pack(weight / 16), lambda x, w: sparseloom.layouts.products.linear(x, w, None, layout)),
+        (dense, lambda x, w: F.linear(x, w)),
+    ):
+        x = torch.randn(5, 300, generator=torch.Generator().manual_seed(4)).requires_grad_()
+        w = values.requires_grad_()
+        (dx,) = torch.autograd.grad(product_of(x, w).square().sum(), x, create_graph=True)
+        dw = torch.autograd.grad(dx.sin().sum(), w)[0]
+        twins.append(dw if dw.dim() == 1 else layout.pack(dw))
+    torch.testing.assert_close(twins[0], twins[1], rtol=1e-3, atol=1e-2)
+
+
 def lost(importance: Tensor, kinds: Tensor, side: int) -> float:
     scores = importance.double()
     return float(scores[~twin_mask(scores, kinds, side)].sum())
@@ -145,7 +170,7 @@ def test_a_model_is_made_of_tiles_saved_loaded_and_made_dense(tmp_path) -> None:
     again = nn.Sequential(nn.Linear(192, 256), nn.GELU(), nn.Linear(256, 128))
     sparseloom.load(tmp_path / "net.safetensors", again, sparsify=True)
     assert torch.equal(again(x), y)
-    assert "2:4, expanded" in again[0].plan(tokens=8)["text"]
+    assert "2:4, expanded" in again[0].plan(tokens=8, direction="dw")["text"]
     assert "tiles" in str(sparseloom.report(net, x, seconds=0.01))
     sparseloom.densify_(again)
     torch.testing.assert_close(again(x), y)
