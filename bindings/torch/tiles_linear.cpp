@@ -96,8 +96,7 @@ Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const 
   return *metadata;
 }
 
-/// The tensor, copied to an address of its own if it starts off 16 bytes: TMA reads no others, and a GPU has
-/// no other kernel of tiles.
+/// The tensor, copied to an address of its own if it starts off 16 bytes: no kernel of a GPU reads others.
 Tensor aligned(const Tensor& tensor) {
   return is_aligned(tensor.const_data_ptr()) ? tensor : torch::stable::clone(tensor);
 }

@@ -29,8 +29,11 @@ TilesCounts counts_of(const LinearProblem& problem);
 
 namespace cuda::tiles_rows {
 
-/// The refusals of both rows.
-Refusal refuse(const LinearProblem& problem, const plan::Machine& machine);
+/// The first refusals of every row: forward of 16-bit operands that lie at multiples of 16 bytes, with
+/// nonempty products.
+Refusal refuse(const LinearProblem& problem);
+/// Those, and the ones of rows that run on compute capability 9.0 only.
+Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
 /// Bytes that a product moves: values, metadata, tokens and outputs.
 double bytes_of(const LinearProblem& problem);
 
@@ -45,6 +48,7 @@ int launch_on_device(const TilesLinear::Args& args, Entry entry) {
 
 Row<TilesLinear> sm90_wgmma();
 Row<TilesLinear> sm90_decode();
+Row<TilesLinear> sm80_mma();
 
 }  // namespace cuda::tiles_rows
 }  // namespace sparseloom::kernels

@@ -1,4 +1,4 @@
-// Forward of tiles on Hopper, on numbers whose sums are exact: every instance writes the bits of the answer.
+// Forward of tiles on GPUs, on numbers whose sums are exact: every instance writes the bits of the answer.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "kernels/cuda/on_gpu.h"
 #include "kernels/semi24_linear/sm80/metadata/metadata.h"
 #include "kernels/tiles_case.h"
+#include "kernels/tiles_linear/sm80/forward_mma/entry.h"
 #include "kernels/tiles_linear/sm90/decode/entry.h"
 #include "kernels/tiles_linear/sm90/forward_wgmma/entry.h"
 #include "runtime/cuda.h"
@@ -25,9 +26,13 @@ std::vector<std::byte> bytes_of(const std::vector<std::int32_t>& list) {
   return bytes;
 }
 
-/// Every instance; `each`(name, the call).
+/// Every instance that the device runs; `each`(name, the call).
 template <class F>
 void for_each_instance(const TilesOperands& o, F&& each) {
+  for (int tile = 0; tile < cuda::tiles_mma::kTileCount; ++tile)
+    each("mma tile " + std::to_string(tile),
+         [tile](const cuda::TilesProduct& product) { return cuda::sm80_tiles_mma(product, tile); });
+  if (runtime::cuda_device(0).sm != 90) return;
   for (int tile = 0; tile < cuda::tiles::kTileCount; ++tile)
     each("tile " + std::to_string(tile),
          [tile](const cuda::TilesProduct& product) { return cuda::sm90_tiles_wgmma(product, tile); });
@@ -76,7 +81,6 @@ void expect_exact(const TilesOperands& o) {
 }
 
 TEST(CudaSmallTiles, EveryInstanceWritesTheAnswer) {
-  if (runtime::cuda_device(0).sm != 90) GTEST_SKIP() << "needs compute capability 9.0";
   for (const TilesCase& each : {TilesCase{64, 256, 256, 64, .4, .5},
                                 {33, 512, 512, 128, .4, .5, true},
                                 {1, 192, 320, 64, .1, .2},

@@ -35,7 +35,7 @@ constexpr double kDenseClocks[] = {370, 450, 290}, kKTileClocks = 90, kLeastCloc
 constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
-  if (const Refusal why = refuse(p, machine)) return why;
+  if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
