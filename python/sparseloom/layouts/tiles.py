@@ -153,6 +153,10 @@ class Tiles(Layout):
         """The index of the tiles as blocks."""
         return ops.Index(self.packed, self.blocks, self.rows, self.cols, self.side, self.side, self.digest)
 
+    def as_blocks(self) -> pattern.Pattern:
+        """Returns which tiles are stored, as blocks of side x side."""
+        return pattern.from_mask(self.rows, self.cols, (self.side, self.side), self.kinds != ABSENT)
+
     @property
     def padded(self) -> bool:
         return self.rows % self.side != 0 or self.cols % self.side != 0
