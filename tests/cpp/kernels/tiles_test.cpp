@@ -1,6 +1,7 @@
 // The products of tiles on the CPU, by every row that does not refuse, on numbers whose sums are exact.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,9 @@ TEST(TilesProducts, WriteTheAnswer) {
     for (TilesCase each : {TilesCase{64, 256, 256, 64, .4, .5},
                            {33, 512, 512, 128, .4, .5, true},
                            {1, 192, 320, 64, .1, .2},
+                           {1, 203, 325, 64, .4, .5, true},
+                           {2, 203, 325, 64, .4, .5},
+                           {3, 321, 264, 128, .4, .5},
                            {50, 203, 325, 64, .3, .3, true},
                            {130, 321, 523, 128, .5, .3},
                            {17, 128, 64, 64, 0, .5},
@@ -95,6 +99,22 @@ TEST(TilesProducts, WriteTheAnswerOfDeepW) {
     expect_exact({DType::f32, direction == Direction::forward
                                   ? TilesCase{77, 4096, 128, 64, .5, .5}
                                   : TilesCase{77, 128, 4096, 64, .5, .5, false, direction}});
+}
+
+// A NaN in x reaches the outputs whose rows store its column, whatever lies between the stored elements.
+TEST(TilesProducts, KeepNanToWhatIsStored) {
+  for (const std::int64_t m : {1, 2, 24}) {
+    TilesOperands o(DType::f32, {m, 192, 128, 64, 0, .9});
+    store(DType::f32, o.x.data(), 70, NAN);
+    for (const std::string& kernel : runnable(o)) {
+      const Matrix out = run(o, kernel, Executor::serial());
+      for (std::int64_t row = 0; row < o.c.rows; ++row) {
+        bool stored = false;
+        Tiles::for_each_in_row(o.w, row, [&](std::int64_t col, std::int64_t) { stored |= col == 70; });
+        EXPECT_EQ(std::isnan(out.at(0, row)), stored) << kernel << ", " << m << " tokens, output " << row;
+      }
+    }
+  }
 }
 
 TEST(TilesProducts, AddLongRowsInShortChains) {

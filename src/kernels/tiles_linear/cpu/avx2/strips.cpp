@@ -35,6 +35,8 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/semi24_linear/cpu/generic/add_row-inl.h"
 #include "kernels/semi24_linear/cpu/generic/strip_of-inl.h"
+#include "kernels/tiles_linear/cpu/generic/units-inl.h"
+#include "kernels/tiles_linear/cpu/generic/few_tokens-inl.h"
 #include "kernels/tiles_linear/cpu/generic/strips-inl.h"
 // clang-format on
 }  // namespace

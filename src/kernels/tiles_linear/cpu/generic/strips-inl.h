@@ -2,59 +2,10 @@
 // (forward) or by strips' columns, which are expanded in L1 (dX). Included inside an instruction set's
 // region, after panel-inl.h, add_row-inl.h and strip_of-inl.h.
 
-constexpr std::int64_t kSide = 64;  // of what an entry of the table names: a unit
 // Units that are multiplied before their sums leave the registers: kChainSteps steps. X of these is read by
 // all passes from L1.
 constexpr int kTogether = 2;
 static_assert(kTogether * kSide <= kChainSteps);
-
-// What the table says of a unit, from one of its rows on. Strides are from one row to the next.
-template <class T>
-struct Unit {
-  bool half;
-  const T* values;
-  const std::uint8_t* positions;
-  std::int64_t stride, position_stride;
-
-  Unit(const cpu::PanelJob& job, std::int32_t entry, std::int64_t row)
-      : half(TilesView::is_half(entry)), values(static_cast<const T*>(job.values)) {
-    const TilesView& w = *job.tiles;
-    const std::int64_t first = TilesView::first_row(entry) + row,
-                       column = TilesView::column_part(entry) * kSide;
-    stride = half ? w.side / 2 : w.side, position_stride = w.side / 8;
-    values += half ? w.dense_values() + first * stride + column / 2 : first * stride + column;
-    positions = half ? w.positions + first * position_stride + column / 8 : nullptr;
-  }
-};
-
-// Fetches what a product needs of a row of the unit: `elements` of W from the column on.
-template <int kLocality, class T>
-[[gnu::always_inline]] inline void ask_row(const Unit<T>& unit, std::int64_t row, std::int64_t column,
-                                           std::int64_t elements) {
-  const std::int64_t halved = unit.half ? 1 : 0;
-  const auto* const from =
-      reinterpret_cast<const char*>(unit.values + row * unit.stride + (column >> halved));
-  const std::int64_t bytes = (elements >> halved) * static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, kLocality);
-  if (unit.half && row % 4 == 0)
-    __builtin_prefetch(unit.positions + row * unit.position_stride + column / 8, 0, kLocality);
-}
-
-// The units that a strip of the same kernel reads after this one, to prefetch them into L2: `output`, the
-// first one's within its block, and the list of its block.
-struct After {
-  std::int64_t output;
-  const std::int32_t *entry = nullptr, *end = nullptr;
-
-  // `next`: the outputs from this strip's first to the next one's.
-  After(const cpu::PanelJob& job, const cpu::Strip& s, std::int64_t next) {
-    output = s.output % kSide + next;
-    const std::int64_t block = s.output / kSide + (output >= kSide ? 1 : 0);
-    output %= kSide;
-    if (s.leads && block < job.output_blocks)
-      entry = job.slot + job.begin[block], end = job.slot + job.end[block];
-  }
-};
 
 // The sums of a strip. Few units add to `recent` before it is added to the tile, else W of 131072 columns
 // adds some 2000 times to one number (chain-inl.h).
@@ -151,6 +102,8 @@ struct TilesForward {
     const After after(job, s, cpu::kGroup);
     alignas(64) float wide[kTogether][kWidens ? cpu::kGroup * kSide : 1];
     Sums<kVectors> sums(tile);
+    const bool one = kVectors == 1 && s.tokens == 1;
+    [[maybe_unused]] Dots<T> dots(job, s.token);
     for (const std::int32_t* entry = begin; entry < end; entry += kTogether) {
       const int count = static_cast<int>(std::min<std::int64_t>(kTogether, end - entry));
       Cells cells[kTogether] = {};
@@ -176,6 +129,15 @@ struct TilesForward {
         } else {
           values = unit.values, stride = unit.stride;
         }
+        if (one) {
+          const std::int64_t place = job.depth_index[entry + u - job.slot];
+          for (std::int64_t r = 0; r < cpu::kGroup; ++r) ask(u, r);
+          if (unit.half)
+            dots.add_half(values, stride, unit.positions, unit.position_stride, place);
+          else
+            dots.add(values, stride, place);
+          continue;
+        }
         if (!unit.half) {
           cells[u] = {values, stride, 1}, dense = true;
           continue;
@@ -195,6 +157,7 @@ struct TilesForward {
       sums.added();
     }
     sums.end();
+    if (one) dots.end(tile);
   }
 };
 
@@ -202,6 +165,11 @@ template <class T>
 struct TilesDx {
   template <int kVectors>
   [[gnu::always_inline]] static void sum(const cpu::PanelJob& job, const cpu::Strip& s, float* tile) {
+    if constexpr (kVectors == 1) {
+      if (s.tokens == 1) return sum_columns<1, T>(job, s, tile);
+      if (s.tokens == 2) return sum_columns<2, T>(job, s, tile);
+      if (s.tokens <= kFewTokens) return sum_columns<kFewTokens, T>(job, s, tile);
+    }
     constexpr std::int64_t kRow = kVectors * kLanes;
     const std::int64_t block = s.output / kSide, column = s.output % kSide;
     const std::int32_t *const begin = job.slot + job.begin[block], *const end = job.slot + job.end[block];
