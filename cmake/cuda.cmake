@@ -89,7 +89,7 @@ if(SPARSELOOM_HAVE_CUDA)
   sparseloom_cuda_room(sm80 "${sm80_architectures}" src/kernels/shared/activation src/kernels/shared/bsr
                        src/kernels/shared/probes src/kernels/shared/sparsify src/kernels/bsr_linear/sm80
                        src/kernels/semi24_linear/sm80 src/kernels/csr_linear/sm80 src/kernels/bsr_conv/sm80
-                       src/kernels/block_attention/sm80
+                       src/kernels/block_attention/sm80 src/kernels/tiles_linear/sm80
                        src/kernels/recurrent/sm80)
   sparseloom_cuda_room(sm90 "90a-real" src/kernels/shared/operands src/kernels/bsr_linear/sm90
                        src/kernels/semi24_linear/sm90 src/kernels/bsr_conv/sm90 src/kernels/block_attention/sm90

@@ -140,6 +140,9 @@ SPARSELOOM_TORCH_LIBRARY(m) {
       "int "
       "side, Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> "
       "Tensor");
+  m.def(
+      "tiles_dx(Tensor dy, Tensor values, Tensor table, Tensor positions, SymInt cols, int side, int row=-1, "
+      "bool strict=False) -> Tensor");
   m.def("tiles_table(Tensor kinds, int rows, int cols, int side) -> Tensor");
   m.def("tiles_order(Tensor positions, int side) -> Tensor");
 

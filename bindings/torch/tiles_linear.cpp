@@ -1,4 +1,4 @@
-// The operators of weights of dense, 2:4 and absent tiles: the forward product, its plan and its table.
+// The operators of weights of dense, 2:4 and absent tiles: the products, their plan and the table.
 #include "sparseloom/tiles_linear.h"
 
 #include <cstdint>
@@ -67,7 +67,7 @@ TilesView view_of(const char* op, const Tensor& values, const Tensor& table, con
   w.dense = of_dense / (side * side);
   w.table = static_cast<const std::int32_t*>(table.const_data_ptr());
   w.positions = static_cast<const std::uint8_t*>(positions.const_data_ptr());
-  if (device < 0) Tiles::validate(op, w);
+  if (device < 0) tiles_require_valid(op, w);
   return w;
 }
 
@@ -96,8 +96,7 @@ Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const 
   return *metadata;
 }
 
-/// The tensor, copied to an address of its own if it starts off 16 bytes: TMA reads no others, and a GPU has
-/// no other kernel of tiles.
+/// The tensor, copied to an address of its own if it starts off 16 bytes: no kernel of a GPU reads others.
 Tensor aligned(const Tensor& tensor) {
   return is_aligned(tensor.const_data_ptr()) ? tensor : torch::stable::clone(tensor);
 }
@@ -142,6 +141,17 @@ Tensor linear(const Tensor& given_x, const Tensor& values, const Tensor& table, 
   return y;
 }
 
+Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& table, const Tensor& positions,
+          std::int64_t cols, std::int64_t side, std::int64_t row, bool strict) {
+  constexpr const char* op = "tiles_dx";
+  require_cpu(op, "dy", dy);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  const Tensor stored = as_contiguous(values);
+  const TilesView w = view_of(op, stored, table, positions, grad.view.cols, cols, side, -1);
+  require_same_dtype(op, grad.view.dtype, "values", values);
+  return dx_of<TilesLinear>(op, dy, grad, stored, w, -1, row, strict);
+}
+
 Tensor table_of(const Tensor& kinds, std::int64_t rows, std::int64_t cols, std::int64_t side) {
   constexpr const char* op = "tiles_table";
   require_cpu(op, "kinds", kinds);
@@ -179,5 +189,8 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("tiles_table", TORCH_BOX(&sparseloom::binding::table_of));
   m.impl("tiles_order", TORCH_BOX(&sparseloom::binding::order));
 }
-SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
+  m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("tiles_dx", TORCH_BOX(&sparseloom::binding::dx));
+}
 SPARSELOOM_TORCH_LIBRARY_IMPL(CUDA, m) { m.impl("tiles_linear", TORCH_BOX(&sparseloom::binding::linear)); }

@@ -1,6 +1,5 @@
-// The verb "tiles_linear": the forward product of a weight of dense, 2:4 and absent tiles (tiles.h), planned
-// like BSR's. LinearOf's rows `dense` and `reference` run on the CPU, the fast ones
-// (src/kernels/tiles_linear) on Hopper.
+// The verb "tiles_linear": products of a weight of dense, 2:4 and absent tiles (tiles.h), planned like BSR's.
+// The fast rows (src/kernels/tiles_linear) multiply forward and dX on the CPU, and forward on GPUs.
 #pragma once
 
 #include "sparseloom/linear_of.h"

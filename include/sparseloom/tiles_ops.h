@@ -1,4 +1,4 @@
-// The positions of tiles (tiles.h) in the order of the hardware.
+// The positions of tiles (tiles.h) in the order of the hardware, and checks of their index.
 #pragma once
 
 #include <cstddef>
@@ -17,5 +17,9 @@ SPARSELOOM_API std::int64_t tiles_metadata_bytes(const TilesView& w) noexcept;
 /// TilesView::metadata. It is made once when a weight moves to a CUDA device, and never stored. Both lie on
 /// the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
 SPARSELOOM_API void tiles_order(const TilesView& w, std::byte* metadata, const Executor& executor);
+
+/// Tiles::validate for an index in host memory, unless this thread has validated a table of this content
+/// there: the kernels read inside of the operands for any positions. Throws Error as Tiles::validate.
+SPARSELOOM_API void tiles_require_valid(const char* op, const TilesView& w);
 
 }  // namespace sparseloom

@@ -1,4 +1,4 @@
-"""quantize_ turns the block-sparse and 2:4 layers of a trained model into 8-bit ones, for inference."""
+"""quantize_ turns the layers of a trained model in blocks, 2:4 and tiles into 8-bit ones, for inference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from . import ops
@@ -29,6 +29,7 @@ from .nn.linears import (
     eight_bit_of,
     not_own_forward,
     quantizable,
+    quantized_as,
 )
 from .patch.announce import announce
 from .patch.exchange import Exchange
@@ -110,7 +111,8 @@ def quantize_(
     use_fast_accum: bool = False,
 ) -> Quantized:
     """Replaces block-sparse and 2:4 linear layers, in place, by nn.QuantizedBlockSparseLinear and
-    nn.QuantizedSemi24Linear: 8-bit weights and inputs, for inference.
+    nn.QuantizedSemi24Linear: 8-bit weights and inputs, for inference. Tiles become blocks, in which 2:4 tiles
+    store their zeros too.
 
     Weights get one factor per output feature, inputs one per token, found in every call. Layers inside a
     BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
@@ -178,10 +180,11 @@ def quantize_(
                 dtype = settings[regex_of[module]][1]
                 scale = _first(scales, all_names, module)
                 factor = None if scale is None else float(scales[scale][1])
-                eight_bit_layers.append(eight_bit_of(layer, dtype, factor))
+                rounded = quantized_as(layer)
+                eight_bit_layers.append(eight_bit_of(rounded, dtype, factor))
                 eight_bit_layers[-1].use_fast_accum = use_fast_accum
                 exchange.modules.append((layer, eight_bit_layers[-1]))
-                result.changed.append(_change(all_names, layer, eight_bit_layers[-1]))
+                result.changed.append(_change(all_names, layer, rounded, eight_bit_layers[-1]))
         if not eight_bit_layers:
             refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
             raise Error(
@@ -298,8 +301,8 @@ def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeigh
         return "gates multiply its blocks in each call: call pack_ first"
     if weight.scaled:
         return "it is quantized already"
-    if weight.layout not in ("bsr", "semi24"):
-        return f"8-bit products exist for blocks and 2:4 alone, not for layout {weight.layout}"
+    if weight.layout not in ("bsr", "semi24", "tiles"):
+        return f"8-bit products exist for blocks, tiles and 2:4 alone, not for layout {weight.layout}"
     if isinstance(weight, ConvWeight):
         return "there is no 8-bit product for convolutions with taps"
     return OWN_CLASS
@@ -326,8 +329,8 @@ def _reason(module: Quantizable, regex: Any, settings: Mapping[Any, tuple[Key, A
     return ""
 
 
-def _change(names: list[str], old: Quantizable, new: EightBitLinear) -> QuantizedLayer:
-    weights = old.values.detach().float()
+def _change(names: list[str], old: Quantizable, rounded: nn.Module, new: EightBitLinear) -> QuantizedLayer:
+    weights: Tensor = rounded.values.detach().float()  # type: ignore[operator, union-attr]
     error = 0.0
     if not weights.is_meta and bool(weights.any()):
         error = float((new.dequantized().values.detach() - weights).norm() / weights.norm())

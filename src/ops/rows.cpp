@@ -69,6 +69,7 @@ void enter_own_rows() {
     plan::add_row(plan::any_row<Attention>(attention_last));
     for (const Row<BitmapLinear>& row : bitmap_cpu_rows()) plan::add_row(plan::any_row<BitmapLinear>(row));
     for (const Row<TilesLinear>& row : tiles_cuda_rows()) plan::add_row(plan::any_row<TilesLinear>(row));
+    for (const Row<TilesLinear>& row : tiles_cpu_rows()) plan::add_row(plan::any_row<TilesLinear>(row));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();

@@ -240,6 +240,7 @@ def calls() -> dict[str, list[Any]]:
             *cell_rest[2:],
         ],
         "tiles_linear": [x, tile_values, table, places, None, ROWS, 64, bias, 1, residual],
+        "tiles_dx": [dy, tile_values, table, places, COLS, 64],
         "tiles_table": [tile_kinds, ROWS, COLS, 64],
         "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
         "bitmap_dx": [dy, elements, bits, starts, COLS],

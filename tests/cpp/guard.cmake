@@ -5,11 +5,11 @@ if(SPARSELOOM_SANITIZE)
 endif()
 set(guarded_tests
     "GuardPages.*:Cpu/Products.*:Accumulate.*:Threads.SkewedRows*:NotANumber.*:Epilogue.*:Residual.*:KTiles.*:ConvOnCpu.*"
-    ":Scaled.*:*/ScaledBlocks.*:CsrProducts.*:Semi24*:*/NmgProducts.*:Nm*:Gradient*:*/Gradient*:RecurrentCells*:UnitNorms.*"
+    ":Scaled.*:*/ScaledBlocks.*:CsrProducts.*:Semi24*:TilesProducts.*:*/NmgProducts.*:Nm*:Gradient*:*/Gradient*:RecurrentCells*:UnitNorms.*"
     ":*/RecurrentCellsOf.*:*/Gates.*:*/EveryKernel.*:Dynamic.*:UnpackRows.*:BsrMatrix.*:CsrLayout.*:BlockScores.*"
     ":*Topology.*:*Blocks.*:*/Sparsify.*/bf16"
     # Long sums in fp64, and sizes that others have too.
-    "-ConvOnCpu.ManyPixels*:ConvOnCpu.EveryBlock*:Semi24Products.AddLong*:Semi24Products.OpenOne*:Scaled.TheLongest*:Scaled.AnyNumber*"
+    "-ConvOnCpu.ManyPixels*:ConvOnCpu.EveryBlock*:Semi24Products.AddLong*:Semi24Products.OpenOne*:TilesProducts.AddLong*:TilesProducts.*DeepW:Scaled.TheLongest*:Scaled.AnyNumber*"
     ":Scaled.Extremes*:Accumulate.AnyNumber*")
 list(JOIN guarded_tests "" guarded_tests)
 foreach(side behind before)

@@ -22,8 +22,11 @@ from .semi24 import Semi24Layout
 #: What a tile is: an entry of ``kinds``.
 ABSENT, HALF, DENSE = 0, 1, 2
 SIDES = (64, 128)
-#: The dtypes of the kernel that multiplies both kinds.
-_WHOLE = (torch.bfloat16, torch.float16)
+#: The dtypes of the kernels that multiply both kinds, by type of device.
+_WHOLE = {
+    "cuda": (torch.bfloat16, torch.float16),
+    "cpu": (torch.float32, torch.bfloat16, torch.float16),
+}
 
 
 @register
@@ -35,9 +38,9 @@ class Tiles(Layout):
     ``packed`` is the index of all stored tiles as blocks (ops.Index), ``is24`` bool [blocks] says in its
     order which are 2:4, ``positions`` uint8 [semi24 * side, side / 8] are those of these tiles below each
     other (docs/semi24.md). The values are one list: the dense tiles in the order of the index, then the
-    values of the 2:4 tiles; zero beyond the edge of W. On Hopper, forward of 16-bit operands multiplies dense
-    and 2:4 tiles in one kernel. The other products are those of blocks, for which 2:4 tiles are expanded in
-    each call: absent tiles save time and bytes there, 2:4 tiles bytes alone.
+    values of the 2:4 tiles; zero beyond the edge of W. One kernel multiplies dense and 2:4 tiles: forward of
+    16-bit operands on a GPU, forward and dX on a CPU with AVX2. The other products are those of blocks, for
+    which 2:4 tiles are expanded in each call: absent tiles save time and bytes there, 2:4 tiles bytes alone.
     """
 
     name = "tiles"
@@ -150,6 +153,10 @@ class Tiles(Layout):
         """The index of the tiles as blocks."""
         return ops.Index(self.packed, self.blocks, self.rows, self.cols, self.side, self.side, self.digest)
 
+    def as_blocks(self) -> pattern.Pattern:
+        """Returns which tiles are stored, as blocks of side x side."""
+        return pattern.from_mask(self.rows, self.cols, (self.side, self.side), self.kinds != ABSENT)
+
     @property
     def padded(self) -> bool:
         return self.rows % self.side != 0 or self.cols % self.side != 0
@@ -177,7 +184,8 @@ class Tiles(Layout):
         if self._runs_whole():
             table = tiles_ops.table(self.kinds, self.rows, self.cols, self.side)
             derived["table"] = table.to(self.packed.device)
-            derived["metadata"] = tiles_ops.order(self.positions, self.side)
+            if self.packed.is_cuda:
+                derived["metadata"] = tiles_ops.order(self.positions, self.side)
         return derived
 
     def pack(self, dense: Tensor) -> Tensor:
@@ -216,18 +224,22 @@ class Tiles(Layout):
     ) -> Tensor:  # fmt: skip
         fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
         table = self._derived.get("table")
-        if table is None or values.dtype not in _WHOLE:
+        if table is None or values.dtype not in _WHOLE[values.device.type]:
             return ops.linear(x, self.expanded(values), self.index, bias, **fused)
-        metadata = self._derived["metadata"]
+        metadata = self._derived.get("metadata")
         return tiles_ops.linear(
             x, values, table, self.positions, metadata, self.rows, self.side, bias, **fused
         )
 
     def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        return self.linear(x, values, bias)
+        return ops.linear(x, self.expanded(values), self.index, bias, strict=self.strict)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
-        return ops.linear_dx(dy, self.expanded(values), self.index, self.strict)
+        table = self._derived.get("table") if values.device.type == "cpu" else None
+        again = transformed() or differentiated(dy) or differentiated(values)
+        if table is None or again or values.dtype not in _WHOLE["cpu"]:
+            return ops.linear_dx(dy, self.expanded(values), self.index, self.strict)
+        return tiles_ops.dx(dy, values, table, self.positions, self.cols, self.side, self.strict)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         return self._values_of(ops.linear_dw(dy, x, self.index, self.strict))
@@ -238,7 +250,8 @@ class Tiles(Layout):
     ) -> dict[str, Any]:  # fmt: skip
         device = "cpu" if self.packed.is_meta else self.packed.device
         fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
-        if direction == "forward" and dtype in _WHOLE and self._runs_whole():
+        whole = ("forward",) if self.packed.is_cuda else ("forward", "dx")
+        if direction in whole and dtype in _WHOLE[torch.device(device).type] and self._runs_whole():
             return tiles_ops.plan(direction, dtype, m, self._sizes, device, bias, **fused)
         plan = ops.plan(self.index.to("cpu"), direction, dtype, m, bias, device=device, **fused)
         told = f"  {self.semi24} of {self.blocks} tiles are 2:4, expanded in each call (not predicted)\n"
@@ -267,11 +280,12 @@ class Tiles(Layout):
         return self.rows, self.cols, self.side, self.blocks - self.semi24, self.semi24
 
     def _runs_whole(self) -> bool:
-        """Whether the device has a kernel that multiplies dense and 2:4 tiles together, in 16 bits."""
-        if not (self.packed.is_cuda and self.semi24):
+        """Whether the device has a kernel that multiplies dense and 2:4 tiles together."""
+        device = self.packed.device
+        if device.type not in _WHOLE or not self.semi24:
             return False
         try:
-            tiles_ops.plan("forward", torch.bfloat16, 128, self._sizes, self.packed.device)
+            tiles_ops.plan("forward", torch.bfloat16, 128, self._sizes, device, strict=True)
         except Error:
             return False
         return True

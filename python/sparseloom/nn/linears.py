@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import torch
 from torch import nn
 
+from ..layouts.tiles import Tiles
 from .conv.base import ConvModule
 from .held.sparse_weight import SparseWeight, sparse_layers
 from .in_layout.linear import SparseLinear
@@ -20,7 +21,7 @@ from .variants import BlockSparseConv1x1, BlockSparseTransformersConv1D, Semi24C
 if TYPE_CHECKING:
     from ..layouts.semi24 import Semi24Layout
 
-Quantizable = BlockSparseLinear | Semi24Linear
+Quantizable = BlockSparseLinear | Semi24Linear | SparseLinear
 EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
 #: Why layers of a user's own class stay as they are.
 OWN_CLASS = "it is of a class of its own"
@@ -28,6 +29,7 @@ OWN_CLASS = "it is of a class of its own"
 _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     BlockSparseLinear: (BlockSparseLinear, BlockSparseTransformersConv1D),
     Semi24Linear: (Semi24Linear, Semi24Conv1D),
+    SparseLinear: (SparseLinear,),
 }
 
 #: A layer that can be planned and timed alone.
@@ -78,8 +80,11 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
     patch/forms.
     """
     for layer in sparse_layers(model):
-        if isinstance(layer.weight.owner, tuple(_KINDS)) and not layer.weight.gated:
-            yield cast("Quantizable", layer.weight.owner)
+        owner = layer.weight.owner
+        if not isinstance(owner, tuple(_KINDS)) or layer.weight.gated:
+            continue
+        if not isinstance(owner, SparseLinear) or isinstance(owner.layout, Tiles):
+            yield cast("Quantizable", owner)
 
 
 def not_own_forward(layer: Quantizable) -> str:
@@ -98,14 +103,38 @@ def can_be_cut(layer: nn.Module) -> bool:
     return isinstance(layer, BlockSparseLinear) and not_own_forward(layer) in ("", OWN_CLASS)
 
 
-def eight_bit_of(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
+def quantized_as(layer: Quantizable) -> BlockSparseLinear | Semi24Linear:
+    """Returns the layer whose values 8 bits round: the layer itself, or of tiles the one of their blocks, in
+    which 2:4 tiles have their zeros."""
+    if not isinstance(layer, SparseLinear):
+        return layer
+    layout = cast("Tiles", layer.layout)
+    values = layout.expanded(layer.values.detach())
+    options: dict[str, Any] = {"device": values.device, "dtype": values.dtype}
+    blocks = BlockSparseLinear(
+        layer.in_features, layer.out_features, layer.bias is not None, pattern=layout.as_blocks(),
+        activation=layer.activation, **options,
+    )  # fmt: skip
+    with torch.no_grad():
+        blocks.values.copy_(values)
+        if blocks.bias is not None and layer.bias is not None:
+            blocks.bias.copy_(layer.bias)
+    blocks.strict, blocks.fuse = layer.strict, layer.fuse
+    return blocks.train(layer.training)
+
+
+def eight_bit_of(
+    layer: BlockSparseLinear | Semi24Linear, dtype: torch.dtype, x_scale: float | None
+) -> EightBitLinear:
     """Returns the 8-bit layer with the layer's weights rounded."""
     if isinstance(layer, Semi24Linear):
         return QuantizedSemi24Linear.from_sparse(layer, dtype, x_scale=x_scale)
     return QuantizedBlockSparseLinear.from_sparse(layer, dtype, x_scale=x_scale)
 
 
-def eight_bit_like(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
+def eight_bit_like(
+    layer: BlockSparseLinear | Semi24Linear, dtype: torch.dtype, x_scale: float | None
+) -> EightBitLinear:
     """Returns an 8-bit layer of the layer's index, whose values and factors are read afterwards."""
     options: dict[str, Any] = {
         "bias": layer.bias is not None,

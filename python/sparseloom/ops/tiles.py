@@ -1,4 +1,4 @@
-"""The operators of weights of dense, 2:4 and absent tiles as functions: the table, the product, and plans.
+"""The operators of weights of dense, 2:4 and absent tiles as functions: the table, the products, and plans.
 
 W [rows, cols] is given by ``values`` [stored], ``table`` int32 [groups, units, 4] and ``positions`` uint8
 [2:4 tiles * side, side / 8]; include/sparseloom/tiles.h describes them.
@@ -17,6 +17,7 @@ from .operators import activation_code, call, row_of, run
 from .plans import asked, dtype_name, ordinal
 
 _LINEAR = operators.overload("tiles_linear")
+_DX = operators.overload("tiles_dx")
 
 
 def table(kinds: Tensor, rows: int, cols: int, side: int) -> Tensor:
@@ -47,6 +48,17 @@ def linear(
     return y
 
 
+def dx(
+    dy: Tensor, values: Tensor, table: Tensor, positions: Tensor, cols: int, side: int,
+    strict: bool = False, kernel: str = "",
+) -> Tensor:  # fmt: skip
+    """Returns dY W as [..., cols] of dy [..., rows], on the CPU; without gradients. ``strict``, ``kernel``
+    and errors are those of ``linear``."""
+    operands = dy, values, table, positions, cols, side
+    dx: Tensor = run(_DX, *operands, row_of(kernel), strict)
+    return dx
+
+
 def plan(
     direction: str, dtype: torch.dtype, m: int, sizes: tuple[int, int, int, int, int],
     device: torch.device | str | int, bias: bool = False, activation: str | None = None,
@@ -65,6 +77,13 @@ def _tiles_linear_fake(
     *rest: Any, **named: Any,
 ) -> Tensor:  # fmt: skip
     return x.new_empty((*x.shape[:-1], rows))
+
+
+@fake("tiles_dx", flops.of_values)
+def _tiles_dx_fake(
+    dy: Tensor, values: Tensor, table: Tensor, positions: Tensor, cols: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))
 
 
 @fake("tiles_order")

@@ -1,9 +1,10 @@
 // The rows of this library for the verb tiles_linear, in order of preference at equal predictions. LinearOf
-// adds `dense` and `reference` of the CPU after them. Each row is in row.cpp of its method's folder.
+// adds `dense` and `reference` of the CPU after them. Each row is in row.cpp of its method's folder, those of
+// the CPU in cpu/rows.cpp.
 //
-// A launch needs TilesView::table on the device and, where there are 2:4 tiles, its metadata. Entries of the
-// table that lie outside of the values count as absent. All entries are asynchronous, allocate nothing and
-// may be captured in a CUDA graph.
+// A launch on a GPU needs TilesView::table on the device and, where there are 2:4 tiles, its metadata.
+// Entries of the table that lie outside of the values count as absent. All entries are asynchronous, allocate
+// nothing and may be captured in a CUDA graph.
 #pragma once
 
 #include <span>
@@ -17,17 +18,22 @@ namespace sparseloom::kernels {
 
 /// Empty in a build without CUDA.
 std::span<const Row<TilesLinear>> tiles_cuda_rows();
+/// Empty on other machines than x86-64.
+std::span<const Row<TilesLinear>> tiles_cpu_rows();
+
+/// What a problem says of the tiles, in numbers of 64 x 64; `all` of W, stored or not.
+struct TilesCounts {
+  std::int64_t dense, halves, all;
+};
+TilesCounts counts_of(const LinearProblem& problem);
 
 namespace cuda::tiles_rows {
 
-/// What a problem says of the tiles.
-struct Counts {
-  double dense, halves, units;  // units: 64 x 64 of W, stored or not; the others in 64 x 64, too
-};
-Counts counts_of(const LinearProblem& problem);
-
-/// The refusals of both rows.
-Refusal refuse(const LinearProblem& problem, const plan::Machine& machine);
+/// The first refusals of every row: forward of 16-bit operands that lie at multiples of 16 bytes, with
+/// nonempty products.
+Refusal refuse(const LinearProblem& problem);
+/// Those, and the ones of rows that run on compute capability 9.0 only.
+Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
 /// Bytes that a product moves: values, metadata, tokens and outputs.
 double bytes_of(const LinearProblem& problem);
 
@@ -42,6 +48,7 @@ int launch_on_device(const TilesLinear::Args& args, Entry entry) {
 
 Row<TilesLinear> sm90_wgmma();
 Row<TilesLinear> sm90_decode();
+Row<TilesLinear> sm80_mma();
 
 }  // namespace cuda::tiles_rows
 }  // namespace sparseloom::kernels

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparseloom.layouts import Tiles
 from sparseloom.nn import SparseLinear
+from sparseloom.ops import tiles as tiles_ops
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.float16, torch.bfloat16]
@@ -56,9 +57,29 @@ def test_products_are_those_of_the_masked_dense_twin(name: str, dtype: torch.dty
     dy = torch.randn_like(y)
     (dx,) = torch.autograd.grad(y, x, dy)
     assert close(dx, (dy.double() * (y > 0)) @ twin)  # a sum may round to 0
-    if torch.cuda.get_device_capability()[0] == 9 and name != "odd sizes":
-        kernel = layer.plan(tokens)["kernel"]
-        assert kernel in ("sm90_decode", "sm90_wgmma")
+    if name != "odd sizes":
+        hopper = ("sm90_decode", "sm90_wgmma") if torch.cuda.get_device_capability() == (9, 0) else ()
+        assert layer.plan(tokens)["kernel"] in (*hopper, "sm80_mma")
+
+
+@pytest.mark.parametrize("tokens", [1, 17, 64, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in WEIGHTS if name != "odd sizes"])
+def test_every_kernel_multiplies(name: str, dtype: torch.dtype, tokens: int):
+    layer, twin = layer_of(name, dtype)
+    layout, values = layer.layout, layer.values.detach()
+    table = tiles_ops.table(layout.kinds, layout.rows, layout.cols, layout.side).cuda()
+    x = torch.randn(tokens, layer.in_features, device="cuda").to(dtype)
+    bias, residual = layer.bias.detach(), torch.randn(tokens, layer.out_features, device="cuda").to(dtype)
+    rest = bias, "relu", residual
+    plan = tiles_ops.plan("forward", dtype, tokens, layout._sizes, "cuda", True, "relu", True)
+    kernels = [each["kernel"] for each in plan["candidates"] if not each["refusal"]]
+    assert "sm80_mma" in kernels
+    for kernel in kernels:
+        y = tiles_ops.linear(
+            x, values, table, layout.positions, None, layout.rows, layout.side, *rest, kernel=kernel
+        )
+        assert close(y, (x.double() @ twin.T + bias.double()).relu(), residual), kernel
 
 
 def test_operands_off_sixteen_bytes_are_copied():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import product
 
 import pytest
@@ -13,7 +14,7 @@ import sparseloom
 from sparseloom import Error, InLayout
 from sparseloom.layouts import Tiles
 from sparseloom.layouts.tiles import ABSENT, DENSE, HALF, chosen_kinds
-from sparseloom.nn import SparseLinear
+from sparseloom.nn import QuantizedBlockSparseLinear, SparseLinear
 
 #: Kinds of tiles for a weight [out, in] of sides 64, or 128 where a shape says so.
 KINDS = {
@@ -103,6 +104,31 @@ def test_products_and_gradients_are_those_of_the_masked_twin(
         torch.testing.assert_close(layer(x.to(device)), fused, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_the_plan_says_which_products_expand(dtype: torch.dtype) -> None:
+    layout = made("mixed", dtype)[1]
+    for direction in ("forward", "dx", "dw"):
+        text = layout.plan(16, direction, dtype, False)["text"]
+        whole = layout._runs_whole() and direction != "dw" and dtype != torch.float64
+        assert ("layout=tiles" in text) == whole and ("2:4, expanded" in text) == (not whole)
+
+
+def test_gradients_have_gradients() -> None:
+    weight, layout = made("mixed")
+    dense = layout.to_dense(layout.pack(weight / 16))
+    twins = []
+    for values, product_of in (
+        (layout.pack(weight / 16), lambda x, w: sparseloom.layouts.products.linear(x, w, None, layout)),
+        (dense, lambda x, w: F.linear(x, w)),
+    ):
+        x = torch.randn(5, 300, generator=torch.Generator().manual_seed(4)).requires_grad_()
+        w = values.requires_grad_()
+        (dx,) = torch.autograd.grad(product_of(x, w).square().sum(), x, create_graph=True)
+        dw = torch.autograd.grad(dx.sin().sum(), w)[0]
+        twins.append(dw if dw.dim() == 1 else layout.pack(dw))
+    torch.testing.assert_close(twins[0], twins[1], rtol=1e-3, atol=1e-2)
+
+
 def lost(importance: Tensor, kinds: Tensor, side: int) -> float:
     scores = importance.double()
     return float(scores[~twin_mask(scores, kinds, side)].sum())
@@ -145,7 +171,7 @@ def test_a_model_is_made_of_tiles_saved_loaded_and_made_dense(tmp_path) -> None:
     again = nn.Sequential(nn.Linear(192, 256), nn.GELU(), nn.Linear(256, 128))
     sparseloom.load(tmp_path / "net.safetensors", again, sparsify=True)
     assert torch.equal(again(x), y)
-    assert "2:4, expanded" in again[0].plan(tokens=8)["text"]
+    assert "2:4, expanded" in again[0].plan(tokens=8, direction="dw")["text"]
     assert "tiles" in str(sparseloom.report(net, x, seconds=0.01))
     sparseloom.densify_(again)
     torch.testing.assert_close(again(x), y)
@@ -324,6 +350,36 @@ def test_values_and_index_that_do_not_belong_together_are_refused() -> None:
     wrong = layout.with_tensors({"positions": torch.zeros_like(layout.positions)})
     with pytest.raises(Error, match="ascending order"):
         wrong.require_consistent("load", values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize("name", KINDS)
+def test_tiles_are_quantized_as_blocks(tmp_path, name: str, dtype: torch.dtype) -> None:
+    weight, layout = made(name)
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    layer = SparseLinear.from_dense(linear, layout, activation="relu")
+    net, x = nn.Sequential(layer), torch.randn(5, weight.shape[1])
+    before = layer.to_dense()[0].weight.detach()
+    result = sparseloom.quantize_(net, dtype)
+    eight = net[0]
+    assert isinstance(eight, QuantizedBlockSparseLinear) and eight.block == (layout.side, layout.side)
+    assert result.changed[0].blocks == layout.blocks and result.changed[0].error < 0.04
+    eight.kernel = "reference"
+    after = eight.to_dense()[0].weight
+    # A half of e4m3's last bit of four, or of int8's step; below its normal numbers e4m3 has steps, too.
+    step = before.abs().amax(1, keepdim=True) / {torch.int8: 127, torch.float8_e4m3fn: 448}[dtype]
+    allowed = step / 2 if dtype is torch.int8 else torch.maximum(before.abs() / 16, step * 2.0**-10)
+    assert bool(((after - before).abs() <= allowed * (1 + 1e-5)).all()) and bool(
+        (after[before == 0] == 0).all()
+    )
+    with torch.no_grad():
+        y = net(x)
+        torch.testing.assert_close(y, F.linear(x, after, linear.bias).relu(), rtol=0.1, atol=0.1)
+    sparseloom.save(net, tmp_path / "net.safetensors")
+    again = copy.deepcopy(net)
+    again[0].w_scale.zero_()
+    sparseloom.load(tmp_path / "net.safetensors", again)
+    assert torch.equal(again(x), y)
 
 
 @pytest.mark.parametrize("method", ["magnitude", "wanda", "sparsegpt"])

@@ -14,6 +14,10 @@
 #include "kernels/shared/cpu/claims.h"
 #include "sparseloom/executor.h"
 
+namespace sparseloom {
+struct TilesView;
+}
+
 namespace sparseloom::kernels::cpu {
 
 /// Forward and dx as one product over the stored blocks of each output block's list:
@@ -51,6 +55,8 @@ struct PanelJob {
   bool token_scale_each = false, output_scale_each = false;
   /// PanelOps::sum_rows of each output, or null: then each strip computes its own.
   const std::int32_t* row_sums = nullptr;
+  /// tiles_linear: W, of whose table `slot` has entries. Its blocks are of 64 x 64, wherever in `values`.
+  const TilesView* tiles = nullptr;
 };
 
 /// The work of one StripFunction call: `count` strips side by side on one panel, in one K tile.

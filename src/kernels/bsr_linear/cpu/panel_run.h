@@ -46,6 +46,7 @@ struct Placed {
 
 /// Source, which a run copies:
 ///   void pack(const PanelOps&, const PanelJob&, const Pack&) const      fills a share of a panel
+///   void complete(PanelJob&) const       optional: what the job of the arguments lacks
 ///   static constexpr bool kPlaces        whether outputs are stored elsewhere than in the job's rows;
 ///   then void place(const Placed&) const      stores a strip's outputs there
 template <class Source>
@@ -55,7 +56,7 @@ class PanelRun {
            const Executor& executor, std::int64_t chunk_bytes = kPanelChunkBytes)
       : ops_(ops),
         source_(source),
-        job_(panel_job(args)),
+        job_(job_of(args, source)),
         costs_(args),
         memory_(ops, problem, chunk_bytes),
         subs_(job_.output_block / kGroup),
@@ -110,6 +111,11 @@ class PanelRun {
   }
 
  private:
+  static PanelJob job_of(const MatmulArgs& args, const Source& source) {
+    PanelJob job = panel_job(args);
+    if constexpr (requires { source.complete(job); }) source.complete(job);
+    return job;
+  }
   std::int64_t groups_of(const PanelCut& panels) const {
     return core::ceil_div(panels.count, panels_at_once_);
   }

@@ -23,4 +23,12 @@ consteval std::array<std::array<Int, 8>, 256> lanes_of_pairs() {
   return lanes;
 }
 
+/// For each byte of positions, which of its eight columns has each of the four stored values.
+consteval std::array<std::array<std::int32_t, 4>, 256> columns_of_pairs() {
+  std::array<std::array<std::int32_t, 4>, 256> columns{};
+  for (int byte = 0; byte < 256; ++byte)
+    for (int i = 0; i < 4; ++i) columns[byte][i] = i / 2 * 4 + (byte >> 2 * i & 3);
+  return columns;
+}
+
 }  // namespace sparseloom::kernels::cpu

@@ -35,6 +35,7 @@ struct Product : FloatProduct {
 #include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
+#include "kernels/bsr_linear/cpu/generic/choose_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
 #include "kernels/bsr_linear/cpu/avx512/half_pieces.h"
 #include "kernels/bsr_linear/cpu/generic/outer_few-inl.h"

@@ -102,6 +102,7 @@ struct Product {
 #include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
+#include "kernels/bsr_linear/cpu/generic/choose_strip-inl.h"
 // clang-format on
 }  // namespace
 #include "kernels/shared/cpu/end.h"

@@ -220,7 +220,17 @@ template <int kVectors>
   }
 }
 
-template <class Weights, int kVectors>
+/// The mainloop of `strips` over blocks whose cells Weights provides.
+template <class Weights>
+struct OfBlocks {
+  template <int kVectors>
+  [[gnu::always_inline]] static void sum(const cpu::PanelJob& job, const cpu::Strip& s, float* tile) {
+    sum_strip<Weights, kVectors>(job, s, tile);
+  }
+};
+
+// Mainloop::sum<kVectors>(job, strip, tile): tile <- the sums of one strip.
+template <class Mainloop, int kVectors>
 void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   alignas(64) float tile[cpu::kMostStrips * cpu::kGroup * kRow];
@@ -237,7 +247,7 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
     if (!s.begins)
       unroll<cpu::kGroup * kRow / 16>(
           SPARSELOOM_UNROLLED(line) { __builtin_prefetch(left + line.value * 16, 1); });
-    sum_strip<Weights, kVectors>(job, one, sums);
+    Mainloop::template sum<kVectors>(job, one, sums);
     // Exchange partial sums with the other K tiles.
     if (left != nullptr) pass_sums<kVectors>(s, left, sums);
     if (s.ends && Product::finish(job, one, sums, kRow, factors + i * cpu::kGroup) != nullptr)
@@ -255,56 +265,4 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
                                       (s.token * job.residual_stride + s.output) * size
                                 : nullptr,
                    job.residual_stride});
-}
-
-template <int kVectors>
-cpu::StripFunction strip_of([[maybe_unused]] DType dtype, Direction direction) {
-  [[maybe_unused]] const bool forward = direction == Direction::forward;
-  if constexpr (kDepthStep == 4)
-    return strips<DirectForward, kVectors>;  // 8-bit operands have no other direction
-  else if constexpr (kDepthStep == 2)
-    return strips<DirectForward, kVectors>;  // dx: on transposed blocks
-  else
-    switch (dtype) {
-      case DType::f16:
-        return forward ? strips<WidenForward<cpu::F16>, kVectors> : strips<WidenDx<cpu::F16>, kVectors>;
-      case DType::bf16:
-        return forward ? strips<WidenForward<cpu::Bf16>, kVectors> : strips<WidenDx<cpu::Bf16>, kVectors>;
-      default: return forward ? strips<DirectForward, kVectors> : strips<DirectDx, kVectors>;
-    }
-}
-cpu::StripFunction choose_strip(DType dtype, Direction direction, int vectors) {
-  return vectors == 3   ? strip_of<3>(dtype, direction)
-         : vectors == 2 ? strip_of<2>(dtype, direction)
-                        : strip_of<1>(dtype, direction);
-}
-
-// Runs the register tile without loads: every fraction of peak is measured against its rate. Returns the
-// flops done.
-std::int64_t spin(std::int64_t rounds) {
-  constexpr int kVectors = cpu::kMaxVectors;
-  static constexpr auto kCells = cpu::spin_cells<(kVectors + 1) * kLanes>();
-  const auto* const cells = reinterpret_cast<const cpu::Cell*>(kCells.data());
-  Vec acc[kTileOutputs][kVectors], x[kVectors], w = load(cells + kVectors * kLanes);
-  unroll<kVectors>(SPARSELOOM_UNROLLED(v) { x[v.value] = load(cells + v.value * kLanes); });
-  unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-    unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-      acc[o.value][v.value] = zero();
-      asm volatile(""
-                   : "+v"(acc[o.value][v.value]));  // hides the value, or gcc would compute one of these
-                                                    // equal sums for all
-    });
-  });
-  for (std::int64_t i = 0; i < rounds; ++i) {
-    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-        acc[o.value][v.value] = Product::step(acc[o.value][v.value], x[v.value], w);
-      });
-    });
-    asm volatile("" : "+v"(w));  // opaque to the compiler, so that it cannot hoist or fold the round
-  }
-  unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-    unroll<kVectors>(SPARSELOOM_UNROLLED(v) { asm volatile("" : : "v"(acc[o.value][v.value])); });
-  });
-  return rounds * kTileOutputs * kVectors * kLanes * kDepthStep * 2;
 }

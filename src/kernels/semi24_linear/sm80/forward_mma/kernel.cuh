@@ -16,11 +16,12 @@
 
 namespace sparseloom::kernels::cuda::semi24_mma {
 
-/// Copies 8 elements of a row of `width` elements, from `column` on, and writes zeros past the row.
-__device__ __forceinline__ void copy_chunk(const Params& params, std::uint32_t to, const std::byte* row,
+/// Copies 8 elements of a row of `width` elements, from `column` on, and writes zeros past the row. aligned:
+/// by 16 bytes at a time.
+__device__ __forceinline__ void copy_chunk(bool aligned, std::uint32_t to, const std::byte* row,
                                            std::int64_t column, std::int64_t width, bool exists) {
   const std::int64_t left = exists ? width - column : 0;
-  if (params.aligned) {
+  if (aligned) {
     const auto bytes = static_cast<std::uint32_t>(left <= 0 ? 0 : left >= 8 ? 16 : left * 2);
     ptx::cp_async_cg(to, bytes > 0 ? row + column * 2 : row, bytes);
     return;
@@ -47,7 +48,7 @@ __device__ __forceinline__ void copy_stage(const Params& params, std::uint32_t s
     // Neighbouring lanes read along a row.
     const int chunk = at % 4, warp_k = at / 4 % T::kWarpsK, r = at / 4 / T::kWarpsK;
     const bool exists = row + r < params.rows;
-    copy_chunk(params, stage + warp_k * T::kWeightBytes + r * 64 + (chunk ^ (r / 2 % 4)) * 16,
+    copy_chunk(params.aligned, stage + warp_k * T::kWeightBytes + r * 64 + (chunk ^ (r / 2 % 4)) * 16,
                params.values + (exists ? row + r : 0) * params.stored * 2,
                std::int64_t{k_tile} * (T::kCols / 2) + warp_k * 32 + chunk * 8, params.stored, exists);
   }
@@ -56,7 +57,7 @@ __device__ __forceinline__ void copy_stage(const Params& params, std::uint32_t s
     const int at = i * T::kThreads + static_cast<int>(threadIdx.x);
     const int chunk = at % 8, warp_k = at / 8 % T::kWarpsK, t = at / 8 / T::kWarpsK;
     const bool exists = token + t < params.tokens;
-    copy_chunk(params, stage + T::kXAt + warp_k * T::kXBytes + t * 128 + (chunk ^ (t % 8)) * 16,
+    copy_chunk(params.aligned, stage + T::kXAt + warp_k * T::kXBytes + t * 128 + (chunk ^ (t % 8)) * 16,
                params.x + (exists ? token + t : 0) * params.x_stride * 2,
                std::int64_t{k_tile} * T::kCols + warp_k * 64 + chunk * 8, params.cols, exists);
   }
@@ -102,43 +103,16 @@ __device__ __forceinline__ void multiply(float (&sums)[2][T::kTokens / 8][4], st
   step.template operator()<1>();
 }
 
-template <class T>
-__global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params params) {
-  extern __shared__ __align__(128) std::byte shared_bytes[];
-  ptx::wait_for_earlier_kernels();
-  ptx::let_next_kernel_begin();
-  const std::uint32_t ring = ptx::shared_address(shared_bytes);
-  const std::int32_t row = static_cast<std::int32_t>(blockIdx.x) * T::kRows,
-                     token = static_cast<std::int32_t>(blockIdx.y) * T::kTokens;
-  const std::int32_t k_tiles = (params.cols + T::kCols - 1) / T::kCols;
+/// Writes the tile's outputs. Params has what the epilogue reads, by its names here.
+template <class T, class Params>
+__device__ __forceinline__ void store(const Params& params, const float (&sums)[2][T::kTokens / 8][4],
+                                      std::byte* shared, std::int32_t row, std::int32_t token) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_k = warp % T::kWarpsK, own_row = warp / T::kWarpsK * 32;
-
-  float sums[2][T::kTokens / 8][4] = {};
-#pragma unroll
-  for (int k = 0; k < T::kStages - 1; ++k) {
-    if (k < k_tiles) copy_stage<T>(params, ring + k * T::kStageBytes, row, token, k);
-    ptx::cp_async_commit();
-  }
-  std::uint32_t next[2];
-  load_metadata<T>(params, next, row + own_row, 0, warp_k);
-#pragma unroll 1
-  for (std::int32_t k = 0; k < k_tiles; ++k) {
-    ptx::cp_async_wait<T::kStages - 2>();
-    __syncthreads();
-    const std::int32_t ahead = k + T::kStages - 1;
-    if (ahead < k_tiles) copy_stage<T>(params, ring + ahead % T::kStages * T::kStageBytes, row, token, ahead);
-    ptx::cp_async_commit();
-    const std::uint32_t metadata[2] = {next[0], next[1]};
-    if (k + 1 < k_tiles) load_metadata<T>(params, next, row + own_row, k + 1, warp_k);
-    const std::uint32_t stage = ring + k % T::kStages * T::kStageBytes;
-    multiply<T>(sums, stage + warp_k * T::kWeightBytes + own_row * 64, stage + T::kXAt + warp_k * T::kXBytes,
-                metadata);
-  }
   // Exchange the sums, so that outputs of one token are written contiguously.
   ptx::cp_async_wait<0>();
   __syncthreads();
-  auto* const all = reinterpret_cast<float*>(shared_bytes);
+  auto* const all = reinterpret_cast<float*>(shared);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -167,6 +141,42 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
           T::Element::to_f32(ptx::ld_global(params.residual + (token + t) * params.residual_stride + output));
     params.out[(token + t) * params.out_stride + output] = T::Element::round(y[0]);
   }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params params) {
+  extern __shared__ __align__(128) std::byte shared_bytes[];
+  ptx::wait_for_earlier_kernels();
+  ptx::let_next_kernel_begin();
+  const std::uint32_t ring = ptx::shared_address(shared_bytes);
+  const std::int32_t row = static_cast<std::int32_t>(blockIdx.x) * T::kRows,
+                     token = static_cast<std::int32_t>(blockIdx.y) * T::kTokens;
+  const std::int32_t k_tiles = (params.cols + T::kCols - 1) / T::kCols;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_k = warp % T::kWarpsK, own_row = warp / T::kWarpsK * 32;
+
+  float sums[2][T::kTokens / 8][4] = {};
+#pragma unroll
+  for (int k = 0; k < T::kStages - 1; ++k) {
+    if (k < k_tiles) copy_stage<T>(params, ring + k * T::kStageBytes, row, token, k);
+    ptx::cp_async_commit();
+  }
+  std::uint32_t next[2];
+  load_metadata<T>(params, next, row + own_row, 0, warp_k);
+#pragma unroll 1
+  for (std::int32_t k = 0; k < k_tiles; ++k) {
+    ptx::cp_async_wait<T::kStages - 2>();
+    __syncthreads();
+    const std::int32_t ahead = k + T::kStages - 1;
+    if (ahead < k_tiles) copy_stage<T>(params, ring + ahead % T::kStages * T::kStageBytes, row, token, ahead);
+    ptx::cp_async_commit();
+    const std::uint32_t metadata[2] = {next[0], next[1]};
+    if (k + 1 < k_tiles) load_metadata<T>(params, next, row + own_row, k + 1, warp_k);
+    const std::uint32_t stage = ring + k % T::kStages * T::kStageBytes;
+    multiply<T>(sums, stage + warp_k * T::kWeightBytes + own_row * 64, stage + T::kXAt + warp_k * T::kXBytes,
+                metadata);
+  }
+  store<T>(params, sums, shared_bytes, row, token);
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24_mma

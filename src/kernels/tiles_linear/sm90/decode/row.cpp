@@ -37,7 +37,7 @@ constexpr double kStartUs[] = {1.3, 1.5, 3};
 constexpr int kBlocks = 2;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
-  if (const Refusal why = refuse(p, machine)) return why;
+  if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.m > kMostTokens) return {"supports at most {} tokens, the call has {}", kMostTokens, p.m};
   int instance = 0;
   while (tiles::kDecodeTokens[instance] < p.m) ++instance;

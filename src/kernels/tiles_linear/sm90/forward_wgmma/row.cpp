@@ -35,19 +35,21 @@ constexpr double kDenseClocks[] = {370, 450, 290}, kKTileClocks = 90, kLeastCloc
 constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
-  if (const Refusal why = refuse(p, machine)) return why;
+  if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
-  const Counts counts = counts_of(p);
+  const TilesCounts counts = counts_of(p);
+  // Dense ones and those of 2:4, which take half of the time, over all.
+  const double share = (static_cast<double>(counts.dense) + static_cast<double>(counts.halves) / 2) /
+                       static_cast<double>(counts.all);
   const double columns = static_cast<double>((p.cols + 63) / 64);
   for (int i = 0; i < tiles::kTileCount; ++i) {
     const tiles::TileShape& tile = tiles::kTiles[i];
     const auto of = [](std::int64_t size, int side) { return static_cast<double>((size + side - 1) / side); };
     const double all = of(p.rows, tile.rows) * of(p.m, tile.tokens);
     if (all >= 2147483648.0) return "counts tiles in 31 bits, and there are more";
-    const double units = tile.rows / 64 / counts.units;  // of a K tile, of each stored unit
-    const double of_columns = kKTileClocks + units * kDenseClocks[i] * (counts.dense + counts.halves / 2);
+    const double of_columns = kKTileClocks + tile.rows / 64 * share * kDenseClocks[i];
     const double clocks = columns * std::max(of_columns, kLeastClocks[i]) + kTileClocks;
     const double rounds = of(static_cast<std::int64_t>(all), std::max(device.multiprocessors, 1));
     out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
