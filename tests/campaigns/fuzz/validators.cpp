@@ -67,11 +67,10 @@ void blocks(Bytes& in) {
 void csr(Bytes& in) {
   const std::int64_t rows = in.size(30), cols = in.size(60);
   const auto col = in.list<std::int32_t>(in.take<std::uint8_t>());
-  const auto crow = in.list<std::int32_t>(rows < 0 || rows > 1000 ? 0 : rows + 1);
+  const auto crow = in.list<std::int32_t>(rows < 0 || rows > 1000 ? 1 : rows + 1);
   CsrView w;
   w.rows = rows, w.cols = cols, w.stored = static_cast<std::int64_t>(col.size());
-  w.crow = crow.empty() ? nullptr : crow.data(), w.col = col.data();
-  if (static_cast<std::int64_t>(crow.size()) != rows + 1) w.crow = nullptr;
+  w.crow = static_cast<std::int64_t>(crow.size()) - 1 == rows ? crow.data() : nullptr, w.col = col.data();
   Csr::validate("fuzz", w);
   walk<Csr>(w);
 }
