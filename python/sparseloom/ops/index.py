@@ -129,6 +129,11 @@ def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: int | tup
         remedy = "pass block=32 or block=(32, 64)"
         raise Error("make_index", "block to be an int or a pair of ints", repr(block), remedy)
     bm, bn = pair
+    for name, each in (("crow", crow), ("col", col)):
+        if not isinstance(each, Tensor):
+            raise Error(
+                "make_index", f"{name} as an int32 tensor", type(each).__name__, "pass a pattern's index()"
+            )
     digest = call("index_digest", crow, col, rows, cols, bm, bn)
     packed = call("pack_index", crow, col, rows, cols, bm, bn)
     return Index(packed, len(col), rows, cols, bm, bn, digest)

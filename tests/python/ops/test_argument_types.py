@@ -117,6 +117,7 @@ WRONG = {
     "ascii as str": lambda: LAYER.pattern.ascii("64"),
     "svg as str": lambda: LAYER.pattern.svg("64"),
     "make_index of three sides": lambda: ops.make_index(INDEX.crow, INDEX.col, 64, 64, (32, 32, 32)),
+    "make_index of None": lambda: ops.make_index(None, INDEX.col, 64, 64, 32),
     "make_index of a text": lambda: ops.make_index(INDEX.crow, INDEX.col, 64, 64, "32"),
     "linear of a list": lambda: ops.linear([[1.0]], V, INDEX),
     "linear values as list": lambda: ops.linear(X, [1.0], INDEX),
