@@ -124,7 +124,16 @@ class Index(NamedTuple):
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: int | tuple[int, int]) -> Index:
     """Validates crow and col (int32, contiguous, on the CPU) and packs them together with the index by block
     columns. Raises Error that names the first bad entry."""
-    bm, bn = (block, block) if isinstance(block, int) else block
+    pair = block if isinstance(block, (tuple, list)) else (block, block)
+    if len(pair) != 2:
+        remedy = "pass block=32 or block=(32, 64)"
+        raise Error("make_index", "block to be an int or a pair of ints", repr(block), remedy)
+    bm, bn = pair
+    for name, each in (("crow", crow), ("col", col)):
+        if not isinstance(each, Tensor):
+            raise Error(
+                "make_index", f"{name} as an int32 tensor", type(each).__name__, "pass a pattern's index()"
+            )
     digest = call("index_digest", crow, col, rows, cols, bm, bn)
     packed = call("pack_index", crow, col, rows, cols, bm, bn)
     return Index(packed, len(col), rows, cols, bm, bn, digest)
