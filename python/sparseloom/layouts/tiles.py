@@ -39,7 +39,7 @@ class Tiles(Layout):
     order which are 2:4, ``positions`` uint8 [semi24 * side, side / 8] are those of these tiles below each
     other (docs/semi24.md). The values are one list: the dense tiles in the order of the index, then the
     values of the 2:4 tiles; zero beyond the edge of W. One kernel multiplies dense and 2:4 tiles: forward of
-    16-bit operands on a GPU, forward and dX on a CPU with AVX2. The other products are those of blocks, for
+    16-bit operands on Hopper, forward and dX on a CPU with AVX2. The other products are those of blocks, for
     which 2:4 tiles are expanded in each call: absent tiles save time and bytes there, 2:4 tiles bytes alone.
     """
 
