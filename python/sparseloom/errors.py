@@ -18,6 +18,8 @@ _ARGUMENT = re.compile(
 )
 #: torch's stable ABI, which all operators are called by, has no name for the dtypes of quantized tensors.
 _DTYPE = re.compile(r"Not yet supported ScalarType (?P<number>\d+)")
+#: The dispatcher takes None for a tensor; the stable ABI then says that it has no device, dtype or size.
+_NONE = re.compile(r"aoti_torch_get_(device_type|dtype|dim|sizes|numel)\(.*API call failed")
 _TEXT = re.compile(
     r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL
 )
@@ -88,6 +90,9 @@ def _before_the_operator(text: str) -> Error | None:
     if match := _ARGUMENT.search(text):
         kind = match["expected"].replace("Optional[Tensor]", "Tensor or None")
         return Error(match["op"], f"{match['name']} to be of type {kind}", match["actual"], "pass that type")
+    if _NONE.search(text):
+        return Error("sparseloom", "a tensor as every operand", "None, or a part of an Index that is None",
+                     "pass a tensor, or what make_index returned")  # fmt: skip
     if match := _DTYPE.search(text):
         actual = f"torch.ScalarType {match['number']}, as of torch's quantized tensors"
         remedy = "call .dequantize() on it"

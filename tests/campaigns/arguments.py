@@ -114,6 +114,13 @@ def _operator(seed: int) -> str:
     return ""
 
 
+def _random(rows: Any, cols: Any, *rest: Any) -> Pattern:
+    """Draws a pattern; hundreds of millions of blocks are a fair demand, but take longer than a trial may."""
+    if isinstance(rows, int) and isinstance(cols, int) and rows * cols > 2**34:
+        raise Error("campaign", "at most 2^34 elements", f"{rows} x {cols}", "ask for fewer")
+    return pattern.random(rows, cols, *rest)
+
+
 def front() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
     """Returns calls of the front with valid arguments."""
     weight = torch.randn(40, 48) * (torch.rand(40, 48) < 0.5)
@@ -158,7 +165,7 @@ def front() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
         "plan": (ops.plan, [index, "forward", torch.float32, 5, False, None]),
         "Pattern": (Pattern, [40, 48, (8, 16), made.mask]),
         "Pattern.from_index": (Pattern.from_index, [crow, col, 40, 48, (8, 16)]),
-        "pattern.random": (pattern.random, [40, 48, (8, 16), 0.5, 1]),
+        "pattern.random": (_random, [40, 48, (8, 16), 0.5, 1]),
         "pattern.watts_strogatz": (pattern.watts_strogatz, [64, 64, 8, 4, 0.1, 1]),
         "pattern.top_k": (pattern.top_k, [torch.rand(5, 3), 40, 48, (8, 16), 0.5]),
         "BlockSparseLinear": (BlockSparseLinear, [48, 40]),

@@ -124,6 +124,8 @@ WRONG = {
     "linear index as tuple": lambda: ops.linear(X, V, tuple(INDEX)),
     "linear index of tensors": lambda: ops.linear(X, V, INDEX._replace(cols=torch.ones(2))),
     "linear x as None": lambda: ops.linear(None, V, INDEX),
+    "linear of an index without lists": lambda: ops.linear(X, V, INDEX._replace(packed=None)),
+    "Pattern.from_index of None": lambda: sparseloom.Pattern.from_index(None, None, 64, 64, 32),
     "linear values as None": lambda: ops.linear(X, None, INDEX),
     "linear_dx dy as None": lambda: ops.linear_dx(None, V, INDEX),
     "gated_linear index as tuple": lambda: ops.gated_linear(X, V, tuple(INDEX), torch.ones(len(V))),
