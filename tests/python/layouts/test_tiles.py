@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from torch.nn import functional as F
 
 import sparseloom
 from sparseloom import Error, InLayout
-from sparseloom.layouts import Tiles
+from sparseloom.layouts import Tiles, tiles
 from sparseloom.layouts.tiles import ABSENT, DENSE, HALF, chosen_kinds
 from sparseloom.nn import QuantizedBlockSparseLinear, SparseLinear
+from sparseloom.ops import tiles as tiles_ops
 
 #: Kinds of tiles for a weight [out, in] of sides 64, or 128 where a shape says so.
 KINDS = {
@@ -111,6 +113,32 @@ def test_the_plan_says_which_products_expand(dtype: torch.dtype) -> None:
         text = layout.plan(16, direction, dtype, False)["text"]
         whole = layout._runs_whole() and direction != "dw" and dtype != torch.float64
         assert ("layout=tiles" in text) == whole and ("2:4, expanded" in text) == (not whole)
+
+
+@pytest.mark.parametrize("name", ["mixed", "ragged"])
+def test_a_device_that_wants_multiples_of_eight_gets_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, layout = made(name)
+    torch.manual_seed(0)
+    layer = SparseLinear.from_dense(nn.Linear(layout.cols, layout.rows), layout)
+    layer.activation = "relu"
+    x, residual = torch.randn(7, layout.cols), torch.randn(7, layout.rows)
+    wide, tall = layout.cols + -layout.cols % 8, layout.rows + -layout.rows % 8
+    assert (wide, tall) != (layout.cols, layout.rows)
+    shapes, linear = [], tiles_ops.linear
+
+    def seen(x: Tensor, *operands: Any, **options: Any) -> Tensor:
+        y = linear(x, *operands, **options)
+        shapes.append((x.shape[1], y.shape[1]))
+        return y
+
+    monkeypatch.setattr(tiles_ops, "linear", seen)
+    with torch.no_grad():
+        want = layer(x, residual)
+        monkeypatch.setitem(tiles._MULTIPLE, "cpu", 8)
+        got = layer(x, residual)
+    assert shapes == [(layout.cols, layout.rows), (wide, tall)] and got.is_contiguous()
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert f"W=[{tall}, {wide}]" in layout.plan(7, "forward", torch.float32, True)["text"]
 
 
 def test_gradients_have_gradients() -> None:

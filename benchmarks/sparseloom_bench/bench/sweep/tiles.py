@@ -111,7 +111,7 @@ class _Weight:
         own, layout = self._derived, self.layout
         if "table" not in own:
             return ops.linear(x, layout.expanded(values), layout.index, kernel=kernel)
-        operands = own["table"], layout.positions, own["metadata"]
+        operands = own["table"], layout.positions, own.get("metadata")
         return tiles_ops.linear(x, values, *operands, layout.rows, layout.side, kernel=kernel)
 
 
