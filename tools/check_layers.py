@@ -79,7 +79,7 @@ PUBLIC = dict.fromkeys(
     "semi24": "layout",
     "semi24_linear": "kernels",
     "semi24_ops": "ops",
-    "semi24_scaled": "kernels",
+    "scaled_of": "kernels",
     "tiles": "layout",
     "tiles_linear": "kernels",
     "tiles_ops": "ops",

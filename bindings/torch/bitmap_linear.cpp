@@ -10,9 +10,14 @@
 #include "held_indices.h"
 #include "linear_of.h"
 #include "operands.h"
+#include "ops/row_number.h"
 #include "plan.h"
 #include "registration.h"
+#include "rounded.h"
+#include "scales.h"
+#include "scratch.h"
 #include "sparseloom/bitmap_ops.h"
+#include "sparseloom/scaled_of.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -68,6 +73,42 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& bits, const Tens
   return dx_of<BitmapLinear>(op, dy, grad, stored, w, -1, row, strict);
 }
 
+Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& crow,
+                     std::optional<Tensor> x_scale, const Tensor& w_scale, ScalarType out_dtype,
+                     std::optional<Tensor> bias, std::int64_t activation, std::int64_t row, bool strict) {
+  constexpr const char* op = "bitmap_scaled_linear";
+  constexpr int device = -1;
+  require_cpu(op, "x", x);
+  const DType dtype = multiplied_as(op, x, values, device), out = out_of(op, out_dtype);
+  const Matrix input = matrix_of(op, "x", x);
+  const BitmapView w = view_of(op, bits, crow, input.view.cols);
+  const Tensor stored = values_for(op, values, w);
+  if (dtype_of(op, "values", stored) != dtype)
+    core::fail(op, std::string("values of x's dtype ") + name_of(dtype),
+               name_of(dtype_of(op, "values", stored)), "quantize both operands to one dtype");
+  const RoundedX taken(op, input.view, dtype, x_scale, device);
+  const Factors of_w = factors_of(op, "w_scale", w_scale, w.rows, "output feature", device);
+  const std::optional<Tensor> dense_bias = scaled_bias_of(op, bias, w.rows, out, device);
+  ScaledLinearProblem problem = BitmapScaled::describe(w, dtype, out, input.view.rows);
+  problem.bias = bias.has_value(), problem.strict = strict;
+  problem.activation = activation_of(op, activation);
+  const Tensor y = new_tensor(op, with_features(x, w.rows), out_dtype, device);
+  if (input.view.rows == 0 || w.rows == 0) return y;
+  const Executor executor = torch_executor(device);
+  const auto plan = BitmapScaled::plan(problem, executor, ops::row_name(op, row));
+  const std::size_t own = plan->workspace_bytes;
+  const Scratch workspace(op, taken.bytes(own), device);
+  const auto [operand, factors] = taken.operand(workspace.span(), own, executor);
+  MatmulArgs args;
+  args.a = operand.data, args.a_stride = operand.stride, args.values = stored.const_data_ptr();
+  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
+  args.a_scale = factors.data(), args.a_scale_each = factors.size() > 1;
+  args.w_scale = of_w.span.data(), args.w_scale_each = of_w.span.size() > 1;
+  BitmapScaled::run(*plan, args, w, workspace.span().first(own), executor);
+  return y;
+}
+
 std::string plan(const PlanCall& call) {
   call.require_sizes(3, "rows, cols, stored");
   BitmapView w;
@@ -75,7 +116,17 @@ std::string plan(const PlanCall& call) {
   return plan_of<BitmapLinear>(call, w);
 }
 
-const FamilyPlan kPlan("bitmap_linear", plan, plan);
+std::string plan_scaled(const PlanCall& call) {
+  call.require_sizes(3, "rows, cols, stored");
+  BitmapView w;
+  w.rows = call.sizes[0], w.cols = call.sizes[1], w.stored = call.sizes[2];
+  ScaledLinearProblem problem = BitmapScaled::describe(w, call.dtype, call.out.value_or(DType::f32), call.m);
+  call.describe_scaled(problem);
+  const auto plan = BitmapScaled::plan(problem, call.executor(), call.row);
+  return json_of(*plan, {}, plan->describe());
+}
+
+const FamilyPlan kPlan("bitmap_linear", plan, plan_scaled);
 
 }  // namespace
 }  // namespace sparseloom::binding
@@ -84,4 +135,5 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bitmap_linear", TORCH_BOX(&linear));
   m.impl("bitmap_dx", TORCH_BOX(&dx));
+  m.impl("bitmap_scaled_linear", TORCH_BOX(&scaled_linear));
 }

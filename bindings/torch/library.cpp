@@ -131,6 +131,11 @@ SPARSELOOM_TORCH_LIBRARY(m) {
       "bitmap_dx(Tensor dy, Tensor values, Tensor bits, Tensor crow, SymInt cols, int row=-1, bool "
       "strict=False) "
       "-> Tensor");
+  // int8 or float8 values, with the scales of bsr_scaled_linear.
+  m.def(
+      "bitmap_scaled_linear(Tensor x, Tensor values, Tensor bits, Tensor crow, Tensor? x_scale, Tensor "
+      "w_scale, "
+      "ScalarType out_dtype, Tensor? bias=None, int activation=0, int row=-1, bool strict=False) -> Tensor");
 
   // Weights of dense, 2:4 and absent tiles (include/sparseloom/tiles.h): values [stored], table int32
   // [groups, units, 4] as tiles_table makes it of kinds uint8 [tile rows, tile columns], positions uint8 [2:4

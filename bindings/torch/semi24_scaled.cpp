@@ -1,6 +1,4 @@
 // The operators of 8-bit 2:4 weights: the product with scales, and its plan.
-#include "sparseloom/semi24_scaled.h"
-
 #include <optional>
 #include <string>
 
@@ -15,6 +13,7 @@
 #include "registration.h"
 #include "scales.h"
 #include "semi24.h"
+#include "sparseloom/scaled_of.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -37,7 +36,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   const Factors of_x = factors_of(op, "x_scale", x_scale, m, "token", device);
   const Factors of_w = factors_of(op, "w_scale", w_scale, rows, "output feature", device);
   const std::optional<Tensor> dense_bias = scaled_bias_of(op, bias, rows, out, device);
-  Semi24ScaledProblem problem = Semi24Scaled::describe(w.view, dtype, out, m);
+  ScaledLinearProblem problem = Semi24Scaled::describe(w.view, dtype, out, m);
   problem.bias = bias.has_value(), problem.strict = strict, problem.fast_accum = use_fast_accum;
   problem.activation = activation_of(op, activation);
   const Tensor y = new_tensor(op, with_features(x, rows), out_dtype, device);
@@ -63,7 +62,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
 
 std::string plan_semi24_scaled(const PlanCall& call) {
   call.require_sizes(2, "rows, cols");
-  Semi24ScaledProblem problem = Semi24Scaled::describe({call.sizes[0], call.sizes[1], nullptr}, call.dtype,
+  ScaledLinearProblem problem = Semi24Scaled::describe({call.sizes[0], call.sizes[1], nullptr}, call.dtype,
                                                        call.out.value_or(DType::f32), call.m);
   call.describe_scaled(problem);
   const auto plan = Semi24Scaled::plan(problem, call.executor(), call.row);

@@ -50,7 +50,7 @@ struct LinearProblem {
   Rates rates = {};
 };
 
-/// The refusals of LinearOf<L> and Semi24Scaled for a problem and for a call on any layout, in the name of
+/// The refusals of LinearOf<L> and ScaledOf<L> for a problem and for a call on any layout, in the name of
 /// the verb: sizes, dtypes and epilogues that no product supports; null operands, row strides below the
 /// number of columns, another device than planned, and a workspace that does not fit.
 SPARSELOOM_API void require_linear_problem(const char* verb, const LinearProblem& problem);

@@ -31,11 +31,11 @@
 #include "sparseloom/unit_norm.h"
 // 2:4 weights, which hold half of each group of four.
 #include "sparseloom/channel_order.h"
+#include "sparseloom/scaled_of.h"
 #include "sparseloom/semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 #include "sparseloom/semi24_pruning.h"
-#include "sparseloom/semi24_scaled.h"
 // Which single elements of a matrix stay, and n:m weights.
 #include "sparseloom/nm.h"
 #include "sparseloom/nm_ops.h"

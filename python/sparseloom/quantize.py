@@ -1,4 +1,4 @@
-"""quantize_ turns the layers of a trained model in blocks, 2:4 and tiles into 8-bit ones, for inference."""
+"""quantize_ turns the layers of a trained model in blocks, 2:4, tiles and bitmaps into 8-bit ones, for inference."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def quantize_(
     x_scale: Mapping[str, float] | float | None = None,
     use_fast_accum: bool = False,
 ) -> Quantized:
-    """Replaces block-sparse and 2:4 linear layers, in place, by nn.QuantizedBlockSparseLinear and
-    nn.QuantizedSemi24Linear: 8-bit weights and inputs, for inference. Tiles become blocks, in which 2:4 tiles
-    store their zeros too.
+    """Replaces linear layers in blocks, 2:4 and bitmaps, in place, by nn.QuantizedBlockSparseLinear,
+    nn.QuantizedSemi24Linear and nn.QuantizedSparseLinear: 8-bit weights and inputs, for inference. Tiles
+    become blocks, in which 2:4 tiles store their zeros too.
 
     Weights get one factor per output feature, inputs one per token, found in every call. Layers inside a
     BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
@@ -156,7 +156,7 @@ def quantize_(
             _OP,
             "a model that holds block-sparse layers",
             "the layer itself",
-            "use the from_sparse of nn.QuantizedBlockSparseLinear or nn.QuantizedSemi24Linear",
+            "use the from_sparse of nn.QuantizedBlockSparseLinear, QuantizedSemi24Linear or QuantizedSparseLinear",
         )
     regex_of = {module: _first(settings, all_names, module) for module, all_names in sparse.items()}
     _require_matches(settings, regex_of, sparse, names, unsupported)
@@ -301,8 +301,10 @@ def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeigh
         return "gates multiply its blocks in each call: call pack_ first"
     if weight.scaled:
         return "it is quantized already"
-    if weight.layout not in ("bsr", "semi24", "tiles"):
-        return f"8-bit products exist for blocks, tiles and 2:4 alone, not for layout {weight.layout}"
+    if weight.layout not in ("bsr", "semi24", "tiles", "bitmap"):
+        return (
+            f"8-bit products exist for blocks, tiles, 2:4 and bitmaps alone, not for layout {weight.layout}"
+        )
     if isinstance(weight, ConvWeight):
         return "there is no 8-bit product for convolutions with taps"
     return OWN_CLASS

@@ -244,6 +244,16 @@ def calls() -> dict[str, list[Any]]:
         "tiles_table": [tile_kinds, ROWS, COLS, 64],
         "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
         "bitmap_dx": [dy, elements, bits, starts, COLS],
+        "bitmap_scaled_linear": [
+            small[0],
+            elements.mul(20).to(torch.int8),
+            bits,
+            starts,
+            one,
+            per_row,
+            torch.float32,
+            bias,
+        ],
         "quantize_rows": [x, None],
         "unit_norm": [*normed, 1e-5, torch.empty_like(norm), statistics],
         "unit_norm_backward": [

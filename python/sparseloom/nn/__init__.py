@@ -10,6 +10,7 @@ from .conv.transpose import (
 from .gated import GatedBlockSparseLinear
 from .held.sparse_weight import SparseModule, SparseWeight
 from .in_layout.linear import SparseLinear
+from .in_layout.quantized import QuantizedSparseLinear
 from .linear import BlockSparseLinear
 from .masked.conv24 import Semi24TrainingConv2d
 from .masked.linear import MaskedLinear
@@ -42,6 +43,7 @@ __all__ = [
     "MaskedLinear",
     "QuantizedBlockSparseLinear",
     "QuantizedSemi24Linear",
+    "QuantizedSparseLinear",
     "Semi24Dropout",
     "Semi24FeedForward",
     "Semi24Linear",

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import torch
 from torch import nn
 
+from ..layouts.bitmap import Bitmap
 from ..layouts.tiles import Tiles
 from .conv.base import ConvModule
 from .held.sparse_weight import SparseWeight, sparse_layers
 from .in_layout.linear import SparseLinear
+from .in_layout.quantized import QuantizedSparseLinear
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
 from .semi24.linear import Semi24Linear
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ..layouts.semi24 import Semi24Layout
 
 Quantizable = BlockSparseLinear | Semi24Linear | SparseLinear
-EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
+EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear | QuantizedSparseLinear
 #: Why layers of a user's own class stay as they are.
 OWN_CLASS = "it is of a class of its own"
 #: The classes that can be quantized, by the layer whose forward they have.
@@ -83,7 +85,7 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
         owner = layer.weight.owner
         if not isinstance(owner, tuple(_KINDS)) or layer.weight.gated:
             continue
-        if not isinstance(owner, SparseLinear) or isinstance(owner.layout, Tiles):
+        if not isinstance(owner, SparseLinear) or isinstance(owner.layout, (Bitmap, Tiles)):
             yield cast("Quantizable", owner)
 
 
@@ -103,12 +105,12 @@ def can_be_cut(layer: nn.Module) -> bool:
     return isinstance(layer, BlockSparseLinear) and not_own_forward(layer) in ("", OWN_CLASS)
 
 
-def quantized_as(layer: Quantizable) -> BlockSparseLinear | Semi24Linear:
+def quantized_as(layer: Quantizable) -> Quantizable:
     """Returns the layer whose values 8 bits round: the layer itself, or of tiles the one of their blocks, in
     which 2:4 tiles have their zeros."""
-    if not isinstance(layer, SparseLinear):
+    if not isinstance(layer, SparseLinear) or not isinstance(layer.layout, Tiles):
         return layer
-    layout = cast("Tiles", layer.layout)
+    layout = layer.layout
     values = layout.expanded(layer.values.detach())
     options: dict[str, Any] = {"device": values.device, "dtype": values.dtype}
     blocks = BlockSparseLinear(
@@ -123,18 +125,16 @@ def quantized_as(layer: Quantizable) -> BlockSparseLinear | Semi24Linear:
     return blocks.train(layer.training)
 
 
-def eight_bit_of(
-    layer: BlockSparseLinear | Semi24Linear, dtype: torch.dtype, x_scale: float | None
-) -> EightBitLinear:
+def eight_bit_of(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
     """Returns the 8-bit layer with the layer's weights rounded."""
+    if isinstance(layer, SparseLinear):
+        return QuantizedSparseLinear.from_sparse(layer, dtype, x_scale=x_scale)
     if isinstance(layer, Semi24Linear):
         return QuantizedSemi24Linear.from_sparse(layer, dtype, x_scale=x_scale)
     return QuantizedBlockSparseLinear.from_sparse(layer, dtype, x_scale=x_scale)
 
 
-def eight_bit_like(
-    layer: BlockSparseLinear | Semi24Linear, dtype: torch.dtype, x_scale: float | None
-) -> EightBitLinear:
+def eight_bit_like(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
     """Returns an 8-bit layer of the layer's index, whose values and factors are read afterwards."""
     options: dict[str, Any] = {
         "bias": layer.bias is not None,
@@ -143,6 +143,8 @@ def eight_bit_like(
         "device": layer.values.device,
         "bias_dtype": layer.values.dtype,
     }
+    if isinstance(layer, SparseLinear):
+        return QuantizedSparseLinear(layer.layout, dtype, **options)
     if isinstance(layer, Semi24Linear):
         return QuantizedSemi24Linear(cast("Semi24Layout", layer.layout), dtype, **options)
     return QuantizedBlockSparseLinear(layer.pattern, dtype, **options)

@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import Error
 from . import flops, operators
 from .fakes import fake
 from .operators import activation_code, row_of, run
-from .plans import asked, dtype_name
+from .plans import asked, dtype_name, planned_dtype
+from .transforms import differentiated
 
 _LINEAR = operators.overload("bitmap_linear")
 _DX = operators.overload("bitmap_dx")
+_SCALED_LINEAR = operators.overload("bitmap_scaled_linear")
 
 
 def linear(
@@ -39,6 +42,25 @@ def dx(
     return result
 
 
+def scaled_linear(
+    x: Tensor, values: Tensor, bits: Tensor, crow: Tensor, x_scale: Tensor | None, w_scale: Tensor,
+    bias: Tensor | None = None, *, out_dtype: torch.dtype, activation: str | None = None,
+    strict: bool = False, kernel: str = "",
+) -> Tensor:  # fmt: skip
+    """Returns act(x_scale w_scale (x W^T) + bias) of 8-bit operands as [..., rows] of ``out_dtype``, on the
+    CPU; scales, what x may be, exactness and errors are those of ops.scaled_linear. There are no
+    gradients."""
+    named = {"x": x, "x_scale": x_scale, "w_scale": w_scale, "bias": bias}
+    asked_of = next((name for name, each in named.items() if each is not None and differentiated(each)), "")
+    if asked_of:
+        remedy = "call it in torch.no_grad(), or train the float layer"
+        raise Error("scaled_linear", "operands without gradients", f"{asked_of} that requires one", remedy)
+    operands = x, values, bits, crow, x_scale, w_scale, out_dtype
+    how = bias, activation_code("scaled_linear", activation), row_of(kernel), strict
+    y: Tensor = run(_SCALED_LINEAR, *operands, *how)
+    return y
+
+
 def plan(
     direction: str,
     dtype: torch.dtype,
@@ -55,6 +77,30 @@ def plan(
     epilogue = bias, activation_code("plan", activation), residual
     problem = sizes, direction, dtype_name("plan", dtype), m, -1
     return asked("bitmap_linear", *problem, epilogue, row_of(kernel), strict)
+
+
+def scaled_plan(
+    dtype: torch.dtype,
+    m: int,
+    sizes: tuple[int, int, int],
+    bias: bool,
+    activation: str | None,
+    out_dtype: torch.dtype,
+    strict: bool = False,
+    kernel: str = "",
+) -> dict[str, Any]:
+    """Returns the plan of ``scaled_linear`` for m tokens and a weight of those sizes; see ``plan``."""
+    what = sizes, "forward", planned_dtype(dtype, out_dtype), m, -1
+    epilogue = bias, activation_code("plan", activation), False
+    return asked("bitmap_linear", *what, epilogue, row_of(kernel), strict)
+
+
+@fake("bitmap_scaled_linear", flops.of_values)
+def _bitmap_scaled_linear_fake(
+    x: Tensor, values: Tensor, bits: Tensor, crow: Tensor, x_scale: Tensor | None, w_scale: Tensor,
+    out_dtype: torch.dtype, *rest: Any, **named: Any,
+) -> Tensor:  # fmt: skip
+    return x.new_empty((*x.shape[:-1], crow.shape[0] - 1), dtype=out_dtype)
 
 
 @fake("bitmap_linear", flops.of_values)

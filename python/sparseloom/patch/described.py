@@ -148,7 +148,7 @@ def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
     if entry.get("layout") == "masked":
         return mask_later("from_pretrained", entry)
     if (cls := _class_of(entry.get("layout"))) is not None:
-        sizes = ("layout", "out_features", "in_features", "activation")
+        sizes = ("layout", "out_features", "in_features", "activation", "dtype", "x_scale")
         return Anywhere(cls, {name: value for name, value in entry.items() if name not in sizes})
     return ReadLater() if entry.get("layout") == "semi24" else Blocks(_any_pattern(rows, cols, entry))
 
@@ -173,7 +173,7 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
         if entry.get("layout") == "masked":
             continue
         layer.activation = entry.get("activation")
-        if _class_of(entry.get("layout")) is not None:
+        if _class_of(entry.get("layout")) is not None and "dtype" not in entry:
             continue
         if entry.get("edge_bias"):
             layer.add_edges_()

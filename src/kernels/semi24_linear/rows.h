@@ -10,8 +10,8 @@
 #include "kernels/semi24_linear/product.h"
 #include "kernels/shared/cost/cost_terms.h"
 #include "plan/machine.h"
+#include "sparseloom/scaled_of.h"
 #include "sparseloom/semi24_linear.h"
-#include "sparseloom/semi24_scaled.h"
 
 namespace sparseloom::kernels {
 
@@ -34,13 +34,13 @@ namespace cuda::semi24_rows {
 /// The first refusals of every row here: forward of 16-bit operands, or of 8-bit ones, with nonempty
 /// products.
 Refusal refuse(const LinearProblem& problem);
-Refusal refuse(const Semi24ScaledProblem& problem);
+Refusal refuse(const ScaledLinearProblem& problem);
 /// The further refusals of rows on TMA, which run on compute capability 9.0 only.
 Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
 
 /// Bytes that a product moves: values, metadata, tokens and outputs.
 double bytes_of(const LinearProblem& problem);
-double bytes_of(const Semi24ScaledProblem& problem);
+double bytes_of(const ScaledLinearProblem& problem);
 /// Columns of W whose stored values are 128 bytes.
 constexpr int k_tile_of(const LinearProblem& problem) {
   return 256 / static_cast<int>(size_of(problem.dtype));

@@ -86,7 +86,7 @@ void semi24_of_8_bits(Draw& draw) {
   view.positions = memory.array(positions);
   Semi24::validate("hostile", view);
   const DType dtype = draw.chance(90) ? DType::i8 : draw.dtype();
-  Semi24ScaledProblem problem = Semi24Scaled::describe(view, dtype, draw.pick(kOut), m);
+  ScaledLinearProblem problem = Semi24Scaled::describe(view, dtype, draw.pick(kOut), m);
   problem.bias = draw.chance(20), problem.strict = draw.chance(5);
   if (draw.chance(5)) problem.m = draw.number();
   if (draw.chance(5)) problem.stored = draw.number();

@@ -8,9 +8,9 @@
 #include "sparseloom/csr_linear.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
+#include "sparseloom/scaled_of.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
-#include "sparseloom/semi24_scaled.h"
 #include "sparseloom/sparsifiers.h"
 
 namespace sparseloom {

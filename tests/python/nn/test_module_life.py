@@ -37,6 +37,7 @@ LAYERS = {
     "masked elements": lambda: masked(1, (96, 64)),
     "8 bits": lambda: quantized(blocks()),
     "8 bits of 2:4": lambda: sparse.QuantizedSemi24Linear.from_sparse(sparse.Semi24Linear(64, 96)),
+    "8 bits of bitmaps": lambda: sparse.QuantizedSparseLinear.from_sparse(in_layout("bitmap", density=0.3)()),
 }
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(3))
 

@@ -82,6 +82,7 @@ LAYERS = {
     "csr": (lambda: sparse_linear("csr"), TOKENS),
     "coo": (lambda: sparse_linear("coo"), TOKENS),
     "bitmap": (lambda: sparse_linear("bitmap"), TOKENS),
+    "bitmap_int8": (lambda: snn.QuantizedSparseLinear.from_sparse(sparse_linear("bitmap")), TOKENS),
     "nm": (lambda: sparse_linear("nm", n=1, m=8), TOKENS),
     "nmg": (lambda: sparse_linear("nmg", n=1, m=8, g=2), TOKENS),
     "conv": (lambda: snn.BlockSparseConv2d(32, 32, 3, padding=1, density=0.5, block=8), IMAGES),

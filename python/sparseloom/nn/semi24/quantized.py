@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import ops
 from ...errors import Error
 from ...layouts.semi24 import Semi24Layout
 from ...ops import semi24
 from .. import arguments
-from ..eight_bit import MOST, EightBit, finite, require_options
+from ..eight_bit import MOST, finite, require_options
 from ..held.answers import tokens_of
 from ..held.ordered import Ordered
-from ..held.sparse_weight import SparseWeight
-from ..in_layout.weight import LayoutWeight
+from ..in_layout.quantized import EightBitInLayout
 from .linear import Semi24Linear
 
 _OP = "QuantizedSemi24Linear"
 
 
-class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its values and bias are buffers
+class QuantizedSemi24Linear(EightBitInLayout, Ordered):
     """Computes y = activation(x W^T + bias) with x and a 2:4 W in int8 or float8_e4m3fn; made by
     ``from_sparse`` or ``sparseloom.quantize_``.
 
@@ -146,38 +145,3 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         layer = Semi24Linear.holding(own_layout, values, bias, self.activation)
         layer.strict, layer.fuse = self.strict, self.fuse
         return layer.train(self.training)
-
-    def to_dense(self) -> nn.Module:
-        """Returns what ``dequantized().to_dense()`` does, in the dtype of the bias (float32 without one)."""
-        return self.dequantized(torch.float32 if self.bias is None else self.bias.dtype).to_dense()
-
-    def sparse_weights(self) -> dict[str, SparseWeight]:
-        """Returns the layer's one weight, under the name of its buffer."""
-        return {"values": LayoutWeight(self, scaled=True, layout=self._template.name)}
-
-    def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns the data that rebuild the layer without its values; see SparseModule. Beyond Semi24Linear's
-        it has "dtype", and "x_scale": whether one is stored."""
-        description = {**self._template.describe(), "dtype": ops.SCALED_DTYPES[self.dtype]}
-        description |= {} if self.activation is None else {"activation": self.activation}
-        return {"values": {**description, "x_scale": self.x_scale is not None}}
-
-    def extra_repr(self) -> str:
-        return ", ".join([super().extra_repr(), *self._settings_text()])
-
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
-    ) -> None:
-        """Checks positions and values before anything changes. Takes values under the name ``weight`` too, as
-        save_pretrained writes them."""
-        tensors: Any = state_dict
-        if prefix + "positions" in tensors and prefix + "weight" in tensors:
-            tensors.setdefault(prefix + "values", tensors.pop(prefix + "weight"))
-        try:
-            self._require_dtype(tensors.get(prefix + "values"))
-            super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
-        except Error as error:
-            errors: list[str] = arguments[4]
-            errors.append(f"{prefix[:-1] or 'layer'}: {error}")
-            return
-        self.refresh_()

@@ -51,6 +51,7 @@ _PRODUCTS = {
     operators.overload("nmg_linear"): _Takes(bias=True),
     operators.overload("bsr_scaled_linear"): _Takes(activation=True),
     operators.overload("semi24_scaled_linear"): _Takes(activation=True),
+    operators.overload("bitmap_scaled_linear"): _Takes(activation=True),
     # Hopper's kernel of convolutions adds a residual in a pass behind, which Inductor's loops do better.
     operators.overload("bsr_conv"): _Takes(activation=True),
 }

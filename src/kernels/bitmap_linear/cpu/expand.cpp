@@ -1,4 +1,4 @@
-// The driver of the expand kernels: widens x, then multiplies in work items of rows (forward) or columns
+// The driver of the expand kernels: prepares x, then multiplies in work items of rows (forward) or columns
 // (dX).
 #if defined(__x86_64__)
 
@@ -16,15 +16,17 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
+constexpr std::int64_t kVectorBytes = 64;  // that a kernel reads at once
+
 /// Where the parts of a workspace begin, in bytes.
 struct Places {
   std::int64_t depth, x, tail, rooms, room, sums, end;
 
   Places(const BitmapView& w, Direction direction, DType dtype, std::int64_t m, std::int64_t threads) {
     const auto lines = [](std::int64_t bytes) { return core::round_up(bytes, kAlign); };
-    depth = core::round_up(direction == Direction::forward ? w.cols : w.rows, kLineCells);
+    depth = core::round_up(direction == Direction::forward ? w.cols : w.rows, kBitmapVector);
     x = 0, tail = m * depth * kCellBytes;
-    rooms = tail + lines((w.cols + 2 * kMaxLanes) * static_cast<std::int64_t>(size_of(dtype)));
+    rooms = tail + lines(w.cols * static_cast<std::int64_t>(size_of(dtype)) + 2 * kVectorBytes);
     sums = std::min(m, kBitmapTokens) * bitmap_dx_cols(m) * kCellBytes;
     room = direction == Direction::dx ? 2 * sums + lines(w.rows * kCellBytes) : 0;
     end = rooms + threads * room;
@@ -44,11 +46,11 @@ std::int64_t tasks_for(const BitmapView& w, std::int64_t m, const Executor& exec
 std::int64_t copy_tail(const MatmulArgs& args, const BitmapView& w, std::byte* copy, const std::byte** base) {
   const auto size = static_cast<std::int64_t>(size_of(args.dtype));
   const std::int32_t* const ends = w.crow + 1;
-  const std::int64_t row = std::upper_bound(ends, ends + w.rows, w.stored - kMaxLanes) - ends;
+  const std::int64_t row = std::upper_bound(ends, ends + w.rows, w.stored - kVectorBytes / size) - ends;
   const auto* const values = static_cast<const std::byte*>(args.values);
   const std::int64_t begin = row < w.rows ? w.crow[row] : w.stored, bytes = (w.stored - begin) * size;
   if (bytes > 0) std::memcpy(copy, values + begin * size, static_cast<std::size_t>(bytes));
-  std::memset(copy + bytes, 0, static_cast<std::size_t>(kMaxLanes * size));
+  std::memset(copy + bytes, 0, static_cast<std::size_t>(kVectorBytes));
   *base = copy - begin * size;
   return row;
 }
@@ -65,14 +67,14 @@ void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& 
   const bool forward = args.direction == Direction::forward;
   const Places places(w, args.direction, args.dtype, args.m, std::max(1, executor.num_threads));
   const std::int64_t tasks = tasks_for(w, args.m, executor), depth = forward ? w.cols : w.rows;
-  float* const x = reinterpret_cast<float*>(args.workspace);
+  std::byte* const x = args.workspace;
   std::atomic<bool> finite{true};
   Claims tokens;
   runtime::parallel_tasks(executor, std::min(tasks, args.m), [&](std::int64_t) {
     for (std::int64_t token; (token = tokens.take()) < args.m;) {
       const auto size = static_cast<std::int64_t>(size_of(args.dtype));
       const void* const from = static_cast<const std::byte*>(args.a) + token * args.a_stride * size;
-      if (!ops.widen(args.dtype, from, depth, x + token * places.depth))
+      if (!ops.prepare(args.dtype, from, depth, places.depth, x + token * places.depth * ops.x_bytes))
         finite.store(false, std::memory_order_relaxed);
     }
   });

@@ -17,10 +17,12 @@ namespace sparseloom::kernels::cpu {
 inline constexpr std::int64_t kBitmapTokens = 64;
 /// Up to this many tokens, forward multiplies expanded vectors out of registers.
 inline constexpr std::int64_t kBitmapFewTokens = 4;
-/// Elements of W that are expanded into L1 at once; 16 KB.
+/// Elements of W that dX expands into L1 at once; 16 KB.
 inline constexpr std::int64_t kBitmapExpanded = 4096;
 /// Rows of forward's work items are cut at multiples of this, columns of dX's at the other.
 inline constexpr std::int64_t kBitmapRows = kLineCells, kBitmapCols = 64;
+/// Columns of the widest vector, to which a row of x is padded.
+inline constexpr std::int64_t kBitmapVector = 64;
 
 /// Columns of W that dX expands at once. Few tokens need little room for their sums, and long pieces of a row
 /// are read faster.
@@ -29,8 +31,8 @@ inline constexpr std::int64_t bitmap_dx_cols(std::int64_t m) { return m <= kBitm
 struct BitmapJob {
   const MatmulArgs& args;
   BitmapView w;
-  const float* x;         // forward: X, dX: dY, as fp32 [m][x_stride]; forward: zero past the last column
-  std::int64_t x_stride;  // elements, a multiple of kLineCells
+  const void* x;          // forward: X, dX: dY, [m][x_stride] as BitmapOps::prepare wrote it
+  std::int64_t x_stride;  // elements, a multiple of kBitmapVector
   bool finite;            // all of x
   // A vector may be read past the end of a row. From row `tail` on, the values are read from a copy that has
   // room behind it; tail_values is where element 0 of all values would be.
@@ -47,11 +49,13 @@ struct BitmapRoom {
 
 struct BitmapOps {
   Runs* runs;
-  /// to [n, rounded up to kLineCells] = from [n] in fp32, zero past n. Returns whether all are finite.
-  bool (*widen)(DType dtype, const void* from, std::int64_t n, float* to);
+  /// Bytes of an element of x as it is multiplied.
+  std::int64_t x_bytes;
+  /// to [room] = from [n] as it is multiplied, with zeros past n. Returns whether all are finite.
+  bool (*prepare)(DType dtype, const void* from, std::int64_t n, std::int64_t room, void* to);
   /// Computes the outputs [begin, end); begin is a multiple of kBitmapRows.
   void (*forward)(const BitmapJob& job, std::int64_t begin, std::int64_t end);
-  /// Computes the inputs' gradients [begin, end); begin is a multiple of kBitmapCols.
+  /// Computes the inputs' gradients [begin, end); begin is a multiple of kBitmapCols. Null: there is no dX.
   void (*dx)(const BitmapJob& job, std::int64_t begin, std::int64_t end, const BitmapRoom& room);
 };
 
@@ -59,6 +63,7 @@ std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dty
                              std::int64_t threads);
 void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor);
 
-extern const BitmapOps kBitmapAvx2, kBitmapAvx512;
+/// fp32, f16 and bf16, forward and dX; bf16 forward by VDPBF16PS; int8 forward by VPDPBUSD.
+extern const BitmapOps kBitmapAvx2, kBitmapAvx512, kBitmapPairs, kBitmapQuads;
 
 }  // namespace sparseloom::kernels::cpu

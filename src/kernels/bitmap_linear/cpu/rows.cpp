@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/bitmap_linear/cpu/expand.h"
+#include "kernels/generic/scaled_rows.h"
 #include "plan/machine.h"
 
 namespace sparseloom::kernels {
@@ -15,30 +16,52 @@ namespace {
 using plan::MachineRates;
 using runtime::Isa;
 
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA: per vector of W for expanding it in each pass, and
+/// for multiplying it with a token.
+struct Costs {
+  double expand, product;
+};
+
 struct Method {
   const char* name;
   Isa needs;
   const cpu::BitmapOps* ops;
-  double lanes;  // of a vector; for AVX-512 what an Emerald Rapids gains over avx2_bitmap: 1.4, not 2
+  double lanes;  // of a vector; for avx512_bitmap what an Emerald Rapids gains over avx2_bitmap: 1.4, not 2
+  Costs few, many;  // forward
+  bool (*takes)(DType);
 };
 
+constexpr bool takes_floats(DType dtype) { return size_of(dtype) <= 4 && !is_scaled(dtype); }
+
+// avx2_bitmap's costs, and all of dX, are fitted to a Zen 3, those of pairs and quads to a Zen 5; the log has
+// the measurements.
+constexpr Isa kPairs = Isa::avx512_bf16 | Isa::avx512_vbmi2, kQuads = Isa::avx512_vnni | Isa::avx512_vbmi2;
+constexpr Costs kFew{1.7, 0.95}, kMany{3.2, 0.83}, kFewDx{8, 1.3}, kManyDx{9, 0.95};
 constexpr Method kMethods[] = {
-    {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 11.2},
-    {"avx2_bitmap", Isa::avx2, &cpu::kBitmapAvx2, 8},
+    {"avx512bf16_bitmap",
+     kPairs,
+     &cpu::kBitmapPairs,
+     32,
+     {2.9, 1.5},
+     {6, 0.9},
+     [](DType dtype) { return dtype == DType::bf16; }},
+    {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 11.2, kFew, kMany, takes_floats},
+    {"avx2_bitmap", Isa::avx2, &cpu::kBitmapAvx2, 8, kFew, kMany, takes_floats},
 };
+constexpr Method kScaledMethod{
+    "avx512vnni_bitmap", kQuads, &cpu::kBitmapQuads, 64, {4.2, 1.1}, {5, 1.05}, [](DType dtype) {
+      return dtype == DType::i8;
+    }};
 
-/// Cycles in which a core does 32 fp32 flops by AVX2 FMA, fitted to a Zen 3; the log has the measurements.
 double cycles(const Method& method, const LinearProblem& p) {
   const bool forward = p.direction == Direction::forward;
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
   const bool few = p.m <= cpu::kBitmapFewTokens;
-  const double passes = std::ceil(m / static_cast<double>(cpu::kBitmapTokens));
-  // Per vector of W: expanding it in each pass, and multiplying it with a token.
-  const double expand = forward ? (few ? 1.7 : 3.2) : (few ? 8 : 9);
-  const double product = forward ? (few ? 0.95 : 0.83) : (few ? 1.3 : 0.95);
+  const double passes = std::ceil(m / static_cast<double>(few ? cpu::kBitmapFewTokens : cpu::kBitmapTokens));
+  const Costs costs = forward ? (few ? method.few : method.many) : (few ? kFewDx : kManyDx);
   const double in = forward ? cols : rows, out = forward ? rows : cols;
-  return rows * cols / method.lanes * (passes * expand + m * product) + m * (0.5 * in + 2 * out);
+  return rows * cols / method.lanes * (passes * costs.expand + m * costs.product) + m * (0.5 * in + 2 * out);
 }
 
 double predict_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
@@ -61,23 +84,30 @@ BitmapView sizes_of(const LinearProblem& p) {
   return w;
 }
 
-template <std::size_t kMethod>
-Row<BitmapLinear> row() {
-  static constexpr const Method& method = kMethods[kMethod];
-  const auto propose = [](const LinearProblem& p, const plan::Machine& machine,
-                          Proposals<BitmapLinear>& out) -> Refusal {
-    if (!machine.isa.has(method.needs))
-      return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
-              runtime::name_of(machine.isa)};
-    if (p.direction == Direction::dw) return "supports forward and dx only";
-    if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"does not support {}", name_of(p.dtype)};
-    if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
+Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
+  if (method.needs.has(Isa::avx512_vbmi2) && !machine.isa.has(Isa::avx512_vbmi2))
+    return {"needs avx512_vbmi2, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(machine.isa)};
+  if (!machine.isa.has(method.needs))
+    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
+            runtime::name_of(machine.isa)};
+  if (p.direction != Direction::forward && method.ops->dx == nullptr) return "supports forward only";
+  if (p.direction == Direction::dw) return "supports forward and dx only";
+  if (!method.takes(p.dtype)) return {"does not support {}", name_of(p.dtype)};
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
+  return {};
+}
+
+template <class V, const Method& method>
+Row<V> row() {
+  const auto propose = [](const typename V::Problem& p, const plan::Machine& machine,
+                          Proposals<V>& out) -> Refusal {
+    if (const Refusal refusal = refuse(method, p, machine)) return refusal;
     out.add({{},
              predict_us(method, p, machine.rates),
              cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
     return {};
   };
-  const auto launch = [](const BitmapLinear::Args& args, const BitmapLinear::Schedule&,
+  const auto launch = [](const typename V::Args& args, const typename V::Schedule&,
                          const Executor& executor) {
     cpu::run_bitmap(*method.ops, args.product, args.view, executor);
     return 0;
@@ -91,11 +121,23 @@ Row<BitmapLinear> row() {
 
 std::span<const Row<BitmapLinear>> bitmap_cpu_rows() {
 #if defined(__x86_64__)
-  static const Row<BitmapLinear> rows[] = {row<0>(), row<1>()};
+  static const Row<BitmapLinear> rows[] = {row<BitmapLinear, kMethods[0]>(), row<BitmapLinear, kMethods[1]>(),
+                                           row<BitmapLinear, kMethods[2]>()};
   return rows;
 #else
   return {};
 #endif
+}
+
+std::span<const Row<BitmapScaled>> bitmap_scaled_cpu_rows() {
+  static const Row<BitmapScaled> rows[] = {
+#if defined(__x86_64__)
+    row<BitmapScaled, kScaledMethod>(),
+#endif
+    generic::scaled::expand_row<Bitmap>(),
+    generic::scaled::reference_row<Bitmap>()
+  };
+  return rows;
 }
 
 }  // namespace sparseloom::kernels

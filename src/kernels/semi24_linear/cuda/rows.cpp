@@ -38,7 +38,7 @@ Refusal refuse(const LinearProblem& p) {
   return {};
 }
 
-Refusal refuse(const Semi24ScaledProblem& p) {
+Refusal refuse(const ScaledLinearProblem& p) {
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
 }
@@ -53,7 +53,7 @@ Refusal refuse_on_hopper(const LinearProblem& p, const plan::Machine& machine) {
 }
 
 double bytes_of(const LinearProblem& p) { return bytes_of(p, 2, 2); }
-double bytes_of(const Semi24ScaledProblem& p) { return bytes_of(p, 1, static_cast<double>(size_of(p.out))); }
+double bytes_of(const ScaledLinearProblem& p) { return bytes_of(p, 1, static_cast<double>(size_of(p.out))); }
 
 }  // namespace cuda::semi24_rows
 

@@ -86,7 +86,7 @@ TEST(Semi24Choices, OfASmallLayerOnAnH100) {
 // Promoted e4m3 has no tile of 256 x 192: its sums take as many registers again.
 TEST(Semi24Choices, OfEightBitsOnAnH200) {
   const auto pinned = [](DType dtype, bool fast, const Pinned& each) {
-    Semi24ScaledProblem p{problem_of(dtype, each.m, each.cols, each.rows)};
+    ScaledLinearProblem p{problem_of(dtype, each.m, each.cols, each.rows)};
     p.out = DType::bf16, p.fast_accum = fast;
     const Choice found = chosen(kernels::semi24_scaled_cuda_rows(), p, kH200);
     EXPECT_EQ(found.kernel, each.kernel) << Semi24Scaled::print(p);

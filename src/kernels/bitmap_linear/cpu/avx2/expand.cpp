@@ -74,14 +74,28 @@ namespace {
   return _mm256_cvtph_ps(_mm_shuffle_epi8(packed, from));
 }
 
+// clang-format off
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/lanes-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
+// clang-format on
+
+void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end) {
+  switch (job.args.dtype) {
+    case DType::f16: return forward_expand<Lanes<cpu::F16>>(job, begin, end);
+    case DType::bf16: return forward_expand<Lanes<cpu::Bf16>>(job, begin, end);
+    default: return forward_expand<Lanes<float>>(job, begin, end);
+  }
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx2_bitmap"};
 
-const BitmapOps kBitmapAvx2{&bitmap_runs, avx2::widen_bitmap, avx2::forward_bitmap, avx2::dx_bitmap};
+const BitmapOps kBitmapAvx2{&bitmap_runs, sizeof(float), avx2::widen_bitmap, avx2::forward_bitmap,
+                            avx2::dx_bitmap};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -22,6 +22,7 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
 // clang-format on
 
@@ -30,17 +31,31 @@ namespace {
 }
 template <class T>
 [[gnu::always_inline]] inline Vec expanded(const T* p, unsigned bits) {
-  return _mm512_maskz_expand_ps(static_cast<__mmask16>(bits), widen(p));
+  return _mm512_castsi512_ps(expanded_words(static_cast<__mmask16>(bits), _mm512_castps_si512(widen(p))));
 }
 
+// clang-format off
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/lanes-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
+// clang-format on
+
+void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end) {
+  switch (job.args.dtype) {
+    case DType::f16: return forward_expand<Lanes<cpu::F16>>(job, begin, end);
+    case DType::bf16: return forward_expand<Lanes<cpu::Bf16>>(job, begin, end);
+    default: return forward_expand<Lanes<float>>(job, begin, end);
+  }
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx512_bitmap"};
 
-const BitmapOps kBitmapAvx512{&bitmap_runs, avx512::widen_bitmap, avx512::forward_bitmap, avx512::dx_bitmap};
+const BitmapOps kBitmapAvx512{&bitmap_runs, sizeof(float), avx512::widen_bitmap, avx512::forward_bitmap,
+                              avx512::dx_bitmap};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

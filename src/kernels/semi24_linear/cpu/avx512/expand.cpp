@@ -18,6 +18,7 @@ namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/masks-inl.h"
 // clang-format on
@@ -32,7 +33,8 @@ struct Expand {
   [[gnu::always_inline]] static Vec weights(const T* values, const std::uint8_t* bytes) {
     __mmask16 stored;
     std::memcpy(&stored, bytes, sizeof stored);
-    return _mm512_maskz_expand_ps(stored, _mm512_zextps256_ps512(widen8(values)));
+    return _mm512_castsi512_ps(
+        expanded_words(stored, _mm512_castps_si512(_mm512_zextps256_ps512(widen8(values)))));
   }
   [[gnu::always_inline]] static Vec load(const X* x) { return avx512::load(x); }
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }

@@ -14,11 +14,12 @@
 
 // clang-format off
 // The order is the meaning: each of these uses the one before.
-#include "kernels/semi24_linear/cpu/avx512_bf16/begin.h"
+#include "kernels/shared/cpu/avx512_bf16/begin_vbmi2.h"
 namespace {
 #include "kernels/shared/cpu/unroll-inl.h"
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/semi24_linear/cpu/generic/masks-inl.h"
 // clang-format on
@@ -34,7 +35,7 @@ struct Expand {
     __mmask32 stored;
     std::memcpy(&stored, bytes, sizeof stored);
     const __m256i sixteen = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(values));
-    return _mm512_castsi512_ps(_mm512_maskz_expand_epi16(stored, _mm512_zextsi256_si512(sixteen)));
+    return _mm512_castsi512_ps(expanded_halves(stored, _mm512_zextsi256_si512(sixteen)));
   }
   [[gnu::always_inline]] static Vec load(const X* x) { return _mm512_loadu_ps(x); }
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) {

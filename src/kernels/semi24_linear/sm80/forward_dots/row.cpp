@@ -12,7 +12,7 @@ namespace {
 constexpr double kElementsPerClock = 0.6;
 constexpr std::int64_t kTokens = 8;
 
-Refusal propose(const Semi24ScaledProblem& p, const plan::Machine& machine, Proposals<Semi24Scaled>& out) {
+Refusal propose(const ScaledLinearProblem& p, const plan::Machine& machine, Proposals<Semi24Scaled>& out) {
   const Device device(machine);
   const double elements = static_cast<double>(p.stored) * static_cast<double>((p.m + kTokens - 1) / kTokens);
   out.add({{}, kLaunchUs + us(elements / (kElementsPerClock * device.clocks())), 0});

@@ -16,9 +16,9 @@ constexpr double kKTileClocks[2][semi24::kTileCount] = {{2520, 1840, 1110, 750},
 constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 bool promotes(const LinearProblem&) { return false; }
-bool promotes(const Semi24ScaledProblem& p) { return p.dtype == DType::f8e4m3 && !p.fast_accum; }
+bool promotes(const ScaledLinearProblem& p) { return p.dtype == DType::f8e4m3 && !p.fast_accum; }
 bool stores_by_tma(const LinearProblem&) { return true; }
-bool stores_by_tma(const Semi24ScaledProblem& p) { return p.out == DType::bf16; }
+bool stores_by_tma(const ScaledLinearProblem& p) { return p.out == DType::bf16; }
 
 template <class V>
 Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Proposals<V>& out) {

@@ -62,24 +62,26 @@ template <class T>
 
 // Lane i of the result is the sum of r[i]'s lanes. Each pair of vectors becomes one by two shuffles and an
 // addition.
-[[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) {
+template <Vec (*add)(Vec, Vec)>
+[[gnu::always_inline]] inline Vec sum_lanes_by(const Vec (&r)[kLanes]) {
   Vec eight[8], four[4], two[2];
   unroll<8>(SPARSELOOM_UNROLLED(i) {
     const Vec a = r[2 * i.value], b = r[2 * i.value + 1];
-    eight[i.value] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    eight[i.value] = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   });
   unroll<4>(SPARSELOOM_UNROLLED(i) {
     const Vec a = eight[2 * i.value], b = eight[2 * i.value + 1];
-    four[i.value] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    four[i.value] = add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
   });
   // Now each 128-bit quarter holds partial sums of four of the rows.
   unroll<2>(SPARSELOOM_UNROLLED(i) {
     const Vec a = four[2 * i.value], b = four[2 * i.value + 1];
-    two[i.value] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    two[i.value] = add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   });
-  return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88),
-                       _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
+  return add(_mm512_shuffle_f32x4(two[0], two[1], 0x88), _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
 }
+[[gnu::always_inline]] inline Vec plus(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+[[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) { return sum_lanes_by<plus>(r); }
 
 // Transposes sixteen rows of sixteen cells: first 4 x 4 cells inside the 128-bit quarters, then the quarters.
 [[gnu::always_inline]] inline void transpose(Vec (&r)[kLanes]) {

@@ -1,0 +1,72 @@
+// avx512bf16_bitmap: 32 columns a vector, spread as 16-bit elements by VPEXPANDW (VBMI2) and multiplied in
+// pairs by VDPBF16PS. x stays bf16: half of avx512_bitmap's loads, a quarter of its instructions an element.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/bitmap_linear/cpu/expand.h"
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+#include "kernels/shared/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/shared/cpu/avx512_bf16/begin_vbmi2.h"
+namespace {
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/shared/cpu/avx512/expand-inl.h"
+#include "kernels/shared/cpu/chain-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
+// clang-format on
+
+struct Pairs : Floats {
+  using Value = cpu::Bf16;
+  using X = cpu::Bf16;
+  static constexpr int kColumns = 32;
+  [[gnu::always_inline]] static Vec weights(const Value* p, unsigned bits) {
+    return _mm512_castsi512_ps(expanded_halves(bits, _mm512_loadu_si512(p)));
+  }
+  [[gnu::always_inline]] static Vec kept(Vec x, unsigned bits) {
+    return _mm512_castsi512_ps(_mm512_maskz_mov_epi16(bits, _mm512_castps_si512(x)));
+  }
+  [[gnu::always_inline]] static Vec step(Vec sums, Vec x, Vec w) {
+    return _mm512_dpbf16_ps(sums, (__m512bh)(x), (__m512bh)(w));  // casts of vector types keep the bits
+  }
+};
+
+bool copy_bitmap(DType, const void* from, std::int64_t n, std::int64_t room, void* to) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  const auto* const values = static_cast<const cpu::Bf16*>(from);
+  auto* const copy = static_cast<cpu::Bf16*>(to);
+  __mmask32 infinite = 0;
+  for (std::int64_t i = 0; i < room; i += Pairs::kColumns) {
+    const auto left = static_cast<unsigned>(std::clamp<std::int64_t>(n - i, 0, Pairs::kColumns));
+    const auto here = static_cast<__mmask32>((std::uint64_t{1} << left) - 1);
+    const __m512i x = _mm512_maskz_loadu_epi16(here, values + (left == 0 ? 0 : i));
+    infinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
+    _mm512_storeu_si512(copy + i, x);
+  }
+  return infinite == 0;
+}
+
+void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end) {
+  forward_expand<Pairs>(job, begin, end);
+}
+}  // namespace
+#include "kernels/shared/cpu/end.h"
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs bitmap_runs{"avx512bf16_bitmap"};
+
+const BitmapOps kBitmapPairs{&bitmap_runs, sizeof(Bf16), avx512_bf16_vbmi2::copy_bitmap,
+                             avx512_bf16_vbmi2::forward_bitmap, nullptr};
+}  // namespace sparseloom::kernels::cpu
+
+#endif
