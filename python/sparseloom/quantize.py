@@ -1,4 +1,4 @@
-"""quantize_ turns the layers of a trained model in blocks, 2:4, tiles and bitmaps into 8-bit ones, for inference."""
+"""quantize_ turns trained layers in blocks, 2:4, tiles and bitmaps into 8-bit ones, for inference."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def quantize_(
             _OP,
             "a model that holds block-sparse layers",
             "the layer itself",
-            "use the from_sparse of nn.QuantizedBlockSparseLinear, QuantizedSemi24Linear or QuantizedSparseLinear",
+            "use from_sparse of nn.QuantizedBlockSparseLinear, QuantizedSemi24Linear, QuantizedSparseLinear",
         )
     regex_of = {module: _first(settings, all_names, module) for module, all_names in sparse.items()}
     _require_matches(settings, regex_of, sparse, names, unsupported)
@@ -302,9 +302,7 @@ def _other_reason(module: nn.Module, unsupported: Mapping[nn.Module, SparseWeigh
     if weight.scaled:
         return "it is quantized already"
     if weight.layout not in ("bsr", "semi24", "tiles", "bitmap"):
-        return (
-            f"8-bit products exist for blocks, tiles, 2:4 and bitmaps alone, not for layout {weight.layout}"
-        )
+        return f"8-bit products are of blocks, tiles, 2:4 and bitmaps, not of layout {weight.layout}"
     if isinstance(weight, ConvWeight):
         return "there is no 8-bit product for convolutions with taps"
     return OWN_CLASS

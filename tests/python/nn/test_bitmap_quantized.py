@@ -1,5 +1,4 @@
-"""8-bit bitmap layers: the operator beside torch's integers, quantize_, files, transformers, compile, and what is
-refused."""
+"""8-bit bitmap layers: the operator beside torch's integers, files, transformers, compile, refusals."""
 
 from __future__ import annotations
 
@@ -225,7 +224,7 @@ def test_what_cannot_be_quantized_says_why() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     sparsify_(net, {"0": InLayout("csr", density=0.5), "1": Bitmap(density=0.5)})
     reasons = {skip.name: skip.reason for skip in quantize_(net).skipped}
-    assert "not for layout csr" in reasons["0"] and type(net[1]) is QuantizedSparseLinear
+    assert "not of layout csr" in reasons["0"] and type(net[1]) is QuantizedSparseLinear
     with pytest.raises(Error, match="x without a gradient: a quantized layer has none"):
         net[1](torch.randn(2, 8, requires_grad=True))
 

@@ -33,9 +33,8 @@ class EightBitInLayout(EightBit, WithLayout):  # type: ignore[misc]  # its value
 
     def to_dense(self) -> nn.Module:
         """Returns what ``dequantized().to_dense()`` does, in the dtype of the bias (float32 without one)."""
-        dense: nn.Module = self.dequantized(
-            torch.float32 if self.bias is None else self.bias.dtype
-        ).to_dense()
+        dtype = torch.float32 if self.bias is None else self.bias.dtype
+        dense: nn.Module = self.dequantized(dtype).to_dense()
         return dense
 
     def sparse_weights(self) -> dict[str, SparseWeight]:

@@ -22,7 +22,7 @@ from .linear import Semi24Linear
 _OP = "QuantizedSemi24Linear"
 
 
-class QuantizedSemi24Linear(EightBitInLayout, Ordered):
+class QuantizedSemi24Linear(EightBitInLayout, Ordered):  # type: ignore[misc]  # values and bias are buffers
     """Computes y = activation(x W^T + bias) with x and a 2:4 W in int8 or float8_e4m3fn; made by
     ``from_sparse`` or ``sparseloom.quantize_``.
 
