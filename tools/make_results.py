@@ -18,6 +18,7 @@ import front_page
 from conv_tables import is_conv
 from conv_tables import page as conv_page
 from cpu_goals import NO_CPU_GOALS, cpu_goals_part
+from cpu_model_tables import cpu_models_part, is_cpu_models
 from cpu_tables import captions, load, record_table
 from csr_tables import is_csr
 from csr_tables import page as csr_page
@@ -61,7 +62,12 @@ EMPTY = {
     "docs/results.md": {"claims": ""},
     "docs/results_digits.md": {"table": "No result files yet: `sparseloom experiment digits` writes them."},
     "docs/results_lm.md": {"table": "No result files yet: `sparseloom experiment lm` writes them."},
-    "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
+    "docs/results_models.md": {
+        "models": NO_MODELS,
+        "cpu": "No result files yet: `sparseloom bench models --device cpu` writes them.",
+        "demo": NO_MODELS,
+        "quality": MISSING,
+    },
 }
 Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
 
@@ -92,6 +98,12 @@ def add_cpu(parts: Parts, folder: Path) -> None:
             first, *_ = goals.splitlines()
             parts["docs/performance.md", "headlines"].append(f"- {first}")
             parts["docs/results_targets.md", "cpu-goals"].append(goals)
+
+
+def add_cpu_models(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds the whole models that were measured on one CPU."""
+    if measured := [run for run in runs if is_cpu_models(run)]:
+        parts["docs/results_models.md", "cpu"].append(f"### {name}\n\n{cpu_models_part(measured)}")
 
 
 def add_csr(parts: Parts, name: str, runs: list[Record]) -> None:
@@ -135,6 +147,7 @@ def made(folders: list[Path]) -> Parts:
         runs = runs_of(folder)
         add_gpu(parts, folder.name, runs)
         add_cpu(parts, folder)
+        add_cpu_models(parts, folder.name, runs)
         add_csr(parts, folder.name, runs)
         add_conv(parts, folder.name, runs)
         add_nmg(parts, folder.name, runs)

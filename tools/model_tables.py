@@ -10,7 +10,7 @@ MOST_SHAPES = 8
 
 
 def is_models(run: Record) -> bool:
-    return run.get("suite") == "models"
+    return run.get("suite") == "models" and run.get("device") != "cpu"
 
 
 def page(runs: list[Record]) -> str:

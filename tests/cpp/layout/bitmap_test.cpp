@@ -1,6 +1,7 @@
 // Bitmaps as a layout: errors name the row, and unpack copies bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -62,6 +63,36 @@ TEST(BitmapLayout, UnpacksBits) {
   const std::vector<std::uint16_t> wanted{1, 0, 0, 0, 0, 0, 0, 0xffff, 3, 0, 9, 0, 0, 0, 0, 0, 0,
                                           0, 0, 0, 0, 9, 0, 4, 5,      0, 0, 0, 0, 0, 0, 6, 9};
   EXPECT_EQ(dense, wanted);
+}
+
+TEST(BitmapLayout, UnpacksEverySizeAsItsElementsAreListed) {
+  for (std::int64_t cols : {1, 7, 8, 20, 64, 131})
+    for (unsigned kept : {0u, 0xffu, 0xa5u, 0x13u}) {
+      BitmapView w;
+      w.rows = 3, w.cols = cols;
+      std::vector<std::uint8_t> bits(static_cast<std::size_t>(w.rows * w.row_bytes()));
+      std::vector<std::int32_t> crow{0};
+      for (std::int64_t row = 0; row < w.rows; ++row) {
+        for (std::int64_t col = 0; col < cols; ++col)
+          if ((kept >> ((col + row) % 8) & 1) != 0)
+            bits[static_cast<std::size_t>(row * w.row_bytes() + col / 8)] |=
+                static_cast<std::uint8_t>(1u << (col % 8)),
+                ++w.stored;
+        crow.push_back(static_cast<std::int32_t>(w.stored));
+      }
+      w.bits = bits.data(), w.crow = crow.data();
+      std::vector<std::uint32_t> values(static_cast<std::size_t>(w.stored));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::uint32_t>(i + 1);
+      std::vector<std::uint32_t> dense(static_cast<std::size_t>(3 * (cols + 1)), 9), wanted = dense;
+      for (std::int64_t row = 0; row < w.rows; ++row) {
+        std::fill_n(wanted.begin() + row * (cols + 1), cols, 0);
+        Bitmap::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) {
+          wanted[static_cast<std::size_t>(row * (cols + 1) + col)] = values[static_cast<std::size_t>(slot)];
+        });
+      }
+      Bitmap::unpack(w, values.data(), {dense.data(), DType::f32, 3, cols, cols + 1}, 0, 3);
+      EXPECT_EQ(dense, wanted) << cols << " columns of " << kept;
+    }
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ _WORDS = 200
 
 
 def columns_of(spec: CpuSpec) -> tuple[str, ...]:
-    return COLUMNS + tuple(f"ours bitmap {density:g} bf16" for density in spec.unstructured)
+    each = (f"ours bitmap {density:g}" for density in spec.unstructured)
+    return COLUMNS + tuple(f"{name} {kind}" for name in each for kind in ("bf16", "int8 in bf16"))
 
 
 def measured(
@@ -206,9 +207,10 @@ def _makers(
         "ours int8 in bf16": lambda: of(sparse(torch.bfloat16, True), narrow),
     }
     for density in spec.unstructured:
-        made[f"ours bitmap {density:g} bf16"] = lambda density=density: of(  # type: ignore[misc]
-            sparse(torch.bfloat16, density=density), narrow
-        )
+        for kind, eight in (("bf16", False), ("int8 in bf16", True)):
+            made[f"ours bitmap {density:g} {kind}"] = lambda density=density, eight=eight: of(  # type: ignore[misc]
+                sparse(torch.bfloat16, eight, density), narrow
+            )
     if compiled:
         made["torch compile"] = lambda: of(torch.compile(model), given)
         made["torch compile bf16"] = lambda: of(torch.compile(half()), narrow)
