@@ -1,12 +1,27 @@
 // Bitmaps as a layout: copies to dense rows, which copy bytes of any dtype, and checks.
 #include "sparseloom/bitmap.h"
 
+#include <cstring>
 #include <string>
 
 #include "core/check.h"
 #include "layout/word.h"
 
 namespace sparseloom {
+namespace {
+
+std::int64_t ones(const std::uint8_t* bits, std::int64_t bytes) {
+  std::int64_t count = 0, byte = 0;
+  for (; byte + 8 <= bytes; byte += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bits + byte, sizeof word);
+    count += std::popcount(word);
+  }
+  for (; byte < bytes; ++byte) count += std::popcount(bits[byte]);
+  return count;
+}
+
+}  // namespace
 
 void Bitmap::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                     std::int64_t end) {
@@ -47,7 +62,7 @@ void Bitmap::validate(const char* op, const View& w) {
     if (bytes > 0 && (bits[bytes - 1] & behind) != 0)
       core::fail(op, "no bit behind column " + std::to_string(w.cols - 1),
                  "one in row " + std::to_string(row), remedy);
-    for (std::int64_t byte = 0; byte < bytes; ++byte) count += std::popcount(bits[byte]);
+    count += ones(bits, bytes);
   }
   if (count != w.stored)
     core::fail(op, std::to_string(w.stored) + " bits, one for each value", std::to_string(count), remedy);
