@@ -38,4 +38,5 @@ def cells(columns: Record) -> list[str]:
         for names in SHOWN.values()
     ]
     least = min(each for each in times if each is not None)
-    return ["-" if ms is None else f"**{ms:.3g}**" if ms == least else f"{ms:.3g}" for ms in times]
+    texts = ["-" if ms is None else f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}" for ms in times]
+    return [f"**{text}**" if ms == least else text for text, ms in zip(texts, times, strict=True)]

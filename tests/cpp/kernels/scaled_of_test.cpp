@@ -18,6 +18,7 @@
 #include "core/counting.h"
 #include "core/expect_error.h"
 #include "core/rng.h"
+#include "kernels/matrix.h"
 #include "sparseloom/generic/scalar.h"
 
 namespace sparseloom {
