@@ -33,7 +33,9 @@ def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
     (record,) = data["records"]
     assert (data["device"], data["smoke"], record["model"]) == ("cpu", True, "decoder_100m_token")
     columns = record["columns"]
-    assert list(columns) == [*on_cpu.COLUMNS, "ours bitmap 0.5 bf16", "ours bitmap 0.3 bf16"]
+    bitmaps = [f"ours bitmap {density} {kind}" for density in (0.5, 0.3) for kind in ("bf16", "int8 in bf16")]
+    assert list(columns) == [*on_cpu.COLUMNS, *bitmaps]
+    assert all(columns[name]["ms"]["median"] > 0 for name in bitmaps)  # int8 by portable loops at least
     assert columns["torch eager"]["speedup"]["median"] == 1.0 and columns["torch eager"]["cosine"] == 1.0
     for name in ("ours fp32", "ours bf16"):
         assert columns[name]["ms"]["median"] > 0 and -1 <= columns[name]["cosine"] < 1
