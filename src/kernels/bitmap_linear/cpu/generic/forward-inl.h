@@ -137,11 +137,13 @@ template <class Way, bool kMasked>
     }
 }
 
-// The factors of outputs from `row` on, or null: `room` holds them if one serves all.
-inline const float* factors_of(const MatmulArgs& args, std::int64_t row, float* room) {
-  if (args.w_scale == nullptr || args.w_scale_each)
-    return args.w_scale == nullptr ? nullptr : args.w_scale + row;
-  std::fill_n(room, cpu::kBitmapRows, *args.w_scale);
+// The factors of `rows` outputs from `row` on, or null. write_tile reads eights of them, so that fewer than
+// kBitmapRows are copied into `room`, as one that serves all is.
+inline const float* factors_of(const MatmulArgs& args, std::int64_t row, std::int64_t rows, float* room) {
+  if (args.w_scale == nullptr) return nullptr;
+  if (args.w_scale_each && rows == cpu::kBitmapRows) return args.w_scale + row;
+  for (std::int64_t r = 0; r < cpu::kBitmapRows; ++r)
+    room[r] = args.w_scale[args.w_scale_each ? row + std::min(r, rows - 1) : 0];
   return room;
 }
 
@@ -166,7 +168,7 @@ void forward_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
   std::fill_n(tile, cpu::kBitmapRows * cpu::kBitmapTokens, 0.0f);
   for (std::int64_t row = begin; row < end; row += cpu::kBitmapRows) {
     const std::int64_t rows = std::min(cpu::kBitmapRows, end - row);
-    const float* const factors = factors_of(args, row, room);
+    const float* const factors = factors_of(args, row, rows, room);
     for (std::int64_t token = 0; token < args.m; token += pass) {
       const std::int64_t tokens = std::min(pass, args.m - token);
       const auto* const x = static_cast<const typename Way::X*>(job.x) + token * job.x_stride;
