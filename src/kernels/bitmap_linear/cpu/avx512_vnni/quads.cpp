@@ -32,13 +32,9 @@ namespace {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 
-struct Shifted {
-  std::uint8_t bits;
-};
-
 struct Quads {
   using Value = std::int8_t;
-  using X = Shifted;
+  using X = std::uint8_t;
   static constexpr int kColumns = 64;
   static constexpr bool kOffset = true, kFinite = true;
   using V = __m512i;
