@@ -6,6 +6,7 @@ from torch import nn
 
 import sparseloom
 from sparseloom import nn as sparse
+from sparseloom.nn.held import padding
 from sparseloom.nn.held.sparse_weight import sparse_layers
 
 LAYERS = {
@@ -68,3 +69,41 @@ def test_padding_is_cleared_behind_another_pattern_and_without_waiting_for_a_dyn
         layer.values.grad = torch.randn_like(layer.values)
         optimizer.step()
         assert not padding_of(weights(layer)[0]).any()
+
+
+def replace(module, name, tensor):
+    """Assigns copies of the tensor until one has the id of the tensor that it replaces by way of another:
+    Python gives a new object the address of one that is gone."""
+    old = id(module._buffers[name])
+    for _ in range(100):
+        module._buffers[name] = tensor.clone()
+        if id(module._buffers[name]) == old:
+            return
+
+
+@pytest.mark.parametrize("kind", ["linear", "capacity", "conv", "semi24", "csr", "bitmap", "tiles"])
+def test_a_new_index_with_the_id_of_the_old_one_is_another(kind):
+    """Caches knew an index by its id: a load cleared values as padding, and products read old metadata."""
+    make = LAYERS.get(kind) or (lambda: sparse.SparseLinear(130, 70, layout=kind, density=0.5))
+    layer, other = make(), make()
+    x = torch.randn(3, 17, 9, 9) if kind == "conv" else torch.randn(3, layer.in_features)
+    state = {name: entry.clone() for name, entry in other.state_dict().items()}
+    expected = forward_and_dx(other, x)
+    padding.clear(layer)  # it knows what the index says is padding from here on
+    layer._index = layer._last = None  # which hold the index, as they do once a layer was called
+    with torch.no_grad():
+        layer.bias.copy_(other.bias)
+        layer.values.data = other.values.detach().clone()
+    for name in ["packed_index"] if hasattr(layer, "packed_index") else layer._parts:
+        replace(layer, name, getattr(other, name))
+    if hasattr(layer, "packed_index"):  # as _set_index leaves it
+        layer._pattern, layer._digest = other.pattern, other._digest
+        layer._writes = layer.packed_index._version
+    torch.testing.assert_close(forward_and_dx(layer, x), expected)
+    assert all(torch.equal(entry, state[name]) for name, entry in layer.state_dict().items())
+
+
+def forward_and_dx(layer, x):
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    return y.detach(), torch.autograd.grad(y.square().sum(), x)[0]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...ops import semi24
 from ..in_layout.with_layout import WithLayout
+from .written import Written
 
 
 class Ordered(WithLayout):
@@ -20,7 +21,7 @@ class Ordered(WithLayout):
     derived = ("metadata",)
     #: Whether the values have 8 bits, which use another order.
     eight_bit: ClassVar[bool] = False
-    _ordered: tuple[int, int]  # the positions that metadata was made of, and their version
+    _ordered: Written | None = None  # the positions that metadata was made of
 
     def _order(self) -> None:
         """Registers the buffer. Call it once the layer has its positions."""
@@ -32,16 +33,15 @@ class Ordered(WithLayout):
         After a write to the positions, eager calls ignore the old metadata; compiled code does not notice."""
         known = None if self._emptied else semi24.order(self.positions, self.in_features, self.eight_bit)
         self.metadata = known
-        self._ordered = _state_of(self.positions)
+        self._ordered = Written([self.positions])
 
     def _metadata(self, positions: Tensor) -> Tensor | None:
         """Returns the metadata, or None if the positions have changed since it was made."""
         metadata: Any = self._buffers["metadata"]
-        if metadata is None or torch.compiler.is_compiling() or self._ordered == _state_of(positions):
+        if metadata is None or torch.compiler.is_compiling():
             return metadata  # type: ignore[no-any-return]
-        return None
+        made_of = self._ordered
+        return metadata if made_of is not None and made_of.still([positions]) else None
 
-
-def _state_of(positions: Tensor) -> tuple[int, int]:
-    """Returns a key that changes when the tensor is replaced or written."""
-    return id(positions), 0 if positions.is_inference() else positions._version
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ordered": None}

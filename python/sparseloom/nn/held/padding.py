@@ -16,11 +16,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .cut import held
+from .written import Written
 
 #: Layers with padding.
 _ragged: WeakSet[nn.Module] = WeakSet()
-#: Layer -> (the key that its masks were made for, the masks).
-_masks: WeakKeyDictionary[nn.Module, tuple[Any, list[tuple[Tensor, tuple[Any, ...]]]]] = WeakKeyDictionary()
+_Masks = list[tuple[Tensor, tuple[Any, ...]]]
+#: Layer -> (shape and device of the values and the index that its masks were made for, the masks).
+_masks: WeakKeyDictionary[nn.Module, tuple[Any, Written, _Masks]] = WeakKeyDictionary()
 _hooked = False
 
 
@@ -69,37 +71,34 @@ def _is_ragged(layer: Any) -> bool:
     return bool(rows % bm or cols % bn)
 
 
-def _masks_of(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+def _masks_of(layer: Any, values: Tensor) -> _Masks:
     """Returns pairs (selection, slices): the padding is ``values[slices]`` where the selection says so, a
     bool mask or indices of the first dimension. They are made anew after the index has changed."""
     index = [layer._buffers[name] for name in next(iter(layer.sparse_weights().values())).index_buffers]
-    states = [
-        (id(tensor), 0 if tensor.is_inference() else tensor._version)
-        for tensor in index
-        if tensor is not None
-    ]
-    key = states, values.shape, values.device
+    key = values.shape, values.device
     cached = _masks.get(layer)
-    if cached is None or cached[0] != key or getattr(layer, "dynamic", False):
+    served = cached is not None and cached[0] == key and cached[1].still(index)
+    if not served or getattr(layer, "dynamic", False):
         layout = getattr(layer, "_template", None)
         masks = _of_blocks(layer, values) if layout is None else _of_layout(layer, values)
         if _is_captured(values):  # the memory is the graph's
             return masks
-        cached = _masks[layer] = key, masks
-    return cached[1]
+        cached = _masks[layer] = key, Written(index), masks
+    assert cached is not None
+    return cached[2]
 
 
 def _is_captured(values: Tensor) -> bool:
     return values.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+def _of_blocks(layer: Any, values: Tensor) -> _Masks:
     """Selects the blocks of the last block row and the last block column: by index, so that only these blocks
     cost time; by a mask of all blocks where the host must not wait (a dynamic topology, or graph capture)."""
     (bm, bn), rows, cols, index = layer.block, layer.out_features, layer.in_features, layer.index
     below = torch.arange(len(values), device=values.device) >= index.crow[-2:-1]
     right = index.col == -(-cols // bn) - 1
-    edges: list[tuple[Tensor, tuple[Any, ...]]] = []
+    edges: _Masks = []
     if rows % bm:
         edges.append((below, (..., slice(rows % bm, None), slice(None))))
     if cols % bn:
@@ -109,7 +108,7 @@ def _of_blocks(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]
     return [(mask.nonzero().flatten(), region) for mask, region in edges]
 
 
-def _of_layout(layer: Any, values: Tensor) -> list[tuple[Tensor, tuple[Any, ...]]]:
+def _of_layout(layer: Any, values: Tensor) -> _Masks:
     layout = layer.layout
     if not layout.padded or not values.numel():
         return []

@@ -16,12 +16,8 @@ from ..held import moments, padding
 from ..held.answers import tokens_of
 from ..held.parametrized import Parametrizable, require_own_values, values_are_computed
 from ..held.sparse_weight import SparseWeight
+from ..held.written import Written
 from .weight import LayoutWeight
-
-
-def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
-    """Returns a key that changes when a tensor is replaced or written."""
-    return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in index.values()]
 
 
 def _nothing(part: Tensor) -> int | bool:
@@ -58,7 +54,7 @@ class WithLayout(Parametrizable):
     _parts: tuple[str, ...]
     #: Whether the index may be what to_empty() left behind meta.
     _emptied: bool = False
-    _derived_of: list[tuple[int, int]]  # the key of the index from which the derived buffers were made
+    _derived_of: Written | None = None  # the index from which the derived buffers were made
 
     def _hold(self, layout: Layout, values: Tensor, bias: Tensor | None) -> None:
         """Registers these tensors, on the device of ``values``, without a copy."""
@@ -102,7 +98,8 @@ class WithLayout(Parametrizable):
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         if not self._template.derived_names:
             return self._template.with_tensors(index)
-        if not torch.compiler.is_compiling() and self._derived_of != _states(index):
+        made_of = self._derived_of
+        if not torch.compiler.is_compiling() and not (made_of is not None and made_of.still(index.values())):
             return self._template.with_tensors(index)  # the index was written since: compiled code cannot see
         derived: Any = {name: self._buffers[name] for name in self._template.derived_names}
         return self._template.with_tensors(
@@ -126,13 +123,13 @@ class WithLayout(Parametrizable):
             return
         if self._emptied:
             self._buffers.update(dict.fromkeys(self._template.derived_names))
-            self._derived_of = []
+            self._derived_of = None
             return
         index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
         derived = self._template.with_tensors(index).derived()
         for name in self._template.derived_names:
             self._buffers[name] = derived.get(name)
-        self._derived_of = _states(index)
+        self._derived_of = Written(index.values())
 
     def _apply(self, fn: Any, recurse: bool = True) -> WithLayout:
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing: the
@@ -161,7 +158,7 @@ class WithLayout(Parametrizable):
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, "_derived_of": None}
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
