@@ -91,6 +91,7 @@ def in_turn(
     *,
     least: int = 5,
     gpu_calls: int = _GPU_CALLS,
+    pause: float = 0.0,
 ) -> list[list[float]]:
     """Returns the microseconds of each call, run in turn for about ``seconds`` together.
 
@@ -98,7 +99,9 @@ def in_turn(
     of one index are of the same round. The calls take turns so that a clock change or a neighbour on the
     machine affects all of them alike; compare them by the rounds' ratios. On a GPU they are timed between
     events of its current stream, ``gpu_calls`` at a time: this is what an eager loop sees, with the launches
-    included where they take longer than the work. Raises Error when there is no call.
+    included where they take longer than the work. With a ``pause`` of seconds each sample waits for so long
+    and makes a call that is not timed, as in a loop of that call alone: threads of another library's pool may
+    take the cores for a while behind its calls. Raises Error when there is no call.
     """
     if not calls:
         raise Error("medians", "at least one call", "none", "pass the functions to time")
@@ -113,6 +116,9 @@ def in_turn(
     end, limit = start + seconds, start + patience
     while not samples[0] or time.perf_counter() < (limit if len(samples[0]) < least else end):
         for call, times in zip(calls, samples, strict=True):
+            if pause:
+                time.sleep(pause)
+                call()
             times.append(measure(call))
     return samples
 

@@ -135,6 +135,9 @@ def test_ratios_are_of_samples_of_the_same_round():
     order = []
     samples = in_turn([lambda: order.append("a"), lambda: order.append("b")], 0.0)
     assert order == ["a", "b"] * 6 and [len(each) for each in samples] == [5, 5]
+    order.clear()
+    in_turn([lambda: order.append("a"), lambda: order.append("b")], 0.0, pause=1e-6)
+    assert order == ["a", "b", *["a", "a", "b", "b"] * 5]
 
 
 def test_what_the_watch_says_is_how_far_the_mean_round_is_from_the_fastest(monkeypatch):

@@ -43,6 +43,9 @@ COLUMNS = (
 #: A column that takes so many times as long as eager torch is called once: without units for bf16, torch
 #: multiplies it by a plain loop.
 SLOW = 8.0
+#: Seconds in which the threads of all runtimes go to sleep: onnxruntime's take the cores for 35 ms behind a
+#: call (findings/onnxruntime-threads-spin-behind-a-call.sh), torch's for 9; what followed took twice as long.
+_PAUSE = 0.05
 #: The column of what advise() recommends, and notes of columns that there is no time for.
 _ADVISED, _LIMIT, _SMOKE = "ours as advised", "not within {:g} s", "not in --smoke"
 #: The longest note.
@@ -107,7 +110,7 @@ def measured(
                 foretold = {"note": _SMOKE} if smoke else _advised(model, inputs, ready)
             except Exception as error:
                 foretold = {"note": f"{type(error).__name__}: {_line(error)}"}
-            samples = in_turn(list(ready.values()), seconds * len(ready), None)
+            samples = in_turn(list(ready.values()), seconds * len(ready), None, pause=_PAUSE)
             watch.look()
     columns[_ADVISED] = foretold
     for name in columns:
