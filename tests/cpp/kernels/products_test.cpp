@@ -135,24 +135,27 @@ TEST(KTiles, OfDepth) {
         }
 }
 
-// Outputs that outgrow L2 leave past the caches, where their rows are whole cache lines
-// (deferred_lines.h).
+// Outputs that leave past the caches, where their rows are whole cache lines (deferred_lines.h): with AMX
+// those that outgrow L2, elsewhere those of calls beyond kKeptBytes.
 TEST(PastTheCaches, Outputs) {
+  const std::int64_t l2 = runtime::l2_cache_bytes() + 1;
   for (const Direction direction : {Direction::forward, Direction::dx})
     for (const DType dtype : kTypes)
-      for (const std::int32_t side : {8, 16, 64})
-        for (const std::int64_t padding : {0, 3}) {
-          const bool forward = direction == Direction::forward;
-          Case c;
-          c.direction = direction, c.dtype = dtype, c.block = {side, side}, c.density = 0.5,
-          c.stride_padding = padding;
-          const std::int64_t outputs = 2048 + 64 / static_cast<std::int64_t>(size_of(dtype)) * 3;
-          c.m = core::ceil_div(runtime::l2_cache_bytes() + 1,
-                               outputs * static_cast<std::int64_t>(size_of(dtype)));
-          c.rows = forward ? outputs : 128, c.cols = forward ? 128 : outputs;
-          c.bias = forward;
-          check_all(c);
-        }
+      for (const auto& [bytes, side, padding] : {std::tuple{l2, 8, 0},
+                                                 {l2, 64, 3},
+                                                 {kernels::cpu::kKeptBytes, 16, 0},
+                                                 {kernels::cpu::kKeptBytes, 16, 3}}) {
+        const bool forward = direction == Direction::forward;
+        const auto size = static_cast<std::int64_t>(size_of(dtype));
+        Case c;
+        c.direction = direction, c.dtype = dtype, c.block = {side, side}, c.density = 0.5,
+        c.stride_padding = padding;
+        const std::int64_t outputs = 2048 + 64 / size * 3, depth = bytes == l2 ? 128 : 32;
+        c.m = core::ceil_div(bytes, outputs * size);
+        c.rows = forward ? outputs : depth, c.cols = forward ? depth : outputs;
+        c.bias = forward;
+        check_all(c);
+      }
 }
 
 std::string name_of_param(const ::testing::TestParamInfo<std::tuple<Direction, DType, bool>>& info) {

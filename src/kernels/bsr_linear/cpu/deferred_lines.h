@@ -1,6 +1,6 @@
-// Deferred stores past the caches ("line" is a cache line). Outputs larger than L2 are written by
-// non-temporal stores: they are read again only much later, and an ordinary store would first read its cache
-// line from DRAM. A strip's lines stored all at once, though, exceed a core's store queue and write-combining
+// Deferred stores past the caches ("line" is a cache line). Outputs of calls too large for the caches
+// (passes_caches) are written by non-temporal stores: an ordinary store would first read its cache line from
+// DRAM. A strip's lines stored all at once, though, exceed a core's store queue and write-combining
 // buffers, and everything after them would wait for DRAM. So the lines wait in a buffer and are stored a few
 // at a time among the products of the next strips, where nothing waits for them. Both choices measured
 // faster; the log has the figures.

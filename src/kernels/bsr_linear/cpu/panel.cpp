@@ -26,6 +26,14 @@ bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
          tasks * runtime::l2_cache_bytes();
 }
 
+bool passes_caches(const MatmulArgs& args, const PanelJob& job, std::int64_t tasks) {
+  const std::int64_t values = args.index.blocks * args.index.block_elements();
+  const std::int64_t bytes =
+      (job.tokens * job.depth + values) * static_cast<std::int64_t>(size_of(job.dtype)) +
+      job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype));
+  return outgrows_l2(job, tasks) && bytes > kKeptBytes;
+}
+
 TransposedValues::TransposedValues(TransposeFunction transpose, const MatmulArgs& args, std::int64_t tasks,
                                    std::uint16_t* out, PanelJob& job)
     : transpose_(transpose),

@@ -173,9 +173,18 @@ struct PanelOps {
   void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
 };
 
-/// Whether a call's outputs exceed the L2 caches of its tasks. Then they are stored past the caches, see
-/// deferred_lines.h.
+/// Whether a call's outputs exceed the L2 caches of its tasks. The AMX kernels then store them past the
+/// caches, see deferred_lines.h: there the product alone took 1.36 times as long without, a chain of two as
+/// long.
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks);
+
+/// A call whose inputs, weights and outputs take no more leaves its outputs in the caches, since what follows
+/// reads them there. Half the L3 of a core complex of a Zen 5: chains of two products took .66 to .97 of the
+/// time up to here, 1.02 to 1.21 beyond. The log has the figures.
+inline constexpr std::int64_t kKeptBytes = std::int64_t{16} << 20;
+
+/// Whether the panel kernels store a call's outputs past the caches.
+bool passes_caches(const MatmulArgs& args, const PanelJob& job, std::int64_t tasks);
 
 /// The destination of `outputs` outputs of `tokens` tokens, from (token, output) on; see
 /// DeferredLines::rows_of.

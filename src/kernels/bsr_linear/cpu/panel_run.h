@@ -22,6 +22,9 @@ inline constexpr std::int64_t kPackSteps = 256;  // steps of a panel in one work
 // Work items of a group of panels per task that may work on it. 2 or 4 measured slower with several K tiles:
 // all partial sums of an item pass between them, and larger items have more.
 inline constexpr std::int64_t kPartsOfGroup = 8;
+// Work items that a task needs to find enough of them where strips are written together: whole lines save .18
+// of 2048 x 384 to 384, but four strips of one item are a quarter of the items.
+inline constexpr std::int64_t kItemsOfTask = 4;
 // The fraction of L2 for a group: panels over which a strip of weights runs one after the other, so that it
 // comes from DRAM once for all of them. The rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
 inline constexpr double kPanelsInL2 = 0.78;
@@ -74,8 +77,12 @@ class PanelRun {
     chunk_ = std::min(memory_.vectors,
                       even_chunk(core::ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
-    streams_ = outgrows_l2(job_, tasks_);
-    if (streams_) together_ = std::clamp<std::int64_t>(kPanelLineBytes / (kGroup * out_size), 1, kMostStrips);
+    streams_ = passes_caches(args, job_, tasks_);
+    const std::int64_t in_a_line =
+        std::clamp<std::int64_t>(kPanelLineBytes / (kGroup * out_size), 1, kMostStrips);
+    const std::int64_t groups = groups_of(PanelCut(core::ceil_div(args.m, ops.lanes)));
+    if (streams_ || job_.output_blocks * subs_ * groups >= in_a_line * kItemsOfTask * tasks_)
+      together_ = in_a_line;
     if (args.direction == Direction::dx && ops.transpose != nullptr)
       transposed_.emplace(ops.transpose, args, tasks_, in_workspace<std::uint16_t>(memory_.cells), job_);
     if (ops.sum_rows != nullptr && core::ceil_div(args.m, ops.lanes) > kMaxVectors) {
