@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
@@ -152,6 +153,17 @@ TEST(SwapPairs, KeepsTheElementThatCostsMoreAtItsBestValue) {
   EXPECT_EQ(swap_pairs({1, 2, w.data(), values.data(), gram.data(), mask.data(), 0, 10}, {}), 1);
   EXPECT_EQ(mask, (std::array<bool, 2>{false, true}));
   EXPECT_EQ(values, (std::array<float, 2>{0, 3.5f}));  // 3 and half of the 1 that it is correlated with
+}
+
+TEST(SwapPairs, MakesNoneWhereThereIsNoError) {
+  const std::array<float, 2> w{1, 3}, nan{1, std::numeric_limits<float>::quiet_NaN()};
+  const std::array<float, 4> gram{1, 1.001f, 1.001f, 1};  // of no inputs: swaps would lower it for ever
+  for (const auto& of : {w, nan}) {
+    std::array<float, 2> values = of;
+    std::array<bool, 2> mask{true, false};
+    EXPECT_EQ(swap_pairs({1, 2, of.data(), values.data(), gram.data(), mask.data(), 0, 1ll << 40}, {}), 0);
+    EXPECT_EQ(mask, (std::array<bool, 2>{true, false}));
+  }
 }
 
 TEST(SwapPairs, StaysInsideOfGroupsAndBelowTheMost) {
