@@ -18,7 +18,7 @@ from sweep_stand import DRAWS, made_up_weights
 from sparseloom import Error
 from sparseloom import pattern as patterns
 from sparseloom_bench.bench import skewed
-from sparseloom_bench.bench.sweep import masks, problems, scores, tiles
+from sparseloom_bench.bench.sweep import layouts, masks, problems, scores, tiles
 from sparseloom_bench.bench.sweep.problems import Problem, draw, problem_of
 from sparseloom_bench.demo.train import Settings
 
@@ -97,6 +97,19 @@ def problem(pattern: str, density: float = 0.2, block: tuple[int, int] = (16, 16
     k, n = more.pop("size", (1024, 2048))
     layer = more.pop("layer", "")
     return Problem("forward", "f32", 4, k, n, block, density, pattern, mask_seed=3, layer=layer, **more)
+
+
+@pytest.mark.parametrize("layout", ["csr", "bitmap", "nmg"])
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_a_problem_of_a_layout_is_its_product(layout: str, direction: str) -> None:
+    drawn = [layouts.draw(layout, 9, index) for index in range(100)]
+    assert [problem_of(each.fields(), layouts.LayoutProblem) for each in drawn] == drawn
+    problem = replace(next(each for each in drawn if each.direction == direction), m=5, k=96, n=72)
+    bench = problem.bench()
+    assert abs(bench.stored - problem.density) < 0.05 and bench.plan["kernel"]
+    assert bench.check(bench.plan["kernel"]).excess <= 1
+    with pytest.raises(Error, match="--device cpu with --family"):
+        problem.on_gpu()
 
 
 def test_tiles_hold_the_bytes_that_were_drawn_and_any_kernel_their_product() -> None:

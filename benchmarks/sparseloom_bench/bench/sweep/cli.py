@@ -44,7 +44,10 @@ def sweep(
     device: Annotated[str, typer.Option(help="cuda or cpu; default: cuda where torch sees a GPU")] = "",
     family: Annotated[
         str,
-        typer.Option(help="bsr (blocks), semi24 (2:4), tiles, bsr_conv or attention; with --compare OLD's"),
+        typer.Option(
+            help="bsr (blocks), semi24 (2:4), tiles, bsr_conv or attention; on the CPU csr, bitmap or nmg "
+            "too; with --compare OLD's"
+        ),
     ] = "bsr",
     kernel: Annotated[
         str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")

@@ -18,7 +18,7 @@ from sparseloom.errors import Error
 from ..gpu.measure import DeadContext, one_line
 from ..gpu.run import CELL_LIMIT, SAVE_EVERY, start_again
 from ..results import header, write_results
-from . import attention, conv, problems, record, semi24, tiles
+from . import attention, conv, layouts, problems, record, semi24, tiles
 from .problems import Problem
 from .record import Record
 from .scores import digest
@@ -36,6 +36,7 @@ FAMILIES = {
     "bsr": Family(problems.draw, Problem),
     "semi24": Family(semi24.draw, semi24.Semi24Problem),
     "tiles": Family(tiles.draw, tiles.TilesProblem),
+    **{name: Family(layouts.draw_of(name), layouts.LayoutProblem) for name in ("csr", "bitmap", "nmg")},
     "bsr_conv": Family(conv.draw, conv.ConvProblem),
     "attention": Family(attention.draw, attention.AttentionProblem),
 }
