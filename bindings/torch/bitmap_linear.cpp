@@ -73,6 +73,33 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& bits, const Tens
   return dx_of<BitmapLinear>(op, dy, grad, stored, w, -1, row, strict);
 }
 
+Tensor pack(const Tensor& dense, const Tensor& bits, const Tensor& crow, std::int64_t stored) {
+  constexpr const char* op = "bitmap_pack";
+  require_cpu(op, "dense", dense);
+  const Matrix matrix = matrix_of(op, "dense", dense);
+  const BitmapView w = view_of(op, bits, crow, matrix.view.cols);
+  if (dense.dim() != 2 || matrix.view.rows != w.rows)
+    core::fail(op, "a matrix " + core::shape(w.rows, w.cols), shape_of(dense),
+               "pass the weight of these bits");
+  if (stored != w.stored)
+    core::fail(op, "stored = " + std::to_string(w.stored) + ", as the bits say", std::to_string(stored),
+               "pass the index of this weight");
+  Tensor values = new_like(op, dense, {w.stored});
+  bitmap_pack(w, matrix.view, values.mutable_data_ptr(), torch_executor(-1));
+  return values;
+}
+
+Tensor unpack(const Tensor& values, const Tensor& bits, const Tensor& crow, std::int64_t cols) {
+  constexpr const char* op = "bitmap_unpack";
+  const DType dtype = dtype_of(op, "values", values);
+  const BitmapView w = view_of(op, bits, crow, cols);
+  const Tensor stored = values_for(op, values, w);
+  Tensor dense = new_like(op, stored, {w.rows, cols});
+  bitmap_unpack(w, stored.const_data_ptr(), {dense.mutable_data_ptr(), dtype, w.rows, cols, cols},
+                torch_executor(-1));
+  return dense;
+}
+
 Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& bits, const Tensor& crow,
                      std::optional<Tensor> x_scale, const Tensor& w_scale, ScalarType out_dtype,
                      std::optional<Tensor> bias, std::int64_t activation, std::int64_t row, bool strict) {
@@ -135,5 +162,7 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bitmap_linear", TORCH_BOX(&linear));
   m.impl("bitmap_dx", TORCH_BOX(&dx));
+  m.impl("bitmap_pack", TORCH_BOX(&pack));
+  m.impl("bitmap_unpack", TORCH_BOX(&unpack));
   m.impl("bitmap_scaled_linear", TORCH_BOX(&scaled_linear));
 }

@@ -48,6 +48,9 @@ struct Bitmap {
 
   SPARSELOOM_API static void unpack(const View& w, const void* values, const MatrixView& dense,
                                     std::int64_t begin, std::int64_t end);
+  /// values = the stored elements of rows [begin, end) of a matrix of their dtype.
+  SPARSELOOM_API static void pack(const View& w, const ConstMatrixView& dense, void* values,
+                                  std::int64_t begin, std::int64_t end);
 
   /// Throws Error naming the first row whose bounds differ from its number of bits, or that has a bit behind
   /// the last column. Reads bits and crow.

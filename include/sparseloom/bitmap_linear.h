@@ -7,6 +7,12 @@
 
 namespace sparseloom {
 
+/// Bitmap::unpack, by this machine's vectors.
+template <>
+SPARSELOOM_API void kernels::generic::unpack_rows<Bitmap>(const BitmapView& w, const void* values,
+                                                          const MatrixView& dense, std::int64_t begin,
+                                                          std::int64_t end);
+
 /// Forward, dX and dW. LinearOf has plan() and run(); values, and the result of dW, are [stored].
 using BitmapLinear = LinearOf<Bitmap>;
 

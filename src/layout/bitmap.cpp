@@ -45,6 +45,18 @@ void Bitmap::unpack(const View& w, const void* values, const MatrixView& dense, 
   });
 }
 
+void Bitmap::pack(const View& w, const ConstMatrixView& dense, void* values, std::int64_t begin,
+                  std::int64_t end) {
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const W* const from = static_cast<const W*>(dense.data) + row * dense.stride;
+      for_each_in_row(
+          w, row, [&](std::int64_t col, std::int64_t slot) { static_cast<W*>(values)[slot] = from[col]; });
+    }
+  });
+}
+
 void Bitmap::validate(const char* op, const View& w) {
   const char* const remedy = "make the index with layouts.Bitmap";
   if (!layout::countable(w.rows) || !layout::countable(w.cols) || w.stored < 0)

@@ -244,6 +244,8 @@ def calls() -> dict[str, list[Any]]:
         "tiles_table": [tile_kinds, ROWS, COLS, 64],
         "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
         "bitmap_dx": [dy, elements, bits, starts, COLS],
+        "bitmap_pack": [dense, bits, starts, elements.numel()],
+        "bitmap_unpack": [elements, bits, starts, COLS],
         "bitmap_scaled_linear": [
             small[0],
             elements.mul(20).to(torch.int8),

@@ -114,6 +114,9 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
   });
 }
 
+/// Bytes of the pieces of D in which forward scatters W.
+inline constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+
 /// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may
 /// hand out indices one by one, for which single rows are too little work; 32 rows cut no block of a side up
 /// to 32, and give a layer of 512 rows 16 tasks.
@@ -122,21 +125,70 @@ inline constexpr std::int64_t kUnpackedRows = 32;
 /// Bytes of D that one thread writes in a microsecond: kScatterShareOfCopy of a Zen 4's copies, 42 GB/s.
 inline constexpr double kUnpackedBytesPerUs = 5e3;
 
-/// Forward and dX on the CPU: the lent GEMM, one parallel region for the scatter and, if it is worth it, one
-/// for the rest of the epilogue. They are before and after the GEMM, so that they do not nest.
+/// L::unpack. A layout with a faster copy on this machine specialises it beside its verb.
+template <Layout L>
+void unpack_rows(const typename L::View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                 std::int64_t end) {
+  L::unpack(w, values, dense, begin, end);
+}
+
+template <Layout L>
+std::int64_t rows_at_once(const typename L::View& w) {
+  if constexpr (requires { L::rows_at_once(w); })
+    return L::rows_at_once(w);
+  else
+    return kUnpackedRows;
+}
+
+/// Rows of W in one piece of D: all of them for dX, which adds up over them.
+template <Layout L>
+std::int64_t rows_of_piece(const MatmulArgs& args, const typename L::View& w) {
+  if (args.direction != Direction::forward) return L::rows(w);
+  const std::int64_t at_once = rows_at_once<L>(w);
+  const std::int64_t row_bytes = L::cols(w) * static_cast<std::int64_t>(size_of(args.dtype));
+  const std::int64_t pieces = std::max<std::int64_t>(1, L::rows(w) * row_bytes / kPieceBytes);
+  return ((L::rows(w) + pieces - 1) / pieces + at_once - 1) / at_once * at_once;
+}
+
+/// Rows [first, last) of W, scattered to the first rows of `dense` by the executor's threads.
+template <Layout L>
+void scatter_on_cpu(const MatmulArgs& args, const typename L::View& w, const MatrixView& dense,
+                    std::int64_t first, std::int64_t last, const Executor& executor) {
+  const auto row_bytes = static_cast<std::int64_t>(size_of(dense.dtype)) * dense.stride;
+  const Executor threads =
+      runtime::if_worth_it(executor, static_cast<double>((last - first) * row_bytes) / kUnpackedBytesPerUs);
+  // unpack writes row r of W to row r of its matrix, which begins before D if the piece is not the first
+  MatrixView whole = dense;
+  whole.rows = L::rows(w);
+  whole.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(dense.data) -
+                                       static_cast<std::uintptr_t>(first * row_bytes));
+  const std::int64_t at_once = rows_at_once<L>(w);
+  runtime::parallel_tasks(threads, (last - first + at_once - 1) / at_once, [&](std::int64_t task) {
+    const std::int64_t begin = first + task * at_once;
+    unpack_rows<L>(w, args.values, whole, begin, std::min(begin + at_once, last));
+  });
+}
+
+/// Forward and dX on the CPU: the lent GEMM, parallel regions for the scatter and, if it is worth it, one for
+/// the rest of the epilogue. They are before and after the GEMM, so that they do not nest. Forward takes W
+/// in pieces of rows that stay in the caches between the scatter and their product.
 template <Layout L>
 int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
-  const MatrixView dense = dense_of<L>(args, w);
-  const double bytes =
-      static_cast<double>(dense.rows * dense.cols) * static_cast<double>(size_of(dense.dtype));
-  const Executor threads = runtime::if_worth_it(executor, bytes / kUnpackedBytesPerUs);
-  std::int64_t at_once = kUnpackedRows;
-  if constexpr (requires { L::rows_at_once(w); }) at_once = L::rows_at_once(w);
-  runtime::parallel_tasks(threads, (dense.rows + at_once - 1) / at_once, [&](std::int64_t task) {
-    const std::int64_t begin = task * at_once;
-    L::unpack(w, args.values, dense, begin, std::min(begin + at_once, dense.rows));
-  });
-  executor.gemm(executor.context, gemm_of(args, dense));
+  MatrixView dense = dense_of<L>(args, w);
+  const std::int64_t rows = dense.rows, piece = rows_of_piece<L>(args, w);
+  for (std::int64_t first = 0; first < rows; first += piece) {
+    const std::int64_t last = std::min(first + piece, rows);
+    dense.rows = last - first;
+    scatter_on_cpu<L>(args, w, dense, first, last, executor);
+    Gemm product = gemm_of(args, dense);
+    if (args.direction == Direction::forward) {
+      const std::int64_t bytes = first * static_cast<std::int64_t>(size_of(args.dtype));
+      product.c.data = static_cast<std::byte*>(product.c.data) + bytes;
+      if (product.bias != nullptr) product.bias = static_cast<const std::byte*>(product.bias) + bytes;
+    }
+    executor.gemm(executor.context, product);
+  }
+  dense.rows = rows;
   if (needs_epilogue_pass(args)) epilogue_pass(args, dense.rows, executor);
   return 0;
 }

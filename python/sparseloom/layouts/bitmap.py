@@ -16,6 +16,8 @@ from .entries import Entries, columns_of, require_shape
 from .layout import REPACK, Layout
 from .registry import register
 
+_COPIED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 @register
 class Bitmap(Entries):
@@ -77,9 +79,18 @@ class Bitmap(Entries):
     def pack(self, dense: Tensor) -> Tensor:
         if transformed() or torch.compiler.is_compiling() or dense.is_meta:  # a size that the data decides
             return super().pack(dense)
+        if self._copies(dense):
+            return bitmap.pack(dense, self.bits, self.bounds(), self.stored)
         return dense.masked_select(self.mask())
 
+    def _copies(self, elements: Tensor) -> bool:
+        """Whether the operators copy these elements: on the CPU, of a dtype of layers, without gradients."""
+        known = elements.dtype in _COPIED and not (self.bits.is_cuda or elements.is_cuda)
+        return known and not transformed() and not differentiated(elements)
+
     def to_dense(self, values: Tensor) -> Tensor:
+        if not values.is_meta and self._copies(values):
+            return bitmap.unpack(values, self.bits, self.bounds(), self.cols)
         mask = self.mask()
         if not transformed() or not self.stored:
             return values.new_zeros(self.rows, self.cols).masked_scatter(mask, values)

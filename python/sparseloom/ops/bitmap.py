@@ -20,6 +20,7 @@ from .transforms import differentiated
 
 _LINEAR = operators.overload("bitmap_linear")
 _DX = operators.overload("bitmap_dx")
+_PACK, _UNPACK = operators.overload("bitmap_pack"), operators.overload("bitmap_unpack")
 _SCALED_LINEAR = operators.overload("bitmap_scaled_linear")
 
 
@@ -40,6 +41,19 @@ def dx(
     """Returns dY W as [..., cols] of dy [..., rows]."""
     result: Tensor = run(_DX, dy, values, bits, crow, cols, row_of(kernel), strict)
     return result
+
+
+def pack(dense: Tensor, bits: Tensor, crow: Tensor, stored: int) -> Tensor:
+    """Returns the ``stored`` elements of ``dense`` [rows, cols], of any dtype that layers have, by rows;
+    without gradients."""
+    values: Tensor = run(_PACK, dense, bits, crow, stored)
+    return values
+
+
+def unpack(values: Tensor, bits: Tensor, crow: Tensor, cols: int) -> Tensor:
+    """Returns W [rows, cols] with zeros where nothing is stored; without gradients."""
+    dense: Tensor = run(_UNPACK, values, bits, crow, cols)
+    return dense
 
 
 def scaled_linear(
@@ -108,6 +122,16 @@ def _bitmap_linear_fake(
     x: Tensor, values: Tensor, bits: Tensor, crow: Tensor, *rest: Any, **named: Any
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))
+
+
+@fake("bitmap_pack")
+def _bitmap_pack_fake(dense: Tensor, bits: Tensor, crow: Tensor, stored: int) -> Tensor:
+    return dense.new_empty(stored)
+
+
+@fake("bitmap_unpack")
+def _bitmap_unpack_fake(values: Tensor, bits: Tensor, crow: Tensor, cols: int) -> Tensor:
+    return values.new_empty((crow.shape[0] - 1, cols))
 
 
 @fake("bitmap_dx", flops.of_values)

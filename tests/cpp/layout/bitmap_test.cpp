@@ -1,10 +1,12 @@
-// Bitmaps as a layout: errors name the row, and unpack copies bits.
+// Bitmaps as a layout: errors name the row, and copies to dense rows and back copy bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "core/backwards.h"
 #include "core/expect_error.h"
 #include "sparseloom/bitmap_ops.h"
 
@@ -65,9 +67,34 @@ TEST(BitmapLayout, UnpacksBits) {
   EXPECT_EQ(dense, wanted);
 }
 
-TEST(BitmapLayout, UnpacksEverySizeAsItsElementsAreListed) {
+template <class W>
+void expect_copies(DType dtype, const BitmapView& w) {
+  std::vector<W> values(static_cast<std::size_t>(w.stored));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<W>(i + 1);
+  const std::int64_t stride = w.cols + 1;
+  std::vector<W> dense(static_cast<std::size_t>(w.rows * stride), 9), wanted = dense;
+  for (std::int64_t row = 0; row < w.rows; ++row) {
+    std::fill_n(wanted.begin() + row * stride, w.cols, W{0});
+    Bitmap::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) {
+      wanted[static_cast<std::size_t>(row * stride + col)] = values[static_cast<std::size_t>(slot)];
+    });
+  }
+  std::vector<W> by_vectors = dense, packed(values.size()), packed_by_vectors(values.size());
+  Bitmap::unpack(w, values.data(), {dense.data(), dtype, w.rows, w.cols, stride}, 0, w.rows);
+  EXPECT_EQ(dense, wanted);
+  bitmap_unpack(w, values.data(), {by_vectors.data(), dtype, w.rows, w.cols, stride}, Executor::serial());
+  EXPECT_EQ(by_vectors, wanted);
+  Bitmap::pack(w, {dense.data(), dtype, w.rows, w.cols, stride}, packed.data(), 0, w.rows);
+  EXPECT_EQ(packed, values);
+  bitmap_pack(w, {dense.data(), dtype, w.rows, w.cols, stride}, packed_by_vectors.data(),
+              testing::backwards(3));
+  EXPECT_EQ(packed_by_vectors, values);
+}
+
+TEST(BitmapLayout, CopiesEverySizeAsItsElementsAreListed) {
   for (std::int64_t cols : {1, 7, 8, 20, 64, 131})
     for (unsigned kept : {0u, 0xffu, 0xa5u, 0x13u}) {
+      SCOPED_TRACE(std::to_string(cols) + " columns of " + std::to_string(kept));
       BitmapView w;
       w.rows = 3, w.cols = cols;
       std::vector<std::uint8_t> bits(static_cast<std::size_t>(w.rows * w.row_bytes()));
@@ -81,17 +108,9 @@ TEST(BitmapLayout, UnpacksEverySizeAsItsElementsAreListed) {
         crow.push_back(static_cast<std::int32_t>(w.stored));
       }
       w.bits = bits.data(), w.crow = crow.data();
-      std::vector<std::uint32_t> values(static_cast<std::size_t>(w.stored));
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::uint32_t>(i + 1);
-      std::vector<std::uint32_t> dense(static_cast<std::size_t>(3 * (cols + 1)), 9), wanted = dense;
-      for (std::int64_t row = 0; row < w.rows; ++row) {
-        std::fill_n(wanted.begin() + row * (cols + 1), cols, 0);
-        Bitmap::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) {
-          wanted[static_cast<std::size_t>(row * (cols + 1) + col)] = values[static_cast<std::size_t>(slot)];
-        });
-      }
-      Bitmap::unpack(w, values.data(), {dense.data(), DType::f32, 3, cols, cols + 1}, 0, 3);
-      EXPECT_EQ(dense, wanted) << cols << " columns of " << kept;
+      expect_copies<std::uint16_t>(DType::bf16, w);
+      expect_copies<std::uint32_t>(DType::f32, w);
+      expect_copies<std::uint64_t>(DType::f64, w);
     }
 }
 

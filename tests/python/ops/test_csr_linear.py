@@ -287,6 +287,8 @@ def test_opcheck():
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
         (OPERATORS.bitmap_linear.default, (products.x, values, *bits, products.bias)),
         (OPERATORS.bitmap_dx.default, (products.dy, values, *bits, 7)),
+        (OPERATORS.bitmap_pack.default, (products.weight, *bits, values.numel())),
+        (OPERATORS.bitmap_unpack.default, (values, *bits, 7)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op
 
@@ -329,6 +331,33 @@ def test_bitmaps_that_do_not_fit_are_refused(spoil, says: str):
     spoil(products, bits, crow)
     with pytest.raises(RuntimeError, match=says):
         OPERATORS.bitmap_dx(products.dy, products.values, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda w, v, bits: OPERATORS.bitmap_pack(w[:, :5], *bits, v.numel()), "no bit behind column 4"),
+        (lambda w, v, bits: OPERATORS.bitmap_pack(w[:8], *bits, v.numel()), r"a matrix \[9, 7\]"),
+        (lambda w, v, bits: OPERATORS.bitmap_pack(w[None], *bits, v.numel()), r"a matrix \[9, 7\]"),
+        (lambda w, v, bits: OPERATORS.bitmap_pack(w, *bits, v.numel() - 1), "stored = .* as the bits say"),
+        (lambda w, v, bits: OPERATORS.bitmap_unpack(v[:-1], *bits, 7), "values"),
+        (lambda w, v, bits: OPERATORS.bitmap_unpack(v, *bits, 9), "bits uint8"),
+    ],
+)
+def test_copies_of_bitmaps_that_do_not_fit_are_refused(call, says: str):
+    products = Products(weight_of(9, 7, 0.4), 3, cls=Bitmap)
+    with pytest.raises(RuntimeError, match=says):
+        call(products.weight, products.values, (products.layout.bits, products.layout.bounds()))
+
+
+@BOTH
+def test_the_dense_row_takes_a_wide_weight_in_pieces(cls: type[Csr] | type[Bitmap]):
+    """Of 4 MiB: the product of a piece, its bias and its outputs begin where the piece does."""
+    products = Products(weight_of(1133, 2048, 0.05), 3, cls=cls)
+    index = (products.layout.bits, products.layout.bounds()) if cls is Bitmap else products.layout.csr()
+    call = OPERATORS.bitmap_linear if cls is Bitmap else OPERATORS.csr_linear
+    y = call(products.x, products.values, *index, products.bias, row=row_of("dense"))
+    torch.testing.assert_close(y, products.x @ products.weight.t() + products.bias)
 
 
 def test_plans_count_elements_to_2_31():
