@@ -26,7 +26,7 @@ class SwappedRow {
     double error = 0;
     for (std::int64_t j = 0; j < swaps_.cols; ++j) error += (static_cast<double>(w[j]) - v_[j]) * at(j);
     if (!(error > 0)) return 0;  // none is lower; below it lies rounding, or a NaN
-    least_ = -1e-7 * error;  // smaller gains are rounding, and could alternate for ever
+    least_ = -1e-7 * error;      // smaller gains are rounding, and could alternate for ever
     std::int64_t done = 0;
     while (done < swaps_.most && (swaps_.m > 0 ? in_groups(done) : in_row())) ++done;
     return done;
