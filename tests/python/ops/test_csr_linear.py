@@ -16,7 +16,7 @@ from sparseloom import Error
 from sparseloom.layouts import Bitmap, Coo, Csr
 from sparseloom.nn import SparseLinear
 from sparseloom.ops import csr
-from sparseloom.ops.operators import row_of
+from sparseloom.ops.operators import activation_code, row_of
 
 OPERATORS = torch.ops.sparseloom
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
@@ -352,12 +352,20 @@ def test_copies_of_bitmaps_that_do_not_fit_are_refused(call, says: str):
 
 @BOTH
 def test_the_dense_row_takes_a_wide_weight_in_pieces(cls: type[Csr] | type[Bitmap]):
-    """Of 4 MiB: the product of a piece, its bias and its outputs begin where the piece does."""
+    """Of 2 MiB a thread: the product of a piece, its bias and its outputs begin where the piece does; the
+    activation and the residual of all come last."""
     products = Products(weight_of(1133, 2048, 0.05), 3, cls=cls)
     index = (products.layout.bits, products.layout.bounds()) if cls is Bitmap else products.layout.csr()
     call = OPERATORS.bitmap_linear if cls is Bitmap else OPERATORS.csr_linear
-    y = call(products.x, products.values, *index, products.bias, row=row_of("dense"))
-    torch.testing.assert_close(y, products.x @ products.weight.t() + products.bias)
+    threads, residual = torch.get_num_threads(), normal(3, 1133, dtype=torch.float32, seed=4)
+    torch.set_num_threads(2)
+    try:
+        how = products.bias, activation_code("linear", "gelu"), residual, row_of("dense")
+        y = call(products.x, products.values, *index, *how)
+    finally:
+        torch.set_num_threads(threads)
+    z = products.x @ products.weight.t() + products.bias
+    torch.testing.assert_close(y, torch.nn.functional.gelu(z) + residual)
 
 
 def test_plans_count_elements_to_2_31():

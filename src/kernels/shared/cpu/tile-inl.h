@@ -1,4 +1,5 @@
-// The epilogue of finished tiles (bias, activation, rounding), kLanes outputs of kLanes tokens at a time.
+// The epilogue of finished tiles (bias, activation, rounding), kLanes outputs of kLanes tokens at a time, and
+// of finished rows.
 // Included inside an instruction set's region, after its vector.h and the activations.
 
 template <class T, class Function>
@@ -57,5 +58,40 @@ void write(const cpu::TileOut& out) {
     case DType::f16: return write_as<cpu::F16>(out);
     case DType::bf16: return write_as<cpu::Bf16>(out);
     default: return write_as<float>(out);
+  }
+}
+
+template <class T, class Function>
+[[gnu::always_inline]] inline void finish_with(const cpu::RowsOut& o, Function act) {
+  for (std::int64_t t = 0; t < o.tokens; ++t) {
+    T* const out = static_cast<T*>(o.out) + t * o.out_stride;
+    const T* const residual =
+        o.residual == nullptr ? nullptr : static_cast<const T*>(o.residual) + t * o.residual_stride;
+    std::int64_t i = 0;
+    for (; i + kLanes <= o.outputs; i += kLanes) {
+      const Vec y = act(widen(out + i));
+      narrow(out + i, residual ? y + widen(residual + i) : y);
+    }
+    if (const std::int64_t left = o.outputs - i; left > 0) {
+      const Vec y = act(widen_first(out + i, left));
+      narrow_first(out + i, residual ? y + widen_first(residual + i, left) : y, left);
+    }
+  }
+}
+
+template <class T>
+void finish_as(const cpu::RowsOut& o) {
+  if (o.activation == Activation::none)
+    return finish_with<T>(
+        o, [&](Vec x) __attribute__((always_inline)) { return x; });
+  with_activation<sizeof(T) == 2>(
+      o.activation, [&](auto function) __attribute__((always_inline)) { finish_with<T>(o, function); });
+}
+
+void finish(const cpu::RowsOut& out) {
+  switch (out.dtype) {
+    case DType::f16: return finish_as<cpu::F16>(out);
+    case DType::bf16: return finish_as<cpu::Bf16>(out);
+    default: return finish_as<float>(out);
   }
 }

@@ -52,6 +52,11 @@ void write_tile(const TileOut& out) {
   if (first < out.outputs) kAvx2Tile.write(from(out, first));
 }
 
+void finish_rows(const RowsOut& out) {
+  static const bool has = runtime::active_isa().has(runtime::Isa::avx512);
+  (has ? kAvx512Tile : kAvx2Tile).finish(out);
+}
+
 }  // namespace sparseloom::kernels::cpu
 
 #endif

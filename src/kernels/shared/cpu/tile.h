@@ -31,10 +31,24 @@ void write_tile(const TileOut& out);
 /// earlier chunks of tokens, and may be `out` itself when that is fp32.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
 
-/// write_tile for one instruction set, `lanes` outputs at a time.
+/// Finished sums in the caller's matrix, which an activation and a residual follow.
+struct RowsOut {
+  DType dtype;  // f32, f16 or bf16
+  Activation activation;
+  void* out;  // [tokens][outputs]
+  std::int64_t out_stride, tokens, outputs;
+  const void* residual = nullptr;  // shaped like out, or null
+  std::int64_t residual_stride = 0;
+};
+
+/// out[t, o] = act(out[t, o]) + residual[t, o], by the machine's widest vectors. Needs AVX2.
+void finish_rows(const RowsOut& out);
+
+/// write_tile, `lanes` outputs at a time, and finish_rows for one instruction set.
 struct TileWriter {
   int lanes;
   void (*write)(const TileOut& out);
+  void (*finish)(const RowsOut& out);
 };
 extern const TileWriter kAvx2Tile, kAvx512Tile;
 

@@ -32,7 +32,7 @@ void write_run_as(const float* tile, const float* partial, std::int64_t n, T* ou
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
-const TileWriter kAvx2Tile = {avx2::kLanes, avx2::write};
+const TileWriter kAvx2Tile = {avx2::kLanes, avx2::write, avx2::finish};
 
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out) {
   switch (dtype) {

@@ -24,7 +24,7 @@ namespace {
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
-const TileWriter kAvx512Tile = {avx512::kLanes, avx512::write};
+const TileWriter kAvx512Tile = {avx512::kLanes, avx512::write, avx512::finish};
 }  // namespace sparseloom::kernels::cpu
 
 #endif
