@@ -12,23 +12,25 @@
 #include "ops/activation.h"
 #include "registration.h"
 #include "scratch.h"
-#include "sparseloom/generic/scalar.h"
+#include "sparseloom/generic/dense.h"
 
 namespace sparseloom::binding {
 namespace {
 
 using torch::stable::detail::from;
 
-// activation(z), element by element: for activations without a torch operator.
+// activation(z), for activations without a torch operator.
 Tensor each_element(const char* op, const Tensor& given_z, Activation activation) {
   const Tensor z = torch::stable::contiguous(given_z);
-  const Tensor result = new_like(op, z, sizes_of(z));
-  const DType dtype = dtype_of(op, "z", z);
-  const void* in = z.const_data_ptr();
-  void* out = result.mutable_data_ptr();
+  Tensor result = new_like(op, z, sizes_of(z));
+  torch::stable::copy_(result, z);
+  MatmulArgs args;
+  args.dtype = dtype_of(op, "z", z), args.activation = activation;
+  auto* const out = static_cast<std::byte*>(result.mutable_data_ptr());
   torch::stable::parallel_for(0, z.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      kernels::store(dtype, out, i, kernels::activate(activation, kernels::load(dtype, in, i)));
+    MatmulArgs part = args;
+    part.out = out + begin * static_cast<std::int64_t>(size_of(args.dtype)), part.out_stride = end - begin;
+    kernels::generic::finish_rows(part, end - begin, 0, 1);
   });
   return result;
 }
@@ -41,8 +43,7 @@ Tensor call_torch(const char* name, const Tensor& z, const char* approximate = n
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// On the CPU torch's own vectorised passes are as good as any. Activations without a torch operator are
-// computed element by element.
+// On the CPU torch's own vectorised passes are as good as any.
 Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
   switch (activation) {
     case Activation::relu: return call_torch("aten::relu", z);
