@@ -131,7 +131,8 @@ def test_the_sweep_draws_2_4_problems(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (old,) = tmp_path.glob("*/sweep-semi24-3.json")
     assert sweep("--compare", old, "--device", "cpu", "--results", tmp_path) == 0
     assert written(tmp_path, "sweep-semi24-3-again")["family"] == "semi24"
-    assert sweep(*options, "--family", "csr") == 2
+    assert sweep(*options, "--family", "coo") == 2
+    assert sweep("--device", "cuda", "--family", "csr", "--results", tmp_path) == 2
     kernel = "avx2_expand"
     if any(
         each["kernel"] == kernel and not each["refusal"]

@@ -19,7 +19,7 @@ from sparseloom import ops
 from sparseloom.errors import Error
 
 from ..results import default_folder
-from . import attention, conv, summary
+from . import attention, conv, layouts, summary
 from . import compare as comparison
 from .beside_busy import BesideBusy
 from .cpu import Cpu
@@ -92,6 +92,8 @@ def sweep(
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in DEVICES:
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
+        if family in layouts.FAMILIES and device != "cpu":
+            raise Error("bench sweep", f"--family {family} with --device cpu", device, "add --device cpu")
         if beside_busy and device != "cpu":
             raise Error("bench sweep", "--beside-busy with --device cpu", device, "add --device cpu")
         if kernel and family in REQUIRED:

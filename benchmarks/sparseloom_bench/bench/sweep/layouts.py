@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from sparseloom.errors import Error
 from sparseloom.layouts import Layout
 from sparseloom.layouts.registry import get
 from sparseloom.testing import Case, TileCheck, check_tiles, dense_product
@@ -28,6 +27,7 @@ SWEPT_DTYPES = ("bf16", "f32")
 #: The densities that a layout is for, as its docstring says; n of m elements for groups.
 DENSITIES: Mapping[str, tuple[float, float]] = {"csr": (0.02, 0.3), "bitmap": (0.1, 0.5)}
 GROUPS = ((1, 4), (2, 4), (1, 8))
+FAMILIES = ("csr", "bitmap", "nmg")
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,6 @@ class LayoutProblem(Problem):
     def copies(self) -> bool:
         """Whether a layer may multiply with a dense copy: none of these has one."""
         return False
-
-    def on_gpu(self) -> NoReturn:
-        raise Error("bench sweep", f"--device cpu with --family {self.pattern}", "cuda", "add --device cpu")
 
 
 def draw(layout: str, seed: int, index: int) -> LayoutProblem:

@@ -36,7 +36,7 @@ FAMILIES = {
     "bsr": Family(problems.draw, Problem),
     "semi24": Family(semi24.draw, semi24.Semi24Problem),
     "tiles": Family(tiles.draw, tiles.TilesProblem),
-    **{name: Family(layouts.draw_of(name), layouts.LayoutProblem) for name in ("csr", "bitmap", "nmg")},
+    **{name: Family(layouts.draw_of(name), layouts.LayoutProblem) for name in layouts.FAMILIES},
     "bsr_conv": Family(conv.draw, conv.ConvProblem),
     "attention": Family(attention.draw, attention.AttentionProblem),
 }
