@@ -1,4 +1,6 @@
 // The pass after a lent GEMM: by vectors where the CPU has them, else element by element.
+#include <cstddef>
+
 #include "kernels/shared/cpu/tile.h"
 #include "runtime/cpu.h"
 #include "sparseloom/generic/dense.h"
@@ -8,15 +10,16 @@ namespace sparseloom::kernels::generic {
 void finish_rows(const MatmulArgs& args, std::int64_t rows, std::int64_t begin, std::int64_t end) {
 #if defined(__x86_64__)
   if (args.dtype != DType::f64 && runtime::active_isa().has(runtime::Isa::avx2)) {
-    const auto at = [&](auto* base, std::int64_t stride) {
-      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const std::byte,
-                                      std::byte>;
-      const std::int64_t bytes = begin * stride * static_cast<std::int64_t>(size_of(args.dtype));
-      return base == nullptr ? nullptr : static_cast<Byte*>(base) + bytes;
+    const auto bytes = [&](std::int64_t stride) {
+      return begin * stride * static_cast<std::int64_t>(size_of(args.dtype));
     };
-    return cpu::finish_rows({args.dtype, args.activation, at(args.out, args.out_stride), args.out_stride,
-                             end - begin, rows, at(args.residual, args.residual_stride),
-                             args.residual_stride});
+    cpu::RowsOut out{
+        args.dtype,      args.activation, static_cast<std::byte*>(args.out) + bytes(args.out_stride),
+        args.out_stride, end - begin,     rows};
+    if (args.residual != nullptr)
+      out.residual = static_cast<const std::byte*>(args.residual) + bytes(args.residual_stride),
+      out.residual_stride = args.residual_stride;
+    return cpu::finish_rows(out);
   }
 #endif
   for (std::int64_t t = begin; t < end; ++t)

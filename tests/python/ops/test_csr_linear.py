@@ -287,8 +287,6 @@ def test_opcheck():
         (OPERATORS.csr_dw.default, (products.dy, products.x, *index)),
         (OPERATORS.bitmap_linear.default, (products.x, values, *bits, products.bias)),
         (OPERATORS.bitmap_dx.default, (products.dy, values, *bits, 7)),
-        (OPERATORS.bitmap_pack.default, (products.weight, *bits, values.numel())),
-        (OPERATORS.bitmap_unpack.default, (values, *bits, 7)),
     ):
         assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}, op
 
@@ -331,23 +329,6 @@ def test_bitmaps_that_do_not_fit_are_refused(spoil, says: str):
     spoil(products, bits, crow)
     with pytest.raises(RuntimeError, match=says):
         OPERATORS.bitmap_dx(products.dy, products.values, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda w, v, bits: OPERATORS.bitmap_pack(w[:, :5], *bits, v.numel()), "no bit behind column 4"),
-        (lambda w, v, bits: OPERATORS.bitmap_pack(w[:8], *bits, v.numel()), r"a matrix \[9, 7\]"),
-        (lambda w, v, bits: OPERATORS.bitmap_pack(w[None], *bits, v.numel()), r"a matrix \[9, 7\]"),
-        (lambda w, v, bits: OPERATORS.bitmap_pack(w, *bits, v.numel() - 1), "stored = .* as the bits say"),
-        (lambda w, v, bits: OPERATORS.bitmap_unpack(v[:-1], *bits, 7), "values"),
-        (lambda w, v, bits: OPERATORS.bitmap_unpack(v, *bits, 9), "bits uint8"),
-    ],
-)
-def test_copies_of_bitmaps_that_do_not_fit_are_refused(call, says: str):
-    products = Products(weight_of(9, 7, 0.4), 3, cls=Bitmap)
-    with pytest.raises(RuntimeError, match=says):
-        call(products.weight, products.values, (products.layout.bits, products.layout.bounds()))
 
 
 @BOTH
