@@ -42,8 +42,9 @@ class Tiles(Layout):
     order which are 2:4, ``positions`` uint8 [semi24 * side, side / 8] are those of these tiles below each
     other (docs/semi24.md). The values are one list: the dense tiles in the order of the index, then the
     values of the 2:4 tiles; zero beyond the edge of W. One kernel multiplies dense and 2:4 tiles: forward of
-    16-bit operands on Hopper, forward and dX on a CPU with AVX2. The other products are those of blocks, for
-    which 2:4 tiles are expanded in each call: absent tiles save time and bytes there, 2:4 tiles bytes alone.
+    16-bit operands on GPUs from compute capability 8.0 on, forward and dX on a CPU with AVX2. The other
+    products are those of blocks, for which 2:4 tiles are expanded in each call: absent tiles save time and
+    bytes there, 2:4 tiles bytes alone.
     """
 
     name = "tiles"
@@ -225,10 +226,17 @@ class Tiles(Layout):
         self, x: Tensor, values: Tensor, bias: Tensor | None, activation: str | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
+        return self.linear_by(x, values, bias, activation, residual)
+
+    def linear_by(
+        self, x: Tensor, values: Tensor, bias: Tensor | None = None, activation: str | None = None,
+        residual: Tensor | None = None, kernel: str = "",
+    ) -> Tensor:  # fmt: skip
+        """``linear`` by a kernel of its plan, which a benchmark names; "": the plan's choice."""
         fused: dict[str, Any] = {"activation": activation, "residual": residual, "strict": self.strict}
         table = self._derived.get("table")
         if table is None or values.dtype not in _WHOLE[values.device.type]:
-            return ops.linear(x, self.expanded(values), self.index, bias, **fused)
+            return ops.linear(x, self.expanded(values), self.index, bias, kernel=kernel or None, **fused)
         rows, cols = self._padded()
         missing = rows - self.rows
         if missing:
@@ -236,7 +244,7 @@ class Tiles(Layout):
             fused["residual"] = residual
         x = x if cols == self.cols else pad(x, (0, cols - self.cols))
         weight = values, table, self.positions, self._derived.get("metadata"), rows, self.side
-        y = tiles_ops.linear(x, *weight, bias, **fused)
+        y = tiles_ops.linear(x, *weight, bias, kernel=kernel, **fused)
         return y[..., : self.rows].contiguous() if missing else y
 
     def linear_transformed(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:

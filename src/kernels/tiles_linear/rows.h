@@ -37,6 +37,17 @@ Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& mach
 /// Bytes that a product moves: values, metadata, tokens and outputs.
 double bytes_of(const LinearProblem& problem);
 
+/// Thread blocks of the Hopper kernels: each computes a tile of rows x tokens, or one of `ranks` shares of
+/// its reduction. `places` of them run at once. A stage is 64 columns of a tile: `stage_clocks` is its
+/// latency, `dense_clocks` what a dense unit of 64 rows in it takes on the tensor cores.
+struct TilesPass {
+  int rows, tokens, ranks;
+  std::int64_t places;
+  double stage_clocks, dense_clocks;
+};
+/// The time of all tiles in us, without the launch.
+double pass_us(const LinearProblem& problem, const Device& device, const TilesPass& pass);
+
 /// Calls entry(product) on the product's device.
 template <class Entry>
 int launch_on_device(const TilesLinear::Args& args, Entry entry) {

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from sparseloom import ops
 from sparseloom.layouts import Tiles
 from sparseloom.layouts.tiles import ABSENT, DENSE, HALF
-from sparseloom.ops import tiles as tiles_ops
 from sparseloom.testing import Case, TileCheck, check_tiles, dense_product
 from sparseloom.testing.tolerance import TILE_TOKENS
 
@@ -98,21 +96,17 @@ class _Weight:
         dense = problem.density - problem.halves * HALF_BYTES
         kinds = torch.where(drawn < dense, DENSE, torch.where(drawn < dense + problem.halves, HALF, ABSENT))
         full = semi24.draw((rows, cols), self.dtype, self.generator)
-        self.layout = Tiles.from_kinds(full, kinds, side=side)
+        layout = Tiles.from_kinds(full, kinds, side=side)
+        self.layout = layout.with_tensors(layout.tensors(), layout.derived())  # as a layer keeps it
         self.values = self.layout.pack(full)
         self.weight = self.layout.to_dense(self.values)
-        self._derived = self.layout.derived()  # as the layer keeps it
 
     def plan(self) -> dict[str, Any]:
         return self.layout.plan(self.problem.m, "forward", self.dtype, False)
 
     def product(self, x: Tensor, values: Tensor, kernel: str) -> Tensor:
-        """Returns x W^T by a kernel of the plan."""
-        own, layout = self._derived, self.layout
-        if "table" not in own:
-            return ops.linear(x, layout.expanded(values), layout.index, kernel=kernel)
-        operands = own["table"], layout.positions, own.get("metadata")
-        return tiles_ops.linear(x, values, *operands, layout.rows, layout.side, kernel=kernel)
+        """Returns x W^T by a kernel of the plan, with the copies that ragged sizes need."""
+        return self.layout.linear_by(x, values, kernel=kernel)
 
 
 class Copy(NamedTuple):

@@ -36,9 +36,12 @@ void for_each_instance(const TilesOperands& o, F&& each) {
   for (int tile = 0; tile < cuda::tiles::kTileCount; ++tile)
     each("tile " + std::to_string(tile),
          [tile](const cuda::TilesProduct& product) { return cuda::sm90_tiles_wgmma(product, tile); });
-  for (int ranks = 1; o.c.m <= 64 && ranks <= 4 && ranks <= o.w.units(); ranks *= 2)
-    each("decode " + std::to_string(ranks),
-         [ranks](const cuda::TilesProduct& product) { return cuda::sm90_tiles_decode(product, ranks); });
+  for (int tile = 0; tile < cuda::tiles::kDecodeTileCount; ++tile)
+    for (int ranks = 1; ranks <= cuda::tiles::kMostRanks && ranks <= o.w.units(); ranks *= 2)
+      each("decode tile " + std::to_string(tile) + " of " + std::to_string(ranks),
+           [tile, ranks](const cuda::TilesProduct& product) {
+             return cuda::sm90_tiles_decode(product, tile, ranks);
+           });
 }
 
 void expect_exact(const TilesOperands& o) {

@@ -34,6 +34,14 @@ struct DecodeOut {
   std::int32_t tokens;
 };
 
+/// `of` from a token on, at most `most` tokens. Outputs and residuals have 16 bits.
+__device__ __forceinline__ DecodeOut from_token(const DecodeOut& of, std::int32_t token, std::int32_t most) {
+  const auto* const residual = static_cast<const std::uint16_t*>(of.residual);
+  return {static_cast<std::uint16_t*>(of.out) + token * of.out_stride,
+          residual == nullptr ? nullptr : residual + token * of.residual_stride, of.out_stride,
+          of.residual_stride, min(most, of.tokens - token)};
+}
+
 template <class T>
 struct DecodeStorage {
   // Four floats more than rows, so that a warp's sums use all banks.
@@ -149,11 +157,13 @@ __device__ __forceinline__ void add_and_store(const Params& params, const Decode
                                               bool consumes, unsigned rank, unsigned ranks) {
   __syncthreads();  // the sums overwrite the rings
   if (consumes) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-    for (int i = 0; i < T::kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
-      shared.sums[token][within] = sums[0][i];
+    for (int block = 0; block < T::kBlocks; ++block) {
+      const int first = (warpgroup * T::kBlocks + block) * 64 + warp * 16 + lane / 4;
+#pragma unroll
+      for (int i = 0; i < T::kTokens / 2; ++i)
+        shared.sums[i / 4 * 8 + lane % 4 * 2 + i % 2][first + i / 2 % 2 * 8] = sums[block][i];
     }
   }
   ptx::cluster_sync();

@@ -42,8 +42,6 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
     return {"counts rows and columns of W in 31 bits, W is [{}, {}]", p.rows, p.cols};
   if (constexpr std::int64_t kMost = kMostTokenTiles * std::int64_t{tiles_mma::kTiles[0].tokens}; p.m > kMost)
     return {"supports at most {} tokens, the call has {}", kMost, p.m};
-  // Its mma, mma.sp and ldmatrix were emulated on a host, where every instance was exact.
-  out.only_by_name("has run on no GPU yet, so only by name: kernel=sm80_mma");
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device));
   const TilesCounts counts = counts_of(p);

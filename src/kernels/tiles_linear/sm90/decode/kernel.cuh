@@ -1,10 +1,10 @@
-// The kernel for few tokens: it streams W through shared memory, so its time is that of W's bytes.
+// The kernel for few tiles: of few tokens, whose time is that of W's bytes, or of few outputs, whose time
+// would be that of a deep reduction.
 //
-// A thread block multiplies a tile of 64 rows of W by all tokens, with the mainloop of forward_wgmma; a
-// multiprocessor has room for two. If there are fewer such tiles than that, a cluster divides a tile: each of
-// its thread blocks takes some of the K tiles, and they add their sums as those of semi24's decode do.
-// Rejected: tiles of 128 rows, of which half of the multiprocessors have none where W has 4096 rows
-// (docs/log/semi24.md).
+// A thread block multiplies a tile, with the mainloop of forward_wgmma. If there are fewer tiles than
+// multiprocessors have room for, a cluster divides a tile: each of its thread blocks takes some of the K
+// tiles, and they add their sums as those of semi24's decode do. Rejected for one token: tiles of 128 rows,
+// of which half of the multiprocessors have none where W has 4096 rows (docs/log/semi24.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,15 +15,6 @@
 #include "kernels/tiles_linear/sm90/forward_wgmma/kernel.cuh"
 
 namespace sparseloom::kernels::cuda::tiles {
-
-/// Two thread blocks share a multiprocessor.
-inline constexpr int kDecodeBlocks = 2;
-template <class Element, int kTokens>
-using DecodeTile = Tile<Element, 1, kTokens,
-                        (kTokens == 64   ? 6
-                         : kTokens == 32 ? 9
-                                         : 10),
-                        1>;
 
 /// What semi24's store_share reads has its names there.
 template <class T>
@@ -38,9 +29,10 @@ struct DecodeStorage {
   float x_scales[1];
 };
 
-template <class T>
-__global__ void __launch_bounds__(T::kThreads, kDecodeBlocks)
-    tiles_decode_kernel(const __grid_constant__ Params params, const semi24::DecodeOut to) {
+/// `kAtOnce` thread blocks share a multiprocessor. Tiles of rows are the inner loop, as in forward_wgmma.
+template <class T, int kAtOnce>
+__global__ void __launch_bounds__(T::kThreads, kAtOnce)
+    tiles_decode_kernel(const __grid_constant__ Params params, const semi24::DecodeOut outputs) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<DecodeStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) init<T>(params, shared.barriers);
@@ -50,7 +42,10 @@ __global__ void __launch_bounds__(T::kThreads, kDecodeBlocks)
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // tells ptxas that it is uniform
   const unsigned rank = ptx::cluster_rank(), ranks = ptx::cluster_size();
-  const std::int32_t row = static_cast<std::int32_t>(blockIdx.x / ranks) * T::kRows;
+  const unsigned tile = blockIdx.x / ranks;
+  const std::int32_t row = static_cast<std::int32_t>(tile % params.product.row_tiles) * T::kRows,
+                     token = static_cast<std::int32_t>(tile / params.product.row_tiles) * T::kTokens;
+  const semi24::DecodeOut to = semi24::from_token(outputs, token, T::kTokens);
   // This thread block's K tiles. The launch ensures that each has at least one.
   const auto cut = [&](unsigned at) {
     return static_cast<std::int32_t>(static_cast<unsigned>(params.product.k_tiles) * at / ranks);
@@ -66,7 +61,7 @@ __global__ void __launch_bounds__(T::kThreads, kDecodeBlocks)
     multiply_stages<T>(sums, shared.rings, shared.barriers, warpgroup, turn);
   } else {
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, row, 0, cut(rank), cut(rank + 1));
+    copy_tile<T>(params, shared.rings, shared.barriers, turn, warp, row, token, cut(rank), cut(rank + 1));
     __syncwarp();
   }
   semi24::add_and_store<T>(params.product, to, shared, of, sums, row, consumes, rank, ranks);

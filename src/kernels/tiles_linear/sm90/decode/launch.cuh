@@ -10,28 +10,32 @@
 
 namespace sparseloom::kernels::cuda::tiles {
 
-template <class Element, int kTokens>
+template <class T, int kAtOnce>
 int launch_decode(const TilesProduct& call, int ranks) noexcept {
-  using T = DecodeTile<Element, kTokens>;
   const MatmulArgs& args = call.args;
   if (args.m == 0 || call.w.rows == 0) return cudaSuccess;
   Params params{};
-  if (args.m > kTokens || !describe_inputs<T>(params, call)) return cudaErrorInvalidValue;
+  if (!describe_inputs<T>(params, call)) return cudaErrorInvalidValue;
   if (ranks < 1 || ranks > kMostRanks || ranks > params.product.k_tiles) return cudaErrorInvalidValue;
+  const std::int64_t row_tiles = semi24::ceil_div(call.w.rows, T::kRows),
+                     blocks = row_tiles * semi24::ceil_div(args.m, T::kTokens) * ranks;
+  if (blocks >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
+  params.product.row_tiles = static_cast<unsigned>(row_tiles);
   const semi24::DecodeOut to{args.out, args.residual, args.out_stride, args.residual_stride,
                              static_cast<std::int32_t>(args.m)};
   constexpr int kSharedBytes = sizeof(DecodeStorage<T>);
-  static_assert(kDecodeBlocks * (kSharedBytes + 1024) <= 228 * 1024, "exceeds the shared memory of sm_90");
-  if (const cudaError_t status = allow_shared_memory<tiles_decode_kernel<T>>(kSharedBytes, args.device);
+  static_assert(kAtOnce * (kSharedBytes + 1024) <= 228 * 1024, "exceeds the shared memory of sm_90");
+  if (const cudaError_t status =
+          allow_shared_memory<tiles_decode_kernel<T, kAtOnce>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
-  return launch_kernel({.grid = static_cast<unsigned>(semi24::ceil_div(call.w.rows, T::kRows) * ranks),
+  return launch_kernel({.grid = static_cast<unsigned>(blocks),
                         .block = T::kThreads,
                         .shared_bytes = kSharedBytes,
                         .stream = static_cast<cudaStream_t>(args.stream),
                         .early = true,
                         .cluster = ranks},
-                       tiles_decode_kernel<T>, params, to);
+                       tiles_decode_kernel<T, kAtOnce>, params, to);
 }
 
 }  // namespace sparseloom::kernels::cuda::tiles

@@ -1,5 +1,6 @@
 // The row of decode.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/tiles_linear/rows.h"
 #include "kernels/tiles_linear/sm90/decode/entry.h"
@@ -10,16 +11,18 @@
 
 namespace sparseloom::kernels::cuda {
 
-int sm90_tiles_decode(const TilesProduct& product, int ranks) noexcept {
+int sm90_tiles_decode(const TilesProduct& product, int tile, int ranks) noexcept {
   using Entry = int (*)(const TilesProduct&, int) noexcept;
-  static constexpr Entry kBf16[] = {tiles::decode_bf16_16, tiles::decode_bf16_32, tiles::decode_bf16_64};
-  static constexpr Entry kF16[] = {tiles::decode_f16_16, tiles::decode_f16_32, tiles::decode_f16_64};
-  int instance = 0;
-  while (instance < 3 && product.args.m > tiles::kDecodeTokens[instance]) ++instance;
-  if (instance == 3) return cudaErrorInvalidValue;
+  static constexpr Entry kBf16[tiles::kDecodeTileCount] = {
+      tiles::decode_bf16_64x16,  tiles::decode_bf16_64x32,   tiles::decode_bf16_64x64,
+      tiles::decode_bf16_128x64, tiles::decode_bf16_128x128, tiles::decode_bf16_256x128};
+  static constexpr Entry kF16[tiles::kDecodeTileCount] = {
+      tiles::decode_f16_64x16,  tiles::decode_f16_64x32,   tiles::decode_f16_64x64,
+      tiles::decode_f16_128x64, tiles::decode_f16_128x128, tiles::decode_f16_256x128};
+  if (tile < 0 || tile >= tiles::kDecodeTileCount) return cudaErrorInvalidValue;
   switch (product.args.dtype) {
-    case DType::bf16: return kBf16[instance](product, ranks);
-    case DType::f16: return kF16[instance](product, ranks);
+    case DType::bf16: return kBf16[tile](product, ranks);
+    case DType::f16: return kF16[tile](product, ranks);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -27,43 +30,43 @@ int sm90_tiles_decode(const TilesProduct& product, int ranks) noexcept {
 namespace tiles_rows {
 namespace {
 
-constexpr int kMostTokens = 64;
-// Clocks of a thread block: per 64 columns, and per further one of a cluster.
-constexpr double kKTileClocks = 200, kRankClocks = 900;
-// The fixed time of a call beside the stream and kLaunchUs, by instance (kDecodeTokens), as of semi24's
-// decode.
-constexpr double kStartUs[] = {1.3, 1.5, 3};
-// Thread blocks that share a multiprocessor.
-constexpr int kBlocks = 2;
+constexpr int kMostTokens = 4096;
+// By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us. Narrow
+// tiles wait for W alone.
+constexpr double kStageClocks[] = {245, 275, 385, 385, 470, 560}, kDenseClocks[] = {0, 0, 290, 290, 450, 370},
+                 kFixedUs[] = {2.8, 2.8, 4, 4, 4, 4};
+constexpr int kRanksBits = 4;  // of a schedule's variant, below the tile
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.m > kMostTokens) return {"supports at most {} tokens, the call has {}", kMostTokens, p.m};
-  int instance = 0;
-  while (tiles::kDecodeTokens[instance] < p.m) ++instance;
   const Device device(machine);
-  const std::int64_t row_tiles = (p.rows + tiles::kDecodeRows - 1) / tiles::kDecodeRows,
-                     columns = (p.cols + 63) / 64;
+  const auto of = [](std::int64_t size, std::int64_t side) { return (size + side - 1) / side; };
   const double memory = us(memory_seconds(bytes_of(p), device));
-  for (int ranks = 1, log2 = 0; ranks <= tiles::kMostRanks; ranks *= 2, ++log2) {
-    const int clusters = machine.clusters[static_cast<std::size_t>(log2)];
-    if (ranks > columns || (ranks > 1 && clusters <= 0)) break;
-    const std::int64_t places =
-        std::max(kBlocks * (ranks > 1 ? clusters : static_cast<int>(device.multiprocessors)), 1);
-    const double rounds = static_cast<double>((row_tiles + places - 1) / places);
-    const double stream =
-        1e6 * rounds * static_cast<double>(columns) / ranks * kKTileClocks / device.clock_hz;
-    out.add({{ranks},
-             kLaunchUs + kStartUs[instance] + std::max(memory, stream) +
-                 1e6 * (ranks - 1) * kRankClocks / device.clock_hz,
-             0});
+  for (int i = 0; i < tiles::kDecodeTileCount; ++i) {
+    const tiles::DecodeShape& tile = tiles::kDecodeTiles[i];
+    // Narrow tiles would copy W once for each of many, and wide ones compute more tokens than there are.
+    if (tile.tokens < std::min<std::int64_t>(p.m, 64) || (i > 0 && tiles::kDecodeTiles[i - 1].tokens >= p.m))
+      continue;
+    if (of(p.rows, tile.rows) * of(p.m, tile.tokens) * tiles::kMostRanks >= std::int64_t{1} << 31)
+      return "counts tiles in 31 bits, and there are more";
+    // Whole reductions of these tiles are forward_wgmma's.
+    for (int ranks = tile.rows > 64 ? 2 : 1; ranks <= tiles::kMostRanks; ranks *= 2) {
+      const int count = machine.clusters[static_cast<std::size_t>(std::countr_zero(unsigned(ranks)))];
+      if (ranks > of(p.cols, 64) || (ranks > 1 && count <= 0)) break;
+      const std::int64_t places = tile.at_once * (ranks > 1 ? count * ranks : machine.cuda.multiprocessors);
+      const TilesPass pass{tile.rows, tile.tokens, ranks, places, kStageClocks[i], kDenseClocks[i]};
+      out.add({{i << kRanksBits | ranks}, kFixedUs[i] + std::max(memory, pass_us(p, device, pass)), 0});
+    }
   }
   return {};
 }
 
 int launch(const TilesLinear::Args& args, const TilesLinear::Schedule& schedule, const Executor&) {
-  return launch_on_device(
-      args, [&](const TilesProduct& product) { return sm90_tiles_decode(product, schedule.variant); });
+  return launch_on_device(args, [&](const TilesProduct& product) {
+    return sm90_tiles_decode(product, schedule.variant >> kRanksBits,
+                             schedule.variant & ((1 << kRanksBits) - 1));
+  });
 }
 
 }  // namespace

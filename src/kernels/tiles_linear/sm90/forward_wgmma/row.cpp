@@ -27,11 +27,8 @@ int sm90_tiles_wgmma(const TilesProduct& product, int tile) noexcept {
 namespace tiles_rows {
 namespace {
 
-// Clocks of a multiprocessor per 64 columns, by tile: of a dense unit of 64 rows, of which one of 2:4 takes
-// half, beside all units, and the least, since copies take as long. Per tile its first copies and stores.
-// Fitted to an H200 (2026-12-01): 8192 x 4096 x 4096, all dense, all 2:4 and .4 dense with .5 2:4.
-constexpr double kDenseClocks[] = {370, 450, 290}, kKTileClocks = 90, kLeastClocks[] = {1200, 830, 555},
-                 kTileClocks = 3700;
+// By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us.
+constexpr double kStageClocks[] = {560, 460, 355}, kDenseClocks[] = {370, 450, 290}, kFixedUs = 2.5;
 constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
@@ -39,20 +36,14 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
-  const TilesCounts counts = counts_of(p);
-  // Dense ones and those of 2:4, which take half of the time, over all.
-  const double share = (static_cast<double>(counts.dense) + static_cast<double>(counts.halves) / 2) /
-                       static_cast<double>(counts.all);
-  const double columns = static_cast<double>((p.cols + 63) / 64);
   for (int i = 0; i < tiles::kTileCount; ++i) {
     const tiles::TileShape& tile = tiles::kTiles[i];
     const auto of = [](std::int64_t size, int side) { return static_cast<double>((size + side - 1) / side); };
-    const double all = of(p.rows, tile.rows) * of(p.m, tile.tokens);
-    if (all >= 2147483648.0) return "counts tiles in 31 bits, and there are more";
-    const double of_columns = kKTileClocks + tile.rows / 64 * share * kDenseClocks[i];
-    const double clocks = columns * std::max(of_columns, kLeastClocks[i]) + kTileClocks;
-    const double rounds = of(static_cast<std::int64_t>(all), std::max(device.multiprocessors, 1));
-    out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
+    if (of(p.rows, tile.rows) * of(p.m, tile.tokens) >= 2147483648.0)
+      return "counts tiles in 31 bits, and there are more";
+    const std::int64_t places = machine.cuda.multiprocessors;
+    const TilesPass pass{tile.rows, tile.tokens, 1, places, kStageClocks[i], kDenseClocks[i]};
+    out.add({{i}, kFixedUs + std::max(memory, pass_us(p, device, pass)), 0});
   }
   return {};
 }
