@@ -33,16 +33,17 @@ namespace {
 constexpr int kMostTokens = 4096;
 // By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us. Narrow
 // tiles wait for W alone.
-constexpr double kStageClocks[] = {245, 275, 385, 385, 470, 560}, kDenseClocks[] = {0, 0, 290, 290, 450, 370},
-                 kFixedUs[] = {2.8, 2.8, 4, 4, 4, 4};
-constexpr int kRanksBits = 4;  // of a schedule's variant, below the tile
+constexpr double kStageClocks[] = {314, 362, 252, 442, 660, 1200},
+                 kDenseClocks[] = {0, 0, 256, 256, 394, 378}, kFixedUs[] = {3.1, 3.1, 5, 5, 6, 6};
+constexpr double kMemoryShare = 0.83;  // fraction of the DRAM rate reached
+constexpr int kRanksBits = 4;          // of a schedule's variant, below the tile
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.m > kMostTokens) return {"supports at most {} tokens, the call has {}", kMostTokens, p.m};
   const Device device(machine);
   const auto of = [](std::int64_t size, std::int64_t side) { return (size + side - 1) / side; };
-  const double memory = us(memory_seconds(bytes_of(p), device));
+  const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
   for (int i = 0; i < tiles::kDecodeTileCount; ++i) {
     const tiles::DecodeShape& tile = tiles::kDecodeTiles[i];
     // Narrow tiles would copy W once for each of many, and wide ones compute more tokens than there are.
@@ -55,6 +56,8 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
       const int count = machine.clusters[static_cast<std::size_t>(std::countr_zero(unsigned(ranks)))];
       if (ranks > of(p.cols, 64) || (ranks > 1 && count <= 0)) break;
       const std::int64_t places = tile.at_once * (ranks > 1 ? count * ranks : machine.cuda.multiprocessors);
+      // Clusters that wait for others took twice what rounds of thread blocks take.
+      if (ranks > 1 && of(p.rows, tile.rows) * of(p.m, tile.tokens) * ranks > places) break;
       const TilesPass pass{tile.rows, tile.tokens, ranks, places, kStageClocks[i], kDenseClocks[i]};
       out.add({{i << kRanksBits | ranks}, kFixedUs[i] + std::max(memory, pass_us(p, device, pass)), 0});
     }

@@ -28,8 +28,8 @@ namespace tiles_rows {
 namespace {
 
 // By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us.
-constexpr double kStageClocks[] = {560, 460, 355}, kDenseClocks[] = {370, 450, 290}, kFixedUs = 2.5;
-constexpr double kMemoryShare = 0.7;  // fraction of the DRAM rate reached with few stages in flight
+constexpr double kStageClocks[] = {795, 475, 320}, kDenseClocks[] = {378, 394, 256}, kFixedUs = 3.7;
+constexpr double kMemoryShare = 0.72;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
