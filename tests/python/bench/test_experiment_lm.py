@@ -199,6 +199,9 @@ def test_packed_texts_are_split_by_document_and_read_again(tmp_path):
     run_command(["--prepare", folder, "--data", packed])
     found = corpus.load(packed)
     train, held = (bytes(each.tolist()).decode() for each in (found.train, found.held))
+    corpus.unpack(packed, tmp_path / "plain")
+    plain = corpus.load(tmp_path / "plain")
+    assert torch.equal(plain.train, found.train) and torch.equal(plain.held, found.held)
     assert found.sources["IMDB's reviews"]["train"] + found.sources["IMDB's reviews"]["held"] == 100
     assert sum(each["held_bytes"] for each in found.sources.values()) == len(found.held) > 0
     assert all(each["train"] for each in found.sources.values()) and "left out" not in train + held
@@ -249,3 +252,15 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert not side_by_side.go(work, ["mlp25"], "rate.*", 1, 5, said.append)
     assert said == ["mlp25.rate0.002: OutOfMemoryError: no memory"]
     assert {path.name for path in tmp_path.glob("*.json")} == {"mlp25.rate0.001.json", "mlp25.rate0.004.json"}
+
+
+def test_runs_that_are_expected_to_be_faster_beside_others_begin(tmp_path):
+    """Ten seconds alone, of eight jobs: eighty would not end in fifty, twenty would."""
+    setting, said = lm.Setting("", **lm_cli.SMOKE), []
+    work = side_by_side.Work(lm.PLAN, tmp_path, _fails, (setting,), "cpu", keep=False)
+    arguments = ["dense"], "rate0.001", 8, 50 / 60, said.append, lambda run: 10.0
+    assert not side_by_side.go(work, *arguments)
+    assert said == ["dense.rate0.001: would not end in time"]
+    assert side_by_side.go(work, *arguments, 2.0)
+    assert said[1].endswith("times as long as alone, among 1")
+    assert (tmp_path / "dense.rate0.001.json").exists()
