@@ -73,11 +73,13 @@ def read(folder: Path) -> Record:
 
 def parameters(arm: str, row: Row) -> float:
     """Returns the parameters of an arm, on average over the steps."""
-    _, depth, _, hidden, _ = row.finals[0]["shape"]
-    width, how = row.finals[0]["shape"][0], ARMS[arm]
-    last = how.mlp if how.method != "tail" else 1.0
-    mlps = 3 * width * hidden * depth
-    return float(row.finals[0]["parameters"]) + mlps * (average_share(how) - last)
+    width, depth, _, hidden, _ = row.finals[0]["shape"]
+    how, found = ARMS[arm], float(row.finals[0]["parameters"])
+    for density, count in ((how.mlp, 3 * width * hidden), (how.attention, 4 * width**2)):
+        if density < 1:
+            last = 1.0 if how.method == "tail" else density
+            found += depth * count * (average_share(how, density) - last)
+    return found
 
 
 def below(record: Record, arm: str) -> float:
