@@ -34,7 +34,7 @@ from .runs import Plan, Run
 from .steps import Graph, mixed
 from .training import PartedTraining
 
-PLAN = Plan("experiment lm", tuple(ARMS), (1e-3, 2e-3, 4e-3))
+PLAN = Plan("experiment lm", tuple(ARMS), (3e-4, 8e-4, 2e-3))
 STEPS, BATCH = 4000, 32
 #: Steps of one timed round, rounds, and the least seconds of all of them; and the steps before them, which
 #: capture the graph.

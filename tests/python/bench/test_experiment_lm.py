@@ -69,11 +69,11 @@ def test_a_smoke_run_measures_trains_side_by_side_and_writes_the_page(smoke, cap
 
 def test_a_run_in_another_process_is_the_run_in_this_one(smoke):
     setting = lm.Setting("", **lm_cli.SMOKE)
-    run = runs.Run("dense", 4e-3, 2, False)
+    run = runs.Run("dense", 2e-3, 2, False)
     alone = lm.Training(run, setting, corpus.invented())
     alone.train(lambda: False, lambda: None)
     beside = json.loads((smoke / "dense.seed2.json").read_text())
-    assert beside["rate"] == 4e-3 and beside["losses"] == pytest.approx(alone.losses, rel=1e-4)
+    assert beside["rate"] == 2e-3 and beside["losses"] == pytest.approx(alone.losses, rel=1e-4)
 
 
 def test_no_run_begins_that_would_not_end_in_time(smoke, tmp_path, capsys):
@@ -83,7 +83,7 @@ def test_no_run_begins_that_would_not_end_in_time(smoke, tmp_path, capsys):
     run_command(
         ["--smoke", "--out", tmp_path, "--arms", "dense", "--jobs", 1, "--minutes", 0.2, "--no-checkpoints"]
     )
-    assert "dense.rate0.001: would not end in time" in capsys.readouterr().out
+    assert "dense.rate0.0003: would not end in time" in capsys.readouterr().out
     assert not list(tmp_path.glob("dense.*"))
 
 
@@ -275,7 +275,8 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     work = side_by_side.Work(lm.PLAN, tmp_path, _fails, (setting,), "cpu", keep=False)
     assert not side_by_side.go(work, ["mlp25"], "rate.*", 1, 5, said.append)
     assert said == ["mlp25.rate0.002: OutOfMemoryError: no memory"]
-    assert {path.name for path in tmp_path.glob("*.json")} == {"mlp25.rate0.001.json", "mlp25.rate0.004.json"}
+    others = {"mlp25.rate0.0003.json", "mlp25.rate0.0008.json"}
+    assert {path.name for path in tmp_path.glob("*.json")} == others
 
 
 def test_an_arm_that_cannot_be_timed_is_told_and_the_others_are(tmp_path, monkeypatch):
@@ -295,9 +296,9 @@ def test_runs_that_are_expected_to_be_faster_beside_others_begin(tmp_path):
     """Ten seconds alone, of eight jobs: eighty would not end in fifty, twenty would."""
     setting, said = lm.Setting("", **lm_cli.SMOKE), []
     work = side_by_side.Work(lm.PLAN, tmp_path, _fails, (setting,), "cpu", keep=False)
-    arguments = ["dense"], "rate0.001", 8, 50 / 60, said.append, lambda run: 10.0
+    arguments = ["dense"], "rate0.0003", 8, 50 / 60, said.append, lambda run: 10.0
     assert not side_by_side.go(work, *arguments)
-    assert said == ["dense.rate0.001: would not end in time"]
+    assert said == ["dense.rate0.0003: would not end in time"]
     assert side_by_side.go(work, *arguments, 2.0)
     assert said[1].endswith("times as long as alone, among 1")
-    assert (tmp_path / "dense.rate0.001.json").exists()
+    assert (tmp_path / "dense.rate0.0003.json").exists()
