@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -33,10 +34,11 @@ from .runs import Plan, Run
 from .steps import Graph, mixed
 from .training import PartedTraining
 
-PLAN = Plan("experiment lm", tuple(ARMS), (1e-3, 2e-3, 4e-3))
+PLAN = Plan("experiment lm", tuple(ARMS), (3e-4, 8e-4, 2e-3))
 STEPS, BATCH = 4000, 32
-#: Steps that are timed, and those before them, which capture the graph.
-TIMED, COLD = 30, 6
+#: Steps of one timed round, rounds, and the least seconds of all of them; and the steps before them, which
+#: capture the graph.
+TIMED, ROUNDS, LEAST, COLD = 10, 3, 0.6, 6
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,16 @@ class Training(PartedTraining):
             self.moves.after()
 
     def milliseconds(self) -> float:
-        """Returns those of a step, of a training that goes no further than this."""
+        """Returns those of a step, the median of rounds, of a training that goes no further than this."""
         for _ in range(COLD):
             self._step()
-        begin = self._clock()
-        for _ in range(TIMED):
-            self._step()
-        return 1e3 * (self._clock() - begin) / TIMED
+        rounds: list[float] = []
+        while len(rounds) < ROUNDS or sum(rounds) < LEAST:
+            begin = self._clock()
+            for _ in range(TIMED):
+                self._step()
+            rounds.append(self._clock() - begin)
+        return 1e3 * statistics.median(rounds) / TIMED
 
     def _clock(self) -> float:
         if self.device.type == "cuda":

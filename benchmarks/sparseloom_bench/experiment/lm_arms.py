@@ -55,11 +55,13 @@ ARMS = {
     "mlp25": _WIDE,
     "mlp125": Arm("MLP 8 times wider, .125", mlp=0.125, hidden=8),
     "all25": Arm("MLP and attention twice as wide, .25", mlp=0.25, attention=0.25, width=2, hidden=1),
+    "all125": Arm("MLP and attention 2.9 times as wide, .125", 0.125, 0.125, width=2.9, hidden=0.94),
     "deep50": Arm("MLP and attention .5, twice as deep", mlp=0.5, attention=0.5, depth=2),
     # a step as long as dense's
     "mlp25-time": Arm("MLP .25, wider by dense's time", mlp=0.25, hidden=2, fits="hidden"),
     "mlp125-time": Arm("MLP .125, wider by dense's time", mlp=0.125, hidden=3, fits="hidden"),
     "all25-time": Arm("MLP and attention .25, wider by dense's time", 0.25, 0.25, 1.5, fits="width"),
+    "all125-time": Arm("MLP and attention .125, wider by dense's time", 0.125, 0.125, 2, fits="width"),
     # patterns
     "mlp25-ba": _WIDE._replace(text="Barabasi-Albert", pattern="barabasi-albert"),
     "mlp25-shuffle": _WIDE._replace(text="block-diagonal and shuffle", pattern="shuffle"),
@@ -74,6 +76,9 @@ ARMS = {
     "mlp25-rigl-plain": _WIDE._replace(text="RigL, one count of steps", method="plain", own_steps=False),
     # as many parameters as dense on average over the steps
     "gradual60": Arm("gradual to 60 % from 25 to 75 % of the steps", mlp=0.4, hidden=1.6, method="gradual"),
+    "gradual60-all": Arm(
+        "the same of attention too, 1.25 times as wide", 0.4, 0.4, 1.25, 1.02, method="gradual"
+    ),
     "tail": Arm("MLP .25, dense in the last quarter", mlp=0.25, hidden=2.28, method="tail"),
 }
 #: The share of the steps in which ``tail`` is sparse.
@@ -187,8 +192,8 @@ METHODS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def average_share(arm: Arm) -> float:
-    """Returns the mean density of an MLP over the steps."""
+def average_share(arm: Arm, density: float) -> float:
+    """Returns the mean over the steps of a density that the arm's recipe has."""
     if arm.method == "gradual":  # the cubic's mean is a quarter of the way to the target
-        return 0.25 + 0.5 * (arm.mlp + (1 - arm.mlp) / 4) + 0.25 * arm.mlp
-    return arm.mlp if arm.method != "tail" else TAIL * arm.mlp + 1 - TAIL
+        return 0.25 + 0.5 * (density + (1 - density) / 4) + 0.25 * density
+    return density if arm.method != "tail" else TAIL * density + 1 - TAIL

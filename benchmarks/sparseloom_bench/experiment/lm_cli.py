@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,6 +51,9 @@ def lm_command(
     batch: Annotated[int, typer.Option(min=1, help="windows of a step")] = lm.BATCH,
     minutes: Annotated[float, typer.Option(min=0, help="stops then; the same command goes on")] = 4.0,
     jobs: Annotated[int, typer.Option(min=0, help="processes side by side; 0: in this one")] = 0,
+    slower: Annotated[
+        float, typer.Option(min=0, help="times that a run takes beside others; 0: --jobs times")
+    ] = 0.0,
     keep: Annotated[
         bool, typer.Option("--checkpoints/--no-checkpoints", help="without: no run begins that would not end")
     ] = True,
@@ -91,22 +95,27 @@ def lm_command(
     changes = SMOKE if smoke else {"steps": updates, **sizes}
     setting = lm.Setting(digest, **changes)
     out.mkdir(parents=True, exist_ok=True)
-    if speed:
-        texts = (corpus.invented() if data is None else corpus.load(data)).to(torch.device(device))
-        lm_speed.measure(out, chosen, setting, texts, graph, typer.echo)
-        del texts
-    if seconds:
-        setting = lm.Setting(digest, **changes | {"steps": lm_speed.steps(out, seconds)})
-    if not minutes:
-        return
-    _trained(out, chosen, only, setting, data, device, graph, minutes, jobs, keep)
+    with tempfile.TemporaryDirectory() as folder:
+        if data is not None:
+            packed, data = data, Path(folder) / "texts"
+            corpus.unpack(packed, data)
+        if speed:
+            texts = (corpus.invented() if data is None else corpus.load(data)).to(torch.device(device))
+            lm_speed.measure(out, chosen, setting, texts, graph, typer.echo)
+            del texts
+        if seconds:
+            setting = lm.Setting(digest, **changes | {"steps": lm_speed.steps(out, seconds)})
+            typer.echo(f"{setting.steps} steps")
+        if not minutes:
+            return
+        _trained(out, chosen, only, setting, data, device, graph, minutes, jobs, keep, slower)
     if runs.counted(lm.PLAN, runs.read(lm.PLAN, out)["dense"]):
         _write(out)
 
 
 def _trained(
     out: Path, chosen: list[str], only: str, setting: lm.Setting, data: Path | None, device: str, graph: bool,
-    minutes: float, jobs: int, keep: bool,
+    minutes: float, jobs: int, keep: bool, slower: float,
 ) -> None:  # fmt: skip
     if unfitted := [arm for arm in chosen if ARMS[arm].fits and arm not in lm_speed.multiples(out)]:
         typer.echo(f"{', '.join(unfitted)}: as wide as they were not fitted; --speed fits them")
@@ -118,7 +127,7 @@ def _trained(
     runs.require_setting(lm.PLAN, out, setting)
     alone = side_by_side.as_found(lm_speed.milliseconds(out), lambda run: runs.steps_of(run, setting.steps))
     work = side_by_side.Work(lm.PLAN, out, made, arguments, device, keep)
-    side_by_side.go(work, chosen, only, jobs, minutes, typer.echo, alone)
+    side_by_side.go(work, chosen, only, jobs, minutes, typer.echo, alone, slower)
 
 
 def _write(folder: Path) -> None:

@@ -73,11 +73,13 @@ def read(folder: Path) -> Record:
 
 def parameters(arm: str, row: Row) -> float:
     """Returns the parameters of an arm, on average over the steps."""
-    _, depth, _, hidden, _ = row.finals[0]["shape"]
-    width, how = row.finals[0]["shape"][0], ARMS[arm]
-    last = how.mlp if how.method != "tail" else 1.0
-    mlps = 3 * width * hidden * depth
-    return float(row.finals[0]["parameters"]) + mlps * (average_share(how) - last)
+    width, depth, _, hidden, _ = row.finals[0]["shape"]
+    how, found = ARMS[arm], float(row.finals[0]["parameters"])
+    for density, count in ((how.mlp, 3 * width * hidden), (how.attention, 4 * width**2)):
+        if density < 1:
+            last = 1.0 if how.method == "tail" else density
+            found += depth * count * (average_share(how, density) - last)
+    return found
 
 
 def below(record: Record, arm: str) -> float:
@@ -99,14 +101,18 @@ def bars(record: Record) -> Iterator[Bar]:
     """Yields what is to be shown."""
     dense = record["dense"]
     others = [arm for arm in record if arm != "dense"]
-    as_long = [arm for arm in others if dense.ms and (record[arm].ms or math.inf) <= TIME * dense.ms]
+    # a step of the arm with a dense tail was timed while it is sparse
+    timed = [arm for arm in others if dense.ms and ARMS[arm].method != "tail"]
+    as_long = [arm for arm in timed if (record[arm].ms or math.inf) <= TIME * (dense.ms or 0.0)]
     size = parameters("dense", dense)
     as_many = [arm for arm in others if abs(parameters(arm, record[arm]) / size - 1) <= PARAMETERS]
     yield from _best(record, as_long, "time a step", AT_TIME)
     yield from _best(record, as_many, "parameters", AT_PARAMETERS)
+    pruned = [arm for arm in as_many if ARMS[arm].method == "gradual"]
+    gradual = min(pruned, key=lambda arm: record[arm].validation, default="gradual60")
     for text, one, other, gap in (
-        ("gradual60 not above dense (must)", "gradual60", "dense", 0.0),
-        (f"gradual60 {GRADUAL} bits below dense (goal)", "gradual60", "dense", GRADUAL),
+        (f"{gradual} not above dense (must)", gradual, "dense", 0.0),
+        (f"{gradual} {GRADUAL} bits below dense (goal)", gradual, "dense", GRADUAL),
         ("RigL with SMET's rules not above SET", "mlp25-rigl", "mlp25-set", 0.0),
         ("RigL with SMET's rules not above static", "mlp25-rigl", "mlp25", 0.0),
     ):
@@ -156,6 +162,10 @@ def search_rows(record: Record) -> list[list[str]]:
     return found
 
 
+def _searched(record: Record) -> str:
+    return " or ".join(sorted({str(each["steps"]) for row in record.values() for each in row.searches}))
+
+
 def introduction(record: Record) -> str:
     """Returns what was done, in words."""
     first = record["dense"].finals[0]
@@ -178,7 +188,7 @@ def table(record: Record) -> str:
     lines += [
         *markdown(verdicts),
         "",
-        "Bits of the half that chooses, at a quarter of the steps, by rate:",
+        f"Bits of the half that chooses, after {_searched(record)} steps, by rate:",
         "",
     ]
     return "\n".join([*lines, *markdown(search_rows(record)), ""])

@@ -54,7 +54,8 @@ def measure(
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Measures dense, and those of the chosen arms that the folder has no time of; nothing else may run. A
-    width that was fitted stays: runs have it. Raises Error where the folder's times have another setting."""
+    width that was fitted stays: runs have it. An arm that fails is told and left, but not dense. Raises Error
+    where the folder's times have another setting."""
     found = read(folder)
     sizes = {name: getattr(setting, name) for name in ("preset", "block", "batch", "compiled")}
     device = device_name(texts.train.device)
@@ -67,7 +68,14 @@ def measure(
             continue
 
         timed = partial(_timed, arm, setting, texts, graphed)
-        best = timed(None) if ARMS[arm].fits is None else _fitted(arm, found["arms"]["dense"]["ms"], timed)
+        try:
+            fitted = ARMS[arm].fits is not None
+            best = _fitted(arm, found["arms"]["dense"]["ms"], timed) if fitted else timed(None)
+        except RuntimeError as error:
+            if arm == "dense":
+                raise
+            say(f"{arm}: {type(error).__name__}: {error}")
+            continue
         found["arms"][arm] = best
         write_whole(folder / f"{NAME}.json", (json.dumps(found, indent=1) + "\n").encode())
         say(f"{arm}: {best['ms']:.2f} ms a step, {best['parameters']:,} parameters, {best['shape']}")

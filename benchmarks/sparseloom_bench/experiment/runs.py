@@ -59,6 +59,7 @@ class Training(Protocol):
 
     step: int
     steps: int
+    losses: list[float]
 
     def train(self, stop: Callable[[], bool], save: Callable[[], None]) -> bool:
         """Trains to the end, and returns True, or until ``stop`` says so; calls ``save`` then."""
@@ -93,17 +94,28 @@ def steps_of(run: Run, steps: int) -> int:
 
 def read(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the outcomes in a folder: arm -> those of its searches and of its seeds. Raises Error where two
-    of them had another setting."""
+    of them had another setting. An arm's search may have had other steps than its seeds, whose number can
+    follow from how long searches took."""
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in plan.arms}
     for path in sorted(folder.glob("*.json")):
         outcome = json.loads(path.read_text())
         if isinstance(outcome, dict) and outcome.get("arm") in found and "searching" in outcome:
             found[outcome["arm"]].append(outcome)
-    settings = {json.dumps(each["setting"], sort_keys=True) for some in found.values() for each in some}
-    if len(settings) > 1:
-        got = " and ".join(sorted(settings))
-        raise Error(plan.op, "outcomes of one setting", got, "pass another --out")
+    every = [each for some in found.values() for each in some]
+    searches = [[each for each in some if each["searching"]] for some in found.values()]
+    alike = [{_setting(each, steps=False) for each in every}]
+    alike += [{_setting(each) for each in every if not each["searching"]}]
+    alike += [{_setting(each) for each in some} for some in searches]
+    for settings in alike:
+        if len(settings) > 1:
+            got = " and ".join(sorted(settings))
+            raise Error(plan.op, "outcomes of one setting", got, "pass another --out")
     return found
+
+
+def _setting(outcome: Mapping[str, Any], steps: bool = True) -> str:
+    kept = {name: each for name, each in outcome["setting"].items() if steps or name != "steps"}
+    return json.dumps(kept, sort_keys=True)
 
 
 def best_rate(plan: Plan, outcomes: Sequence[Mapping[str, Any]]) -> float | None:
@@ -181,12 +193,16 @@ def go(
 
 
 def require_setting(plan: Plan, folder: Path, setting: Any) -> None:
-    """Makes the folder. Raises Error where it has outcomes of another ``setting``, a dataclass."""
+    """Makes the folder. Raises Error where it has outcomes of another ``setting``, a dataclass. A search that
+    is done may have had other steps."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = json.dumps(asdict(setting), sort_keys=True)
-    for outcome in (each for some in read(plan, folder).values() for each in some):
-        if (got := json.dumps(outcome["setting"], sort_keys=True)) != wanted:
-            raise Error(plan.op, f"outcomes of {wanted}", f"{got} in {folder}", "pass another --out")
+    mine = {"setting": asdict(setting)}
+    for outcomes in read(plan, folder).values():
+        done = sum(each["searching"] for each in outcomes) >= len(plan.rates)
+        for outcome in outcomes:
+            steps = not (done and outcome["searching"])
+            if (got := _setting(outcome, steps)) != (wanted := _setting(mine, steps)):
+                raise Error(plan.op, f"outcomes of {wanted}", f"{got} in {folder}", "pass another --out")
 
 
 def trained(
@@ -220,6 +236,7 @@ def _trained(
     def stop() -> bool:
         if time.monotonic() - saved >= SAVE_EVERY:
             save()
+            say(f"{run.name}: step {training.step} of {training.steps}, loss {training.losses[-1]:.4f}")
         return time.monotonic() >= until
 
     if not training.train(stop, save):

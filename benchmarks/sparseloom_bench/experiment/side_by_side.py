@@ -36,15 +36,16 @@ class Work(NamedTuple):
 
 def go(
     work: Work, chosen: Sequence[str], only: str, jobs: int, minutes: float, say: Callable[[str], None],
-    seconds: Callable[[Run], float | None] = lambda run: None,
+    seconds: Callable[[Run], float | None] = lambda run: None, expected: float = 0.0,
 ) -> bool:  # fmt: skip
     """Trains what is left of the chosen arms in ``jobs`` processes for some minutes, and returns whether all
     of it is done. A run that fails is told and left; after FAILURES of them it raises the last one's error.
 
     ``seconds`` are those of a run alone, None where they are not known. Without checkpoints a run begins only
-    if it should end in time: as many times slower as those that have ended were, ``jobs`` times at first.
+    if it should end in time: as many times slower as those that have ended were, at first ``expected`` times,
+    or ``jobs`` times.
     """
-    until, slower = time.monotonic() + 60 * minutes, float(jobs)
+    until, slower = time.monotonic() + 60 * minutes, expected or float(jobs)
     began: dict[Future[bool], tuple[Run, float]] = {}
     told: set[Run] = set()
     failed: set[Run] = set()
@@ -77,7 +78,9 @@ def go(
                         raise error
                     say(f"{run.name}: {type(error).__name__}: {error}")
                 elif future.result() and alone:
-                    slower = _seen(slower, (time.monotonic() - since - BESIDE) / alone, jobs)
+                    slowdown = (time.monotonic() - since - BESIDE) / alone
+                    say(f"{run.name}: {slowdown:.1f} times as long as alone, among {len(busy)}")
+                    slower = _seen(slower, slowdown, jobs)
 
 
 def _seen(before: float, now: float, jobs: int) -> float:

@@ -38,8 +38,8 @@ from .vit_model import SPARSE, TINY, Size, ViT
 EPOCHS, BATCH, LR, DECAY, WARM_UP = 115, 256, 1e-3, 0.05, 5
 #: Steps that are timed, and those before them, which compile.
 TIMED, COLD = 250, 20
-#: Steps over which the rate of a new block rises with SMET's rules.
-WARM = 20
+#: Steps over which the rate of a new block rises with SMET's rules, and changes before which it stays.
+WARM, GRACE = 20, 5
 
 
 class Trial(NamedTuple):
@@ -67,6 +67,8 @@ def trials(steps: int) -> dict[str, Trial]:
     summed = noted(methods.rigl(at(0.75), every, share=0.1, steps=8))
     gradual = Arm("gradual", methods.gradual(at(0.1), at(0.7), every))
     warm = Arm("RigL", noted(methods.rigl(at(0.75), every, share=0.1, warm_up=WARM)), "random", True)
+    kept = noted(methods.rigl(at(0.75), every, share=0.1, warm_up=WARM, grace=GRACE * every))
+    grace = Arm("RigL", kept, "random", True)
     set_ = Arm("SET", noted(methods.set_(every, 0.1, at(0.75), warm_up=WARM)), "random", True)
     return {
         "dense": Trial(Arm("dense", dense=True)),
@@ -91,6 +93,12 @@ def trials(steps: int) -> dict[str, Trial]:
         "rigl-80-warm": Trial(warm, 80),
         "rigl-90-smet": Trial(warm, 90, power=1.0),
         "set-80-smet": Trial(set_, 80, power=1.0),
+        # new blocks, which start at zero and are the weakest, stay for GRACE changes
+        "rigl-80-grace": Trial(grace, 80, power=1.0),
+        "rigl-90-grace": Trial(grace, 90, power=1.0),
+        # what scaled rates do without moving blocks
+        "static-80-scaled": Trial(static, 80, power=1.0),
+        "static-90-scaled": Trial(static, 90, power=1.0),
     }
 
 

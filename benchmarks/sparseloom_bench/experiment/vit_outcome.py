@@ -17,6 +17,8 @@ _OP = "experiment vit --table"
 DENSE = 84.0  # percent that dense must reach, or nothing else counts
 #: sparsity -> (points below dense that the best arm may lie, points above static that it must lie)
 BARS = {70: (0.7, None), 80: (1.2, 1.0), 90: (3.0, 2.0)}
+#: sparsity -> points above static that RigL with SMET's rules is to lie, with new blocks that stay or without
+NEW_RULES = {80: 0.3, 90: 0.8}
 
 #: arm -> the outcomes of its seeds
 Record = Mapping[str, list[dict[str, Any]]]
@@ -83,6 +85,13 @@ def bars(record: Record) -> Iterator[Bar]:
         there = static is not None and name in record
         lead = accuracy(record[name]) - accuracy(static or []) if there else None
         yield Bar(f"{name} not below static", lead, lead is not None and lead >= -1e-9)
+    for sparsity, above in NEW_RULES.items():
+        static = record.get(f"static-{sparsity}")
+        tried = [f"rigl-{sparsity}-{rules}" for rules in ("smet", "grace")]
+        best = max((accuracy(record[name]) for name in tried if name in record), default=None)
+        lead = None if best is None or static is None else best - accuracy(static)
+        text = f"best RigL with new rules at {sparsity} %: at least {above} points above static"
+        yield Bar(text, lead, lead is not None and lead >= above - 1e-9)
 
 
 def page(record: Record) -> str:

@@ -200,6 +200,21 @@ def test_masters_of_2_4_train_in_ways_alone():
         zoo.select(["feed_forward"])
 
 
+@pytest.mark.package("timm")
+@pytest.mark.parametrize("side", [16, 32, 64])
+def test_the_table_of_superblock_is_of_inference_alone(side):
+    (full,) = zoo.select([f"vit_b16_mlp90_block{side}"], in_ways=True)
+    assert full.data(CPU)[0].shape == (256, 3, 224, 224) and tuple(full.single(CPU).shape) == (1, 3, 224, 224)
+    sizes = TINY["vit_base_patch16_224"] | {"embed_dim": 320}  # 5 blocks of 64
+    spec = dataclasses.replace(full, sizes=sizes, batches=(2,), classes=10)
+    record = ways.in_each_way(spec, CPU, backend="eager")  # graphs need a GPU
+    kinds = ("inference in fp32", "inference")
+    assert list(record["ways"]) == [f"{kind}, {way}" for kind in kinds for way in ("eager", "compiled")]
+    assert run.failed([record]) == [] and all(each["speedup"] > 0 for each in record["ways"].values())
+    (pattern,) = record["patterns"].values()
+    assert pattern == {"block": [side, side], "density": 0.1}
+
+
 def test_only_layers_that_gain_become_sparse_where_the_model_asks(monkeypatch):
     def build(torch, sizes):
         nn = torch.nn
@@ -227,10 +242,11 @@ def test_only_layers_that_gain_become_sparse_where_the_model_asks(monkeypatch):
         (torch.bfloat16, (1, 64, 8, 8), [(32, 32)], False),
         (torch.bfloat16, (2, 64, 8, 8), [(32, 32)], True),
     ]
-    folded = ways._model(spec, CPU, "inference", {"0": patterns["[03]"]})
+    folded = ways._model(spec, spec.make(0, CPU), "inference", {"0": patterns["[03]"]})
     kinds = {type(module).__name__ for module in folded.modules()}
     assert "BatchNorm2d" not in kinds and "BlockSparseConv2d" in kinds
-    assert "BatchNorm2d" in {type(module).__name__ for module in ways._model(spec, CPU, "step", {}).modules()}
+    trained = ways._model(spec, spec.make(0, CPU), "step", {})
+    assert "BatchNorm2d" in {type(module).__name__ for module in trained.modules()}
 
 
 @pytest.mark.package("torchvision")

@@ -16,6 +16,7 @@ PLAN = runs.Plan("experiment test", ("dense",), (0.1, 0.2))
 @dataclasses.dataclass(frozen=True)
 class Setting:
     sizes: tuple[int, int] = (1, 2)
+    steps: int = 2
 
 
 class Training:
@@ -77,6 +78,19 @@ def test_outcomes_of_another_setting_are_refused_before_any_run(tmp_path):
     with pytest.raises(Error, match=r"\[3, 4\].*pass another --out"):
         go(tmp_path, pytest.fail, Setting((3, 4)))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_seeds_may_have_other_steps_than_a_search_that_is_done(tmp_path):
+    longer = Setting(steps=8)
+    go(tmp_path, Training, only="rate0.1")
+    with pytest.raises(Error, match=r'"steps": 2.*pass another --out'):
+        go(tmp_path, pytest.fail, longer)
+    go(tmp_path, Training, only="rate.*")
+    assert go(tmp_path, lambda run: Training(run, setting=longer), longer)[0]
+    seeds = [each for each in runs.read(PLAN, tmp_path)["dense"] if not each["searching"]]
+    assert [each["setting"]["steps"] for each in seeds] == [8] * 3
+    with pytest.raises(Error, match="pass another --out"):
+        go(tmp_path, pytest.fail, Setting(steps=9))
 
 
 def test_seeds_of_a_learning_rate_that_was_not_chosen_do_not_count(tmp_path):

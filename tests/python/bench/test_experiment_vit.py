@@ -21,7 +21,7 @@ TINY = vit.Setting("archive", epochs=3, batch=10, size=Size(64, 1, 2))
 ARMS = [
     name
     for name in vit.trials(1)
-    if name not in ("rigl-80-row", "rigl-80-sum", "rigl-80-warm", "supermask-90")
+    if name not in ("rigl-80-row", "rigl-80-sum", "rigl-80-warm", "supermask-90", "rigl-90-grace")
 ]
 
 
@@ -218,6 +218,7 @@ def outcome(arm, accuracy, seed=0, **setting):
 def test_bars_compare_means_with_dense_and_static(tmp_path):
     found = [outcome("dense", 0.85), outcome("dense", 0.87, 1), outcome("static-80", 0.84)]
     found += [outcome("gradual-80", 0.852), outcome("rigl-80", 0.838), outcome("gradual-70", 0.85)]
+    found += [outcome("rigl-80-smet", 0.839), outcome("rigl-80-grace", 0.845)]
     for each in found:
         (tmp_path / f"{each['arm']}.seed{each['seed']}.json").write_text(json.dumps(each))
     (tmp_path / "dense.speed.json").write_text('{"arm": "dense", "steps_per_second": 50.0}')
@@ -228,6 +229,8 @@ def test_bars_compare_means_with_dense_and_static(tmp_path):
     assert bars["best by test accuracy at 80 %: at least 1.0 points above static"].met
     assert not bars["best by test accuracy at 70 %: at most 0.7 points below dense"].met
     assert bars["rigl-80 not below static"].value == pytest.approx(-0.2)
+    new = "best RigL with new rules at 80 %: at least 0.3 points above static"
+    assert bars[new].met and bars[new].value == pytest.approx(0.5)
     assert bars["rigl-90 not below static"].value is None and not bars["supermask-80 not below static"].met
     text = vit_outcome.table(vit_outcome.read(tmp_path))
     assert "| dense |  | 20.0 % | 2 | 86.00 ± 1.41 % | +0.00 | 50.0 | 1.00 |" in text

@@ -23,8 +23,9 @@ from .zoo import Spec
 #: How a column runs: without torch.compile, compiled, compiled in the mode whose parts replay CUDA graphs,
 #: and the compiled call captured in one graph, with the optimizer where it trains.
 WAYS = ("eager", "compiled", "reduce-overhead", "graph")
-#: Calls of one timed round, rounds, and calls before the first. All models take turns.
-CALLS, ROUNDS, WARM_UP = 10, 12, 3
+#: Calls of one timed round at most, seconds that are enough for one, rounds, and calls before the first. All
+#: models take turns.
+CALLS, ROUND, ROUNDS, WARM_UP = 10, 0.3, 12, 3
 #: Seconds of a layer where advise chooses the layers that gain.
 ADVISED = 0.05
 #: torch asks for some calls on another stream before it captures one.
@@ -33,10 +34,12 @@ BEFORE_CAPTURE = 3
 Call = Callable[[], Any]
 
 
-def inference(model: nn.Module, x: Tensor, way: str, backend: str) -> Call:
-    """Returns a call of the model in 16 bits for inference."""
-    model = model.bfloat16().eval()
-    x = x.bfloat16() if x.is_floating_point() else x
+def inference(
+    model: nn.Module, x: Tensor, way: str, backend: str, dtype: torch.dtype = torch.bfloat16
+) -> Call:
+    """Returns a call of the model in this dtype for inference."""
+    model = model.to(dtype).eval()
+    x = x.to(dtype) if x.is_floating_point() else x
     run = _compiled(model, way, backend)
 
     def call() -> Any:
@@ -55,8 +58,10 @@ def step(model: nn.Module, data: tuple[Tensor, Tensor], way: str, backend: str) 
 
 def milliseconds(calls: Sequence[Call], device: torch.device) -> list[Spread]:
     """Returns the time of each call, in rounds taken in turn."""
-    seconds = rounds_in_turn(calls, device, CALLS, ROUNDS, WARM_UP)
-    return [Spread.of([each / CALLS * 1e3 for each in of_call]) for of_call in seconds]
+    (once,) = rounds_in_turn(calls[:1], device, 1, 1, WARM_UP)
+    count = max(1, min(CALLS, int(ROUND / once[0])))
+    seconds = rounds_in_turn(calls, device, count, ROUNDS, WARM_UP)
+    return [Spread.of([each / count * 1e3 for each in of_call]) for of_call in seconds]
 
 
 def in_each_way(
@@ -78,21 +83,26 @@ def in_each_way(
     kinds: dict[str, Callable[[nn.Module, str], Call]] = {
         "inference": lambda model, way: inference(model, data[0], way, backend),
         "inference, smallest": lambda model, way: inference(model, single, way, backend),
+        "inference in fp32": lambda model, way: inference(model, data[0], way, backend, torch.float32),
+        "inference in fp32, smallest": lambda model, way: inference(
+            model, single, way, backend, torch.float32
+        ),
         "step": lambda model, way: step(model, data, way, backend),
     }
     found, layers = dict[str, dict[str, Any]](), dict[str, int]()
+    made = spec.make(0, device)  # once: random weights of a large model take seconds
     for kind in spec.calls:
-        made = kinds[kind]
-        x = single if kind == "inference, smallest" else data[0]
-        patterns = chosen(spec, x, device, kind) if spec.chosen else spec.patterns
+        call_of = kinds[kind]
+        x = single if kind.endswith("smallest") else data[0]
+        patterns = chosen(spec, made, x, kind) if spec.chosen else spec.patterns
         layers[kind] = len(patterns)
         for way in ways:
-            if way == "graph" and device.type != "cuda":
+            if (way == "graph" and device.type != "cuda") or way not in spec.ways.get(kind, ways):
                 continue
             torch._dynamo.reset()
             try:
-                models = [_model(spec, device, kind, each) for each in (patterns, {})]
-                calls = [made(model, way) for model in models]
+                models = [_model(spec, made, kind, each) for each in (patterns, {})]
+                calls = [call_of(model, way) for model in models]
                 sparse, dense = milliseconds(calls, device)
             except RuntimeError as error:
                 found[f"{kind}, {way}"] = {"error": str(error).strip().splitlines()[0][:200]}
@@ -116,9 +126,10 @@ def in_each_way(
     }
 
 
-def chosen(spec: Spec, x: Tensor, device: torch.device, kind: str) -> dict[str, Any]:
-    """Returns the spec's recipe for each layer that gains by it on this input, as advise times it in bf16."""
-    model = _model(spec, device, kind, {}).bfloat16()
+def chosen(spec: Spec, made: nn.Module, x: Tensor, kind: str) -> dict[str, Any]:
+    """Returns the spec's recipe for each layer of its model that gains by it on this input, as advise times
+    it in bf16."""
+    model = _model(spec, made, kind, {}).bfloat16()
     found = dict[str, Any]()
     for regex, recipe in spec.patterns.items():
         assert isinstance(recipe, BlockSparse) and recipe.density is not None
@@ -129,10 +140,10 @@ def chosen(spec: Spec, x: Tensor, device: torch.device, kind: str) -> dict[str, 
     return found
 
 
-def _model(spec: Spec, device: torch.device, kind: str, patterns: Mapping[str, Any]) -> nn.Module:
-    model = spec.make(0, device)
+def _model(spec: Spec, made: nn.Module, kind: str, patterns: Mapping[str, Any]) -> nn.Module:
+    model = copy.deepcopy(made)
     if spec.chosen and kind != "step":
-        model = fuse(copy.deepcopy(model).eval())  # batch norms go into the convolutions
+        model = fuse(model.eval())  # batch norms go into the convolutions
     if patterns:
         sparsify_(model, patterns)
     return model

@@ -38,6 +38,8 @@ class Spec:
     #: Whether only layers that gain become sparse there, as advise times them, and whether inference has its
     #: batch norms folded, of dense too.
     chosen: bool = False
+    #: Calls that are worth their time in some of the ways alone.
+    ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
@@ -219,16 +221,29 @@ TRAINED = (
         {"features": 4096, "hidden": 16384}, calls=("step",),
     ),
 )  # fmt: skip
+#: superblock's table: inference of ViT-B/16 on 256 images and on one, 90 % of the blocks of each MLP away.
+SUPERBLOCK = tuple(
+    Spec(
+        f"vit_b16_mlp90_block{side}", "timm", _vit("vit_base_patch16_224"), _images, 1000,
+        {r".*\.mlp\.fc[12]": BlockSparse(block=side, density=0.1)}, (256,),
+        calls=("inference in fp32", "inference", "inference in fp32, smallest", "inference, smallest"),
+        ways={
+            "inference in fp32": ("eager", "compiled"), "inference": ("eager", "compiled"),
+            "inference in fp32, smallest": ("graph",), "inference, smallest": ("graph",),
+        },
+    )
+    for side in (16, 32, 64)
+)  # fmt: skip
 
 
 def select(only: list[str], in_ways: bool = False) -> list[Spec]:
-    """Returns the models whose names contain every text of ``only``; with ``in_ways`` those of ``TRAINED``,
-    too. Raises Error when there is none."""
-    specs = SPECS + TRAINED if in_ways else SPECS
+    """Returns the models whose names contain every text of ``only``; with ``in_ways`` those of ``TRAINED``
+    and ``SUPERBLOCK``, too. Raises Error when there is none."""
+    specs = SPECS + TRAINED + SUPERBLOCK if in_ways else SPECS
     found = [spec for spec in specs if all(text in spec.name for text in only)]
     if not found:
         expected = f"a model of {', '.join(map(str, specs))}"
         if not in_ways:
-            expected += f", or with --way of {', '.join(map(str, TRAINED))}"
+            expected += f", or with --way of {', '.join(map(str, TRAINED + SUPERBLOCK))}"
         raise Error("bench", expected, " ".join(only), "`--list` prints the names")
     return found
