@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 import sparseloom
 from sparseloom import BlockSparse, InLayout, Semi24
 from sparseloom.errors import Error
-from sparseloom.sparsify import distillation_loss
+from sparseloom.layouts import Tiles
+from sparseloom.sparsify import densities, distillation_loss
 
 from . import reviews
 from .lm_model import Gpt, Size
@@ -50,7 +52,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "refit": 30,
         "reconstruct": 100,
     },
+    # Densities by a scan of the layers.
+    "magnitude+scan": {"method": "magnitude"},
+    "sparsegpt+scan": {"method": "sparsegpt"},
 }
+#: What is scanned, and at which densities: tiles that are all 2:4 have .5625.
+SCANNED, DENSITIES = "tiles-60", (0.8, 0.6875, 0.5625, 0.45, 0.35)
 #: Blocks and tiles have no swaps: they are exchanged for elements alone.
 WITHOUT_SWAPS = ("blocks32-75", "blocks32-50", "tiles-60")
 
@@ -65,6 +72,7 @@ class Setting:
     minutes: float = 4.0  # of the dense training
     lr: float = 1e-3
     calibration: int = 128  # texts of ``size.context`` bytes
+    scanned: int = 64  # of them
     tested: int = 256  # texts to judge by
     recovery_lr: float = 3e-4
 
@@ -159,7 +167,10 @@ class Experiment:
         begin = time.monotonic()
         model = copy.deepcopy(self.model).eval()
         batches = self._calibration(seed)
-        sparseloom.prune_(model, {LAYERS: TARGETS[target]()}, data=batches, **METHODS[method])
+        how = METHODS[method]
+        if method.endswith("+scan"):
+            how = how | {"budget": self._budget(model, batches)}
+        sparseloom.prune_(model, {LAYERS: TARGETS[target]()}, data=batches, **how)
         seconds = time.monotonic() - begin
         outcome = {"target": target, "method": method, "seed": seed, "bits": self.judged(model)}
         return model, outcome | {"seconds": round(seconds, 2)}
@@ -181,6 +192,25 @@ class Experiment:
             dtype=torch.bfloat16 if self.device.type == "cuda" else None,
         )  # fmt: skip
         return {"bits": self.judged(model), "steps": done.steps, "minutes": minutes}
+
+    def _budget(self, model: nn.Module, batches: list[Tensor]) -> dict[str, float]:
+        """Returns the densities of tiles that a scan of the layers by magnitude proposes, on some of the
+        calibration's texts."""
+        some = torch.cat(batches)[: self.setting.scanned]
+        layers = {name: part for name, part in model.named_modules() if re.fullmatch(LAYERS, name)}
+        weights: dict[str, Any] = {name: layer.weight for name, layer in layers.items()}
+
+        @torch.no_grad()
+        def loss() -> float:
+            with self._autocast():
+                return float(bits(model(some), some))
+
+        def mask(weight: Tensor, density: float) -> Tensor:
+            return Tiles.from_dense(weight, density).mask()
+
+        scan = densities.sensitivity(weights, loss, densities=DENSITIES, mask=mask)
+        sizes = {name: weight.numel() for name, weight in weights.items()}
+        return densities.proposed(scan, sizes, 0.6)
 
     def _calibration(self, seed: int) -> list[Tensor]:
         setting, generator = self.setting, torch.Generator().manual_seed(1000 + seed)

@@ -17,7 +17,7 @@ from sparseloom.io.files import write_whole
 
 from . import lm_prune
 from .lm_model import Size
-from .lm_prune import METHODS, TARGETS, WITHOUT_SWAPS, Experiment, Setting
+from .lm_prune import METHODS, SCANNED, TARGETS, WITHOUT_SWAPS, Experiment, Setting
 from .steps import device_name
 
 _OP = "experiment lm-prune"
@@ -84,8 +84,14 @@ def _arms(only: str) -> list[tuple[str, str]]:
         (target, method)
         for target in TARGETS
         for method in METHODS
-        if re.fullmatch(only, f"{target}/{method}") and not (target in WITHOUT_SWAPS and "swaps" in method)
+        if re.fullmatch(only, f"{target}/{method}") and _has(target, method)
     ]
+
+
+def _has(target: str, method: str) -> bool:
+    if method.endswith("+scan"):
+        return target == SCANNED
+    return not (target in WITHOUT_SWAPS and "swaps" in method)
 
 
 def _recover(experiment: Experiment, record: dict[str, Any], only: str, minutes: float, path: Path) -> None:

@@ -52,10 +52,12 @@ def sensitivity(
     block: Block = 32,
     densities: Sequence[float] = (0.5, 0.3, 0.2, 0.1, 0.05),
     norm: str = "l2",
+    mask: Callable[[Tensor, float], Tensor] | None = None,
 ) -> dict[str, dict[float, float]]:
     """Returns {name: {density: increase of the loss}} of pruning one weight [out, in] at a time by block
     magnitude; ``block=1`` prunes single elements. ``evaluate`` returns the loss of the model that has the
-    weights; they are as before afterwards.
+    weights; they are as before afterwards. ``mask(weight, density)`` chooses in place of magnitudes, bool
+    [out, in]; of layout "tiles", ``lambda w, d: layouts.Tiles.from_dense(w, d).mask()``.
     """
     sides, loss_before = block_shape(_OP, block), float(evaluate())
     scan: dict[str, dict[float, float]] = {}
@@ -64,11 +66,15 @@ def sensitivity(
         scan[name] = {}
         try:
             for density in densities:
-                scores = block_scores(original, sides, norm)
-                mask = top(scores, math.floor(density * scores.numel() + 0.5)).to(original.device)
-                rows, cols = original.shape
+                if mask is None:
+                    scores = block_scores(original, sides, norm)
+                    chosen = top(scores, math.floor(density * scores.numel() + 0.5)).to(original.device)
+                    rows, cols = original.shape
+                    kept = expanded(chosen, sides, (rows, cols))
+                else:
+                    kept = mask(original, float(density))
                 with torch.no_grad():
-                    weight.copy_(original.masked_fill(~expanded(mask, sides, (rows, cols)), 0))
+                    weight.copy_(original.masked_fill(~kept, 0))
                 scan[name][float(density)] = float(evaluate()) - loss_before
         finally:
             with torch.no_grad():

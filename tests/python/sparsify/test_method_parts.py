@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from sparseloom import Error, ops, pattern
 from sparseloom import nn as sparse
 from sparseloom import sparsify as S
+from sparseloom.layouts import Tiles
 from sparseloom.ops.scores import gradient_scores
 from sparseloom.sparsify.gates import HardConcreteGate, ScoreGate, SoftTopK, TransportGate
 from sparseloom.sparsify.grid import block_sums, elements, expanded
@@ -343,6 +344,12 @@ def test_a_scan_prunes_one_weight_at_a_time_and_its_proposal_spares_the_sensitiv
     pruned = needed * expanded(chosen, (8, 8), (64, 64))
     wanted = float((x @ pruned.t() + 1e-3 * (x @ other.t()) - target).square().mean()) - loss()
     assert scan["needed"][0.25] == pytest.approx(wanted, rel=1e-4)
+    tiles = S.densities.sensitivity(
+        weights, loss, densities=(0.6,), mask=lambda w, density: Tiles.from_dense(w, density).mask()
+    )
+    halves = needed * Tiles.from_dense(needed, 0.6).mask()  # the only tile, 2:4
+    wanted = float((x @ (needed - halves).t()).square().mean())
+    assert tiles["needed"][0.6] == pytest.approx(wanted, rel=0.01) and torch.equal(weights["needed"], needed)
     found = S.densities.proposed(scan, {"needed": 64, "other": 64}, 0.7)
     assert found == {"needed": 1.0, "other": 0.25}
     with pytest.raises(Error, match=r"at least 0.25"):
