@@ -193,7 +193,8 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
 }
 
 Tensor dx_nmg(const Tensor& dy, const Tensor& values, const Tensor& order, std::int64_t rows,
-              std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g, std::int64_t row, bool strict) {
+              std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g, std::int64_t row,
+              bool strict) {
   constexpr const char* op = "nmg_dx";
   require_cpu(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -214,7 +215,8 @@ Tensor dw_nmg(const Tensor& dy, const Tensor& x, const Tensor& order, std::int64
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy and x of the same tokens", shape_of(dy) + " and " + shape_of(x),
                "pass the gradient and the input of one call");
-  NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::dw, grad.view.dtype, grad.view.rows);
+  NmgLinear::Problem problem =
+      NmgLinear::describe(index.view, Direction::dw, grad.view.dtype, grad.view.rows);
   problem.strict = strict;
   const Tensor out = new_like(op, dy, index.values());
   if (out.numel() == 0) return out;

@@ -18,12 +18,12 @@ constexpr std::int64_t kColumns = 512, kChunksOfItem = 8, kTilesAtOnce = 512;
 
 /// The sizes of a product's tiles and of its buffers in floats, each of whole lines.
 struct Sizes {
-  std::int64_t lanes, vectors;     // of the widest tile
-  std::int64_t cells, tokens;      // of the widest tile
-  std::int64_t features, outputs;  // of x and of dY, with the padding of W
-  std::int64_t summed;             // features that a work item of forward and dX sums
-  std::int64_t sums, rows, values;
-  bool aside;  // whether sums are set aside
+  std::int64_t lanes, vectors;              // of the widest tile
+  std::int64_t cells, tokens;               // of the widest tile
+  std::int64_t features, outputs;           // of x and of dY, with the padding of W
+  std::int64_t summed;                      // features that a work item of forward and dX sums
+  std::int64_t sums, copies, rows, values;  // copies: of the sums
+  bool aside;                               // whether sums are set aside
 
   Sizes(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w) {
     const bool forward = direction == Direction::forward;
@@ -31,15 +31,16 @@ struct Sizes {
     cells = tokens_of(lanes, vectors);
     tokens = direction == Direction::dw ? cells * ops.tokens_of_cell : cells;
     features = w.strips() * w.m, outputs = w.chunks() * w.chunk_rows();
-    summed = forward ? w.chunk_rows() : std::min(w.strips(), strips_of_item(w, direction)) * w.m;
+    summed = forward ? w.chunk_rows() : std::min(w.strips(), strips_of_item(w, direction, vectors)) * w.m;
     aside = forward ? w.strips() > strips_at_once(w) : w.chunks() > kChunksAtOnce;
     sums = sums_of(lanes, vectors, summed);
+    copies = forward ? 1 : std::min(kTilesOfItem, core::ceil_div(m, tokens));
     rows = core::round_up(cells * core::round_up(summed, lanes), kLineCells);
     values = core::round_up(w.chunk_rows() * w.n + lanes, kLineCells);
   }
   /// Tiles of m tokens, of which only the last may be narrower than the others.
   std::int64_t tiles(std::int64_t m) const { return core::ceil_div(m, tokens); }
-  std::int64_t scratch() const { return (aside ? 2 : 1) * sums + rows + values; }
+  std::int64_t scratch() const { return (aside ? 2 : 1) * copies * sums + rows + values; }
   /// Cells of m tokens of one feature: of whole vectors, and of dW of whole tiles.
   std::int64_t packed(Direction direction, std::int64_t m) const {
     return direction == Direction::dw ? tiles(m) * cells : vectors == 0 ? m : core::round_up(m, lanes);
@@ -80,24 +81,29 @@ void run_block(const GroupedOps& ops, const GroupedJob& job, const Sizes& sizes,
   const std::int64_t depth = forward ? sizes.features : sizes.outputs;
   float* const x = reinterpret_cast<float*>(args.workspace);
   float* const scratch = x + core::round_up(sizes.packed(direction, args.m) * depth, kLineCells);
-  const std::int64_t strips = strips_of_item(w, direction);
+  const std::int64_t strips = strips_of_item(w, direction, sizes.vectors), tiles = sizes.tiles(args.m);
   const std::int64_t items = forward ? w.chunks() : core::ceil_div(w.strips(), strips);
-  Phase packing(pack_items(sizes, args.m, depth)), products(sizes.tiles(args.m) * items);
-  runtime::parallel_tasks(executor, tasks_for(args.m, w, executor), [&](std::int64_t task) {
+  const std::int64_t tasks = tasks_for(args.m, w, executor);
+  const std::int64_t of_item =
+      std::clamp<std::int64_t>(tiles * items / (kPartsOfTask * tasks), 1, kTilesOfItem);
+  Phase packing(pack_items(sizes, args.m, depth)), products(core::ceil_div(tiles, of_item) * items);
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
     pack(sizes, direction, ops.pack, {args.a, args.a_stride, args.m, forward ? w.cols : w.rows}, depth, x,
          packing);
     packing.wait();
     float* const own = scratch + task * sizes.scratch();
-    float* const rows = own + (sizes.aside ? 2 : 1) * sizes.sums;
-    const Scratch buffers{own, own + sizes.sums, rows, rows + sizes.rows};
+    float* const rows = own + (sizes.aside ? 2 : 1) * sizes.copies * sizes.sums;
+    const Scratch buffers{own, own + sizes.copies * sizes.sums, rows, rows + sizes.rows, sizes.sums};
     products.work([&](std::int64_t item) {
-      // Tile by tile: x of a tile stays in L2 for all items.
-      const TokenTile tile = sizes.tile(direction, item / items, args.m, depth, x);
-      const std::int64_t at = item % items;
-      if (forward)
-        ops.chunk(job, tile, at, buffers);
-      else
-        ops.dx(job, tile, {at * strips, std::min((at + 1) * strips, w.strips())}, buffers);
+      TokenTile of[kTilesOfItem];
+      std::int64_t count = 0;
+      const std::int64_t begin = item / items * of_item, at = item % items;
+      for (std::int64_t i = begin; i < std::min(begin + of_item, tiles); ++i)
+        of[count++] = sizes.tile(direction, i, args.m, depth, x);
+      const std::span<const TokenTile> taken(of, static_cast<std::size_t>(count));
+      if (!forward)
+        return ops.dx(job, taken, {at * strips, std::min((at + 1) * strips, w.strips())}, buffers);
+      for (const TokenTile& tile : taken) ops.chunk(job, tile, at, buffers);
     });
   });
 }
@@ -117,15 +123,18 @@ void run_block_of_dw(const GroupedOps& ops, const GroupedJob& job, const Sizes& 
   const MatmulArgs& args = job.args;
   const NmgView& w = job.w;
   const std::int64_t tiles = sizes.tiles(args.m), slots = w.chunk_rows() * w.n;
-  const std::int64_t strips = strips_of_item(w, kDw), ranges = core::ceil_div(w.strips(), strips);
+  const std::int64_t strips = strips_of_item(w, kDw, sizes.vectors),
+                     ranges = core::ceil_div(w.strips(), strips);
   const std::int64_t groups = core::ceil_div(w.chunks(), kChunksOfItem);
   const bool folds = buffers.part != nullptr && (last || (begun + tiles) % kTilesAtOnce == 0);
   const bool first_fold = begun < kTilesAtOnce && !args.accumulate;
   Phase of_dy(pack_items(sizes, args.m, sizes.outputs)), of_x(pack_items(sizes, args.m, sizes.features));
   Phase products(ranges * groups);
   runtime::parallel_tasks(executor, tasks_for(args.m, w, executor), [&](std::int64_t) {
-    pack(sizes, kDw, ops.pack_cells, {args.a, args.a_stride, args.m, w.rows}, sizes.outputs, buffers.dy, of_dy);
-    pack(sizes, kDw, ops.pack_cells, {args.b, args.b_stride, args.m, w.cols}, sizes.features, buffers.x, of_x);
+    pack(sizes, kDw, ops.pack_cells, {args.a, args.a_stride, args.m, w.rows}, sizes.outputs, buffers.dy,
+         of_dy);
+    pack(sizes, kDw, ops.pack_cells, {args.b, args.b_stride, args.m, w.cols}, sizes.features, buffers.x,
+         of_x);
     of_dy.wait(), of_x.wait();
     products.work([&](std::int64_t item) {
       const Range range{item / groups * strips, std::min((item / groups + 1) * strips, w.strips())};
@@ -135,8 +144,8 @@ void run_block_of_dw(const GroupedOps& ops, const GroupedJob& job, const Sizes& 
       for (std::int64_t i = 0; i < tiles; ++i) {
         const TokenTile x = sizes.tile(kDw, i, args.m, sizes.features, buffers.x);
         const TokenTile dy = sizes.tile(kDw, i, args.m, sizes.outputs, buffers.dy);
-        const bool adds = buffers.part != nullptr ? (begun + i) % kTilesAtOnce != 0
-                                                  : begun + i > 0 || args.accumulate;
+        const bool adds =
+            buffers.part != nullptr ? (begun + i) % kTilesAtOnce != 0 : begun + i > 0 || args.accumulate;
         for (std::int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk)
           ops.dw(job, x, dy.x + chunk * w.chunk_rows() * sizes.cells, chunk, range, sums, adds);
       }
@@ -174,14 +183,15 @@ void run_dw(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w, con
     block.m = std::min(kBlockTokens, args.m - token);
     block.a = static_cast<const std::byte*>(args.a) + token * args.a_stride * bytes;
     block.b = static_cast<const std::byte*>(args.b) + token * args.b_stride * bytes;
-    run_block_of_dw(ops, {block, w}, sizes, buffers, token / sizes.tokens, token + block.m == args.m, executor);
+    run_block_of_dw(ops, {block, w}, sizes, buffers, token / sizes.tokens, token + block.m == args.m,
+                    executor);
   }
 }
 
 }  // namespace
 
 std::int64_t grouped_vectors(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w) {
-  if (m == 1 && direction == Direction::forward) return 0;
+  if (m == 1) return 0;
   constexpr std::int64_t kCells = 8192;  // 32 KB
   const bool dw = direction == Direction::dw;
   const std::int64_t most = !dw ? kMostVectors : w.n == 2 || ops.lanes < 16 ? 4 : kMostVectorsOfDw;
@@ -203,9 +213,8 @@ std::size_t grouped_workspace(const GroupedOps& ops, Direction direction, DType 
                      dy = core::round_up(packed * sizes.outputs, kLineCells);
   // A plan does not know whether dW will be accumulated.
   const std::int64_t behind = dw ? dw_sums(sizes, dtype != DType::f32, m, w) : threads * sizes.scratch();
-  return sizeof(float) *
-         static_cast<std::size_t>((direction != Direction::dx ? x : 0) +
-                                  (direction != Direction::forward ? dy : 0) + behind);
+  return sizeof(float) * static_cast<std::size_t>((direction != Direction::dx ? x : 0) +
+                                                  (direction != Direction::forward ? dy : 0) + behind);
 }
 
 void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w, const Executor& executor) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/check.h"
 #include "kernels/runs.h"
@@ -54,9 +55,11 @@ inline std::int64_t strips_at_once(const NmgView& w) noexcept { return std::max<
 /// The same of dX: chunks, each of which adds up to 512 outputs to a sum.
 inline constexpr std::int64_t kChunksAtOnce = 512, kOutputsAtOnce = 512;
 
-/// Strips of a work item of dX and dW: columns of x or dX that stay in L2 for all chunks.
-inline std::int64_t strips_of_item(const NmgView& w, Direction direction) noexcept {
-  return std::max<std::int64_t>(1, (direction == Direction::dx ? 128 : 256) / w.m);
+/// Strips of a work item of dX and dW: columns of x or dX that stay in L2 for all chunks. Few tokens need
+/// less room, and then read longer runs of W.
+inline std::int64_t strips_of_item(const NmgView& w, Direction direction, std::int64_t vectors) noexcept {
+  const std::int64_t columns = direction == Direction::dw || vectors == 1 ? 256 : vectors == 0 ? 512 : 128;
+  return std::max<std::int64_t>(1, columns / w.m);
 }
 
 struct GroupedJob {
@@ -64,10 +67,14 @@ struct GroupedJob {
   NmgView w;
 };
 
-/// The buffers of a work item of forward and dX: sums_of() elements, as many after them where they are set
-/// aside, the sums transposed back, and the values of a strip in fp32.
+/// Tiles of a work item, at most: they share what is read of W, which need not fit into a cache.
+inline constexpr std::int64_t kTilesOfItem = 4;
+
+/// The buffers of a work item of forward and dX: sums_of() elements (of dX for each tile), as many after them
+/// where they are set aside, the sums transposed back, and the values of a strip in fp32.
 struct Scratch {
   float *sums, *whole, *rows, *values;
+  std::int64_t of_tile;  // sums_of()
 };
 
 /// A kernel of one instruction set and dtype; a null direction is not supported.
@@ -81,8 +88,8 @@ struct GroupedOps {
   void (*pack_cells)(const TokenMatrix& matrix, const TokenTile& tile, std::int64_t begin, std::int64_t end);
   /// Multiplies one chunk with a tile of x.
   void (*chunk)(const GroupedJob& job, const TokenTile& tile, std::int64_t chunk, const Scratch& scratch);
-  /// dX of the strips of a tile of dY.
-  void (*dx)(const GroupedJob& job, const TokenTile& tile, Range strips, const Scratch& scratch);
+  /// dX of the strips of up to kTilesOfItem tiles of dY, each with sums of its own.
+  void (*dx)(const GroupedJob& job, std::span<const TokenTile> tiles, Range strips, const Scratch& scratch);
   /// Adds a tile's dW of a chunk and some strips to `sums` [slots], or writes it. dy: the chunk's rows of
   /// the tile.
   void (*dw)(const GroupedJob& job, const TokenTile& tile, const float* dy, std::int64_t chunk, Range strips,
@@ -97,7 +104,7 @@ const GroupedOps* grouped_avx512(DType dtype) noexcept;
 const GroupedOps* grouped_avx512bf16(DType dtype) noexcept;
 
 /// Vectors per full tile: as many as m tokens fill and as fit in L1 with the rows of a chunk; 0 for a single
-/// token of forward.
+/// token.
 std::int64_t grouped_vectors(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w);
 std::size_t grouped_workspace(const GroupedOps& ops, Direction direction, DType dtype, std::int64_t m,
                               const NmgView& w, std::int64_t threads);

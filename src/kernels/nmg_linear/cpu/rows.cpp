@@ -27,18 +27,28 @@ constexpr Method kMethods[] = {
     {"avx2_grouped", Isa::avx2, cpu::grouped_avx2},
 };
 
-/// Cycles in which a core does 32 fp32 flops by AVX2 FMA, fitted to two threads of a Zen 4 and, with vectors
-/// of sixteen lanes, of a Zen 5; the log has the measurements.
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA: by eight lanes fitted to two threads of a Zen 4, by
+/// sixteen and those of the gradients to a Zen 5; the log has the measurements.
 struct Costs {
-  double group = 0.5;           // per group of n values and vector of tokens: its sum is loaded and stored
-  double stored = 0.6;          // per stored element and vector of tokens
-  double value = 1.2;           // per stored element and tile: it is loaded, widened and broadcast
-  double pattern = 4;           // per use of a pattern and tile
-  double pattern_vector = 1.6;  // per use of a pattern and vector of tokens: its inputs are loaded
-  double x = 2;                 // per input and vector of tokens: packing x
-  // For a single token, per group, stored element and use of a pattern.
-  double group_of_one = 0.9, stored_of_one = 1, pattern_of_one = 1.5;
+  double group;           // per group of n values and vector of tokens: its sum is loaded and stored
+  double stored;          // per stored element and vector of tokens
+  double value;           // per stored element and tile: it is loaded, widened and broadcast
+  double pattern;         // per use of a pattern and tile
+  double pattern_vector;  // per use of a pattern and vector of tokens: its inputs are loaded
 };
+constexpr Costs kForward8{0.5, 0.6, 1.2, 4, 1.6}, kForward16{1.3, 0.1, 1.3, 4, 1.6}, kDx{0, 0.9, 1.3, 8, 4},
+    kDw{0, 0.9, 1.2, 4, 1.6}, kDwOfPairs{0, 1.6, 1.2, 4, 1.6};
+constexpr double kX = 2;  // per feature and vector of tokens: transposing
+/// Of a single token, per group, stored element and use of a pattern.
+constexpr double kGroupOfOne = 0.9, kStoredOfOne = 1, kPatternOfOne = 1.5;
+
+const Costs& costs_of(Direction direction, const cpu::GroupedOps& ops) {
+  switch (direction) {
+    case Direction::forward: return ops.lanes > 8 ? kForward16 : kForward8;
+    case Direction::dx: return kDx;
+    default: return ops.tokens_of_cell > 1 ? kDwOfPairs : kDw;
+  }
+}
 
 /// The view's sizes for a problem, without its order.
 NmgView shape_of(const LinearProblem& p) {
@@ -48,7 +58,7 @@ NmgView shape_of(const LinearProblem& p) {
 double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOps& ops,
                   const plan::Machine& machine) {
   constexpr double kFlopsPerCycle = 32, kCallUs = 2, kForkUs = 5, kMemoryShareOfCopy = 0.3;
-  constexpr Costs c;
+  const Costs& c = costs_of(p.direction, ops);
   const double flops = machine.rates.f32_avx2 > 0 ? machine.rates.f32_avx2 : 100e9;
   const double cycle_us = 1e6 * kFlopsPerCycle / flops;
   const bool dw = p.direction == Direction::dw;
@@ -59,10 +69,10 @@ double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOp
   const double stored = static_cast<double>(p.stored), groups = stored / static_cast<double>(w.n);
   const double patterns = groups / static_cast<double>(w.g);
   const double cycles = p.m == 1
-                            ? groups * c.group_of_one + stored * c.stored_of_one + patterns * c.pattern_of_one
+                            ? groups * kGroupOfOne + stored * kStoredOfOne + patterns * kPatternOfOne
                             : vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
                                   tiles * (stored * c.value + patterns * c.pattern) +
-                                  vectors * c.x * static_cast<double>(p.cols + p.rows);
+                                  vectors * kX * static_cast<double>(p.cols + p.rows);
   const double bytes = stored * static_cast<double>(size_of(p.dtype)) + 2 * groups;
   const double copy = machine.rates.copy_bytes > 0 ? machine.rates.copy_bytes : 50e9;
   const double us = std::max(cycle_us * cycles, 1e6 * bytes / (kMemoryShareOfCopy * copy));

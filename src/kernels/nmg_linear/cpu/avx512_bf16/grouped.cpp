@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +22,8 @@ namespace {
 #include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
 // clang-format on
 
-// Cells of dW of two tokens, which VDPBF16PS multiplies at once: in whatever order, if x and dY have the same.
+// Cells of dW of two tokens, which VDPBF16PS multiplies at once: in whatever order, if x and dY have the
+// same.
 struct Cells {
   static constexpr std::int64_t kTokens = 2;
   template <class T>

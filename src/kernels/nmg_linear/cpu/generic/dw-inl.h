@@ -1,14 +1,14 @@
-// dW of the grouped kernels: a sum over the tokens for each slot. Included inside an instruction set's region,
-// after grouped-inl.h and a struct Cells, which packs tokens into cells and multiplies these.
+// dW of the grouped kernels: a sum over the tokens for each slot. Included inside an instruction set's
+// region, after grouped-inl.h and a struct Cells, which packs tokens into cells and multiplies these.
 
 template <class T>
 void pack_grouped_cells(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile, std::int64_t begin,
                         std::int64_t end) {
+  if (tile.vectors == 0) return pack_one<T>(matrix, tile, begin, end);
   pack_tile(
       matrix, tile, begin, end, Cells::kTokens,
-      [&](std::int64_t token, std::int64_t feature, std::int64_t inside) __attribute__((always_inline)) {
-        return Cells::template pack<T>(matrix, token, feature, inside);
-      });
+      [&](std::int64_t token, std::int64_t feature, std::int64_t inside)
+          __attribute__((always_inline)) { return Cells::template pack<T>(matrix, token, feature, inside); });
 }
 
 // A pattern's inputs in registers, multiplied with the outputs of kLanes of its slots, which begin at a group
@@ -115,12 +115,43 @@ void add_strips(const cpu::GroupedJob& job, const cpu::TokenTile& tile, const fl
   }
 }
 
+// One token: each slot is a product of two floats. kPlaces: positions of a pattern, or 0 for any number.
+template <int kPlaces>
+void add_strips_of_one(const cpu::GroupedJob& job, const cpu::TokenTile& tile, const float* dy,
+                       std::int64_t chunk, cpu::Range strips, float* sums, bool adds) {
+  const NmgView& w = job.w;
+  const std::int64_t chunk_rows = w.chunk_rows(), n = kPlaces > 0 ? kPlaces : w.n;
+  for (std::int64_t strip = strips.begin; strip < strips.end; ++strip) {
+    const std::int64_t at = chunk * w.strips() + strip;
+    const float* const x = tile.x + strip * w.m;
+    const std::int16_t* order = w.order + at * chunk_rows;
+    const std::uint8_t* places = w.places;
+    float* const begin = sums + at * chunk_rows * n;
+    float* out = begin;
+    for (std::int64_t p = 0; p < w.patterns; ++p, places += n) {
+      float inputs[kPlaces > 0 ? kPlaces : 1];
+      for (int i = 0; i < kPlaces; ++i) inputs[i] = x[places[i]];
+      for (std::int64_t j = 0; j < w.g; ++j, ++order, out += n)
+        for (std::int64_t i = 0; i < n; ++i) {
+          const float product = dy[*order] * (kPlaces > 0 ? inputs[i] : x[places[i]]);
+          out[i] = adds ? out[i] + product : product;
+        }
+    }
+    clear_padding(w, chunk, strip, begin);
+  }
+}
+
 inline void grouped_dw(const cpu::GroupedJob& job, const cpu::TokenTile& tile, const float* dy,
                        std::int64_t chunk, cpu::Range strips, float* sums, bool adds) {
-  const auto add = tile.vectors == 1   ? add_strips<1>
+  constexpr int kMost = kRegisters >= 32 ? 8 : 4;
+  const auto of_one = job.w.n == 1   ? add_strips_of_one<1>
+                      : job.w.n == 2 ? add_strips_of_one<2>
+                                     : add_strips_of_one<0>;
+  const auto add = tile.vectors == 0   ? of_one
+                   : tile.vectors == 1 ? add_strips<1>
                    : tile.vectors == 2 ? add_strips<2>
                    : tile.vectors == 4 ? add_strips<4>
-                                       : add_strips<kRegisters >= 32 ? 8 : 4>;
+                                       : add_strips<kMost>;
   add(job, tile, dy, chunk, strips, sums, adds);
 }
 
@@ -134,13 +165,7 @@ void write_grouped_dw(const float* sums, std::int64_t begin, std::int64_t end, v
 
 template <class T>
 cpu::GroupedOps grouped_ops(Runs* runs) {
-  return {runs,
-          kLanes,
-          Cells::kTokens,
-          pack_grouped<T>,
-          pack_grouped_cells<T>,
-          grouped_chunk<T>,
-          grouped_dx<T>,
-          grouped_dw,
-          write_grouped_dw<T>};
+  return {
+      runs,          kLanes,     Cells::kTokens,     pack_grouped<T>, pack_grouped_cells<T>, grouped_chunk<T>,
+      grouped_dx<T>, grouped_dw, write_grouped_dw<T>};
 }

@@ -83,8 +83,8 @@ void pack_one(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile, std::i
   if (end > stop) std::fill(tile.x + std::max(begin, stop), tile.x + end, 0.0f);
 }
 
-// Fills the vectors of kLanes features from `feature` on by cell(token, feature, features inside), whose lanes
-// are features, and transposes them. Tokens of a cell: `each`.
+// Fills the vectors of kLanes features from `feature` on by cell(token, feature, features inside), whose
+// lanes are features, and transposes them. Tokens of a cell: `each`.
 template <class Cell>
 [[gnu::always_inline]] inline void pack_tile(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile,
                                              std::int64_t begin, std::int64_t end, std::int64_t each,
@@ -98,8 +98,7 @@ template <class Cell>
         rows[i] = inside == 0 ? zero() : cell(tile.first + v * kLanes * each + i, feature, inside);
       transpose(rows);
       const std::int64_t present = std::min<std::int64_t>(kLanes, end - feature);
-      for (std::int64_t i = 0; i < present; ++i)
-        store(tile.x + (feature + i) * cells + v * kLanes, rows[i]);
+      for (std::int64_t i = 0; i < present; ++i) store(tile.x + (feature + i) * cells + v * kLanes, rows[i]);
     }
 }
 
@@ -117,18 +116,18 @@ void pack_grouped(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile, st
                   std::int64_t end) {
   if (tile.vectors == 0) return pack_one<T>(matrix, tile, begin, end);
   pack_tile(
-      matrix, tile, begin, end, 1,
-      [&](std::int64_t token, std::int64_t feature, std::int64_t inside) __attribute__((always_inline)) {
+      matrix, tile, begin, end,
+      1, [&](std::int64_t token, std::int64_t feature, std::int64_t inside) __attribute__((always_inline)) {
         return features_of<T>(matrix, token, feature, inside);
       });
 }
 
-// Writes the sums of some features [features, tokens] as rows of `out` [tokens, features], from `first` on. By
-// way of `rows`: a token's line is written at once, since the lines of many tokens often share a set of L1.
+// Writes the sums of some features [features, tokens] as rows of `out` [tokens, features], from `first` on.
+// By way of `rows`: a token's line is written at once, since the lines of many tokens often share a set of
+// L1.
 template <class T>
-void write_grouped(const cpu::TokenTile& tile, std::int64_t tokens, std::int64_t first,
-                   std::int64_t features, const T* bias, T* out, std::int64_t stride, const float* sums,
-                   float* rows) {
+void write_grouped(const cpu::TokenTile& tile, std::int64_t tokens, std::int64_t first, std::int64_t features,
+                   const T* bias, T* out, std::int64_t stride, const float* sums, float* rows) {
   const std::int64_t wide = tile.vectors * kLanes, padded = core::round_up(features, kLanes);
   for (std::int64_t r = 0; tile.vectors > 0 && r < features; r += kLanes)
     for (std::int64_t v = 0; v < tile.vectors; ++v) {
@@ -210,6 +209,6 @@ void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
     for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(whole + i) + load(sums + i));
   const std::int64_t first = chunk * chunk_rows;
   write_grouped<T>(tile, job.args.m, first, std::min(chunk_rows, w.rows - first),
-                   static_cast<const T*>(job.args.bias), static_cast<T*>(job.args.out), job.args.out_stride, sums,
-                   scratch.rows);
+                   static_cast<const T*>(job.args.bias), static_cast<T*>(job.args.out), job.args.out_stride,
+                   sums, scratch.rows);
 }
