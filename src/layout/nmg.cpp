@@ -53,6 +53,24 @@ void layout::nmg_require_made(const char* op, const NmgView& w) {
                "make it with nmg_view");
 }
 
+void layout::nmg_pack_strips(const ConstMatrixView& dense, const NmgView& w, void* values, std::int64_t begin,
+                             std::int64_t end) {
+  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    W* const to = static_cast<W*>(values);
+    for (std::int64_t group = begin * chunk_rows; group < end * chunk_rows; ++group) {
+      const std::int64_t unit = group / chunk_rows, at = group % chunk_rows;
+      const std::int64_t row = unit / strips * chunk_rows + w.order[group];
+      for (std::int64_t i = 0; i < w.n; ++i) {
+        const std::int64_t col = unit % strips * w.m + w.places[at / w.g * w.n + i];
+        const bool inside = row < w.rows && col < w.cols;
+        to[group * w.n + i] = inside ? static_cast<const W*>(dense.data)[row * dense.stride + col] : W{0};
+      }
+    }
+  });
+}
+
 std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {
   std::int64_t count = 1;
   for (std::int64_t i = 1; i <= std::min(n, m - n); ++i) {

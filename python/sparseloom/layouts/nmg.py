@@ -80,13 +80,12 @@ class Nmg(Groups):
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
             return multiply(dy, x, None, OfDw(self))
-        if nm.on_host(dy, x, self.order) and nm.has_dw(dy.dtype):
+        if nm.on_host(dy, x, self.order):
             return nm.dw(dy, x, self.order, *self._numbers(), strict=self.strict)
         return super().dw(dy, x)
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
-        planned = direction != "dw" or nm.has_dw(dtype)
-        if planned and self.order.device.type in ("cpu", "meta"):
+        if self.order.device.type in ("cpu", "meta"):
             return nm.plan(self._numbers(), direction, dtype, m, bias, self.strict)
         return self.dense_plan(m, direction, dtype, bias)
 

@@ -6,7 +6,6 @@ only; on other devices the layouts do the same with torch.
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -90,28 +89,16 @@ def linear(
     return y
 
 
-def dx(
-    dy: Tensor, values: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False
-) -> Tensor:
+def dx(dy: Tensor, values: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows]; ``sizes`` and ``strict`` as above."""
     result: Tensor = run(_DX, dy, values, order, *sizes, row_of(row), strict)
     return result
 
 
-def dw(
-    dy: Tensor, x: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False
-) -> Tensor:
+def dw(dy: Tensor, x: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False) -> Tensor:
     """Returns dY^T X [out, in] at the stored elements, in the shape of the values; zero as padding."""
     gradient: Tensor = run(_DW, dy, x, order, *sizes, row_of(row), strict)
     return gradient
-
-
-@cache
-def has_dw(dtype: torch.dtype) -> bool:
-    """Returns whether this machine has a fast kernel for dW of n:m:g; the reference searches each strip for
-    each output."""
-    chosen: str = plan((64, 64, 1, 4, 16), "dw", dtype, 64, False)["kernel"]
-    return chosen != "reference"
 
 
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
@@ -181,9 +168,7 @@ def _dw_flops(
 
 
 @fake("nmg_dw", _dw_flops)
-def _nmg_dw_fake(
-    dy: Tensor, x: Tensor, order: Tensor, rows: int, cols: int, n: int, *rest: Any
-) -> Tensor:
+def _nmg_dw_fake(dy: Tensor, x: Tensor, order: Tensor, rows: int, cols: int, n: int, *rest: Any) -> Tensor:
     return dy.new_empty((*order.shape, n))
 
 
