@@ -217,6 +217,12 @@ SPARSELOOM_TORCH_LIBRARY(m) {
   m.def(
       "nmg_linear(Tensor x, Tensor values, Tensor order, int rows, int cols, int n, int m, int g, "
       "Tensor? bias=None, int activation=0, Tensor? residual=None, int row=-1, bool strict=False) -> Tensor");
+  m.def(
+      "nmg_dx(Tensor dy, Tensor values, Tensor order, int rows, int cols, int n, int m, int g, int row=-1, "
+      "bool strict=False) -> Tensor");
+  m.def(
+      "nmg_dw(Tensor dy, Tensor x, Tensor order, int rows, int cols, int n, int m, int g, int row=-1, "
+      "bool strict=False) -> Tensor");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");

@@ -10,6 +10,7 @@
 #include "operands.h"
 #include "ops/row_number.h"
 #include "plan.h"
+#include "product_call.h"
 #include "registration.h"
 #include "sparseloom/nm_ops.h"
 #include "sparseloom/nmg_linear.h"
@@ -191,6 +192,42 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   return linear_of<NmgLinear>(op, x, input, stored, index.view, bias, activation, residual, -1, row, strict);
 }
 
+Tensor dx_nmg(const Tensor& dy, const Tensor& values, const Tensor& order, std::int64_t rows,
+              std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g, std::int64_t row,
+              bool strict) {
+  constexpr const char* op = "nmg_dx";
+  require_cpu(op, "dy", dy);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
+  const Tensor stored = values_of_weight(op, values, index.values());
+  require_same_dtype(op, grad.view.dtype, "values", values);
+  return dx_of<NmgLinear>(op, dy, grad, stored, index.view, -1, row, strict);
+}
+
+Tensor dw_nmg(const Tensor& dy, const Tensor& x, const Tensor& order, std::int64_t rows, std::int64_t cols,
+              std::int64_t n, std::int64_t m, std::int64_t g, std::int64_t row, bool strict) {
+  constexpr const char* op = "nmg_dw";
+  require_cpu(op, "dy", dy), require_cpu(op, "x", x);
+  const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
+  const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
+  require_same_dtype(op, grad.view.dtype, "x", x);
+  require_outputs(op, dy, grad, rows), require_inputs(op, x, input, cols);
+  if (grad.view.rows != input.view.rows)
+    core::fail(op, "dy and x of the same tokens", shape_of(dy) + " and " + shape_of(x),
+               "pass the gradient and the input of one call");
+  NmgLinear::Problem problem =
+      NmgLinear::describe(index.view, Direction::dw, grad.view.dtype, grad.view.rows);
+  problem.strict = strict;
+  const Tensor out = new_like(op, dy, index.values());
+  if (out.numel() == 0) return out;
+  MatmulArgs args;
+  args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.b = input.view.data, args.b_stride = input.view.stride;
+  args.out = out.mutable_data_ptr();
+  run<NmgLinear>(op, problem, args, index.view, -1, row);
+  return out;
+}
+
 std::string plan(const PlanCall& call) {
   call.require_sizes(5, "rows, cols, n, m, g");
   const auto& s = call.sizes;
@@ -214,4 +251,9 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CompositeExplicitAutograd, m) {
   m.impl("nmg_unpack", TORCH_BOX(&unpack_nmg));
   m.impl("nmg_validate", TORCH_BOX(&validate_nmg));
 }
-SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) { m.impl("nmg_linear", TORCH_BOX(&sparseloom::binding::linear_nmg)); }
+SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
+  using namespace sparseloom::binding;
+  m.impl("nmg_linear", TORCH_BOX(&linear_nmg));
+  m.impl("nmg_dx", TORCH_BOX(&dx_nmg));
+  m.impl("nmg_dw", TORCH_BOX(&dw_nmg));
+}

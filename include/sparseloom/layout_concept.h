@@ -29,8 +29,9 @@ namespace sparseloom {
 ///
 /// It may also have shape(view), an int64 of numbers of its own (the sides of its groups, say), which its
 /// rows find in the problem; visit_ns(shape), the nanoseconds per slot of a for_each_in_row that searches,
-/// for the prediction of `reference`; has_memory(view), whether all arrays that its sizes need exist, which
-/// is checked before each product; and rows_at_once(view), the rows that one call of unpack writes best.
+/// for the prediction of `reference`; unpack_ns(shape), those that unpack takes besides writing W, for that
+/// of `dense`; has_memory(view), whether all arrays that its sizes need exist, which is checked before each
+/// product; and rows_at_once(view), the rows that one call of unpack writes best.
 ///
 /// for_each_in_row visits each slot in exactly one row and a column at most once per row, in ascending order,
 /// which is the order of every sum. Only validate may throw. All functions are called from several threads at

@@ -213,9 +213,10 @@ struct LinearOf {
                                                p.rates.copy_bytes,
                                                p.rates.gemm_flops};
     if (const char* const why = kernels::generic::refuse_dense_on_cpu(dense)) return why;
-    out.add({{},
-             kernels::generic::predict_dense_on_cpu_us(dense),
-             static_cast<std::size_t>(p.rows * p.cols) * size_of(p.dtype)});
+    double us = kernels::generic::predict_dense_on_cpu_us(dense);
+    if constexpr (requires { L::unpack_ns(p.shape); })
+      us += 1e-3 * L::unpack_ns(p.shape) * static_cast<double>(p.stored) / std::max(1, p.threads);
+    out.add({{}, us, static_cast<std::size_t>(p.rows * p.cols) * size_of(p.dtype)});
     return {};
   }
 

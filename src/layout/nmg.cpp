@@ -53,6 +53,24 @@ void layout::nmg_require_made(const char* op, const NmgView& w) {
                "make it with nmg_view");
 }
 
+void layout::nmg_pack_strips(const ConstMatrixView& dense, const NmgView& w, void* values, std::int64_t begin,
+                             std::int64_t end) {
+  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    W* const to = static_cast<W*>(values);
+    for (std::int64_t group = begin * chunk_rows; group < end * chunk_rows; ++group) {
+      const std::int64_t unit = group / chunk_rows, at = group % chunk_rows;
+      const std::int64_t row = unit / strips * chunk_rows + w.order[group];
+      for (std::int64_t i = 0; i < w.n; ++i) {
+        const std::int64_t col = unit % strips * w.m + w.places[at / w.g * w.n + i];
+        const bool inside = row < w.rows && col < w.cols;
+        to[group * w.n + i] = inside ? static_cast<const W*>(dense.data)[row * dense.stride + col] : W{0};
+      }
+    }
+  });
+}
+
 std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {
   std::int64_t count = 1;
   for (std::int64_t i = 1; i <= std::min(n, m - n); ++i) {
@@ -78,26 +96,68 @@ NmgView nmg_view(const char* op, std::int64_t rows, std::int64_t cols, std::int6
   return {rows, cols, n, m, g, order, patterns, places_of(n, m)};
 }
 
+namespace {
+
+/// Writes the slots of strips [first, last) of a chunk to rows of `to`, `stride` elements apart, of which row
+/// 0 is the chunk's first and column 0 the strips'. Only rows in [begin, end) and columns below cols are
+/// written.
+template <class W>
+void scatter_strips(const NmgView& w, const W* values, std::int64_t chunk, std::int64_t first,
+                    std::int64_t last, std::int64_t begin, std::int64_t end, std::int64_t cols, W* to,
+                    std::int64_t stride) {
+  for (std::int64_t strip = first; strip < last; ++strip) {
+    std::int64_t group = (chunk * w.strips() + strip) * w.chunk_rows();
+    const std::int64_t left = (strip - first) * w.m;
+    for (const std::uint8_t* places = w.places; places < w.places + w.patterns * w.n; places += w.n)
+      for (const std::int64_t stop = group + w.g; group < stop; ++group) {
+        const std::int64_t row = w.order[group];
+        if (row < begin || row >= end) continue;
+        for (std::int64_t i = 0; i < w.n; ++i)
+          if (left + places[i] < cols) to[row * stride + left + places[i]] = values[group * w.n + i];
+      }
+  }
+}
+
+}  // namespace
+
 void Nmg::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
                  std::int64_t end) {
-  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  // Two lines of each row of a chunk are put together in L1, since the lines of rows that lie at a multiple
+  // of a page share a set of it: 4096 x 1024 bf16 at 1:4 took 10 ms by a direct scatter.
+  constexpr std::int64_t kBytes = std::int64_t{32} << 10, kRowBytes = 128;
+  const std::int64_t chunk_rows = w.chunk_rows();
   layout::with_word(dense.dtype, [&](auto word) {
     using W = decltype(word);
     const W* const from = static_cast<const W*>(values);
     W* const to = static_cast<W*>(dense.data);
-    for (std::int64_t row = begin; row < end; ++row) std::fill_n(to + row * dense.stride, w.cols, W{0});
+    alignas(64) std::byte lines[kBytes];
+    W* const buffer = reinterpret_cast<W*>(lines);
+    const std::int64_t strips =
+        std::max<std::int64_t>(1, kRowBytes / (w.m * static_cast<std::int64_t>(sizeof(W))));
+    const std::int64_t width = strips * w.m;
+    const bool fits = chunk_rows * width * static_cast<std::int64_t>(sizeof(W)) <= kBytes;
+    for (std::int64_t row = begin; !fits && row < end; ++row)
+      std::fill_n(to + row * dense.stride, w.cols, W{0});
     if (begin >= end) return;
     // By slots, not by rows, since each strip would have to be searched for a row.
-    for (std::int64_t chunk = begin / chunk_rows; chunk <= (end - 1) / chunk_rows; ++chunk)
-      for (std::int64_t strip = 0; strip < strips; ++strip)
-        for (std::int64_t at = 0; at < chunk_rows; ++at) {
-          const std::int64_t group = (chunk * strips + strip) * chunk_rows + at;
-          const std::int64_t row = chunk * chunk_rows + w.order[group];
-          if (row < begin || row >= end) continue;
-          for (std::int64_t i = 0; i < w.n; ++i)
-            if (const std::int64_t col = strip * w.m + w.places[at / w.g * w.n + i]; col < w.cols)
-              to[row * dense.stride + col] = from[group * w.n + i];
-        }
+    for (std::int64_t chunk = begin / chunk_rows; chunk <= (end - 1) / chunk_rows; ++chunk) {
+      const std::int64_t top = chunk * chunk_rows;
+      const std::int64_t least = std::max<std::int64_t>(begin - top, 0),
+                         most = std::min(end - top, chunk_rows);
+      if (!fits) {
+        scatter_strips(w, from, chunk, 0, w.strips(), least, most, w.cols, to + top * dense.stride,
+                       dense.stride);
+        continue;
+      }
+      for (std::int64_t strip = 0; strip < w.strips(); strip += strips) {
+        const std::int64_t left = strip * w.m, inside = std::min(width, w.cols - left);
+        std::fill_n(buffer, chunk_rows * width, W{0});
+        scatter_strips(w, from, chunk, strip, std::min(strip + strips, w.strips()), least, most, inside,
+                       buffer, width);
+        for (std::int64_t row = least; row < most; ++row)
+          std::copy_n(buffer + row * width, inside, to + (top + row) * dense.stride + left);
+      }
+    }
   });
 }
 

@@ -194,21 +194,8 @@ void nmg_pack(const ConstMatrixView& dense, const NmgView& w, void* values, cons
   nmg_require_valid("nmg_pack", w);
   require_dense("nmg_pack", dense, w.rows, w.cols, executor);
   core::require_memory("nmg_pack", {{"values", values, Nmg::stored(w) > 0}});
-  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
-  layout::with_word(dense.dtype, [&](auto word) {
-    using W = decltype(word);
-    W* const to = static_cast<W*>(values);
-    runtime::parallel_for(executor, w.chunks() * strips, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t group = begin * chunk_rows; group < end * chunk_rows; ++group) {
-        const std::int64_t unit = group / chunk_rows, at = group % chunk_rows;
-        const std::int64_t row = unit / strips * chunk_rows + w.order[group];
-        for (std::int64_t i = 0; i < w.n; ++i) {
-          const std::int64_t col = unit % strips * w.m + w.places[at / w.g * w.n + i];
-          const bool inside = row < w.rows && col < w.cols;
-          to[group * w.n + i] = inside ? static_cast<const W*>(dense.data)[row * dense.stride + col] : W{0};
-        }
-      }
-    });
+  runtime::parallel_for(executor, w.chunks() * w.strips(), [&](std::int64_t begin, std::int64_t end) {
+    layout::nmg_pack_strips(dense, w, values, begin, end);
   });
 }
 

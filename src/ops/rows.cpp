@@ -73,6 +73,7 @@ void enter_own_rows() {
     for (const Row<TilesLinear>& row : tiles_cuda_rows()) plan::add_row(plan::any_row<TilesLinear>(row));
     for (const Row<TilesLinear>& row : tiles_cpu_rows()) plan::add_row(plan::any_row<TilesLinear>(row));
     for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
+    plan::add_row(plan::any_row<NmgLinear>(kNmgDenseDw));
     return true;
   }();
 }

@@ -12,6 +12,7 @@ from .._arguments import named_arguments
 from .._checks import whole
 from ..ops import nm
 from ..ops.transforms import differentiated
+from ..ops.verbs import OfDw, OfDx, multiply
 from . import products
 from .groups import Groups, require_group
 from .registry import register
@@ -19,13 +20,13 @@ from .registry import register
 
 @register
 class Nmg(Groups):
-    """Grouped n:m, n:m:g (STen, Ivanov et al. 2023, arXiv 2304.07613), which has a CPU kernel.
+    """Grouped n:m, n:m:g (STen, Ivanov et al. 2023, arXiv 2304.07613), which has CPU kernels.
 
     W is cut into strips of ``m`` inputs and chunks of C(m, n) * ``g`` outputs. In each strip of a chunk every
     output stores ``n`` elements, and each of the C(m, n) patterns is used by exactly g outputs. ``order``
     int16 [chunks, strips, C(m, n) g] has the outputs in the order of their patterns; the values are [.., n].
-    A last, partial chunk is padded in memory. The forward product on the CPU is planned; dX, dW and other
-    devices use dense products over ``to_dense``.
+    A last, partial chunk is padded in memory. The products on the CPU are planned; other devices use dense
+    products over ``to_dense``.
     """
 
     name = "nmg"
@@ -69,8 +70,22 @@ class Nmg(Groups):
             return nm.linear(x, values, self.order, bias, *self._numbers(), strict=self.strict)
         return super().linear(x, values, bias)
 
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        if differentiated(dy) or differentiated(values):
+            return multiply(dy, values, None, OfDx(self))
+        if nm.on_host(dy, values, self.order):
+            return nm.dx(dy, values, self.order, *self._numbers(), strict=self.strict)
+        return super().dx(dy, values)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        if differentiated(dy) or differentiated(x):
+            return multiply(dy, x, None, OfDw(self))
+        if nm.on_host(dy, x, self.order):
+            return nm.dw(dy, x, self.order, *self._numbers(), strict=self.strict)
+        return super().dw(dy, x)
+
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
-        if direction == "forward" and self.order.device.type in ("cpu", "meta"):
+        if self.order.device.type in ("cpu", "meta"):
             return nm.plan(self._numbers(), direction, dtype, m, bias, self.strict)
         return self.dense_plan(m, direction, dtype, bias)
 

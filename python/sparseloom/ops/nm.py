@@ -6,6 +6,7 @@ only; on other devices the layouts do the same with torch.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .operators import ACTIVATIONS, PLAN_CHOOSES, call, row_of, run
 from .plans import NO_EPILOGUE, asked, dtype_name
 
 _LINEAR = operators.overload("nmg_linear")
+_DX, _DW = operators.overload("nmg_dx"), operators.overload("nmg_dw")
 _NM_PACK = operators.overload("nm_pack")
 _NM_UNPACK = operators.overload("nm_unpack")
 _NMG_PACK = operators.overload("nmg_pack")
@@ -87,6 +89,18 @@ def linear(
     return y
 
 
+def dx(dy: Tensor, values: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False) -> Tensor:
+    """Returns dY W as [..., cols] of dy [..., rows]; ``sizes`` and ``strict`` as above."""
+    result: Tensor = run(_DX, dy, values, order, *sizes, row_of(row), strict)
+    return result
+
+
+def dw(dy: Tensor, x: Tensor, order: Tensor, *sizes: int, row: str = "", strict: bool = False) -> Tensor:
+    """Returns dY^T X [out, in] at the stored elements, in the shape of the values; zero as padding."""
+    gradient: Tensor = run(_DW, dy, x, order, *sizes, row_of(row), strict)
+    return gradient
+
+
 def nm_pack(dense: Tensor, positions: Tensor, m: int) -> Tensor:
     values: Tensor = run(_NM_PACK, dense, positions, m)
     return values
@@ -140,6 +154,22 @@ def _nmg_pack_fake(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tens
 @fake("nmg_unpack")
 def _nmg_unpack_fake(values: Tensor, order: Tensor, rows: int, cols: int, *rest: Any) -> Tensor:
     return values.new_empty((rows, cols))
+
+
+@fake("nmg_dx", flops.of_values)
+def _nmg_dx_fake(dy: Tensor, values: Tensor, order: Tensor, rows: int, cols: int, *rest: Any) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))
+
+
+def _dw_flops(
+    dy: flops.Shape, x: flops.Shape, order: flops.Shape, rows: int, cols: int, n: int, *rest: Any
+) -> int:
+    return 2 * prod(order) * n * prod(dy[:-1])
+
+
+@fake("nmg_dw", _dw_flops)
+def _nmg_dw_fake(dy: Tensor, x: Tensor, order: Tensor, rows: int, cols: int, n: int, *rest: Any) -> Tensor:
+    return dy.new_empty((*order.shape, n))
 
 
 @fake("nmg_linear", flops.of_values)

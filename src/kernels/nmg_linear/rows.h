@@ -10,4 +10,7 @@ namespace sparseloom::kernels {
 /// In order of preference at equal predictions. Empty on other machines than x86-64.
 std::span<const Row<NmgLinear>> nmg_cpu_rows();
 
+/// dW on any machine.
+extern const Row<NmgLinear> kNmgDenseDw;
+
 }  // namespace sparseloom::kernels

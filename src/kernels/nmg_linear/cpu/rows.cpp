@@ -1,4 +1,4 @@
-// The row of the grouped kernel: refusals, predicted time and launch.
+// The rows of the grouped kernels: refusals, predicted times and launches.
 #include "kernels/nmg_linear/rows.h"
 
 #include <algorithm>
@@ -14,43 +14,65 @@ namespace {
 
 using runtime::Isa;
 
-constexpr const char* kName = "avx2_grouped";
-
-/// Cycles in which a core does 32 fp32 flops by AVX2 FMA, fitted to two threads of a Zen 4; the log has the
-/// measurements.
-struct Costs {
-  double group = 0.5;           // per group of n values and vector of tokens: its sum is loaded and stored
-  double stored = 0.6;          // per stored element and vector of tokens
-  double value = 1.2;           // per stored element and tile: it is loaded, widened and broadcast
-  double pattern = 4;           // per use of a pattern and tile
-  double pattern_vector = 1.6;  // per use of a pattern and vector of tokens: its inputs are loaded
-  double x = 2;                 // per input and vector of tokens: packing x
-  // For a single token, per group, stored element and use of a pattern.
-  double group_of_one = 0.9, stored_of_one = 1, pattern_of_one = 1.5;
+/// The kernels of one instruction set.
+struct Method {
+  const char* name;
+  Isa needs;
+  const cpu::GroupedOps* (*ops)(DType);
 };
+
+constexpr Method kMethods[] = {
+    {"avx512bf16_grouped", Isa::avx512_bf16, cpu::grouped_avx512bf16},
+    {"avx512_grouped", Isa::avx512, cpu::grouped_avx512},
+    {"avx2_grouped", Isa::avx2, cpu::grouped_avx2},
+};
+
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA: by eight lanes fitted to two threads of a Zen 4, by
+/// sixteen and those of the gradients to a Zen 5; the log has the measurements.
+struct Costs {
+  double group;           // per group of n values and vector of tokens: its sum is loaded and stored
+  double stored;          // per stored element and vector of tokens
+  double value;           // per stored element and tile: it is loaded, widened and broadcast
+  double pattern;         // per use of a pattern and tile
+  double pattern_vector;  // per use of a pattern and vector of tokens: its inputs are loaded
+};
+constexpr Costs kForward8{0.5, 0.6, 1.2, 4, 1.6}, kForward16{1.3, 0.1, 1.3, 4, 1.6}, kDx{0, 0.9, 1.3, 8, 4},
+    kDw{0, 0.9, 1.2, 4, 1.6}, kDwOfPairs{0, 1.6, 1.2, 4, 1.6};
+constexpr double kX = 2;  // per feature and vector of tokens: transposing
+/// Of a single token, per group, stored element and use of a pattern.
+constexpr double kGroupOfOne = 0.9, kStoredOfOne = 1, kPatternOfOne = 1.5;
+
+const Costs& costs_of(Direction direction, const cpu::GroupedOps& ops) {
+  switch (direction) {
+    case Direction::forward: return ops.lanes > 8 ? kForward16 : kForward8;
+    case Direction::dx: return kDx;
+    default: return ops.tokens_of_cell > 1 ? kDwOfPairs : kDw;
+  }
+}
 
 /// The view's sizes for a problem, without its order.
 NmgView shape_of(const LinearProblem& p) {
   return nmg_view("nmg_linear", p.rows, p.cols, p.shape & 0xffff, p.shape >> 16 & 0xffff, p.shape >> 32);
 }
 
-double predict_us(const LinearProblem& p, const NmgView& w, std::int64_t lanes,
+double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOps& ops,
                   const plan::Machine& machine) {
   constexpr double kFlopsPerCycle = 32, kCallUs = 2, kForkUs = 5, kMemoryShareOfCopy = 0.3;
-  constexpr Costs c;
+  const Costs& c = costs_of(p.direction, ops);
   const double flops = machine.rates.f32_avx2 > 0 ? machine.rates.f32_avx2 : 100e9;
   const double cycle_us = 1e6 * kFlopsPerCycle / flops;
-  const std::int64_t in_all = core::ceil_div(p.m, lanes);
+  const bool dw = p.direction == Direction::dw;
+  const std::int64_t in_all = core::ceil_div(p.m, ops.lanes * (dw ? ops.tokens_of_cell : 1));
   const auto vectors = static_cast<double>(in_all);
-  const std::int64_t width = std::max<std::int64_t>(1, cpu::grouped_vectors(lanes, p.m, w.chunk_rows()));
+  const std::int64_t width = std::max<std::int64_t>(1, cpu::grouped_vectors(ops, p.direction, p.m, w));
   const auto tiles = static_cast<double>(core::ceil_div(in_all, width));
   const double stored = static_cast<double>(p.stored), groups = stored / static_cast<double>(w.n);
   const double patterns = groups / static_cast<double>(w.g);
   const double cycles = p.m == 1
-                            ? groups * c.group_of_one + stored * c.stored_of_one + patterns * c.pattern_of_one
+                            ? groups * kGroupOfOne + stored * kStoredOfOne + patterns * kPatternOfOne
                             : vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
                                   tiles * (stored * c.value + patterns * c.pattern) +
-                                  vectors * c.x * static_cast<double>(p.cols + p.rows);
+                                  vectors * kX * static_cast<double>(p.cols + p.rows);
   const double bytes = stored * static_cast<double>(size_of(p.dtype)) + 2 * groups;
   const double copy = machine.rates.copy_bytes > 0 ? machine.rates.copy_bytes : 50e9;
   const double us = std::max(cycle_us * cycles, 1e6 * bytes / (kMemoryShareOfCopy * copy));
@@ -59,22 +81,29 @@ double predict_us(const LinearProblem& p, const NmgView& w, std::int64_t lanes,
   return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
 }
 
-Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<NmgLinear>& out) {
-  if (!machine.isa.has(Isa::avx2))
-    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(Isa::avx2),
-            runtime::name_of(machine.isa)};
-  if (p.direction != Direction::forward) return "supports forward only";
-  const cpu::GroupedOps* const ops = cpu::grouped_avx2(p.dtype);
-  if (ops == nullptr) return {"does not support {}", name_of(p.dtype)};
-  if (p.activation != Activation::none || p.residual) return "adds a bias and nothing else";
-  const NmgView w = shape_of(p);
-  out.add({{}, predict_us(p, w, ops->lanes, machine), cpu::grouped_workspace(ops->lanes, p.m, w, p.threads)});
-  return {};
-}
-
-int launch(const NmgLinear::Args& args, const NmgLinear::Schedule&, const Executor& executor) {
-  cpu::run_grouped(*cpu::grouped_avx2(args.product.dtype), args.product, args.view, executor);
-  return 0;
+template <const Method& method>
+Row<NmgLinear> row() {
+  const auto propose = [](const LinearProblem& p, const plan::Machine& machine,
+                          Proposals<NmgLinear>& out) -> Refusal {
+    if (!machine.isa.has(method.needs))
+      return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
+              runtime::name_of(machine.isa)};
+    const cpu::GroupedOps* const ops = method.ops(p.dtype);
+    if (ops == nullptr) return {"does not support {}", name_of(p.dtype)};
+    if (p.direction != Direction::forward && (p.m == 0 || p.rows == 0 || p.cols == 0))
+      return "has nothing to multiply: a size is 0";
+    if (p.activation != Activation::none || p.residual) return "adds a bias and nothing else";
+    const NmgView w = shape_of(p);
+    out.add({{},
+             predict_us(p, w, *ops, machine),
+             cpu::grouped_workspace(*ops, p.direction, p.dtype, p.m, w, p.threads)});
+    return {};
+  };
+  const auto launch = [](const NmgLinear::Args& args, const NmgLinear::Schedule&, const Executor& executor) {
+    cpu::run_grouped(*method.ops(args.product.dtype), args.product, args.view, executor);
+    return 0;
+  };
+  return {method.name, Placement::cpu, propose, launch};
 }
 
 #endif
@@ -83,7 +112,7 @@ int launch(const NmgLinear::Args& args, const NmgLinear::Schedule&, const Execut
 
 std::span<const Row<NmgLinear>> nmg_cpu_rows() {
 #if defined(__x86_64__)
-  static const Row<NmgLinear> rows[] = {{kName, Placement::cpu, propose, launch}};
+  static const Row<NmgLinear> rows[] = {row<kMethods[0]>(), row<kMethods[1]>(), row<kMethods[2]>()};
   return rows;
 #else
   return {};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -19,6 +20,9 @@ namespace {
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx2/vector.h"
 #include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
+#include "kernels/nmg_linear/cpu/generic/float_cells-inl.h"
+#include "kernels/nmg_linear/cpu/generic/dx-inl.h"
+#include "kernels/nmg_linear/cpu/generic/dw-inl.h"
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 // clang-format on
@@ -27,10 +31,9 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs grouped_runs{"avx2_grouped"};
 
 const GroupedOps* grouped_avx2(DType dtype) noexcept {
-  using namespace avx2;
-  static const GroupedOps f32{&grouped_runs, kLanes, pack_grouped_x<float>, grouped_chunk<float>},
-      f16{&grouped_runs, kLanes, pack_grouped_x<F16>, grouped_chunk<F16>},
-      bf16{&grouped_runs, kLanes, pack_grouped_x<Bf16>, grouped_chunk<Bf16>};
+  static const GroupedOps f32 = avx2::grouped_ops<float>(&grouped_runs),
+                          f16 = avx2::grouped_ops<F16>(&grouped_runs),
+                          bf16 = avx2::grouped_ops<Bf16>(&grouped_runs);
   return dtype == DType::f32 ? &f32 : dtype == DType::f16 ? &f16 : dtype == DType::bf16 ? &bf16 : nullptr;
 }
 }  // namespace sparseloom::kernels::cpu

@@ -71,69 +71,96 @@ void add_strip_of_one(const NmgView& w, const float* x, const float* values, con
   }
 }
 
+// The features of a single token.
 template <class T>
-void pack_x_of_one(const cpu::GroupedJob& job, const cpu::TokenTile& tile) {
-  const T* const from = static_cast<const T*>(job.args.a);
-  const std::int64_t cols = job.w.cols;
-  std::fill_n(tile.x + cols, job.w.strips() * job.w.m - cols, 0.0f);
-  std::int64_t col = 0;
-  for (; col + kLanes <= cols; col += kLanes) store(tile.x + col, widen(from + col));
-  if (col < cols) store(tile.x + col, widen_first(from + col, cols - col));
+void pack_one(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile, std::int64_t begin,
+              std::int64_t end) {
+  const T* const from = static_cast<const T*>(matrix.from) + tile.first * matrix.stride;
+  const std::int64_t stop = std::min(end, matrix.features);
+  std::int64_t i = begin;
+  for (; i + kLanes <= stop; i += kLanes) store(tile.x + i, widen(from + i));
+  if (i < stop) narrow_first(tile.x + i, widen_first(from + i, stop - i), stop - i);
+  if (end > stop) std::fill(tile.x + std::max(begin, stop), tile.x + end, 0.0f);
 }
 
-template <class T>
-void pack_grouped_x(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t begin,
-                    std::int64_t end) {
-  if (tile.vectors == 0) return pack_x_of_one<T>(job, tile);
-  const std::int64_t tokens = tile.vectors * kLanes, cols = job.w.cols;
-  for (std::int64_t col = begin * job.w.m; col < end * job.w.m; col += kLanes)
+// Fills the vectors of kLanes features from `feature` on by cell(token, feature, features inside), whose
+// lanes are features, and transposes them. Tokens of a cell: `each`.
+template <class Cell>
+[[gnu::always_inline]] inline void pack_tile(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile,
+                                             std::int64_t begin, std::int64_t end, std::int64_t each,
+                                             Cell cell) {
+  const std::int64_t cells = tile.vectors * kLanes;
+  for (std::int64_t feature = begin; feature < end; feature += kLanes)
     for (std::int64_t v = 0; v < tile.vectors; ++v) {
       Vec rows[kLanes];
-      const std::int64_t inside = std::clamp<std::int64_t>(cols - col, 0, kLanes);
-      for (int i = 0; i < kLanes; ++i) {
-        const std::int64_t token = tile.first + v * kLanes + i;
-        const T* const from = static_cast<const T*>(job.args.a) + token * job.args.a_stride + col;
-        rows[i] = token >= job.args.m || inside == 0 ? zero()
-                  : inside == kLanes                 ? widen(from)
-                                                     : widen_first(from, inside);
-      }
+      const std::int64_t inside = std::clamp<std::int64_t>(matrix.features - feature, 0, kLanes);
+      for (int i = 0; i < kLanes; ++i)
+        rows[i] = inside == 0 ? zero() : cell(tile.first + v * kLanes * each + i, feature, inside);
       transpose(rows);
-      for (std::int64_t i = 0; i < std::min<std::int64_t>(kLanes, end * job.w.m - col); ++i)
-        store(tile.x + (col + i) * tokens + v * kLanes, rows[i]);
+      const std::int64_t present = std::min<std::int64_t>(kLanes, end - feature);
+      for (std::int64_t i = 0; i < present; ++i) store(tile.x + (feature + i) * cells + v * kLanes, rows[i]);
     }
 }
 
-// Writes the sums of a chunk, [outputs, tokens], as y [tokens, outputs].
+// A token's features in fp32, or zeros behind the last token.
 template <class T>
-void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk,
-                   const float* sums) {
-  const std::int64_t tokens = tile.vectors * kLanes, first = chunk * job.w.chunk_rows();
-  const std::int64_t outputs = std::min(job.w.chunk_rows(), job.w.rows - first);
-  const T* const bias = static_cast<const T*>(job.args.bias);
-  for (std::int64_t r = 0; r < outputs; r += kLanes) {
-    const std::int64_t present = std::min<std::int64_t>(kLanes, outputs - r);
-    const Vec added = bias == nullptr     ? zero()
-                      : present == kLanes ? widen(bias + first + r)
-                                          : widen_first(bias + first + r, present);
-    const auto write = [&](T* to, Vec y) {
-      if (bias != nullptr) y = y + added;
-      if (present == kLanes)
-        narrow(to, y);
-      else
-        narrow_first(to, y, present);
-    };
-    if (tile.vectors == 0) write(static_cast<T*>(job.args.out) + first + r, load(sums + r));
+[[gnu::always_inline]] inline Vec features_of(const cpu::TokenMatrix& matrix, std::int64_t token,
+                                              std::int64_t feature, std::int64_t inside) {
+  if (token >= matrix.tokens) return zero();
+  const T* const from = static_cast<const T*>(matrix.from) + token * matrix.stride + feature;
+  return inside == kLanes ? widen(from) : widen_first(from, inside);
+}
+
+template <class T>
+void pack_grouped(const cpu::TokenMatrix& matrix, const cpu::TokenTile& tile, std::int64_t begin,
+                  std::int64_t end) {
+  if (tile.vectors == 0) return pack_one<T>(matrix, tile, begin, end);
+  pack_tile(
+      matrix, tile, begin, end,
+      1, [&](std::int64_t token, std::int64_t feature, std::int64_t inside) __attribute__((always_inline)) {
+        return features_of<T>(matrix, token, feature, inside);
+      });
+}
+
+// Writes the sums of some features [features, tokens] as rows of `out` [tokens, features], from `first` on.
+// By way of `rows`: a token's line is written at once, since the lines of many tokens often share a set of
+// L1.
+template <class T>
+void write_grouped(const cpu::TokenTile& tile, std::int64_t tokens, std::int64_t first, std::int64_t features,
+                   const T* bias, T* out, std::int64_t stride, const float* sums, float* rows) {
+  const std::int64_t wide = tile.vectors * kLanes, padded = core::round_up(features, kLanes);
+  for (std::int64_t r = 0; tile.vectors > 0 && r < features; r += kLanes)
     for (std::int64_t v = 0; v < tile.vectors; ++v) {
       Vec block[kLanes];
       for (std::int64_t i = 0; i < kLanes; ++i)
-        block[i] = i < present ? load(sums + (r + i) * tokens + v * kLanes) : zero();
+        block[i] = r + i < features ? load(sums + (r + i) * wide + v * kLanes) : zero();
       transpose(block);
-      const std::int64_t from = tile.first + v * kLanes;
-      for (std::int64_t i = 0; i < std::min<std::int64_t>(kLanes, job.args.m - from); ++i) {
-        write(static_cast<T*>(job.args.out) + (from + i) * job.args.out_stride + first + r, block[i]);
-      }
+      for (std::int64_t i = 0; i < kLanes; ++i) store(rows + (v * kLanes + i) * padded + r, block[i]);
+    }
+  const std::int64_t present = tile.vectors == 0 ? 1 : std::min(wide, tokens - tile.first);
+  for (std::int64_t t = 0; t < present; ++t) {
+    const float* const from = tile.vectors == 0 ? sums : rows + t * padded;
+    T* const to = out + (tile.first + t) * stride + first;
+    std::int64_t r = 0;
+    for (; r + kLanes <= features; r += kLanes) {
+      const Vec y = load(from + r);
+      narrow(to + r, bias == nullptr ? y : y + widen(bias + first + r));
+    }
+    if (const std::int64_t left = features - r; left > 0) {
+      const Vec y = load(from + r);
+      narrow_first(to + r, bias == nullptr ? y : y + widen_first(bias + first + r, left), left);
     }
   }
+}
+
+// Values of a chunk and strip in fp32.
+template <class T>
+[[gnu::always_inline]] inline const float* widened_values(const T* stored, std::int64_t each, float* wide) {
+  if constexpr (sizeof(T) == sizeof(float)) return stored;
+  std::int64_t i = 0;
+  for (; i + kLanes <= each; i += kLanes) store(wide + i, widen(stored + i));
+  if (i < each) store(wide + i, widen_first(stored + i, each - i));
+  return wide;
 }
 
 // whole (+)= sums, which are then zeroed. `size` may be arbitrary: vectors may use the room past it.
@@ -145,13 +172,13 @@ inline void set_aside_chunk(float* sums, float* whole, std::int64_t size, bool f
 }
 
 template <class T>
-void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk, float* sums,
-                   float* wide) {
+void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk,
+                   const cpu::Scratch& scratch) {
   const NmgView& w = job.w;
+  float *const sums = scratch.sums, *const whole = scratch.whole;
   const std::int64_t chunk_rows = w.chunk_rows(), each = chunk_rows * w.n;
   const std::int64_t tokens = cpu::tokens_of(kLanes, tile.vectors);
   const std::int64_t size = chunk_rows * tokens, most = cpu::strips_at_once(w);
-  float* const whole = sums + cpu::sums_of(kLanes, tile.vectors, w);
   std::fill_n(sums, core::round_up(size, kLanes), 0.0f);
   for (std::int64_t strip = 0, stop = most; strip < w.strips(); ++strip) {
     if (strip == stop) {
@@ -160,14 +187,7 @@ void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
     }
     const std::int64_t at = chunk * w.strips() + strip;
     const T* const stored = static_cast<const T*>(job.args.values) + at * each;
-    const float* values = wide;
-    if constexpr (sizeof(T) == sizeof(float)) {
-      values = stored;
-    } else {
-      std::int64_t i = 0;
-      for (; i + kLanes <= each; i += kLanes) store(wide + i, widen(stored + i));
-      if (i < each) store(wide + i, widen_first(stored + i, each - i));
-    }
+    const float* const values = widened_values(stored, each, scratch.values);
     const float* const x = tile.x + strip * w.m * tokens;
     const std::int16_t* const order = w.order + at * chunk_rows;
     switch (tile.vectors) {
@@ -187,5 +207,8 @@ void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
   }
   if (w.strips() > most)
     for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(whole + i) + load(sums + i));
-  write_grouped<T>(job, tile, chunk, sums);
+  const std::int64_t first = chunk * chunk_rows;
+  write_grouped<T>(tile, job.args.m, first, std::min(chunk_rows, w.rows - first),
+                   static_cast<const T*>(job.args.bias), static_cast<T*>(job.args.out), job.args.out_stride,
+                   sums, scratch.rows);
 }

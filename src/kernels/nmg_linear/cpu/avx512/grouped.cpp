@@ -1,0 +1,41 @@
+// avx512_grouped: the grouped kernels by this instruction set.
+#if defined(__x86_64__)
+
+#include "kernels/nmg_linear/cpu/grouped.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/shared/cpu/cell.h"
+#include "kernels/shared/cpu/intrinsics.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/shared/cpu/avx512/begin.h"
+namespace {
+#include "kernels/shared/cpu/unroll-inl.h"
+#include "kernels/shared/cpu/avx2/simd.h"
+#include "kernels/shared/cpu/avx512/vector.h"
+#include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
+#include "kernels/nmg_linear/cpu/generic/float_cells-inl.h"
+#include "kernels/nmg_linear/cpu/generic/dx-inl.h"
+#include "kernels/nmg_linear/cpu/generic/dw-inl.h"
+}  // namespace
+#include "kernels/shared/cpu/end.h"
+// clang-format on
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs grouped_runs{"avx512_grouped"};
+
+const GroupedOps* grouped_avx512(DType dtype) noexcept {
+  static const GroupedOps f32 = avx512::grouped_ops<float>(&grouped_runs),
+                          f16 = avx512::grouped_ops<F16>(&grouped_runs),
+                          bf16 = avx512::grouped_ops<Bf16>(&grouped_runs);
+  return dtype == DType::f32 ? &f32 : dtype == DType::f16 ? &f16 : dtype == DType::bf16 ? &bf16 : nullptr;
+}
+}  // namespace sparseloom::kernels::cpu
+
+#endif
