@@ -113,8 +113,9 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 }
 
 /// Bytes of the pieces of D in which forward scatters W, for each thread, whose L2 caches grow with them. Two
-/// threads of a Zen 5: 1, 12 MiB and all of D measured slower than 4.
-inline constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
+/// threads of a Zen 5 with 1 MiB of L2 each, bf16 bitmaps, 40 to 128 tokens: half, a quarter, an eighth, twice
+/// and four times as much measured slower.
+inline constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 /// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may
 /// hand out indices one by one, for which single rows are too little work; 32 rows cut no block of a side up

@@ -43,7 +43,7 @@ constexpr Method kMethods[] = {
      &cpu::kBitmapPairs,
      32,
      {2.9, 1.5},
-     {6, 0.9},
+     {4.6, 0.72},
      [](DType dtype) { return dtype == DType::bf16; }},
     {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 11.2, kFew, kMany, takes_floats},
     {"avx2_bitmap", Isa::avx2, &cpu::kBitmapAvx2, 8, kFew, kMany, takes_floats},

@@ -18,7 +18,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine&, Proposals<NmgLinea
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   // Not measured: sparse wins even against the machine's peak, or there is nothing else.
-  constexpr double kSlowFlops = 5e9, kPackedNs = 2;
+  constexpr double kSlowFlops = 5e9, kPackedNs = 4;
   const double flops = p.rates.gemm_flops > 0 ? p.rates.gemm_flops : kSlowFlops;
   const auto product = static_cast<double>(p.m) * static_cast<double>(p.rows * p.cols);
   const double packed_us = 1e-3 * kPackedNs * static_cast<double>(p.stored) / std::max(1, p.threads);

@@ -20,6 +20,7 @@ constexpr std::int64_t kColumns = 512, kChunksOfItem = 8, kTilesAtOnce = 512;
 struct Sizes {
   std::int64_t lanes, vectors;              // of the widest tile
   std::int64_t cells, tokens;               // of the widest tile
+  std::int64_t of_cell;                     // tokens of a cell
   std::int64_t features, outputs;           // of x and of dY, with the padding of W
   std::int64_t summed;                      // features that a work item of forward and dX sums
   std::int64_t sums, copies, rows, values;  // copies: of the sums
@@ -29,13 +30,14 @@ struct Sizes {
     const bool forward = direction == Direction::forward;
     lanes = ops.lanes, vectors = grouped_vectors(ops, direction, m, w);
     cells = tokens_of(lanes, vectors);
-    tokens = direction == Direction::dw ? cells * ops.tokens_of_cell : cells;
+    of_cell = takes_cells(ops, direction, m, w) ? ops.tokens_of_cell : 1;
+    tokens = cells * of_cell;
     features = w.strips() * w.m, outputs = w.chunks() * w.chunk_rows();
     summed = forward ? w.chunk_rows() : std::min(w.strips(), strips_of_item(w, direction, vectors)) * w.m;
     aside = forward ? w.strips() > strips_at_once(w) : w.chunks() > kChunksAtOnce;
-    sums = sums_of(lanes, vectors, summed);
+    sums = sums_of(lanes, vectors * of_cell, summed);
     copies = forward ? 1 : std::min(kTilesOfItem, core::ceil_div(m, tokens));
-    rows = core::round_up(cells * core::round_up(summed, lanes), kLineCells);
+    rows = core::round_up(tokens * core::round_up(summed, lanes), kLineCells);
     values = core::round_up(w.chunk_rows() * w.n + lanes, kLineCells);
   }
   /// Tiles of m tokens, of which only the last may be narrower than the others.
@@ -43,10 +45,12 @@ struct Sizes {
   std::int64_t scratch() const { return (aside ? 2 : 1) * copies * sums + rows + values; }
   /// Cells of m tokens of one feature: of whole vectors, and of dW of whole tiles.
   std::int64_t packed(Direction direction, std::int64_t m) const {
-    return direction == Direction::dw ? tiles(m) * cells : vectors == 0 ? m : core::round_up(m, lanes);
+    return direction == Direction::dw ? tiles(m) * cells
+           : vectors == 0             ? m
+                                      : core::ceil_div(m, lanes * of_cell) * lanes;
   }
   TokenTile tile(Direction direction, std::int64_t i, std::int64_t m, std::int64_t depth, float* x) const {
-    const std::int64_t in_all = core::ceil_div(m, lanes), first = i * vectors;
+    const std::int64_t in_all = core::ceil_div(m, lanes * of_cell), first = i * vectors;
     return {i * tokens, direction == Direction::dw ? vectors : std::min(vectors, in_all - first),
             x + i * cells * depth};
   }
@@ -88,8 +92,8 @@ void run_block(const GroupedOps& ops, const GroupedJob& job, const Sizes& sizes,
       std::clamp<std::int64_t>(tiles * items / (kPartsOfTask * tasks), 1, kTilesOfItem);
   Phase packing(pack_items(sizes, args.m, depth)), products(core::ceil_div(tiles, of_item) * items);
   runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
-    pack(sizes, direction, ops.pack, {args.a, args.a_stride, args.m, forward ? w.cols : w.rows}, depth, x,
-         packing);
+    pack(sizes, direction, sizes.of_cell > 1 ? ops.pack_cells : ops.pack,
+         {args.a, args.a_stride, args.m, forward ? w.cols : w.rows}, depth, x, packing);
     packing.wait();
     float* const own = scratch + task * sizes.scratch();
     float* const rows = own + (sizes.aside ? 2 : 1) * sizes.copies * sizes.sums;
@@ -101,8 +105,8 @@ void run_block(const GroupedOps& ops, const GroupedJob& job, const Sizes& sizes,
       for (std::int64_t i = begin; i < std::min(begin + of_item, tiles); ++i)
         of[count++] = sizes.tile(direction, i, args.m, depth, x);
       const std::span<const TokenTile> taken(of, static_cast<std::size_t>(count));
-      if (!forward)
-        return ops.dx(job, taken, {at * strips, std::min((at + 1) * strips, w.strips())}, buffers);
+      const auto dx = sizes.of_cell > 1 ? ops.dx_pairs : ops.dx;
+      if (!forward) return dx(job, taken, {at * strips, std::min((at + 1) * strips, w.strips())}, buffers);
       for (const TokenTile& tile : taken) ops.chunk(job, tile, at, buffers);
     });
   });
@@ -190,13 +194,20 @@ void run_dw(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w, con
 
 }  // namespace
 
+bool takes_cells(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w) {
+  if (direction != Direction::dx) return direction == Direction::dw;
+  return ops.dx_pairs != nullptr && m > 1 && w.n <= 2 && w.g % 2 == 0;
+}
+
 std::int64_t grouped_vectors(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w) {
   if (m == 1) return 0;
   constexpr std::int64_t kCells = 8192;  // 32 KB
-  const bool dw = direction == Direction::dw;
-  const std::int64_t most = !dw ? kMostVectors : w.n == 2 || ops.lanes < 16 ? 4 : kMostVectorsOfDw;
+  const bool dw = direction == Direction::dw, in_cells = takes_cells(ops, direction, m, w);
+  const std::int64_t most = !dw                          ? kMostVectors / (in_cells ? 2 : 1)
+                            : w.n == 2 || ops.lanes < 16 ? 4
+                                                         : kMostVectorsOfDw;
   const std::int64_t room = std::clamp<std::int64_t>(kCells / (w.chunk_rows() * ops.lanes), 1, most);
-  const std::int64_t cell = dw ? ops.tokens_of_cell : 1;
+  const std::int64_t cell = in_cells ? ops.tokens_of_cell : 1;
   const std::int64_t needed = core::ceil_div(std::max<std::int64_t>(m, 1), ops.lanes * cell);
   if (!dw) return std::min(room, needed);
   std::int64_t vectors = 1;  // a power of two

@@ -25,8 +25,8 @@ inline constexpr std::int64_t kMostVectors = 4, kMostVectorsOfDw = 8;
 inline constexpr std::int64_t kBlockTokens = 1024;
 
 /// A tile of tokens: `vectors` vectors wide, or none for a single token, from token `first` on; features
-/// transposed at `x` [features, cells of the tile], where a cell is a token in fp32, or for dW of bf16 by
-/// VDPBF16PS two tokens.
+/// transposed at `x` [features, cells of the tile], where a cell is a token in fp32, or for gradients of bf16
+/// by VDPBF16PS two tokens.
 struct TokenTile {
   std::int64_t first, vectors;
   float* x;
@@ -81,15 +81,18 @@ struct Scratch {
 struct GroupedOps {
   Runs* runs;
   std::int64_t lanes;
-  std::int64_t tokens_of_cell;  // of dW: 1, or 2 of bf16
+  std::int64_t tokens_of_cell;  // of pack_cells: 1, or 2 of bf16
   /// Transposes the features [begin, end) of a tile.
   void (*pack)(const TokenMatrix& matrix, const TokenTile& tile, std::int64_t begin, std::int64_t end);
-  /// The same in dW's cells.
+  /// The same in the cells of dW and dx_pairs.
   void (*pack_cells)(const TokenMatrix& matrix, const TokenTile& tile, std::int64_t begin, std::int64_t end);
   /// Multiplies one chunk with a tile of x.
   void (*chunk)(const GroupedJob& job, const TokenTile& tile, std::int64_t chunk, const Scratch& scratch);
   /// dX of the strips of up to kTilesOfItem tiles of dY, each with sums of its own.
   void (*dx)(const GroupedJob& job, std::span<const TokenTile> tiles, Range strips, const Scratch& scratch);
+  /// The same of tiles of cells, for one or two positions a pattern and an even g; or null.
+  void (*dx_pairs)(const GroupedJob& job, std::span<const TokenTile> tiles, Range strips,
+                   const Scratch& scratch);
   /// Adds a tile's dW of a chunk and some strips to `sums` [slots], or writes it. dy: the chunk's rows of
   /// the tile.
   void (*dw)(const GroupedJob& job, const TokenTile& tile, const float* dy, std::int64_t chunk, Range strips,
@@ -103,8 +106,10 @@ const GroupedOps* grouped_avx2(DType dtype) noexcept;
 const GroupedOps* grouped_avx512(DType dtype) noexcept;
 const GroupedOps* grouped_avx512bf16(DType dtype) noexcept;
 
-/// Vectors per full tile: as many as m tokens fill and as fit in L1 with the rows of a chunk; 0 for a single
-/// token.
+/// Whether a product takes operands in pack_cells' cells.
+bool takes_cells(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w);
+/// Vectors of cells per full tile: as many as m tokens fill and as fit in L1 with the rows of a chunk; 0 for
+/// a single token.
 std::int64_t grouped_vectors(const GroupedOps& ops, Direction direction, std::int64_t m, const NmgView& w);
 std::size_t grouped_workspace(const GroupedOps& ops, Direction direction, DType dtype, std::int64_t m,
                               const NmgView& w, std::int64_t threads);

@@ -37,16 +37,17 @@ struct Costs {
   double pattern_vector;  // per use of a pattern and vector of tokens: its inputs are loaded
 };
 constexpr Costs kForward8{0.5, 0.6, 1.2, 4, 1.6}, kForward16{1.3, 0.1, 1.3, 4, 1.6}, kDx{0, 0.9, 1.3, 8, 4},
-    kDw{0, 0.9, 1.2, 4, 1.6}, kDwOfPairs{0, 1.6, 1.2, 4, 1.6};
+    kDxOfPairs{0.9, 0.5, 0.6, 4, 4}, kDw{0, 0.9, 1.2, 4, 1.6}, kDwOfPairs{0.6, 0.6, 1.2, 4, 1.6};
 constexpr double kX = 2;  // per feature and vector of tokens: transposing
 /// Of a single token, per group, stored element and use of a pattern.
 constexpr double kGroupOfOne = 0.9, kStoredOfOne = 1, kPatternOfOne = 1.5;
 
-const Costs& costs_of(Direction direction, const cpu::GroupedOps& ops) {
-  switch (direction) {
+const Costs& costs_of(const LinearProblem& p, const NmgView& w, const cpu::GroupedOps& ops) {
+  const bool pairs = cpu::takes_cells(ops, p.direction, p.m, w) && ops.tokens_of_cell > 1;
+  switch (p.direction) {
     case Direction::forward: return ops.lanes > 8 ? kForward16 : kForward8;
-    case Direction::dx: return kDx;
-    default: return ops.tokens_of_cell > 1 ? kDwOfPairs : kDw;
+    case Direction::dx: return pairs ? kDxOfPairs : kDx;
+    default: return pairs ? kDwOfPairs : kDw;
   }
 }
 
@@ -58,11 +59,11 @@ NmgView shape_of(const LinearProblem& p) {
 double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOps& ops,
                   const plan::Machine& machine) {
   constexpr double kFlopsPerCycle = 32, kCallUs = 2, kForkUs = 5, kMemoryShareOfCopy = 0.3;
-  const Costs& c = costs_of(p.direction, ops);
+  const Costs& c = costs_of(p, w, ops);
   const double flops = machine.rates.f32_avx2 > 0 ? machine.rates.f32_avx2 : 100e9;
   const double cycle_us = 1e6 * kFlopsPerCycle / flops;
-  const bool dw = p.direction == Direction::dw;
-  const std::int64_t in_all = core::ceil_div(p.m, ops.lanes * (dw ? ops.tokens_of_cell : 1));
+  const bool in_cells = cpu::takes_cells(ops, p.direction, p.m, w) && ops.tokens_of_cell > 1;
+  const std::int64_t in_all = core::ceil_div(p.m, ops.lanes * (in_cells ? ops.tokens_of_cell : 1));
   const auto vectors = static_cast<double>(in_all);
   const std::int64_t width = std::max<std::int64_t>(1, cpu::grouped_vectors(ops, p.direction, p.m, w));
   const auto tiles = static_cast<double>(core::ceil_div(in_all, width));

@@ -1,4 +1,4 @@
-// avx512bf16_grouped: the grouped kernels with dW by VDPBF16PS.
+// avx512bf16_grouped: the grouped kernels with the gradients by VDPBF16PS.
 #if defined(__x86_64__)
 
 #include "kernels/nmg_linear/cpu/grouped.h"
@@ -40,6 +40,7 @@ struct Cells {
 };
 // clang-format off
 #include "kernels/nmg_linear/cpu/generic/dx-inl.h"
+#include "kernels/nmg_linear/cpu/avx512_bf16/dx_pairs-inl.h"
 #include "kernels/nmg_linear/cpu/generic/dw-inl.h"
 }  // namespace
 #include "kernels/shared/cpu/end.h"
@@ -49,7 +50,11 @@ namespace sparseloom::kernels::cpu {
 static constinit Runs grouped_runs{"avx512bf16_grouped"};
 
 const GroupedOps* grouped_avx512bf16(DType dtype) noexcept {
-  static const GroupedOps bf16 = avx512_bf16::grouped_ops<Bf16>(&grouped_runs);
+  static const GroupedOps bf16 = [] {
+    GroupedOps ops = avx512_bf16::grouped_ops<Bf16>(&grouped_runs);
+    ops.dx_pairs = avx512_bf16::grouped_dx<Bf16, avx512_bf16::PairSums>;
+    return ops;
+  }();
   return dtype == DType::bf16 ? &bf16 : nullptr;
 }
 }  // namespace sparseloom::kernels::cpu

@@ -165,7 +165,14 @@ void write_grouped_dw(const float* sums, std::int64_t begin, std::int64_t end, v
 
 template <class T>
 cpu::GroupedOps grouped_ops(Runs* runs) {
-  return {
-      runs,          kLanes,     Cells::kTokens,     pack_grouped<T>, pack_grouped_cells<T>, grouped_chunk<T>,
-      grouped_dx<T>, grouped_dw, write_grouped_dw<T>};
+  return {runs,
+          kLanes,
+          Cells::kTokens,
+          pack_grouped<T>,
+          pack_grouped_cells<T>,
+          grouped_chunk<T>,
+          grouped_dx<T, FloatSums<T>>,
+          nullptr,
+          grouped_dw,
+          write_grouped_dw<T>};
 }

@@ -93,36 +93,49 @@ inline void add_chunk_of_one(const NmgView& w, const float* dy, const float* val
     }
 }
 
+// The products of dX in fp32.
 template <class T>
+struct FloatSums {
+  static constexpr std::int64_t kTokensOfCell = 1;
+  static const float* values(const NmgView& w, const T* stored, float* wide) {
+    return widened_values(stored, w.chunk_rows() * w.n, wide);
+  }
+  static auto adder(std::int64_t vectors) {
+    return vectors == 0   ? add_chunk_of_one
+           : vectors == 1 ? add_chunk<1>
+           : vectors == 2 ? add_chunk<2>
+           : vectors == 3 ? add_chunk<3>
+                          : add_chunk<4>;
+  }
+  static void finish(float*, std::int64_t) {}
+};
+
+template <class T, class Sums>
 void grouped_dx(const cpu::GroupedJob& job, std::span<const cpu::TokenTile> tiles, cpu::Range strips,
                 const cpu::Scratch& scratch) {
   const NmgView& w = job.w;
   const std::int64_t chunk_rows = w.chunk_rows(), each = chunk_rows * w.n;
   const std::int64_t features = (strips.end - strips.begin) * w.m;
-  const auto size_of_sums = [&](const cpu::TokenTile& tile) {
-    return features * cpu::tokens_of(kLanes, tile.vectors);
+  const auto tokens_of = [&](const cpu::TokenTile& tile) {
+    return cpu::tokens_of(kLanes, tile.vectors) * Sums::kTokensOfCell;
   };
   std::int64_t t = 0;
   for (const cpu::TokenTile& tile : tiles)
-    std::fill_n(scratch.sums + t++ * scratch.of_tile, core::round_up(size_of_sums(tile), kLanes), 0.0f);
+    std::fill_n(scratch.sums + t++ * scratch.of_tile, core::round_up(features * tokens_of(tile), kLanes),
+                0.0f);
   for (std::int64_t chunk = 0; chunk < w.chunks(); ++chunk) {
     t = 0;
     for (const cpu::TokenTile& tile : tiles) {
-      const std::int64_t tokens = cpu::tokens_of(kLanes, tile.vectors), offset = t++ * scratch.of_tile;
+      const std::int64_t tokens = tokens_of(tile), offset = t++ * scratch.of_tile;
       if (chunk > 0 && chunk % cpu::kChunksAtOnce == 0)
-        set_aside_chunk(scratch.sums + offset, scratch.whole + offset, size_of_sums(tile),
+        set_aside_chunk(scratch.sums + offset, scratch.whole + offset, features * tokens,
                         chunk == cpu::kChunksAtOnce);
-      const float* const dy = tile.x + chunk * chunk_rows * tokens;
-      const auto add = tile.vectors == 0   ? add_chunk_of_one
-                       : tile.vectors == 1 ? add_chunk<1>
-                       : tile.vectors == 2 ? add_chunk<2>
-                       : tile.vectors == 3 ? add_chunk<3>
-                                           : add_chunk<4>;
+      const float* const dy = tile.x + chunk * chunk_rows * (tokens / Sums::kTokensOfCell);
+      const auto add = Sums::adder(tile.vectors);
       for (std::int64_t strip = strips.begin; strip < strips.end; ++strip) {
         const std::int64_t at = chunk * w.strips() + strip;
         const T* const stored = static_cast<const T*>(job.args.values) + at * each;
-        const float* const values = widened_values(stored, each, scratch.values);
-        add(w, dy, values, w.order + at * chunk_rows,
+        add(w, dy, Sums::values(w, stored, scratch.values), w.order + at * chunk_rows,
             scratch.sums + offset + (strip - strips.begin) * w.m * tokens);
       }
     }
@@ -132,11 +145,13 @@ void grouped_dx(const cpu::GroupedJob& job, std::span<const cpu::TokenTile> tile
   for (const cpu::TokenTile& tile : tiles) {
     float *const sums = scratch.sums + t * scratch.of_tile, *const whole =
                                                                 scratch.whole + t * scratch.of_tile;
+    const std::int64_t size = features * tokens_of(tile);
     ++t;
     if (w.chunks() > cpu::kChunksAtOnce)
-      for (std::int64_t i = 0; i < size_of_sums(tile); i += kLanes)
-        store(sums + i, load(whole + i) + load(sums + i));
-    write_grouped<T>(tile, job.args.m, first, std::min(features, w.cols - first), nullptr,
-                     static_cast<T*>(job.args.out), job.args.out_stride, sums, scratch.rows);
+      for (std::int64_t i = 0; i < size; i += kLanes) store(sums + i, load(whole + i) + load(sums + i));
+    Sums::finish(sums, size);
+    write_grouped<T>({tile.first, tile.vectors * Sums::kTokensOfCell, tile.x}, job.args.m, first,
+                     std::min(features, w.cols - first), nullptr, static_cast<T*>(job.args.out),
+                     job.args.out_stride, sums, scratch.rows);
   }
 }
