@@ -113,8 +113,8 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 }
 
 /// Bytes of the pieces of D in which forward scatters W, for each thread, whose L2 caches grow with them. Two
-/// threads of a Zen 5 with 1 MiB of L2 each, bf16 bitmaps, 40 to 128 tokens: half, a quarter, an eighth, twice
-/// and four times as much measured slower.
+/// threads of a Zen 5 with 1 MiB of L2 each, bf16 bitmaps, 40 to 128 tokens: half, a quarter, an eighth,
+/// twice and four times as much measured slower.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 /// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may
