@@ -281,7 +281,8 @@ TEST_P(NmgProducts, OfEveryRowAreThoseOfFp64) {
       for (std::int64_t i = 0; i < tokens * x_stride; ++i)
         kernels::store(dtype, x.data(), i, i % x_stride < s.cols ? 2 * rng.uniform() - 1 : std::nan(""));
       for (std::int64_t i = 0; i < s.rows; ++i) kernels::store(dtype, bias.data(), i, rng.uniform());
-      for (const char* kernel : {"avx2_grouped", "dense", "reference"})
+      for (const char* kernel :
+           {"avx512bf16_grouped", "avx512_grouped", "avx2_grouped", "dense", "reference"})
         for (int threads : {1, 3}) {
           const Executor executor = testing::backwards(threads);
           NmgLinear::Problem problem = NmgLinear::describe(c.w, Direction::forward, dtype, tokens);
