@@ -173,6 +173,8 @@ def calls() -> dict[str, list[Any]]:
         "nmg_unpack": [grouped, order, ROWS, COLS, 2, 4, 2],
         "nmg_validate": [order, ROWS, COLS, 2, 4, 2],
         "nmg_linear": [x, grouped, order, ROWS, COLS, 2, 4, 2, bias],
+        "nmg_dx": [dy, grouped, order, ROWS, COLS, 2, 4, 2],
+        "nmg_dw": [dy, x, order, ROWS, COLS, 2, 4, 2],
         "pack": [dense, crow, col, *BLOCK],
         "unpack": [values, crow, col, ROWS, COLS],
         "block_scores": [dense, *BLOCK, "l2"],
