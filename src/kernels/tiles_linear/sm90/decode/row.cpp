@@ -33,8 +33,8 @@ namespace {
 constexpr int kMostTokens = 4096;
 // By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us. Narrow
 // tiles wait for W alone.
-constexpr double kStageClocks[] = {314, 362, 252, 442, 660, 1200},
-                 kDenseClocks[] = {0, 0, 256, 256, 394, 378}, kFixedUs[] = {3.1, 3.1, 5, 5, 6, 6};
+constexpr double kStageClocks[] = {310, 361, 260, 510, 715, 1200},
+                 kDenseClocks[] = {0, 0, 250, 250, 436, 375}, kFixedUs[] = {3.1, 3.1, 5.1, 5.1, 6, 6};
 constexpr double kMemoryShare = 0.83;  // fraction of the DRAM rate reached
 constexpr int kRanksBits = 4;          // of a schedule's variant, below the tile
 

@@ -28,7 +28,7 @@ namespace tiles_rows {
 namespace {
 
 // By tile, clocks of a stage and of a dense unit (TilesPass), and the fixed time of a call in us.
-constexpr double kStageClocks[] = {795, 475, 320}, kDenseClocks[] = {378, 394, 256}, kFixedUs = 3.7;
+constexpr double kStageClocks[] = {800, 480, 317}, kDenseClocks[] = {375, 436, 250}, kFixedUs = 3.7;
 constexpr double kMemoryShare = 0.72;  // fraction of the DRAM rate reached with few stages in flight
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<TilesLinear>& out) {
