@@ -20,7 +20,7 @@ LAYOUTS = {
     "coo": (InLayout("coo", density=0.1), ("forward", "dx", "dw")),
     "bitmap": (InLayout("bitmap", density=0.1), ("forward", "dx")),
     "nm": (InLayout("nm", n=2, m=8), ()),
-    "nmg": (InLayout("nmg", n=1, m=8, g=2), ("forward",)),
+    "nmg": (InLayout("nmg", n=1, m=8, g=2), ("forward", "dx", "dw")),
     "semi24": (Semi24("magnitude"), ("forward", "dx")),
 }
 BLOCKS = BlockSparse(16, 0.5)
@@ -90,10 +90,9 @@ def test_strict_of_sparsify_reaches_convolutions(dense):
         sparseloom.report(loose, x, strict=True, seconds=0.01)
 
 
-@pytest.mark.parametrize("kind, named", [("nm", "forward dense, dx dense, dw dense"), ("nmg", "dx dense")])
-def test_report_strict_names_the_dense_products_of_layouts(kind, named):
-    model, x = model_of(LAYOUTS[kind][0]), torch.randn(8, 64)
-    with pytest.raises(Error, match=named):
+def test_report_strict_names_the_dense_products_of_layouts():
+    model, x = model_of(LAYOUTS["nm"][0]), torch.randn(8, 64)
+    with pytest.raises(Error, match="forward dense, dx dense, dw dense"):
         sparseloom.report(model, x, strict=True, seconds=0.01)
     assert "dense" in str(sparseloom.report(model, x, seconds=0.01))
 
