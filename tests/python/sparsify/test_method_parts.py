@@ -1,4 +1,4 @@
-"""The parts of a method alone: scores, choices, schedules, gates, densities and the distillation loss."""
+"""The parts of a method alone: scores, choices, schedules, gates and the distillation loss."""
 
 import itertools
 import math
@@ -7,10 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sparseloom import Error, ops, pattern
+from sparseloom import Error, ops
 from sparseloom import nn as sparse
 from sparseloom import sparsify as S
-from sparseloom.layouts import Tiles
 from sparseloom.ops.scores import gradient_scores
 from sparseloom.sparsify.gates import HardConcreteGate, ScoreGate, SoftTopK, TransportGate
 from sparseloom.sparsify.grid import block_sums, elements, expanded
@@ -314,46 +313,6 @@ def test_the_proximal_step_is_that_of_the_group_lasso():
     for z, w in zip(got, blocks, strict=True):
         if z.any():
             torch.testing.assert_close(z - w + 0.5 * z / z.norm(), torch.zeros(8, 8), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("density", [0.05, 0.2, 0.6, 1.0])
-def test_erdos_renyi_densities_meet_the_budget(density):
-    shapes = {"a": (256, 64), "b": (256, 256), "c": (32, 32), "d": (1024, 4096)}
-    found = S.densities.erdos_renyi(shapes, density, 16)
-    cells = {name: (o // 16) * (i // 16) for name, (o, i) in shapes.items()}
-    assert sum(found[n] * cells[n] for n in cells) == pytest.approx(density * sum(cells.values()))
-    assert all(0 <= value <= 1 for value in found.values())
-    partly = [n for n in ("a", "b", "d") if found[n] < 1]
-    raw = [found[n] * cells[n] / (shapes[n][0] + shapes[n][1]) for n in partly]
-    assert raw == pytest.approx([raw[0]] * len(raw)) if raw else density == 1.0
-
-
-def test_a_scan_prunes_one_weight_at_a_time_and_its_proposal_spares_the_sensitive_one():
-    torch.manual_seed(0)
-    needed, other = torch.randn(64, 64), torch.randn(64, 64)
-    x = torch.randn(50, 64)
-    target = x @ needed.t()
-    weights = {"needed": needed.clone(), "other": other.clone()}
-
-    def loss():
-        return float((x @ weights["needed"].t() + 1e-3 * (x @ weights["other"].t()) - target).square().mean())
-
-    scan = S.densities.sensitivity(weights, loss, 8, (0.5, 0.25))
-    assert torch.equal(weights["needed"], needed) and torch.equal(weights["other"], other)
-    chosen = pattern.from_dense(needed, 8, 0.25, "l2").mask
-    pruned = needed * expanded(chosen, (8, 8), (64, 64))
-    wanted = float((x @ pruned.t() + 1e-3 * (x @ other.t()) - target).square().mean()) - loss()
-    assert scan["needed"][0.25] == pytest.approx(wanted, rel=1e-4)
-    tiles = S.densities.sensitivity(
-        weights, loss, densities=(0.6,), mask=lambda w, density: Tiles.from_dense(w, density).mask()
-    )
-    halves = needed * Tiles.from_dense(needed, 0.6).mask()  # the only tile, 2:4
-    wanted = float((x @ (needed - halves).t()).square().mean())
-    assert tiles["needed"][0.6] == pytest.approx(wanted, rel=0.01) and torch.equal(weights["needed"], needed)
-    found = S.densities.proposed(scan, {"needed": 64, "other": 64}, 0.7)
-    assert found == {"needed": 1.0, "other": 0.25}
-    with pytest.raises(Error, match=r"at least 0.25"):
-        S.densities.proposed(scan, {"needed": 64, "other": 64}, 0.1)
 
 
 def test_the_distillation_loss_is_its_formula():

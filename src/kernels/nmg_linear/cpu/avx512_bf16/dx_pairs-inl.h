@@ -8,12 +8,7 @@ void add_pairs_of_outputs(const float* dy, const std::int16_t* order, std::int64
                           const float* values, const std::uint8_t* places, float* sums) {
   constexpr std::int64_t kCells = kVectors * kLanes;
   constexpr int kChains = std::max(1, 8 / (kPlaces * 2 * kVectors));
-  Vec acc[kChains][kPlaces][2 * kVectors];
-  unroll<kChains>(SPARSELOOM_UNROLLED(c) {
-    unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-      unroll<2 * kVectors>(SPARSELOOM_UNROLLED(v) { acc[c.value][i.value][v.value] = zero(); });
-    });
-  });
+  ChainedSums<kChains, kPlaces, 2 * kVectors> of;
   const auto add = [&](auto c, std::int64_t j) __attribute__((always_inline)) {
     const float *const one = dy + order[j] * kCells, *const other = dy + order[j + 1] * kCells;
     Vec weights[kPlaces];
@@ -23,25 +18,15 @@ void add_pairs_of_outputs(const float* dy, const std::int16_t* order, std::int64
                     b = _mm512_loadu_si512(other + v.value * kLanes);
       const auto low = (__m512bh)_mm512_unpacklo_epi16(a, b), high = (__m512bh)_mm512_unpackhi_epi16(a, b);
       unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-        Vec(&of)[2 * kVectors] = acc[c.value][i.value];
+        Vec(&acc)[2 * kVectors] = of.acc[c.value][i.value];
         const auto weight = (__m512bh)(weights[i.value]);
-        of[2 * v.value] = _mm512_dpbf16_ps(of[2 * v.value], low, weight);
-        of[2 * v.value + 1] = _mm512_dpbf16_ps(of[2 * v.value + 1], high, weight);
+        acc[2 * v.value] = _mm512_dpbf16_ps(acc[2 * v.value], low, weight);
+        acc[2 * v.value + 1] = _mm512_dpbf16_ps(acc[2 * v.value + 1], high, weight);
       });
     });
   };
-  std::int64_t j = 0;
-  for (; j + 2 * kChains <= outputs; j += 2 * kChains)
-    unroll<kChains>(SPARSELOOM_UNROLLED(c) { add(c, j + 2 * c.value); });
-  for (; j < outputs; j += 2) add(std::integral_constant<int, 0>{}, j);
-  unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-    float* const to = sums + places[i.value] * 2 * kCells;
-    unroll<2 * kVectors>(SPARSELOOM_UNROLLED(v) {
-      Vec sum = acc[0][i.value][v.value];
-      unroll<kChains - 1>(SPARSELOOM_UNROLLED(c) { sum = sum + acc[c.value + 1][i.value][v.value]; });
-      store(to + v.value * kLanes, load(to + v.value * kLanes) + sum);
-    });
-  });
+  of.template for_outputs<2>(outputs, add);
+  of.add_to(sums, places);
 }
 
 template <int kVectors>

@@ -1,18 +1,45 @@
 // dX of the grouped kernels. Included inside an instruction set's region, after grouped-inl.h.
 
+// Sums of kPlaces inputs, kVectors wide, in as many chains as hide the latency of an addition.
+template <int kChains, int kPlaces, int kVectors>
+struct ChainedSums {
+  Vec acc[kChains][kPlaces][kVectors];
+
+  [[gnu::always_inline]] ChainedSums() {
+    unroll<kChains>(SPARSELOOM_UNROLLED(c) {
+      unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
+        unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[c.value][i.value][v.value] = zero(); });
+      });
+    });
+  }
+  // Calls add(chain, output) for every kStep-th output.
+  template <int kStep>
+  [[gnu::always_inline]] static void for_outputs(std::int64_t outputs, auto&& add) {
+    std::int64_t j = 0;
+    for (; j + kStep * kChains <= outputs; j += kStep * kChains)
+      unroll<kChains>(SPARSELOOM_UNROLLED(c) { add(c, j + kStep * c.value); });
+    for (; j < outputs; j += kStep) add(std::integral_constant<int, 0>{}, j);
+  }
+  [[gnu::always_inline]] void add_to(float* sums, const std::uint8_t* places) const {
+    unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
+      float* const to = sums + places[i.value] * kVectors * kLanes;
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        Vec sum = acc[0][i.value][v.value];
+        unroll<kChains - 1>(SPARSELOOM_UNROLLED(c) { sum = sum + acc[c.value + 1][i.value][v.value]; });
+        store(to + v.value * kLanes, load(to + v.value * kLanes) + sum);
+      });
+    });
+  }
+};
+
 // Adds the products of up to kOutputsAtOnce outputs of a pattern to the sums of kPlaces of its inputs, which
-// are in registers meanwhile, in as many chains as hide the latency of an addition. `n`: all its positions.
+// are in registers meanwhile. `n`: all its positions.
 template <int kPlaces, int kVectors>
 void add_outputs(const float* dy, const std::int16_t* order, std::int64_t outputs, const float* values,
                  std::int64_t n, const std::uint8_t* places, float* sums) {
   constexpr std::int64_t kTokens = kVectors * kLanes;
   constexpr int kChains = std::max(1, (kRegisters >= 32 ? 8 : 6) / (kPlaces * kVectors));
-  Vec acc[kChains][kPlaces][kVectors];
-  unroll<kChains>(SPARSELOOM_UNROLLED(c) {
-    unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[c.value][i.value][v.value] = zero(); });
-    });
-  });
+  ChainedSums<kChains, kPlaces, kVectors> of;
   const auto add = [&](auto c, std::int64_t j) __attribute__((always_inline)) {
     const float* const from = dy + order[j] * kTokens;
     Vec weights[kPlaces];
@@ -20,22 +47,13 @@ void add_outputs(const float* dy, const std::int16_t* order, std::int64_t output
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       const Vec output = load(from + v.value * kLanes);
       unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-        acc[c.value][i.value][v.value] = fma(acc[c.value][i.value][v.value], output, weights[i.value]);
+        Vec& sum = of.acc[c.value][i.value][v.value];
+        sum = fma(sum, output, weights[i.value]);
       });
     });
   };
-  std::int64_t j = 0;
-  for (; j + kChains <= outputs; j += kChains)
-    unroll<kChains>(SPARSELOOM_UNROLLED(c) { add(c, j + c.value); });
-  for (; j < outputs; ++j) add(std::integral_constant<int, 0>{}, j);
-  unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
-    float* const to = sums + places[i.value] * kTokens;
-    unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-      Vec sum = acc[0][i.value][v.value];
-      unroll<kChains - 1>(SPARSELOOM_UNROLLED(c) { sum = sum + acc[c.value + 1][i.value][v.value]; });
-      store(to + v.value * kLanes, load(to + v.value * kLanes) + sum);
-    });
-  });
+  of.template for_outputs<1>(outputs, add);
+  of.add_to(sums, places);
 }
 
 // Sums of a strip's inputs over a chunk. Patterns with more positions than registers hold sums are added in
