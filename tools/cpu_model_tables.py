@@ -6,16 +6,18 @@ from result_files import Record, caption
 #: The table's columns: their names, and the record's columns of which the fastest that ran is taken.
 SHOWN = {
     "torch": ("torch eager", "torch compile"),
-    "torch bf16": ("torch eager bf16", "torch compile bf16"),
+    "torch bf16": ("torch eager bf16", "torch compile bf16", "torch export bf16"),
     "onnxruntime int8": ("onnxruntime int8",),
     "OpenVINO bf16": ("openvino bf16",),
     "OpenVINO int8": ("openvino int8", "openvino int8 weights"),
     "ours fp32": ("ours fp32",),
-    "ours bf16": ("ours bf16", "ours compile bf16"),
-    "ours int8": ("ours int8", "ours int8 in bf16", "ours compile int8 in bf16"),
-    "bitmap .5 bf16": ("ours bitmap 0.5 bf16",),
-    "bitmap .5 int8": ("ours bitmap 0.5 int8 in bf16",),
-}
+    "ours bf16": ("ours bf16", "ours compile bf16", "ours export bf16"),
+    "ours int8": (
+        "ours int8", "ours int8 in bf16", "ours compile int8 in bf16", "ours export int8 in bf16",
+    ),
+    "bitmap .5 bf16": ("ours bitmap 0.5 bf16", "ours bitmap 0.5 export bf16"),
+    "bitmap .5 int8": ("ours bitmap 0.5 int8 in bf16", "ours bitmap 0.5 export int8 in bf16"),
+}  # fmt: skip
 
 
 def is_cpu_models(run: Record) -> bool:

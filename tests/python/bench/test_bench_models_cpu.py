@@ -34,7 +34,7 @@ def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
     assert (data["device"], data["smoke"], record["model"]) == ("cpu", True, "decoder_100m_token")
     columns = record["columns"]
     bitmaps = [f"ours bitmap {density} {kind}" for density in (0.5, 0.3) for kind in ("bf16", "int8 in bf16")]
-    assert list(columns) == [*on_cpu.COLUMNS, *bitmaps]
+    assert {*columns} > {*on_cpu.COLUMNS, *bitmaps, on_cpu.DENSE_INT8}
     assert all(columns[name]["ms"]["median"] > 0 for name in bitmaps)  # int8 by portable loops at least
     assert columns["torch eager"]["speedup"]["median"] == 1.0 and columns["torch eager"]["cosine"] == 1.0
     for name in ("ours fp32", "ours bf16"):
@@ -42,7 +42,8 @@ def test_the_decoder_runs_in_every_column_that_is_installed(tmp_path, capsys):
         assert columns[name]["of_own_fp32"] > 0.999  # the same weights, whatever was pruned
     assert "ms" in columns["ours int8"] or "needs" in columns["ours int8"]["note"]  # AVX2 has no int8 kernel
     assert columns["openvino int8"] == columns["onnxruntime fp32"] == {"note": "not installed"}
-    assert columns["ours compile bf16"] == columns["ours as advised"] == {"note": "not in --smoke"}
+    for name in ("ours compile bf16", "ours export bf16", on_cpu.DENSE_INT8, "ours as advised"):
+        assert columns[name] == {"note": "not in --smoke"}
     assert "not installed" in capsys.readouterr().out
 
 
@@ -106,3 +107,15 @@ def test_unknown_names_and_devices_are_refused(capsys):
     assert run("--device", "tpu") == 2
     assert run("--device", "cpu", "--list") == 0
     assert "resnet50_4" in capsys.readouterr().out
+
+
+# torch's own, at inductor's import
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_a_column_by_export_computes_what_its_layers_do(tmp_path):
+    (spec,) = cpu_zoo.select(["decoder"])
+    model, _ = spec.make(spec.smoke)
+    inputs = spec.inputs(spec.smoke, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        makers = on_cpu._makers(spec, model.eval(), inputs, tmp_path, compiled=True)
+        ahead, plain = (makers[f"ours bitmap 0.5 {way}int8 in bf16"]() for way in ("export ", ""))
+        torch.testing.assert_close(ahead(), plain(), atol=0.02, rtol=0.02)

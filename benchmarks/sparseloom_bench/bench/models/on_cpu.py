@@ -27,7 +27,7 @@ from sparseloom.timing.busy import Watch
 from sparseloom.timing.rounds import Spread, in_turn, quotient
 
 from . import runtimes
-from .cpu_zoo import CpuSpec
+from .cpu_zoo import ALL, CpuSpec
 
 Record = dict[str, Any]
 Call = Callable[[], Tensor]
@@ -38,8 +38,12 @@ COLUMNS = (
     "torch eager", "torch compile", "torch eager bf16", "torch compile bf16", "onnxruntime fp32",
     "onnxruntime int8", "openvino fp32", "openvino bf16", "openvino int8", "openvino int8 weights",
     "ours fp32", "ours bf16", "ours int8", "ours int8 in bf16", "ours compile bf16",
-    "ours compile int8 in bf16", "ours as advised",
+    "ours compile int8 in bf16", "torch export bf16", "ours export bf16", "ours export int8 in bf16",
+    "ours as advised",
 )  # fmt: skip
+#: What a column with "export" is: torch.export and AOTInductor, which calls without Python and guards.
+#: Of models with unstructured weights, 8 bits of all weights by the same kernels.
+DENSE_INT8 = "ours export int8 of all weights"
 #: A column that takes so many times as long as eager torch is called once: without units for bf16, torch
 #: multiplies it by a plain loop.
 SLOW = 8.0
@@ -53,8 +57,9 @@ _WORDS = 200
 
 
 def columns_of(spec: CpuSpec) -> tuple[str, ...]:
-    each = (f"ours bitmap {density:g}" for density in spec.unstructured)
-    return COLUMNS + tuple(f"{name} {kind}" for name in each for kind in ("bf16", "int8 in bf16"))
+    kinds = tuple(f"{way}{kind}" for way in ("", "export ") for kind in ("bf16", "int8 in bf16"))
+    bitmaps = tuple(f"ours bitmap {density:g} {kind}" for density in spec.unstructured for kind in kinds)
+    return COLUMNS + bitmaps + (DENSE_INT8,) * bool(bitmaps)
 
 
 def measured(
@@ -115,7 +120,7 @@ def measured(
     columns[_ADVISED] = foretold
     for name in columns:
         if name not in makers and name != _ADVISED:
-            words = _SMOKE if " compile" in name else runtimes.NOT_INSTALLED
+            words = _SMOKE if " compile" in name or " export" in name else runtimes.NOT_INSTALLED
             columns[name] = {"note": words}
     eager = samples[0]
     for name, us in zip(ready, samples, strict=True):
@@ -166,6 +171,8 @@ def _costs(name: str) -> int:
     """Returns the place at which a column is made: with a limit of time those that take longest come last."""
     if name == "torch eager":
         return 0
+    if " export " in name:
+        return 2
     order = ("openvino int8", "torch compile", "ours compile", "onnxruntime int8", "onnxruntime", "openvino")
     at = next((at for at, start in enumerate(order) if name.startswith(start)), len(order))
     return len(order) - at + 1 - 2 * (name == "openvino int8 weights")  # nncf looks for no ranges then
@@ -185,9 +192,11 @@ def _makers(
     @cache
     def sparse(dtype: torch.dtype, eight: bool = False, density: float | None = None) -> nn.Module:
         twin = copy.deepcopy(model).to(dtype)
-        patterns: Any = spec.patterns
+        patterns: dict[str, Any] = dict(spec.patterns)
         if density is not None:
-            patterns = {regex: Bitmap(density) for regex in spec.patterns}
+            patterns = dict.fromkeys(patterns, ALL if density == 1 else Bitmap(density))
+        if eight:
+            patterns |= spec.all_in_int8
         with torch.enable_grad():
             sparsify_(twin, patterns)
         if eight:
@@ -201,6 +210,12 @@ def _makers(
         return found
 
     half = cache(lambda: copy.deepcopy(model).bfloat16())
+
+    def ahead(twin: nn.Module, name: str) -> Call:
+        program = torch.export.export(twin, tuple(narrow))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / f"{name}.pt2"))
+        return of(torch._inductor.aoti_load_package(package), narrow)
+
     made: dict[str, Callable[[], Call]] = {
         "torch eager": lambda: of(model, given),
         "torch eager bf16": lambda: of(half(), narrow),
@@ -215,6 +230,15 @@ def _makers(
                 sparse(torch.bfloat16, eight, density), narrow
             )
     if compiled:
+        twins = {"torch export bf16": half, "ours export bf16": lambda: sparse(torch.bfloat16)}
+        twins["ours export int8 in bf16"] = lambda: sparse(torch.bfloat16, True)
+        for density in spec.unstructured:
+            start = f"ours bitmap {density:g} export"
+            twins[f"{start} bf16"] = partial(sparse, torch.bfloat16, False, density)
+            twins[f"{start} int8 in bf16"] = partial(sparse, torch.bfloat16, True, density)
+            twins[DENSE_INT8] = partial(sparse, torch.bfloat16, True, 1.0)
+        for name, twin in twins.items():
+            made[name] = lambda name=name, twin=twin: ahead(twin(), name)  # type: ignore[misc]
         made["torch compile"] = lambda: of(torch.compile(model), given)
         made["torch compile bf16"] = lambda: of(torch.compile(half()), narrow)
         made["ours compile bf16"] = lambda: of(torch.compile(sparse(torch.bfloat16)), narrow)
@@ -294,7 +318,7 @@ def table(records: list[Record]) -> Table:
 
 
 def _first(result: Any) -> Tensor:
-    first: Tensor = result[0] if isinstance(result, tuple) else result
+    first: Tensor = result[0] if isinstance(result, (tuple, list)) else result
     return first
 
 
