@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, default=Path("report.html"), help="the page (report.html)")
     report.add_argument("--batch", type=int, default=1, help="rows of tokens, with --hf (default 1)")
     report.add_argument("--tokens", type=int, default=128, help="tokens of a row, with --hf (default 128)")
-    report.add_argument("--ways", default="eager", help="of eager,compiled,graph (default eager)")
+    report.add_argument("--ways", default="eager", help="of eager,compiled,exported,graph (default eager)")
     report.add_argument("--seconds", type=float, default=0.3, help="of timing a layer (default 0.3)")
     report.add_argument("--no-advice", action="store_true", help="leave out what dense layers would gain")
     report.set_defaults(run=_report)

@@ -18,7 +18,7 @@ from .recipe_file import section
 _OP = "deploy"
 _KEYS: dict[str, type] = {
     "model": str, "output": str, "device": str, "dtype": str, "batch": int, "tokens": int, "int8": bool,
-    "seconds": float,
+    "seconds": float, "compiled": bool,
 }  # fmt: skip
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SCRIPT = '''"""Runs the program beside this file on texts: python run.py "a text" "another one"."""
@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 {operators}
 
 folder = Path(__file__).parent
-program = torch.export.load(folder / "model.pt2").module()
+program = {load}
 tokenizer = AutoTokenizer.from_pretrained(folder)
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
 texts = sys.argv[1:]
@@ -40,6 +40,8 @@ batch = tokenizer(texts if len(texts) > 1 else texts * 2, padding=True, return_t
 with torch.no_grad():
     print(program(batch["input_ids"].to({device!r}), batch["attention_mask"].to({device!r}))[: len(texts)])
 '''
+_LOAD = 'torch.export.load(folder / "model.pt2").module()'
+_LOAD_COMPILED = 'torch._inductor.aoti_load_package(str(folder / "model.pt2"))'
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,10 @@ def run(path: Path) -> Deployed:
 
     ``model`` is a folder that transformers reads, ``output`` gets model.pt2 (a program of torch.export for
     batches of two or more, any number of tokens), report.txt, run.py and the tokenizer. Optional: ``device``
-    (cpu), ``dtype`` (the checkpoint's), ``int8`` (no), and what is timed: ``batch`` (8), ``tokens`` (64),
-    ``seconds`` a layer (0.3). Raises Error for other keys and values, for a model without a sparse layer, and
-    for a program whose outputs are not the model's.
+    (cpu), ``dtype`` (the checkpoint's), ``int8`` (no), ``compiled`` (no; by AOTInductor, for CPUs like this
+    one), and what is timed: ``batch`` (8), ``tokens`` (64), ``seconds`` a layer (0.3). Raises Error for other
+    keys and values, for a model without a sparse layer, for a compiled program of a GPU, and for a program
+    whose outputs are not the model's.
     """
     settings = section(_OP, path, "deploy", _KEYS, needed=("model", "output"))
     try:
@@ -94,18 +97,22 @@ def run(path: Path) -> Deployed:
     cls = getattr(transformers, (config.architectures or ["AutoModel"])[0])
     model = cls.from_pretrained(source, dtype="auto" if dtype is None else _DTYPES[dtype]).eval()
     model.config.use_cache = False
-    model.to(device := torch.device(settings.get("device", "cpu")))
+    device, compiled = torch.device(settings.get("device", "cpu")), settings.get("compiled", False)
+    if compiled and device.type != "cpu":
+        raise Error(_OP, "device = cpu for compiled = yes", str(device), "leave compiled out")
+    model.to(device)
     if settings.get("int8", False):
         quantize_(model)
     shape = settings.get("batch", 8), settings.get("tokens", 64)
-    ways = ("eager", "graph") if device.type == "cuda" else ("eager",)
+    ways = ["eager"] + ["graph"] * (device.type == "cuda") + ["exported"] * compiled
     measured = report(model, _batch(config, *shape, device), seconds=settings.get("seconds", 0.3), ways=ways)
     output.mkdir(parents=True, exist_ok=True)
     (output / "report.txt").write_text(f"{measured}\n")
     transformers.AutoTokenizer.from_pretrained(source).save_pretrained(output)
-    (output / "run.py").write_text(_SCRIPT.format(device=str(device), operators=importing()))
+    load = _LOAD_COMPILED if compiled else _LOAD
+    (output / "run.py").write_text(_SCRIPT.format(device=str(device), operators=importing(), load=load))
     program = output / "model.pt2"
-    difference = _export(_Program(model).eval(), config, device, program)
+    difference = _export(_Program(model).eval(), config, device, program, compiled)
     return Deployed(program, difference, measured)
 
 
@@ -115,14 +122,20 @@ def _batch(config: Any, batch: int, tokens: int, device: torch.device) -> dict[s
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _export(model: _Program, config: Any, device: torch.device, path: Path) -> float:
+def _export(model: _Program, config: Any, device: torch.device, path: Path, compiled: bool) -> float:
     """Writes the program, and returns how far its outputs are from the model's for another shape than it was
     exported with. Raises Error where they differ by more than rounding."""
     sizes = {0: torch.export.Dim("batch", min=2, max=4096), 1: torch.export.Dim("tokens", min=2, max=512)}
     example = tuple(_batch(config, 3, 16, device).values())
     exported = torch.export.export(model, example, dynamic_shapes=(sizes, sizes), strict=False)
-    torch.export.save(exported, path)
-    loaded, other = torch.export.load(path).module(), tuple(_batch(config, 2, 24, device).values())
+    loaded: Any
+    if compiled:
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+        loaded = torch._inductor.aoti_load_package(str(path))
+    else:
+        torch.export.save(exported, path)
+        loaded = torch.export.load(path).module()
+    other = tuple(_batch(config, 2, 24, device).values())
     expected, got = model(*other).float(), loaded(*other).float()
     difference = float((expected - got).abs().max() / expected.abs().max().clamp(min=1e-30))
     least = 1e-2 if next(model.parameters()).dtype != torch.float32 else 1e-4

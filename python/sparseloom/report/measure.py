@@ -64,13 +64,14 @@ def report(
         strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel,
             and names them.
         ways: also times the whole model's forward pass "compiled" (by torch.compile, which takes up to
-            minutes) and as one CUDA "graph", which a model that waits for the GPU cannot be.
+            minutes), "exported" (packed by torch.export and AOTInductor, on the CPU; as long), and as one
+            CUDA "graph", which a model that waits for the GPU cannot be.
         evaluate: called with the model in evaluation mode. The report shows the number as "now", beside what
             ``evaluate`` of prune_ returned before and after pruning.
         quality: {stage: number} of what you measured before, {"dense": 0.91} for example. It comes first.
 
-    Raises Error for another way, and for a graph of a model on the CPU; and what the model itself
-    raises on the input.
+    Raises Error for another way, for a graph of a model on the CPU and an export of one on a GPU; and what
+    the model itself raises on the input.
     """
     require_module("report", model)
     require_bool("report", "strict", strict)

@@ -33,6 +33,7 @@ _TITLES = {
     "forward": "forward, eager",
     "backward": "backward, eager",
     "compiled": "forward, torch.compile",
+    "exported": "forward, AOTInductor",
     "graph": "forward, CUDA graph",
 }
 

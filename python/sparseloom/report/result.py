@@ -17,8 +17,8 @@ from ..timing.rounds import Spread
 if TYPE_CHECKING:
     from ..advise.advice import Advice
 
-#: Median microseconds of one call: "forward" and "backward"; of whole models also "compiled" and "graph", the
-#: forward pass in these ways.
+#: Median microseconds of one call: "forward" and "backward"; of whole models also "compiled", "exported" and
+#: "graph", the forward pass in these ways.
 Times = dict[str, float]
 #: A call of some milliseconds of the GPU is launched in a fraction of them; one that the GPU finishes as soon
 #: as it is launched has some .95, the rest being the wait for the last kernel.

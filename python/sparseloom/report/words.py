@@ -67,12 +67,18 @@ def headline(report: Report) -> str:
     return f"{_call_words(report.model)} {counts}".strip()
 
 
+_CALLS = {
+    "forward": "A forward call", "compiled": "A compiled call", "exported": "An exported call",
+    "graph": "A replayed graph",
+}  # fmt: skip
+
+
 def _call_words(model: ModelReport | None) -> str:
     if model is None or not model.times or not model.dense_times or "forward" not in model.speedups:
         return "The whole model was not measured against dense:"
     way = min(model.speedups.keys() - {"backward"}, key=lambda each: model.times[each])  # type: ignore[index]
     ours, dense, ratio = model.times[way], model.dense_times[way], model.speedups[way]
-    call = {"forward": "A forward call", "compiled": "A compiled call", "graph": "A replayed graph"}[way]
+    call = _CALLS[way]
     times = f"{call} takes {duration(ours)}"
     if way in model.undecided:
         return f"{times}, dense {duration(dense)}: no difference was shown."

@@ -209,9 +209,11 @@ def test_batch_sizes_from_1_to_256():
 
 def test_other_ways_are_rows_of_the_whole_model():
     net = nn.Sequential(BlockSparseLinear(64, 64, density=0.25, block=16))
-    found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, ways=["eager", "compiled"])
-    assert set(found.model.times) == set(found.model.speedups) == {"forward", "backward", "compiled"}
-    assert "\n  compiled    " in str(found) and found.model.launch_share is None
+    ways = ["eager", "compiled", "exported"]
+    found = sparseloom.report(net, {"input": torch.randn(4, 64)}, seconds=0.01, ways=ways)
+    assert set(found.model.times) == set(found.model.speedups) == {"forward", "backward", *ways[1:]}
+    assert all(f"\n  {way}    " in str(found) for way in ways[1:]) and found.model.launch_share is None
+    assert "forward, AOTInductor" in found.to_html()
     assert not found.model.host_bound and "host-bound" not in str(found)
     waiting = ModelReport(1, {"forward": 7.0}, launch_share=0.97)
     assert waiting.host_bound and not ModelReport(1, launch_share=0.5).host_bound
@@ -234,9 +236,21 @@ def test_a_model_that_cannot_be_compiled_is_noted(monkeypatch):
     assert set(found.model.times) == {"forward", "backward"}
 
 
+def test_a_model_that_cannot_be_exported_is_noted():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x * x.sum().item() if x.sum() > 0 else x
+
+    found = sparseloom.report(Odd(), torch.randn(4, 8), seconds=0.01, ways=["exported"])
+    assert "exported not measured: " in found.model.note and "forward" in found.model.times
+
+
 @pytest.mark.parametrize(
     ("ways", "said"),
-    [(["fast"], "ways of eager, compiled, graph"), (["graph"], "a model on a GPU for the way graph")],
+    [
+        (["fast"], "ways of eager, compiled, exported, graph"),
+        (["graph"], "a model on a GPU for the way graph"),
+    ],
 )
 def test_wrong_ways_are_refused(ways, said):
     with pytest.raises(Error, match=said):
