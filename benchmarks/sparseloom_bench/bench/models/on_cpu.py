@@ -167,8 +167,8 @@ def _alone(turn: IO[str] | None) -> Iterator[None]:
 
 
 def _costs(name: str) -> int:
-    """Returns the place at which a column is made: with a limit of time those that take longest come last, but for
-    exported ones, in which few tokens are fastest."""
+    """Returns the place at which a column is made: with a limit of time those that take longest come last,
+    but for exported ones, in which few tokens are fastest."""
     if name == "torch eager":
         return 0
     if " export " in name:
