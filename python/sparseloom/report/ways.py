@@ -26,7 +26,7 @@ _LAUNCHES = 5
 
 def require_ways(ways: Sequence[str], gpu: torch.device | None) -> tuple[str, ...]:
     """Returns the ways besides eager. Raises Error for an unknown one, for a graph without a GPU, and for an
-    export on one: torch 2.11 dies where it loads any there, and a graph waits for the host no more either."""
+    export on one: torch 2.11 crashes as it loads any package there, and a CUDA graph spares the host too."""
     chosen = [ways] if isinstance(ways, str) else list(ways)
     if unknown := [way for way in chosen if way not in WAYS]:
         raise Error("report", f"ways of {', '.join(WAYS)}", repr(unknown[0]), 'pass ways=["compiled"]')
@@ -72,11 +72,15 @@ def forward_call(way: str, model: nn.Module, example_input: Any) -> Callable[[],
 def _packed(model: nn.Module, example_input: Any) -> Any:
     """Returns what AOTInductor made of the model for inputs like the example: compiled code that is called
     without Python and the guards of torch.compile."""
-    named = dict(example_input) if isinstance(example_input, Mapping) else {}
-    listed = tuple(example_input) if isinstance(example_input, (tuple, list)) else (example_input,)
+    listed: tuple[Any, ...] = (example_input,)
+    named: dict[str, Any] = {}
+    if isinstance(example_input, Mapping):
+        listed, named = (), dict(example_input)
+    elif isinstance(example_input, (tuple, list)):
+        listed = tuple(example_input)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         try:
-            program = torch.export.export(model, () if named else listed, named)
+            program = torch.export.export(model, listed, named)
             path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2")
             return torch._inductor.aoti_load_package(path)
         except Exception as error:  # of any class: of the model's code, torch's or the compiler's

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sparseloom import advise
 from sparseloom.patch import Bitmap, sparsify_
 from sparseloom.quantize import quantize_
+from sparseloom.report.ways import EXPORTED, forward_call
 from sparseloom.timing.busy import Watch
 from sparseloom.timing.rounds import Spread, in_turn, quotient
 
@@ -211,10 +212,9 @@ def _makers(
 
     half = cache(lambda: copy.deepcopy(model).bfloat16())
 
-    def ahead(twin: nn.Module, name: str) -> Call:
-        program = torch.export.export(twin, tuple(narrow))
-        package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / f"{name}.pt2"))
-        return of(torch._inductor.aoti_load_package(package), narrow)
+    def ahead(twin: nn.Module) -> Call:
+        call = forward_call(EXPORTED, twin, narrow)
+        return lambda: _first(call())
 
     made: dict[str, Callable[[], Call]] = {
         "torch eager": lambda: of(model, given),
@@ -239,7 +239,7 @@ def _makers(
         if spec.unstructured:
             twins[DENSE_INT8] = partial(sparse, torch.bfloat16, True, 1.0)
         for name, twin in twins.items():
-            made[name] = lambda name=name, twin=twin: ahead(twin(), name)  # type: ignore[misc]
+            made[name] = lambda twin=twin: ahead(twin())  # type: ignore[misc]
         made["torch compile"] = lambda: of(torch.compile(model), given)
         made["torch compile bf16"] = lambda: of(torch.compile(half()), narrow)
         made["ours compile bf16"] = lambda: of(torch.compile(sparse(torch.bfloat16)), narrow)
