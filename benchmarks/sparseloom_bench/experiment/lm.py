@@ -27,14 +27,14 @@ from sparseloom.sparsify import densities
 from . import corpus
 from .corpus import Corpus
 from .lm_arms import ARMS, METHODS, PRESETS, recipes, shape
-from .lm_decoder import Decoder, swiglu
+from .lm_decoder import Decoder
 from .lm_prune import bits
 from .moves import Moves
 from .runs import Plan, Run
 from .steps import Graph, mixed
 from .training import PartedTraining
 
-PLAN = Plan("experiment lm", tuple(ARMS), (3e-4, 8e-4, 2e-3))
+PLAN = Plan("experiment lm", tuple(ARMS), (1.2e-4, 3e-4, 8e-4, 2e-3))
 STEPS, BATCH = 4000, 32
 #: Steps of one timed round, rounds, and the least seconds of all of them; and the steps before them, which
 #: capture the graph.
@@ -51,7 +51,6 @@ class Setting:
     preset: str = "small"
     block: int = 64
     tested: int = 512  # windows to choose and to judge by
-    compiled: bool = False  # the SwiGLU, on a GPU, which is one pass over the hidden features then
 
 
 class Training(PartedTraining):
@@ -60,8 +59,9 @@ class Training(PartedTraining):
     op = PLAN.op
 
     def __init__(
-        self, run: Run, setting: Setting, texts: Corpus, graphed: bool = True, multiple: float | None = None
-    ) -> None:
+        self, run: Run, setting: Setting, texts: Corpus, graphed: bool = True, multiple: float | None = None,
+        compiled: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(run, setting, texts.train.device)
         logging.getLogger("sparseloom").setLevel(logging.WARNING)  # sparsify_ would print its table
         self.texts, self.arm = texts, ARMS[run.arm]
@@ -77,11 +77,10 @@ class Training(PartedTraining):
                 layer.multiply = "dense"  # in a CUDA graph, and no slower while much is left
             elif getattr(layer, "capacity", None) is not None:
                 layer.values.detach()[layer.pattern.blocks :].zero_()  # type: ignore[operator, union-attr, index]
-        if setting.compiled and self.device.type == "cuda":
+        if compiled and self.device.type == "cuda":
             torch.compiler.reset()  # the shapes of the run before would count against torch's limit
-            compiled = torch.compile(swiglu, dynamic=False)
-            for block in self.net.blocks:
-                block.activation = compiled  # type: ignore[assignment]
+            # one program for all blocks; the whole network takes as many times longer to compile
+            self.net.compiled = [torch.compile(block, dynamic=False) for block in self.net.blocks]
         self.optimizer = self._adamw()
         self.moves: Moves | None = None
         if self.method is not None:
@@ -119,9 +118,11 @@ class Training(PartedTraining):
         watched = self.method is not None and any(held.watching for held in self.method.weights)
         if self.graph is None or not watched:
             return super()._step()
-        graph, self.graph = self.graph, None  # layers have hooks now, which a graph would not run
+        # layers have hooks now, which a graph would not run and a program would break at
+        graph, self.graph = self.graph, None
+        compiled, self.net.compiled = self.net.compiled, []
         loss = super()._step()
-        self.graph = graph
+        self.graph, self.net.compiled = graph, compiled
         return loss
 
     def _gradients(self, rows: Tensor, _: Tensor) -> Tensor:

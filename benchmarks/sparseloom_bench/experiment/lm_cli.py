@@ -26,12 +26,12 @@ SMOKE_ARMS = "dense|all25-time|mlp25-ba|mlp25-rigl|tail"
 
 
 def made(
-    setting: lm.Setting, data: Path | None, out: Path, device: str, graph: bool
+    setting: lm.Setting, data: Path | None, out: Path, device: str, graph: bool, compiled: bool
 ) -> Callable[[runs.Run], lm.Training]:
     """Returns what makes the trainings of a process."""
     texts = (corpus.invented() if data is None else corpus.load(data)).to(torch.device(device))
     multiples = lm_speed.multiples(out)
-    return lambda run: lm.Training(run, setting, texts, graph, multiples.get(run.arm))
+    return lambda run: lm.Training(run, setting, texts, graph, multiples.get(run.arm), compiled)
 
 
 def lm_command(
@@ -61,13 +61,13 @@ def lm_command(
     graph: Annotated[bool, typer.Option(help="on a GPU each step replays one CUDA graph")] = True,
     compiled: Annotated[
         bool,
-        typer.Option("--compile/--no-compile", help="on a GPU: the SwiGLU, of which wide arms have most"),
-    ] = False,
+        typer.Option("--compile/--no-compile", help="on a GPU: the blocks, for training steps"),
+    ] = True,
     speed: Annotated[bool, typer.Option(help="times steps and fits widths first; nothing beside it")] = False,
     smoke: Annotated[bool, typer.Option(help="seconds on a CPU: tiny networks, invented texts")] = False,
     table: Annotated[Path | None, typer.Option(help="trains nothing: writes the page of that folder")] = None,
 ) -> None:
-    """Trains what --out lacks of the arms: three learning rates at a quarter of the steps, then three seeds.
+    """Trains what --out lacks of the arms: four learning rates at a quarter of the steps, then three seeds.
     --speed measures steps alone, and fits the arms of dense's time a step. Each command, or --table, compares
     what is there in lm.md and lm.html."""
     if table is not None:
@@ -91,7 +91,7 @@ def lm_command(
     elif device == "cuda" and not torch.cuda.is_available():
         raise Error(_OP, "a CUDA device", "none", "a CPU would take days; --smoke shows that it runs")
     digest = "" if data is None else corpus.digest(data)
-    sizes = {"preset": preset, "block": block, "batch": batch, "compiled": compiled}
+    sizes = {"preset": preset, "block": block, "batch": batch}
     changes = SMOKE if smoke else {"steps": updates, **sizes}
     setting = lm.Setting(digest, **changes)
     out.mkdir(parents=True, exist_ok=True)
@@ -101,25 +101,26 @@ def lm_command(
             corpus.unpack(packed, data)
         if speed:
             texts = (corpus.invented() if data is None else corpus.load(data)).to(torch.device(device))
-            lm_speed.measure(out, chosen, setting, texts, graph, typer.echo)
+            lm_speed.measure(out, chosen, setting, texts, graph, typer.echo, compiled)
             del texts
         if seconds:
             setting = lm.Setting(digest, **changes | {"steps": lm_speed.steps(out, seconds)})
             typer.echo(f"{setting.steps} steps")
         if not minutes:
             return
-        _trained(out, chosen, only, setting, data, device, graph, minutes, jobs, keep, slower)
+        arguments = (setting, data, out, device, graph, compiled)
+        _trained(out, chosen, only, setting, arguments, minutes, jobs, keep, slower)
     if runs.counted(lm.PLAN, runs.read(lm.PLAN, out)["dense"]):
         _write(out)
 
 
 def _trained(
-    out: Path, chosen: list[str], only: str, setting: lm.Setting, data: Path | None, device: str, graph: bool,
+    out: Path, chosen: list[str], only: str, setting: lm.Setting, arguments: tuple[Any, ...],
     minutes: float, jobs: int, keep: bool, slower: float,
 ) -> None:  # fmt: skip
     if unfitted := [arm for arm in chosen if ARMS[arm].fits and arm not in lm_speed.multiples(out)]:
         typer.echo(f"{', '.join(unfitted)}: as wide as they were not fitted; --speed fits them")
-    arguments = (setting, data, out, device, graph)
+    device: str = arguments[3]
     if not jobs:
         where = torch.device(device)
         runs.go(lm.PLAN, out, chosen, made(*arguments), setting, where, minutes, typer.echo, only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -40,7 +40,6 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         width, self.heads = shape.width, shape.heads
-        self.activation: Callable[[Tensor], Tensor] = swiglu
         self.norm1, self.norm2 = nn.RMSNorm(width, 1e-6), nn.RMSNorm(width, 1e-6)
         self.qkv, self.proj = nn.Linear(width, 3 * width, False), nn.Linear(width, width, False)
         # gates and values by one product
@@ -54,9 +53,7 @@ class Block(nn.Module):
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(heads.transpose(1, 2).flatten(2))
-        hidden = self.up(self.norm2(x))
-        # compiled for the shape of a training step alone
-        y: Tensor = x + self.down((self.activation if self.training else swiglu)(hidden))
+        y: Tensor = x + self.down(swiglu(self.up(self.norm2(x))))
         return y
 
 
@@ -72,6 +69,8 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(BYTES, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.RMSNorm(shape.width, 1e-6)
+        #: The blocks as programs for the shape of a training step; none are compiled by default.
+        self.compiled: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = []
         for name, each in zip(("cos", "sin"), angles(shape), strict=True):
             self.register_buffer(name, each, persistent=False)
 
@@ -79,7 +78,9 @@ class Decoder(nn.Module):
         """Maps bytes [batch, tokens] to logits [batch, tokens, 256]."""
         x = self.embedding(tokens)
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
-        for block in self.blocks:
+        programs = self.compiled if self.training else []
+        blocks: Iterable[Callable[[Tensor, Tensor, Tensor], Tensor]] = programs or self.blocks
+        for block in blocks:
             x = block(x, cos, sin)
         return F.linear(self.norm(x), self.embedding.weight)
 

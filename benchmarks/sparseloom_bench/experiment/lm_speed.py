@@ -51,13 +51,14 @@ def steps(folder: Path, seconds: float) -> int:
 
 def measure(
     folder: Path, chosen: Sequence[str], setting: Setting, texts: Corpus, graphed: bool,
-    say: Callable[[str], None],
+    say: Callable[[str], None], compiled: bool = False,
 ) -> None:  # fmt: skip
     """Measures dense, and those of the chosen arms that the folder has no time of; nothing else may run. A
     width that was fitted stays: runs have it. An arm that fails is told and left, but not dense. Raises Error
     where the folder's times have another setting."""
     found = read(folder)
-    sizes = {name: getattr(setting, name) for name in ("preset", "block", "batch", "compiled")}
+    sizes = {name: getattr(setting, name) for name in ("preset", "block", "batch")}
+    sizes["compiled"] = compiled
     device = device_name(texts.train.device)
     if found["arms"] and (found["setting"], found["device"]) != (sizes, device):
         got = f"those of {found['setting']} on {found['device']}"
@@ -67,7 +68,7 @@ def measure(
         if arm in found["arms"]:
             continue
 
-        timed = partial(_timed, arm, setting, texts, graphed)
+        timed = partial(_timed, arm, setting, texts, graphed, compiled)
         try:
             fitted = ARMS[arm].fits is not None
             best = _fitted(arm, found["arms"]["dense"]["ms"], timed) if fitted else timed(None)
@@ -82,9 +83,9 @@ def measure(
 
 
 def _timed(
-    arm: str, setting: Setting, texts: Corpus, graphed: bool, multiple: float | None
+    arm: str, setting: Setting, texts: Corpus, graphed: bool, compiled: bool, multiple: float | None
 ) -> dict[str, Any]:
-    training = Training(Run(arm, PLAN.rates[0], 0, False), setting, texts, graphed, multiple)
+    training = Training(Run(arm, PLAN.rates[0], 0, False), setting, texts, graphed, multiple, compiled)
     more = {"shape": list(training.shape), "parameters": training.active()}
     found = {"ms": training.milliseconds(), "multiple": multiple, **more}
     del training  # it and its graph refer to each other

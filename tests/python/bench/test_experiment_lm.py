@@ -83,7 +83,7 @@ def test_no_run_begins_that_would_not_end_in_time(smoke, tmp_path, capsys):
     run_command(
         ["--smoke", "--out", tmp_path, "--arms", "dense", "--jobs", 1, "--minutes", 0.2, "--no-checkpoints"]
     )
-    assert "dense.rate0.0003: would not end in time" in capsys.readouterr().out
+    assert "dense.rate0.00012: would not end in time" in capsys.readouterr().out
     assert not list(tmp_path.glob("dense.*"))
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     work = side_by_side.Work(lm.PLAN, tmp_path, _fails, (setting,), "cpu", keep=False)
     assert not side_by_side.go(work, ["mlp25"], "rate.*", 1, 5, said.append)
     assert said == ["mlp25.rate0.002: OutOfMemoryError: no memory"]
-    others = {"mlp25.rate0.0003.json", "mlp25.rate0.0008.json"}
+    others = {"mlp25.rate0.00012.json", "mlp25.rate0.0003.json", "mlp25.rate0.0008.json"}
     assert {path.name for path in tmp_path.glob("*.json")} == others
 
 
