@@ -57,6 +57,7 @@ class Training(PartedTraining):
     """A network and its optimizer at one step of one run. Its losses are bits per byte."""
 
     op = PLAN.op
+    net: Decoder
 
     def __init__(
         self, run: Run, setting: Setting, texts: Corpus, graphed: bool = True, multiple: float | None = None,
@@ -120,9 +121,10 @@ class Training(PartedTraining):
             return super()._step()
         # layers have hooks now, which a graph would not run and a program would break at
         graph, self.graph = self.graph, None
-        compiled, self.net.compiled = self.net.compiled, []
+        programs = self.net.compiled
+        self.net.compiled = []
         loss = super()._step()
-        self.graph, self.net.compiled = graph, compiled
+        self.graph, self.net.compiled = graph, programs
         return loss
 
     def _gradients(self, rows: Tensor, _: Tensor) -> Tensor:
