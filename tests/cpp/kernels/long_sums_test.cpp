@@ -153,7 +153,7 @@ TEST(LongSums, OfNmg) {
   for (const auto& [m, n, g] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{8, 3, 4}, {4, 1, 4}}) {
     constexpr std::int64_t kRows = 56, kCols = 40000;
     core::Rng rng(9);
-    std::vector<float> dense(kRows * kCols), x(8 * kCols);
+    std::vector<float> dense(kRows * kCols), x(49 * kCols);
     for (std::vector<float>* each : {&dense, &x})
       for (float& value : *each) value = static_cast<float>(2 * rng.uniform() - 1);
     NmgView w = nmg_view("test", kRows, kCols, n, m, g);
@@ -163,7 +163,7 @@ TEST(LongSums, OfNmg) {
     w.order = order.data();
     std::vector<float> values(static_cast<std::size_t>(Nmg::stored(w)));
     nmg_pack(view(dense.data(), kRows, kCols), w, values.data(), serial);
-    for (const std::int64_t tokens : {1, 8}) {
+    for (const std::int64_t tokens : {1, 8, 49}) {
       const auto problem = NmgLinear::describe(w, Direction::forward, DType::f32, tokens);
       for (const Candidate& each : NmgLinear::plan(problem, serial, "reference")->candidates) {
         if (!each.refusal.empty() || each.kernel == "reference") continue;

@@ -217,6 +217,7 @@ std::int64_t grouped_vectors(const GroupedOps& ops, Direction direction, std::in
 
 std::size_t grouped_workspace(const GroupedOps& ops, Direction direction, DType dtype, std::int64_t m,
                               const NmgView& w, std::int64_t threads) {
+  if (takes_outputs(ops, direction, m, w)) return outputs_workspace(ops, m, w, threads);
   const Sizes sizes(ops, direction, m, w);
   const bool dw = direction == Direction::dw;
   const std::int64_t packed = sizes.packed(direction, std::min(m, kBlockTokens));
@@ -232,6 +233,7 @@ void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w
   if (args.m == 0 || (args.direction == Direction::dx ? w.cols : w.rows) == 0) return;
   ops.runs->add();
   if (args.direction == Direction::dw) return run_dw(ops, args, w, executor);
+  if (takes_outputs(ops, args.direction, args.m, w)) return run_outputs(ops, args, w, executor);
   const Sizes sizes(ops, args.direction, args.m, w);
   const auto bytes = static_cast<std::int64_t>(size_of(args.dtype));
   for (std::int64_t token = 0; token < args.m; token += kBlockTokens) {

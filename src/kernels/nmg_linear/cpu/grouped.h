@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/check.h"
+#include "kernels/nmg_linear/cpu/outputs.h"
 #include "kernels/runs.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/share.h"
@@ -99,6 +100,11 @@ struct GroupedOps {
              float* sums, bool adds);
   /// The sums of slots [begin, end) in the dtype of dW.
   void (*write_dw)(const float* sums, std::int64_t begin, std::int64_t end, void* out);
+  /// Forward of some tiles and chunks output by output (outputs.h), of rows of pairs where `pairs_of_inputs`
+  /// and the pattern allow it; or null.
+  void (*outputs)(const OutputJob& job, std::span<const TokenTile> tiles, Range chunks,
+                  const OutputScratch& scratch) = nullptr;
+  bool pairs_of_inputs = false;
 };
 
 /// The kernels, or null.

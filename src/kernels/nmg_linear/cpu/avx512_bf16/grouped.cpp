@@ -20,6 +20,9 @@ namespace {
 #include "kernels/shared/cpu/avx2/simd.h"
 #include "kernels/shared/cpu/avx512/vector.h"
 #include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
+#include "kernels/nmg_linear/cpu/avx512/outputs_unpack-inl.h"
+#include "kernels/nmg_linear/cpu/avx512/outputs-inl.h"
+#include "kernels/nmg_linear/cpu/avx512_bf16/outputs_pairs-inl.h"
 // clang-format on
 
 // Cells of dW of two tokens, which VDPBF16PS multiplies at once: in whatever order, if x and dY have the
@@ -53,6 +56,14 @@ const GroupedOps* grouped_avx512bf16(DType dtype) noexcept {
   static const GroupedOps bf16 = [] {
     GroupedOps ops = avx512_bf16::grouped_ops<Bf16>(&grouped_runs);
     ops.dx_pairs = avx512_bf16::grouped_dx<Bf16, avx512_bf16::PairSums>;
+    ops.outputs = [](const OutputJob& job, std::span<const TokenTile> tiles, Range chunks,
+                     const OutputScratch& scratch) {
+      using namespace avx512_bf16;
+      const auto multiply =
+          job.blocks.pairs ? grouped_outputs<Bf16, PairInputs> : grouped_outputs<Bf16, FloatInputs<Bf16>>;
+      multiply(job, tiles, chunks, scratch);
+    };
+    ops.pairs_of_inputs = true;
     return ops;
   }();
   return dtype == DType::bf16 ? &bf16 : nullptr;
