@@ -38,6 +38,9 @@ struct Costs {
 };
 constexpr Costs kForward8{0.5, 0.6, 1.2, 4, 1.6}, kForward16{1.3, 0.1, 1.3, 4, 1.6}, kDx{0, 0.9, 1.3, 8, 4},
     kDxOfPairs{0.9, 0.5, 0.6, 4, 4}, kDw{0, 0.9, 1.2, 4, 1.6}, kDwOfPairs{0.6, 0.6, 1.2, 4, 1.6};
+/// Of forward output by output: per entry and vector of tokens, with more for each row of pairs that is made
+/// of two strips or of one; per group of n values and tiles that share its entry.
+constexpr double kEntry = 1, kPairEntry = 0.92, kPairRow = 0.022, kUnpacked = 3;
 constexpr double kX = 2;  // per feature and vector of tokens: transposing
 /// Of a single token, per group, stored element and use of a pattern.
 constexpr double kGroupOfOne = 0.9, kStoredOfOne = 1, kPatternOfOne = 1.5;
@@ -56,6 +59,19 @@ NmgView shape_of(const LinearProblem& p) {
   return nmg_view("nmg_linear", p.rows, p.cols, p.shape & 0xffff, p.shape >> 16 & 0xffff, p.shape >> 32);
 }
 
+/// Of m tokens as `vectors` vectors, without the transposing.
+double cycles_of_outputs(const cpu::GroupedOps& ops, const LinearProblem& p, const NmgView& w,
+                         double vectors) {
+  const cpu::OutputBlocks block = cpu::output_blocks(ops, w, cpu::kMostVectors);
+  const auto entries = static_cast<double>(block.entries);
+  const double entry =
+      block.pairs ? kPairEntry + kPairRow * static_cast<double>(block.rows) / entries : kEntry;
+  const double groups = static_cast<double>(p.stored) / static_cast<double>(w.n);
+  const std::int64_t sharing = cpu::kTilesOfItem * cpu::kMostVectors * ops.lanes;
+  const auto times = static_cast<double>(core::ceil_div(p.m, sharing));
+  return groups * (vectors * entry * entries / static_cast<double>(block.strips) + kUnpacked * times);
+}
+
 double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOps& ops,
                   const plan::Machine& machine) {
   constexpr double kFlopsPerCycle = 32, kCallUs = 2, kForkUs = 5, kMemoryShareOfCopy = 0.3;
@@ -69,11 +85,12 @@ double predict_us(const LinearProblem& p, const NmgView& w, const cpu::GroupedOp
   const auto tiles = static_cast<double>(core::ceil_div(in_all, width));
   const double stored = static_cast<double>(p.stored), groups = stored / static_cast<double>(w.n);
   const double patterns = groups / static_cast<double>(w.g);
-  const double cycles = p.m == 1
-                            ? groups * kGroupOfOne + stored * kStoredOfOne + patterns * kPatternOfOne
-                            : vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
-                                  tiles * (stored * c.value + patterns * c.pattern) +
-                                  vectors * kX * static_cast<double>(p.cols + p.rows);
+  const double transposing = vectors * kX * static_cast<double>(p.cols + p.rows);
+  const double cycles =
+      cpu::takes_outputs(ops, p.direction, p.m, w) ? cycles_of_outputs(ops, p, w, vectors) + transposing
+      : p.m == 1 ? groups * kGroupOfOne + stored * kStoredOfOne + patterns * kPatternOfOne
+                 : vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
+                       tiles * (stored * c.value + patterns * c.pattern) + transposing;
   const double bytes = stored * static_cast<double>(size_of(p.dtype)) + 2 * groups;
   const double copy = machine.rates.copy_bytes > 0 ? machine.rates.copy_bytes : 50e9;
   const double us = std::max(cycle_us * cycles, 1e6 * bytes / (kMemoryShareOfCopy * copy));
